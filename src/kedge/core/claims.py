@@ -1,0 +1,87 @@
+"""Claims: who holds a workspace open. Pure bookkeeping; the engine owns the timers and asks when to look again.
+
+A client's create holds the workspace for a while; its first stream takes over from that; when its last stream drops, the
+workspace is kept a grace for a reconnect, or not at all if the client has released it. A live Run holds it too: the
+engine passes that in. Releasing twice, or what was never held, changes nothing: there is no counter to underflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+#: Time for a new client to open its stream after it created the workspace. Seconds.
+HOLD_S = 30.0
+#: Time for a client whose stream dropped to come back. Seconds.
+GRACE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One client's hold. `until` is the time (ms) it lapses; None while a stream is open."""
+
+    streams: frozenset[str] = frozenset()
+    until: int | None = None
+    released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    hold_ms: int = int(HOLD_S * 1000)
+    grace_ms: int = int(GRACE_S * 1000)
+    by_client: dict[str, Claim] = field(default_factory=dict)
+
+    def opened(self, client_id: str, now: int) -> Claims:
+        """The client created or re-created the workspace."""
+        claim = self.by_client.get(client_id, Claim())
+        return self._with(
+            client_id, replace(claim, until=None if claim.streams else now + self.hold_ms, released=False)
+        )
+
+    def stream_opened(self, client_id: str, stream_id: str) -> Claims:
+        claim = self.by_client.get(client_id, Claim())
+        return self._with(client_id, replace(claim, streams=claim.streams | {stream_id}, until=None))
+
+    def stream_closed(self, client_id: str, stream_id: str, now: int) -> Claims:
+        claim = self.by_client.get(client_id)
+        if claim is None or stream_id not in claim.streams:
+            return self
+        rest = claim.streams - {stream_id}
+        if rest:
+            return self._with(client_id, replace(claim, streams=rest))
+        if claim.released:
+            return self._without(client_id)
+        return self._with(client_id, replace(claim, streams=rest, until=now + self.grace_ms))
+
+    def released(self, client_id: str) -> Claims:
+        """The client says that it is done. With a stream still open, the claim ends with the last stream, at once."""
+        claim = self.by_client.get(client_id)
+        if claim is None:
+            return self
+        return self._with(client_id, replace(claim, released=True)) if claim.streams else self._without(client_id)
+
+    def dropped(self, client_id: str) -> Claims:
+        """Everything of this client, its open streams included."""
+        return self._without(client_id)
+
+    def lapsed(self, now: int) -> Claims:
+        """Without the claims whose time is over."""
+        alive = {client: claim for client, claim in self.by_client.items() if claim.until is None or claim.until > now}
+        return self if len(alive) == len(self.by_client) else replace(self, by_client=alive)
+
+    @property
+    def held(self) -> bool:
+        return bool(self.by_client)
+
+    @property
+    def next_lapse(self) -> int | None:
+        """The earliest time (ms) at which `lapsed` may change something."""
+        return min((claim.until for claim in self.by_client.values() if claim.until is not None), default=None)
+
+    def has(self, client_id: str) -> bool:
+        return client_id in self.by_client
+
+    def _with(self, client_id: str, claim: Claim) -> Claims:
+        return replace(self, by_client={**self.by_client, client_id: claim})
+
+    def _without(self, client_id: str) -> Claims:
+        return replace(self, by_client={key: claim for key, claim in self.by_client.items() if key != client_id})

@@ -1,0 +1,94 @@
+"""Commands: wishes put to a Lane. Everything a decision needs comes in with them, the time included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+WhenBusy = Literal["queue", "fold", "reject", "interrupt"]
+OnCrash = Literal["resume", "end"]
+
+
+def when_busy_default(*, has_own_run_id: bool) -> WhenBusy:
+    """A client that names its Run waits for that Run's own end; one that does not is steering the work under way."""
+    return "queue" if has_own_run_id else "fold"
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    run_id: str
+    #: Digest of what the Run is asked to do: equal for a repeated request, different for another one.
+    content: str
+    when_busy: WhenBusy
+    now: int
+    #: The content accepted earlier under this run_id, live or ended, if any.
+    accepted_content: str | None = None
+    queue_runs_max: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop everything accepted so far."""
+
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRun:
+    """Stop or remove this one Run."""
+
+    run_id: str
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClearQueue:
+    """Remove all queued Runs; leave the active one alone."""
+
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class EditRun:
+    run_id: str
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRun:
+    run_id: str
+    #: The queued Run to stand before; None: last.
+    before: str | None
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginStep:
+    """By the engine: the active Run is about to ask the model."""
+
+    run_id: str
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """By the engine, once the Run's task and all its processes are gone. There is no outcome `cancelled` here: whether a
+    Run was cancelled is for the Lane to say."""
+
+    run_id: str
+    outcome: Literal["completed", "failed", "interrupted"]
+    reason: str
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recover:
+    """By the engine, when it takes over a Lane whose process was lost."""
+
+    on_crash: OnCrash
+    now: int
+    #: A Run that keeps taking its process down is ended after this many resumptions.
+    resumes_max: int = 3
+
+
+Command = Submit | Cancel | CancelRun | ClearQueue | EditRun | MoveRun | BeginStep | Finish | Recover

@@ -1,0 +1,361 @@
+"""The Lane: the line of Runs of one Session. This file owns the life of a Run; no other file decides any of it.
+
+Theory of operation
+===================
+
+A Lane is a value. Two pure functions work on it:
+
+    decide(lane, command) -> events      may raise a typed error, and then nothing has happened
+    apply(lane, event)    -> lane        never fails for an event that decide produced
+
+The engine decides, appends the events durably, applies them, and only then acts on them. A crash between any two of
+these steps leaves a log that `Recover` can go on from.
+
+What a cancel covers is a comparison of numbers. Each accepted Run gets the next `seq`; a cancel raises `mark` to the
+latest seq given out; a Run is covered iff `seq <= mark`. There is no flag that a later prompt could trip over, nothing
+to reset and nothing to count: a Run accepted after the cancel has a higher seq and is out of its reach, in whatever
+order the two are worked on.
+
+The rules
+---------
+ 1  Submit gives the next seq. On an idle Lane the Run is accepted and started in one append. On a busy one it queues;
+    waits to fold into the active Run at that Run's next Step; is rejected without a trace; or interrupts: a cancel of
+    all earlier Runs and this Run next, in one append.
+ 2  The run_id is the idempotency key: same id and content, no new event; same id and other content, an error.
+ 3  Cancel covers every live Run. Covered queued Runs end at once; the active one is told to stop and ends when its
+    clean-up is done. On an idle Lane, or when everything live is covered already, it decides nothing.
+ 4  CancelRun ends a queued Run, or tells the active one to stop, and touches no other. A folded Run has joined its host
+    and cannot be cancelled alone.
+ 5  Finish ends the active Run and the Runs folded into it, and starts the next one: one append. A Lane is never idle
+    with a queue. This holds for every outcome.
+ 6  If a cancel that covers the active Run is in the log before its end, its outcome is cancelled, whatever the engine
+    reports. The first durable fact wins.
+ 7  A Run waiting to fold when the active Run ends becomes a Run of its own, in its place in the queue.
+ 8  Folding is steering: it reaches past Runs that queue for their own start, and never past a cancel: a Run that is
+    told to stop takes in nobody.
+ 9  Recover ends the active Run as cancelled if a cancel covers it; resumes it if policy says so, or if it has not begun
+    a Step (nothing was done, so nothing can be done twice); otherwise ends it as interrupted. Queued Runs go on.
+10  The queue is bounded; over the bound an error, nothing recorded.
+
+The Lane knows no models, tools, clients, tasks, processes, HTTP or SQL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, assert_never
+
+from kedge.core.commands import (
+    BeginStep,
+    Cancel,
+    CancelRun,
+    ClearQueue,
+    Command,
+    EditRun,
+    Finish,
+    MoveRun,
+    Recover,
+    Submit,
+)
+from kedge.core.events import (
+    CancelMarked,
+    LaneEvent,
+    Outcome,
+    RunAccepted,
+    RunCancelMarked,
+    RunEdited,
+    RunEnded,
+    RunFolded,
+    RunMoved,
+    RunResumed,
+    RunStarted,
+    StepStarted,
+)
+from kedge.errors import LaneBusy, QueueFull, RunIdReused, RunIsFolded, RunIsStopping, RunNotActive, RunNotQueued
+
+RunState = Literal["queued", "waiting to fold", "active", "stopping", "folded", "ended"]
+
+#: The life of a Run, as a table: in this state, this event, that state. `docs/lifecycle.svg` is drawn from it and the
+#: exhaustive walk holds `apply` to it, line by line, both ways. (Another Run's event may also move a Run: "via".)
+LIFECYCLE: tuple[tuple[RunState | None, type[LaneEvent], RunState], ...] = (
+    (None, RunAccepted, "queued"),
+    (None, RunAccepted, "waiting to fold"),
+    ("queued", RunStarted, "active"),
+    ("waiting to fold", RunStarted, "active"),
+    ("waiting to fold", RunFolded, "folded"),
+    ("waiting to fold", RunEnded, "queued"),  # via: the end of the Run it waited for
+    ("queued", RunEnded, "ended"),
+    ("waiting to fold", RunEnded, "ended"),
+    ("active", CancelMarked, "stopping"),
+    ("active", RunCancelMarked, "stopping"),
+    ("active", RunEnded, "ended"),
+    ("stopping", RunEnded, "ended"),
+    ("folded", RunEnded, "ended"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRun:
+    """What the Lane knows of one live Run."""
+
+    run_id: str
+    seq: int
+    folds: bool = False
+    steps: int = 0
+    resumes: int = 0
+    #: Told to stop by CancelRun, which covers this Run alone and so cannot be a mark.
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    next_seq: int = 1
+    mark: int = 0
+    active: LaneRun | None = None
+    queue: tuple[LaneRun, ...] = ()
+    folded: tuple[LaneRun, ...] = ()
+    #: Count of events applied: the version an append expects.
+    version: int = 0
+
+    @property
+    def live(self) -> tuple[LaneRun, ...]:
+        return ((self.active,) if self.active else ()) + self.folded + self.queue
+
+    def covers(self, run: LaneRun) -> bool:
+        return run.seq <= self.mark or run.cancelled
+
+    def queued(self, run_id: str) -> LaneRun | None:
+        return next((run for run in self.queue if run.run_id == run_id), None)
+
+    def state_of(self, run_id: str) -> RunState | None:
+        """The state of a live Run; None when the Lane does not hold it (unknown, or ended)."""
+        if self.active and self.active.run_id == run_id:
+            return "stopping" if self.covers(self.active) else "active"
+        if any(run.run_id == run_id for run in self.folded):
+            return "folded"
+        if waiting := self.queued(run_id):
+            return "waiting to fold" if waiting.folds else "queued"
+        return None
+
+
+# --- decide ----------------------------------------------------------------------------------------------------------
+
+
+def decide(lane: Lane, command: Command) -> tuple[LaneEvent, ...]:
+    """The events this command leads to; empty when it changes nothing."""
+    match command:
+        case Submit():
+            return _submit(lane, command)
+        case Cancel():
+            return _cancel(lane, command.now)
+        case CancelRun():
+            return _cancel_run(lane, command)
+        case ClearQueue():
+            return tuple(_drop(run, "removed from the queue", command.now) for run in lane.queue)
+        case EditRun():
+            _require_queued(lane, command.run_id)
+            return (RunEdited(command.run_id, command.now),)
+        case MoveRun():
+            return _move(lane, command)
+        case BeginStep():
+            return _begin_step(lane, command)
+        case Finish():
+            active = _require_active(lane, command.run_id)
+            return _end_active(lane, active, command.outcome, command.reason, command.now)
+        case Recover():
+            return _recover(lane, command)
+        case _:
+            assert_never(command)
+
+
+def _submit(lane: Lane, command: Submit) -> tuple[LaneEvent, ...]:
+    if command.accepted_content is not None:
+        if command.accepted_content == command.content:
+            return ()
+        raise RunIdReused(
+            f"run_id {command.run_id} was accepted before with other content; send the same content or a new run_id"
+        )
+    accepted = RunAccepted(command.run_id, lane.next_seq, False, command.now)
+    if lane.active is None:
+        return (accepted, RunStarted(command.run_id, command.now))
+    if command.when_busy == "reject":
+        raise LaneBusy(f"run {lane.active.run_id} is active in this session; wait for its end or use another when_busy")
+    if command.when_busy == "interrupt":
+        return (*_cancel(lane, command.now), accepted)
+    if len(lane.queue) >= command.queue_runs_max:
+        raise QueueFull(f"{len(lane.queue)} runs are queued in this session, the most it takes; cancel some or wait")
+    return (replace(accepted, folds=command.when_busy == "fold"),)
+
+
+def _cancel(lane: Lane, now: int) -> tuple[LaneEvent, ...]:
+    latest = lane.next_seq - 1
+    if lane.active is None or lane.mark == latest:
+        return ()
+    dropped = tuple(_drop(run, "cancelled before it started", now) for run in lane.queue)
+    return (CancelMarked(latest, lane.active.run_id, now), *dropped)
+
+
+def _cancel_run(lane: Lane, command: CancelRun) -> tuple[LaneEvent, ...]:
+    match lane.state_of(command.run_id):
+        case "active":
+            return (RunCancelMarked(command.run_id, command.now),)
+        case "queued" | "waiting to fold":
+            return (RunEnded(command.run_id, "cancelled", "cancelled before it started", command.now),)
+        case "folded":
+            assert lane.active is not None
+            raise RunIsFolded(
+                f"run {command.run_id} has joined run {lane.active.run_id} and ends with it; cancel that one instead"
+            )
+        case _:
+            return ()
+
+
+def _move(lane: Lane, command: MoveRun) -> tuple[LaneEvent, ...]:
+    _require_queued(lane, command.run_id)
+    if command.before is not None:
+        _require_queued(lane, command.before)
+    moved = _reordered(lane.queue, command.run_id, command.before)
+    return () if moved == lane.queue else (RunMoved(command.run_id, command.before, command.now),)
+
+
+def _begin_step(lane: Lane, command: BeginStep) -> tuple[LaneEvent, ...]:
+    active = _require_active(lane, command.run_id)
+    if lane.covers(active):
+        raise RunIsStopping(f"run {active.run_id} is told to stop and begins no step")
+    joining = tuple(RunFolded(run.run_id, active.run_id, command.now) for run in lane.queue if run.folds)
+    return (*joining, StepStarted(active.run_id, active.steps + 1, command.now))
+
+
+def _recover(lane: Lane, command: Recover) -> tuple[LaneEvent, ...]:
+    active = lane.active
+    if active is None:
+        return ()
+    may_resume = active.steps == 0 or command.on_crash == "resume"
+    if may_resume and active.resumes < command.resumes_max and not lane.covers(active):
+        return (RunResumed(active.run_id, command.now),)
+    return _end_active(lane, active, "interrupted", "the server process was lost", command.now)
+
+
+def _end_active(lane: Lane, active: LaneRun, outcome: Outcome, reason: str, now: int) -> tuple[LaneEvent, ...]:
+    if lane.covers(active):
+        outcome, reason = "cancelled", "cancelled"
+    ends = [RunEnded(active.run_id, outcome, reason, now)]
+    ends += [RunEnded(run.run_id, outcome, reason, now, active.run_id) for run in lane.folded]
+    starts = [RunStarted(run.run_id, now) for run in lane.queue[:1]]
+    return (*ends, *starts)
+
+
+def _drop(run: LaneRun, reason: str, now: int) -> RunEnded:
+    return RunEnded(run.run_id, "cancelled", reason, now)
+
+
+def _require_active(lane: Lane, run_id: str) -> LaneRun:
+    if lane.active is None or lane.active.run_id != run_id:
+        raise RunNotActive(f"run {run_id} is not the active one; its end was recorded before")
+    return lane.active
+
+
+def _require_queued(lane: Lane, run_id: str) -> None:
+    if lane.queued(run_id) is None:
+        raise RunNotQueued(f"run {run_id} is {lane.state_of(run_id) or 'ended'}; only queued runs can be changed")
+
+
+# --- apply -----------------------------------------------------------------------------------------------------------
+
+
+def apply(lane: Lane, event: LaneEvent) -> Lane:
+    """The Lane after this event."""
+    lane = replace(lane, version=lane.version + 1)
+    match event:
+        case RunAccepted(run_id=run_id, seq=seq, folds=folds):
+            return replace(lane, next_seq=seq + 1, queue=(*lane.queue, LaneRun(run_id, seq, folds)))
+        case RunStarted(run_id=run_id):
+            started = next(run for run in lane.queue if run.run_id == run_id)
+            return replace(lane, active=replace(started, folds=False), queue=_without(lane.queue, run_id))
+        case RunResumed():
+            return _with_active(lane, resumes=_active(lane).resumes + 1)
+        case StepStarted(step=step):
+            return _with_active(lane, steps=step)
+        case RunFolded(run_id=run_id):
+            joined = next(run for run in lane.queue if run.run_id == run_id)
+            return replace(lane, folded=(*lane.folded, joined), queue=_without(lane.queue, run_id))
+        case RunEdited():
+            return lane
+        case RunMoved(run_id=run_id, before=before):
+            return replace(lane, queue=_reordered(lane.queue, run_id, before))
+        case CancelMarked(mark=mark):
+            return replace(lane, mark=mark)
+        case RunCancelMarked():
+            return _with_active(lane, cancelled=True)
+        case RunEnded(run_id=run_id):
+            return _ended(lane, run_id)
+        case _:
+            assert_never(event)
+
+
+def apply_all(lane: Lane, events: tuple[LaneEvent, ...]) -> Lane:
+    for event in events:
+        lane = apply(lane, event)
+    return lane
+
+
+def _ended(lane: Lane, run_id: str) -> Lane:
+    if lane.active and lane.active.run_id == run_id:
+        # Rule 7: nobody is left to fold into, so those who waited for it now wait for their own start.
+        return replace(lane, active=None, queue=tuple(replace(run, folds=False) for run in lane.queue))
+    return replace(lane, queue=_without(lane.queue, run_id), folded=_without(lane.folded, run_id))
+
+
+def _active(lane: Lane) -> LaneRun:
+    assert lane.active is not None
+    return lane.active
+
+
+def _with_active(lane: Lane, **changes: int | bool) -> Lane:
+    return replace(lane, active=replace(_active(lane), **changes))  # type: ignore[arg-type]
+
+
+def _without(runs: tuple[LaneRun, ...], run_id: str) -> tuple[LaneRun, ...]:
+    return tuple(run for run in runs if run.run_id != run_id)
+
+
+def _reordered(queue: tuple[LaneRun, ...], run_id: str, before: str | None) -> tuple[LaneRun, ...]:
+    moved = next(run for run in queue if run.run_id == run_id)
+    if before == run_id:
+        return queue
+    rest = _without(queue, run_id)
+    place = next((index for index, run in enumerate(rest) if run.run_id == before), len(rest))
+    return (*rest[:place], moved, *rest[place:])
+
+
+# --- what a cancel covered -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    run_id: str
+    seq: int
+    was: Literal["queued", "active", "folded"]
+
+
+def covered_by(lane: Lane, command: Cancel | CancelRun | ClearQueue) -> tuple[Covered, ...]:
+    """Which live Runs this command covers, as they stand before it. The answer to whoever sent it."""
+    match command:
+        case Cancel():
+            runs = lane.live
+        case CancelRun(run_id=run_id):
+            host = (run for run in (lane.active,) if run and run.run_id == run_id)
+            runs = (*host, *(run for run in lane.queue if run.run_id == run_id))
+            if lane.active and lane.active.run_id == run_id:
+                runs = (*runs, *lane.folded)  # they joined it and end with it
+        case ClearQueue():
+            runs = lane.queue
+        case _:
+            assert_never(command)
+    return tuple(Covered(run.run_id, run.seq, _was(lane, run)) for run in runs)
+
+
+def _was(lane: Lane, run: LaneRun) -> Literal["queued", "active", "folded"]:
+    if run is lane.active:
+        return "active"
+    return "folded" if run in lane.folded else "queued"

@@ -1,0 +1,221 @@
+"""Records: the rows behind the log, and how Events change them.
+
+The log says that something happened; a record says how things stand. Both are written in one append, so they never
+disagree. `project` is the only place that turns Lane events into changes of Run records; `restore` is its inverse: the
+Lane as the records have it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+from kedge.core.events import (
+    CancelMarked,
+    LaneEvent,
+    Outcome,
+    RunAccepted,
+    RunCancelMarked,
+    RunEdited,
+    RunEnded,
+    RunFolded,
+    RunMoved,
+    RunResumed,
+    RunStarted,
+    StepStarted,
+)
+from kedge.core.lane import Lane, LaneRun
+from kedge.core.transcript import Binary, Message, Part, Text
+
+OnDisconnect = Literal["continue", "cancel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    file_path: str
+    file_name: str
+    mime_type: str
+    #: base64
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    model: str | None = None
+    max_steps: int | None = None
+    timeout_s: float | None = None
+    budget_usd: float | None = None
+    on_disconnect: OnDisconnect = "continue"
+
+
+def content_digest(session_id: str, prompt: Prompt, options: RunOptions) -> str:
+    """Equal iff a Run is asked to do the same: where, what and within which limits. How to wait is not part of it."""
+    asked = repr((session_id, asdict(prompt), asdict(options)))
+    return hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cost_usd + other.cost_usd,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRecord:
+    id: str
+    path: str
+    created_at: int
+    #: The Position before the first entry of its log. See `first_position`.
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    id: str
+    workspace_id: str
+    title: str
+    created_at: int
+    updated_at: int
+    parent_session_id: str = ""
+    message_count: int = 0
+    usage: Usage = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRecord:
+    session_id: str
+    version: int = 0
+    next_seq: int = 1
+    mark: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    run_id: str
+    session_id: str
+    workspace_id: str
+    seq: int
+    prompt: Prompt
+    options: RunOptions
+    content: str
+    accepted_at: int
+    #: The log's Position of its RunAccepted: part of the receipt, which a repeated submit gets again.
+    position: int = 0
+    state: Literal["queued", "active", "ended"] = "queued"
+    #: Whether it was accepted straight into activity; part of the receipt.
+    accepted_state: Literal["queued", "active"] = "queued"
+    #: Orders the queue. Equal to seq until somebody moves a Run.
+    place: int = 0
+    folds: bool = False
+    folded_into: str | None = None
+    steps: int = 0
+    resumes: int = 0
+    #: Told to stop: by CancelRun alone (`cancelled`), or by any cancel (`stopping`).
+    cancelled: bool = False
+    stopping: bool = False
+    outcome: Outcome | None = None
+    reason: str = ""
+    error: str = ""
+    started_at: int | None = None
+    ended_at: int | None = None
+    message_id: str = ""
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    cleanup: Literal["clean", "failed"] = "clean"
+
+
+#: Positions a log may use up per millisecond of its age before they could meet those of a log begun later. One append
+#: takes longer than that, so Positions of different logs, and of a store made anew, never coincide: a Position alone
+#: tells whether it belongs to this log. Kept below 2**53 so that every JSON reader holds it exactly.
+_POSITIONS_PER_MS = 1000
+
+
+def first_position(created_at_ms: int) -> int:
+    return created_at_ms * _POSITIONS_PER_MS
+
+
+def restore(record: LaneRecord, live: list[RunRecord]) -> Lane:
+    """The Lane as its records have it."""
+    hosts = [run for run in live if run.state == "active" and run.folded_into is None]
+    folded = sorted((run for run in live if run.state == "active" and run.folded_into), key=lambda run: run.seq)
+    queue = sorted((run for run in live if run.state == "queued"), key=lambda run: run.place)
+    return Lane(
+        next_seq=record.next_seq,
+        mark=record.mark,
+        active=_lane_run(hosts[0]) if hosts else None,
+        queue=tuple(map(_lane_run, queue)),
+        folded=tuple(map(_lane_run, folded)),
+        version=record.version,
+    )
+
+
+def _lane_run(run: RunRecord) -> LaneRun:
+    return LaneRun(run.run_id, run.seq, run.folds, run.steps, run.resumes, run.cancelled)
+
+
+def project(runs: dict[str, RunRecord], events: tuple[LaneEvent, ...], after: Lane) -> dict[str, RunRecord]:
+    """The Run records that these events change, as they are afterwards. `runs` holds every live Run of the Lane, with
+    the one being accepted already in it."""
+    changed: dict[str, RunRecord] = {}
+    for event in events:
+        record = changed.get(event.run_id) or runs[event.run_id]
+        changed[event.run_id] = _advanced(record, event)
+        if isinstance(event, RunMoved):
+            _put_in_order(runs, changed, after)
+    for waiting in after.queue:
+        record = changed.get(waiting.run_id) or runs[waiting.run_id]
+        if record.folds != waiting.folds:
+            changed[waiting.run_id] = replace(record, folds=waiting.folds)
+    return changed
+
+
+def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
+    match event:
+        case RunAccepted(seq=seq, folds=folds, at=at):
+            return replace(record, seq=seq, place=seq, folds=folds, accepted_at=at)
+        case RunStarted(at=at):
+            return replace(record, state="active", started_at=at, folds=False)
+        case RunResumed():
+            return replace(record, resumes=record.resumes + 1)
+        case StepStarted(step=step):
+            return replace(record, steps=step)
+        case RunFolded(into=into, at=at):
+            return replace(record, state="active", folded_into=into, started_at=at)
+        case CancelMarked():
+            return replace(record, stopping=True)
+        case RunCancelMarked():
+            return replace(record, stopping=True, cancelled=True)
+        case RunEnded(outcome=outcome, reason=reason, at=at, folded_into=into):
+            return replace(record, state="ended", outcome=outcome, reason=reason, ended_at=at, folded_into=into)
+        case RunEdited() | RunMoved():
+            return record
+
+
+def _put_in_order(runs: dict[str, RunRecord], changed: dict[str, RunRecord], after: Lane) -> None:
+    """Deal the places the queue has out again in its new order: no new numbers, so nothing can run out or collide."""
+    queue = [changed.get(run.run_id) or runs[run.run_id] for run in after.queue]
+    for place, record in zip(sorted(record.place for record in queue), queue, strict=True):
+        if record.place != place:
+            changed[record.run_id] = replace(record, place=place)
+
+
+def user_message(message_id: str, run: RunRecord, now: int) -> Message:
+    """The prompt as the transcript shows it."""
+    parts: list[Part] = [Text(run.prompt.text)] if run.prompt.text else []
+    parts += [Binary(given.file_path, given.mime_type, given.content) for given in run.prompt.attachments]
+    return Message(message_id, run.session_id, "user", tuple(parts), now, now, run.run_id)

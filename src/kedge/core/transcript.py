@@ -1,0 +1,192 @@
+"""Messages and their parts, and the one place that turns a stored transcript into what a model is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, TypeVar
+
+Role = Literal["user", "assistant", "tool", "system"]
+FinishReason = Literal["end_turn", "max_tokens", "tool_use", "canceled", "error", "content_filter", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    kind: ClassVar[str] = "text"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    kind: ClassVar[str] = "reasoning"
+    thinking: str
+    signature: str = ""
+    started_at: int = 0
+    finished_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    kind: ClassVar[str] = "tool_call"
+    id: str
+    name: str
+    #: JSON text as the model wrote it; it may be malformed.
+    input: str
+    finished: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    kind: ClassVar[str] = "tool_result"
+    tool_call_id: str
+    name: str
+    content: str
+    metadata: str = ""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    kind: ClassVar[str] = "finish"
+    reason: FinishReason
+    time: int
+    message: str = ""
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A file given with a prompt. `data` is base64."""
+
+    kind: ClassVar[str] = "binary"
+    path: str
+    mime_type: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageUrl:
+    kind: ClassVar[str] = "image_url"
+    url: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCommand:
+    kind: ClassVar[str] = "shell_command"
+    command: str
+    output: str
+    exit_code: int
+
+
+Part = Text | Reasoning | ToolCall | ToolResult | Finish | Binary | ImageUrl | ShellCommand
+
+PART_TYPES: dict[str, type[Part]] = {
+    part.kind: part for part in (Text, Reasoning, ToolCall, ToolResult, Finish, Binary, ImageUrl, ShellCommand)
+}
+
+P = TypeVar("P", bound=Part)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    id: str
+    session_id: str
+    role: Role
+    parts: tuple[Part, ...]
+    created_at: int
+    updated_at: int
+    run_id: str = ""
+    model: str = ""
+    provider: str = ""
+
+    def all(self, kind: type[P]) -> list[P]:
+        return [part for part in self.parts if isinstance(part, kind)]
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.all(Text))
+
+    @property
+    def finish(self) -> Finish | None:
+        return next(iter(self.all(Finish)), None)
+
+    def closed(self, finish: Finish) -> Message:
+        """This message with its end; an end that is there already stays, since the first fact wins."""
+        if self.finish:
+            return self
+        return replace(self, parts=(*self.parts, finish), updated_at=finish.time)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Text added to a part of a streaming message since it was last stored: what makes a long message cost its length."""
+
+    message_id: str
+    session_id: str
+    part: int
+    kind: Literal["text", "reasoning"]
+    text: str
+
+
+def with_tails(message: Message, tails: list[Tail]) -> Message:
+    """The message as it stood when its last tail was stored."""
+    parts = list(message.parts)
+    for tail in tails:
+        while len(parts) <= tail.part:
+            parts.append(Text("") if tail.kind == "text" else Reasoning(""))
+        match parts[tail.part]:
+            case Text(text=text):
+                parts[tail.part] = Text(text + tail.text)
+            case Reasoning() as reasoning:
+                parts[tail.part] = replace(reasoning, thinking=reasoning.thinking + tail.text)
+            case _:
+                raise AssertionError(f"a tail cannot add to part {tail.part} of message {message.id}")
+    return replace(message, parts=tuple(parts))
+
+
+CUT_OFF = "This call was cut off before it gave a result. It may or may not have had an effect."
+
+
+def for_model(messages: list[Message]) -> list[Message]:
+    """What a model is sent: complete for every provider's rules, whatever was cut off by cancels, errors and crashes.
+
+    - an attempt at a Step that failed and was tried again in the same Run is left out: the later attempt stands for it;
+    - a tool call without a result gets one that says so, and a result without its call is left out, since providers
+      refuse a dangling one of either kind;
+    - a message with nothing in it for a model is left out.
+    """
+    kept = [message for message in _without_failed_attempts(messages) if _has_content(message)]
+    repaired: list[Message] = []
+    for index, message in enumerate(kept):
+        if message.role == "tool":
+            continue  # placed behind the call it answers, below
+        repaired.append(message)
+        calls = message.all(ToolCall) if message.role == "assistant" else []
+        if calls:
+            repaired.append(_results_for(message, calls, kept[index + 1 :]))
+    return repaired
+
+
+def _results_for(message: Message, calls: list[ToolCall], later: list[Message]) -> Message:
+    given = {
+        result.tool_call_id: result
+        for answer in later
+        if answer.role == "tool" and answer.run_id == message.run_id
+        for result in answer.all(ToolResult)
+    }
+    results = tuple(given.get(call.id) or ToolResult(call.id, call.name, CUT_OFF, is_error=True) for call in calls)
+    return replace(message, id=f"{message.id}-results", role="tool", parts=results)
+
+
+def _without_failed_attempts(messages: list[Message]) -> list[Message]:
+    last_of_run = {message.run_id: message.id for message in messages if message.role == "assistant"}
+
+    def superseded(message: Message) -> bool:
+        failed = message.role == "assistant" and message.finish is not None and message.finish.reason == "error"
+        return failed and last_of_run[message.run_id] != message.id
+
+    return [message for message in messages if not superseded(message)]
+
+
+def _has_content(message: Message) -> bool:
+    return any(not isinstance(part, Finish | Reasoning) and part != Text("") for part in message.parts)

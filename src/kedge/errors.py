@@ -1,0 +1,220 @@
+"""Every error kedge raises on purpose, drawn as a tree. Each has a code (stable, for programs) and an HTTP status.
+
+    KedgeError
+    ├── Invalid                 400  the request cannot be understood
+    │   ├── EmptyPrompt         400
+    │   ├── BadClientId         400
+    │   ├── BadPosition         400
+    │   ├── BadConfig           400
+    │   └── WrongType           422  a field has the wrong type or an impossible value
+    ├── Unauthorized            401
+    ├── BadOrigin               403
+    ├── NotFound                404
+    │   ├── WorkspaceNotFound · SessionNotFound · RunNotFound · MessageNotFound · RouteNotFound
+    ├── MethodNotAllowed        405
+    ├── Conflict                409  the thing exists, its state says no
+    │   ├── RunIdReused · LaneBusy · RunIsFolded · RunNotQueued · RunNotActive · RunIsStopping
+    │   ├── WorkspaceClosing · ClientNotAttached · ClientRetired · ServerNotIdle
+    ├── TooLarge                413
+    ├── NotJson                 415
+    ├── BadHost                 421
+    ├── Busy                    429  a limit is reached; try again later
+    │   ├── QueueFull · TooManyStreams
+    ├── Unavailable             503
+    │   ├── ShuttingDown · StoreUnavailable
+    ├── ModelFailed             502  the model's provider refused or broke off
+    ├── StoreError              500  the store refuses to answer rather than answer wrongly
+    │   ├── VersionConflict · StoreDamaged · StoreLocked
+    └── Unreachable             ---  raised by clients only: no server answered
+
+The message names the thing, its state and the way out. It is shown to people as it stands.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class KedgeError(Exception):
+    """Base of the tree. A plain `KedgeError` with status 500 is a bug of ours."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    #: Seconds after which trying again makes sense; sent as Retry-After.
+    retry_after_s: ClassVar[int | None] = None
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else self.code
+
+
+class Invalid(KedgeError):
+    code, status = "invalid", 400
+
+
+class EmptyPrompt(Invalid):
+    code = "empty_prompt"
+
+
+class BadClientId(Invalid):
+    code = "bad_client_id"
+
+
+class BadPosition(Invalid):
+    code = "bad_position"
+
+
+class BadConfig(Invalid):
+    code = "bad_config"
+
+
+class WrongType(Invalid):
+    code, status = "wrong_type", 422
+
+
+class Unauthorized(KedgeError):
+    code, status = "unauthorized", 401
+
+
+class BadOrigin(KedgeError):
+    code, status = "bad_origin", 403
+
+
+class NotFound(KedgeError):
+    code, status = "not_found", 404
+
+
+class WorkspaceNotFound(NotFound):
+    code = "workspace_not_found"
+
+
+class SessionNotFound(NotFound):
+    code = "session_not_found"
+
+
+class RunNotFound(NotFound):
+    code = "run_not_found"
+
+
+class MessageNotFound(NotFound):
+    code = "message_not_found"
+
+
+class RouteNotFound(NotFound):
+    code = "route_not_found"
+
+
+class MethodNotAllowed(KedgeError):
+    code, status = "method_not_allowed", 405
+
+
+class Conflict(KedgeError):
+    code, status = "conflict", 409
+
+
+class RunIdReused(Conflict):
+    code = "run_id_reused"
+
+
+class LaneBusy(Conflict):
+    code = "lane_busy"
+
+
+class RunIsFolded(Conflict):
+    code = "run_is_folded"
+
+
+class RunNotQueued(Conflict):
+    code = "run_not_queued"
+
+
+class RunNotActive(Conflict):
+    code = "run_not_active"
+
+
+class RunIsStopping(Conflict):
+    code = "run_is_stopping"
+
+
+class WorkspaceClosing(Conflict):
+    code = "workspace_closing"
+
+
+class ClientNotAttached(Conflict):
+    code = "client_not_attached"
+
+
+class ClientRetired(Conflict):
+    code = "client_retired"
+
+
+class ServerNotIdle(Conflict):
+    code = "server_not_idle"
+
+
+class TooLarge(KedgeError):
+    code, status = "too_large", 413
+
+
+class NotJson(KedgeError):
+    code, status = "not_json", 415
+
+
+class BadHost(KedgeError):
+    code, status = "bad_host", 421
+
+
+class Busy(KedgeError):
+    code, status, retry_after_s = "busy", 429, 1
+
+
+class QueueFull(Busy):
+    code = "queue_full"
+
+
+class TooManyStreams(Busy):
+    code = "too_many_streams"
+
+
+class Unavailable(KedgeError):
+    code, status, retry_after_s = "unavailable", 503, 1
+
+
+class ShuttingDown(Unavailable):
+    code = "shutting_down"
+
+
+class StoreUnavailable(Unavailable):
+    code = "store_unavailable"
+
+
+class ModelFailed(KedgeError):
+    code, status = "model_failed", 502
+
+
+class StoreError(KedgeError):
+    code = "store_error"
+
+
+class VersionConflict(StoreError):
+    code = "version_conflict"
+
+
+class StoreDamaged(StoreError):
+    code = "store_damaged"
+
+
+class StoreLocked(StoreError):
+    code = "store_locked"
+
+
+class Unreachable(KedgeError):
+    code = "unreachable"
+
+
+def _family(root: type[KedgeError]) -> list[type[KedgeError]]:
+    return [root, *(found for child in root.__subclasses__() for found in _family(child))]
+
+
+#: code -> class, for clients that turn an error body back into the error it was.
+BY_CODE: dict[str, type[KedgeError]] = {error.code: error for error in _family(KedgeError)}

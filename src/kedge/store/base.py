@@ -1,0 +1,129 @@
+"""The store's contract. `tests/store/` holds every store to it.
+
+- `append` is the only way to change a workspace's log or records. It is atomic: all of a Write happens, or none.
+- A Write for a Lane names the version it was decided on; if the Lane has moved on, `VersionConflict` and no change.
+- Entries of one workspace's log get consecutive Positions, in the order in which they become visible to `read`.
+- A second RunEnded for a Run is refused (`VersionConflict`), whatever else is in the Write.
+- When `append` returns, the Write survives the death of the process; if it is `durable`, also a loss of power.
+- Each entry carries a hash over itself and the entry before; `read` refuses (`StoreDamaged`) what does not fit.
+- Storing a streamed message costs its length: tails are added as they come and folded in when the message is put whole.
+- An OS or database fault is `StoreUnavailable`; the caller cannot know whether its Write happened and reads again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kedge.core.events import Event
+from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.transcript import Message, Tail
+
+
+@dataclass(frozen=True, slots=True)
+class LaneWrite:
+    """The Lane after the Write, and the version it must have before it."""
+
+    lane: LaneRecord
+    expected_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One atomic change of one workspace. Records are put whole: inserted, or replaced by their id."""
+
+    workspace_id: str
+    events: tuple[tuple[str, Event], ...] = ()  # (session_id, event), in order
+    lane: LaneWrite | None = None
+    sessions: tuple[SessionRecord, ...] = ()
+    runs: tuple[RunRecord, ...] = ()
+    messages: tuple[Message, ...] = ()
+    tails: tuple[Tail, ...] = ()
+    #: A deleted session takes its messages, its Lane and its Runs with it. The log keeps its entries.
+    deleted_sessions: tuple[str, ...] = ()
+    #: False: may be lost with the machine's power (never with the process alone).
+    durable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    position: int
+    session_id: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    session_id: str
+    message_id: str
+    #: Some text around the first match, one line.
+    snippet: str
+
+
+class Store(Protocol):
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        """Everything appended is on disk when this returns. Closing twice is harmless."""
+
+    # The log
+
+    async def append(self, write: Write) -> int:
+        """Do it; returns the Position of the last entry of the workspace's log afterwards.
+
+        The entries of this Write are the last `len(write.events)` up to it. RunRecords in `runs` for which the Write
+        holds a RunAccepted are stored with `position` set to that entry's Position."""
+        ...
+
+    async def read(self, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
+        """Up to `limit` entries with a higher Position, oldest first."""
+        ...
+
+    async def bounds(self, workspace_id: str) -> tuple[int, int]:
+        """(floor, head): every entry in floor < Position <= head can be read. Equal when the log is empty."""
+        ...
+
+    async def trim(self, workspace_id: str, keep: int) -> None:
+        """Forget the oldest entries but the last `keep`; the floor rises. Records are not touched."""
+
+    async def verify(self, workspace_id: str) -> int:
+        """Check the whole hash chain; the number of entries checked, or StoreDamaged that names the first bad one."""
+        ...
+
+    # Records
+
+    async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
+        """The workspace of this path, made from `new` if there is none."""
+        ...
+
+    async def workspaces(self) -> list[WorkspaceRecord]: ...
+
+    async def sessions(self, workspace_id: str) -> list[SessionRecord]:
+        """Last updated first."""
+        ...
+
+    async def session(self, workspace_id: str, session_id: str) -> SessionRecord | None: ...
+
+    async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
+        """The Lane and its live Runs; a fresh LaneRecord when nothing was ever written."""
+        ...
+
+    async def run(self, workspace_id: str, run_id: str) -> RunRecord | None: ...
+
+    async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
+        """The last `limit` Runs by seq, ascending."""
+        ...
+
+    async def live_runs(self) -> list[RunRecord]:
+        """Every Run of every workspace that has not ended, by workspace, session and seq."""
+        ...
+
+    async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:
+        """In the order they were first put, tails included; those behind message `after` if given."""
+        ...
+
+    async def message(self, workspace_id: str, message_id: str) -> Message | None: ...
+
+    async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
+        """Messages that hold, for each word of the query, a word that begins with it, ignoring case; newest first."""
+        ...
