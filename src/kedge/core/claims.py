@@ -1,6 +1,6 @@
 """Claims: who holds a workspace open. Pure bookkeeping; the engine owns the timers and asks when to look again.
 
-A client's create holds the workspace for a while; its first stream takes over from that; when its last stream drops, the
+A client's create holds the workspace for a while; its first stream takes over; when its last stream drops, the
 workspace is kept a grace for a reconnect, or not at all if the client has released it. A live Run holds it too: the
 engine passes that in. Releasing twice, or what was never held, changes nothing: there is no counter to underflow.
 """

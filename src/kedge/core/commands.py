@@ -72,8 +72,9 @@ class BeginStep:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """By the engine, once the Run's task and all its processes are gone. There is no outcome `cancelled` here: whether a
-    Run was cancelled is for the Lane to say."""
+    """By the engine, once the Run's task and all its processes are gone.
+
+    There is no outcome `cancelled` here: whether a Run was cancelled is for the Lane to say."""
 
     run_id: str
     outcome: Literal["completed", "failed", "interrupted"]

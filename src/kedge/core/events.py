@@ -1,4 +1,4 @@
-"""Events: durable facts. One Event is one entry of a workspace's log, has one Position and becomes one frame on the stream.
+"""Events: durable facts. One Event is one entry of a workspace's log, with one Position, and one frame on the stream.
 
 The first group is what the Lane decides; `lane.apply` understands these and no others. The second group tells readers
 which record changed; the log names the record, it does not repeat its body.
@@ -113,7 +113,7 @@ LaneEvent = (
 
 @dataclass(frozen=True, slots=True)
 class RunReported:
-    """Follows each RunEnded in the same append: `run_complete` on the wire. (RunEnded itself is the change of the Run.)"""
+    """Follows each RunEnded in the same append: `run_complete` on the wire, where RunEnded is a change of the Run."""
 
     run_id: str
 

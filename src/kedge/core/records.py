@@ -8,7 +8,7 @@ Lane as the records have it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from kedge.core.events import (
@@ -135,7 +135,7 @@ class RunRecord:
     ended_at: int | None = None
     message_id: str = ""
     text: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
     cleanup: Literal["clean", "failed"] = "clean"
 
 

@@ -119,7 +119,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Text added to a part of a streaming message since it was last stored: what makes a long message cost its length."""
+    """Text that a streaming message gained since it was last stored: what makes a long one cost its length."""
 
     message_id: str
     session_id: str
