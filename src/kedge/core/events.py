@@ -116,6 +116,8 @@ class RunReported:
     """Follows each RunEnded in the same append: `run_complete` on the wire, where RunEnded is a change of the Run."""
 
     run_id: str
+    outcome: Outcome
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

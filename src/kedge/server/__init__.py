@@ -1,0 +1,1 @@
+"""HTTP in, SSE out. No rule of its own: it translates, checks who asks, and lets the engine decide."""

@@ -1,0 +1,356 @@
+"""The one door: nothing else appends to the log or changes a record. Memory follows disk, never leads it.
+
+A command goes through in one direction: decide (pure), append (durable), apply, publish, react. It runs as a task of
+the engine's own, so that a caller who goes away in the middle cannot leave memory behind the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from kedge.core.commands import Command, Submit
+from kedge.core.events import (
+    Change,
+    ErrorReported,
+    Event,
+    LaneEvent,
+    MessageChanged,
+    RunAccepted,
+    RunEnded,
+    RunFolded,
+    RunReported,
+    RunStarted,
+    SessionChanged,
+)
+from kedge.core.lane import Lane, apply_all, decide
+from kedge.core.records import LaneRecord, RunRecord, SessionRecord, Usage, project, restore, user_message
+from kedge.core.transcript import Message
+from kedge.engine.draft import Draft
+from kedge.engine.feed import Feed, Frame
+from kedge.engine.ports import Clock, Ids
+from kedge.errors import RunNotActive, StoreUnavailable, VersionConflict
+from kedge.store.base import LaneWrite, Store, Write
+
+#: A version conflict means that another process wrote this Lane: read it again and decide again, so many times.
+DECISIONS_MAX = 5
+#: A session without a title gets the beginning of its first prompt. Characters.
+TITLE_CHARS = 60
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Addition:
+    """What goes into the same append as a decision: messages put before or behind its events, changed Run records."""
+
+    before: list[tuple[Change, Message]] = field(default_factory=list)
+    behind: list[tuple[Change, Message]] = field(default_factory=list)
+    runs: dict[str, RunRecord] = field(default_factory=dict)
+
+
+#: Sees the decided events and the Run records after them.
+Compose = Callable[[tuple[LaneEvent, ...], dict[str, RunRecord]], Addition]
+
+
+@dataclass(slots=True)
+class OpenLane:
+    """A Lane as this process has it: the value, the records behind it, and who waits for the ends of its Runs."""
+
+    session: SessionRecord
+    feed: Feed
+    lane: Lane = field(default_factory=Lane)
+    #: Live Runs.
+    runs: dict[str, RunRecord] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    ended: dict[str, asyncio.Future[RunRecord]] = field(default_factory=dict)
+    #: An append failed and may or may not have happened: the store is asked before the next decision.
+    stale: bool = True
+    #: The session is being deleted: no more accepts.
+    deleting: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        return self.lane.active is not None
+
+    def end_of(self, run_id: str) -> asyncio.Future[RunRecord]:
+        """Done when this live Run has ended."""
+        return self.ended.setdefault(run_id, asyncio.get_running_loop().create_future())
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What came of a command: the Lane it met, its events, and the Run records they changed."""
+
+    before: Lane
+    events: tuple[LaneEvent, ...]
+    runs: dict[str, RunRecord]
+
+
+class React(Protocol):
+    def __call__(self, lane: OpenLane, events: tuple[LaneEvent, ...]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Draught:
+    """One append in the making: log entries in order, with the records they speak of."""
+
+    log: list[Event] = field(default_factory=list)
+    messages: dict[str, Message] = field(default_factory=dict)
+    created: int = 0
+
+    def put(self, change: Change, message: Message) -> None:
+        self.messages[message.id] = message
+        self.log.append(MessageChanged(message.id, change))
+        self.created += change == "created"
+
+
+class Door:
+    def __init__(self, store: Store, clock: Clock, ids: Ids, react: React) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._react = react
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    async def command(
+        self,
+        lane: OpenLane,
+        command: Command,
+        *,
+        accept: RunRecord | None = None,
+        compose: Compose | None = None,
+        durable: bool = True,
+    ) -> Decided:
+        """Put a command to the Lane; returns what was decided, after it is durable and acted upon."""
+        return await self._to_the_end(self._command(lane, command, accept, compose, durable))
+
+    async def _command(
+        self, lane: OpenLane, command: Command, accept: RunRecord | None, compose: Compose | None, durable: bool
+    ) -> Decided:
+        async with lane.lock:
+            for _ in range(DECISIONS_MAX):
+                if lane.stale:
+                    await self._reload(lane)
+                if isinstance(command, Submit):
+                    command = replace(command, accepted_content=await self._accepted_content(lane, command.run_id))
+                before = lane.lane
+                events = decide(before, command)
+                if not events:
+                    return Decided(before, (), {})
+                try:
+                    changed = await self._carry_out(lane, events, command.now, accept, compose, durable)
+                except VersionConflict:
+                    lane.stale = True
+                    continue
+                except StoreUnavailable:
+                    lane.stale = True
+                    raise
+                self._react(lane, events)
+                return Decided(before, events, changed)
+        raise VersionConflict(f"session {lane.session.id} is being changed by another server; try again")
+
+    async def _carry_out(
+        self,
+        lane: OpenLane,
+        events: tuple[LaneEvent, ...],
+        now: int,
+        accept: RunRecord | None,
+        compose: Compose | None,
+        durable: bool,
+    ) -> dict[str, RunRecord]:
+        after = apply_all(lane.lane, events)
+        live = lane.runs if accept is None else {**lane.runs, accept.run_id: accept}
+        changed = project(live, events, after)
+        addition = compose(events, changed) if compose else Addition()
+        changed |= addition.runs
+        if accept is not None:
+            state = changed[accept.run_id].state
+            changed[accept.run_id] = replace(
+                changed[accept.run_id], accepted_state="active" if state == "active" else "queued"
+            )
+        draught = self._draught(events, changed, addition, now)
+        session = _session_after(lane, events, changed, draught, now)
+        if session.title != lane.session.title or any(isinstance(event, RunStarted | RunEnded) for event in events):
+            draught.log.append(SessionChanged(session.id, "updated"))
+        last = await self._store.append(
+            Write(
+                session.workspace_id,
+                tuple((session.id, event) for event in draught.log),
+                LaneWrite(LaneRecord(session.id, after.version, after.next_seq, after.mark), lane.lane.version),
+                (session,),
+                tuple(changed.values()),
+                tuple(draught.messages.values()),
+                durable=durable,
+            )
+        )
+        first = last - len(draught.log) + 1
+        if accept is not None:
+            place = next(index for index, event in enumerate(draught.log) if isinstance(event, RunAccepted))
+            changed[accept.run_id] = replace(changed[accept.run_id], position=first + place)
+        lane.lane, lane.session = after, session
+        lane.runs |= changed
+        self._publish(lane, first, draught, changed)
+        for run in changed.values():
+            if run.state == "ended":
+                del lane.runs[run.run_id]
+                if waiting := lane.ended.pop(run.run_id, None):
+                    waiting.set_result(run)
+        return changed
+
+    def _draught(
+        self, events: tuple[LaneEvent, ...], changed: dict[str, RunRecord], addition: Addition, now: int
+    ) -> _Draught:
+        draught = _Draught()
+        for change, message in addition.before:
+            draught.put(change, message)
+        for event in events:
+            draught.log.append(event)
+            match event:
+                case RunStarted() | RunFolded():
+                    draught.put("created", user_message(self._ids.new("m"), changed[event.run_id], now))
+                case RunEnded(run_id=run_id, outcome=outcome, reason=reason):
+                    if outcome == "failed":
+                        draught.log.append(ErrorReported(run_id))
+                    draught.log.append(RunReported(run_id, outcome, reason))
+                case _:
+                    pass
+        for change, message in addition.behind:
+            draught.put(change, message)
+        return draught
+
+    def _publish(self, lane: OpenLane, first: int, draught: _Draught, runs: dict[str, RunRecord]) -> None:
+        feed = lane.feed
+        if not feed.has_readers:
+            return feed.skip(first + len(draught.log) - 1)
+        frames: list[Frame] = []
+        for position, event in enumerate(draught.log, first):
+            match event:
+                case MessageChanged(message_id=message_id):
+                    message = draught.messages.get(message_id)
+                    data = feed.encoder.message(position, event, message, lane.session.id)
+                case SessionChanged():
+                    data = feed.encode_session(position, event, None if event.change == "deleted" else lane.session)
+                case _:
+                    data = feed.encoder.run(position, lane.session.id, event, runs.get(event.run_id))
+            frames.append(Frame(position, lane.session.id, "all", data))
+        return feed.publish(first, frames)
+
+    async def refresh(self, lane: OpenLane) -> None:
+        """See to it that the Lane in memory is what the store has."""
+        async with lane.lock:
+            if lane.stale:
+                await self._reload(lane)
+
+    async def _reload(self, lane: OpenLane) -> None:
+        """The Lane as the store has it; whoever waits for a Run that has ended meanwhile is told."""
+        record, live = await self._store.lane(lane.session.id)
+        lane.lane = restore(record, live)
+        lane.runs = {run.run_id: run for run in live}
+        lane.session = await self._store.session(lane.session.workspace_id, lane.session.id) or lane.session
+        for run_id in [run_id for run_id in lane.ended if run_id not in lane.runs]:
+            if run := await self._store.run(lane.session.workspace_id, run_id):
+                lane.ended.pop(run_id).set_result(run)
+        lane.stale = False
+
+    async def _accepted_content(self, lane: OpenLane, run_id: str) -> str | None:
+        run = lane.runs.get(run_id) or await self._store.run(lane.session.workspace_id, run_id)
+        return run.content if run else None
+
+    # --- writes without a decision -------------------------------------------------------------------------------
+
+    async def put_message(self, lane: OpenLane, change: Change, message: Message) -> None:
+        """A message of the active Run, between the start and the end of one of its Steps."""
+        await self._to_the_end(self._put_message(lane, change, message))
+
+    async def _put_message(self, lane: OpenLane, change: Change, message: Message) -> None:
+        async with lane.lock:
+            if lane.lane.active is None or lane.lane.active.run_id != message.run_id:
+                raise RunNotActive(f"run {message.run_id} has ended and writes no more")
+            draught = _Draught()
+            draught.put(change, message)
+            count = lane.session.message_count + draught.created
+            session = replace(lane.session, message_count=count, updated_at=self._clock.now_ms())
+            await self._append_plain(lane, session, draught, tuple(draught.messages.values()))
+
+    async def put_session(
+        self, lane: OpenLane, change: Change, *, title: str | None = None, messages: tuple[Message, ...] = ()
+    ) -> None:
+        """A session made (with the messages it starts from), renamed or deleted."""
+        await self._to_the_end(self._put_session(lane, change, title, messages))
+
+    async def _put_session(
+        self, lane: OpenLane, change: Change, title: str | None, messages: tuple[Message, ...]
+    ) -> None:
+        async with lane.lock:
+            session = lane.session
+            if title is not None:
+                session = replace(session, title=title, updated_at=self._clock.now_ms())
+            draught = _Draught(log=[SessionChanged(session.id, change)])
+            await self._append_plain(lane, session, draught, messages, deleted=change == "deleted")
+
+    async def _append_plain(
+        self,
+        lane: OpenLane,
+        session: SessionRecord,
+        draught: _Draught,
+        messages: tuple[Message, ...],
+        *,
+        deleted: bool = False,
+    ) -> None:
+        write = Write(
+            session.workspace_id,
+            tuple((session.id, event) for event in draught.log),
+            sessions=() if deleted else (session,),
+            messages=messages,
+            deleted_sessions=(session.id,) if deleted else (),
+        )
+        last = await self._store.append(write)
+        lane.session = session
+        self._publish(lane, last - len(draught.log) + 1, draught, {})
+
+    async def save_tails(self, lane: OpenLane, draft: Draft) -> None:
+        """The text a streaming message gained: a change of a record that is no event."""
+        await self._to_the_end(self._save_tails(lane, draft))
+
+    async def _save_tails(self, lane: OpenLane, draft: Draft) -> None:
+        # Under the lock, so that no tail can come behind the whole message: whoever puts that closes the draft first.
+        async with lane.lock:
+            if tails := draft.take_unsaved():
+                await self._store.append(Write(lane.session.workspace_id, tails=tails, durable=False))
+
+    # --- tasks ---------------------------------------------------------------------------------------------------
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await this work; if the caller is cancelled, the work still goes on to its end."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
+
+    async def drain(self) -> None:
+        """Until nothing is under way."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+
+def _session_after(
+    lane: OpenLane, events: tuple[LaneEvent, ...], changed: dict[str, RunRecord], draught: _Draught, now: int
+) -> SessionRecord:
+    session = lane.session
+    usage = sum((changed[event.run_id].usage for event in events if isinstance(event, RunEnded)), Usage())
+    title = session.title
+    if not title:
+        started = next((changed[event.run_id] for event in events if isinstance(event, RunStarted)), None)
+        title = _title_of(started.prompt.text) if started else ""
+    count = session.message_count + draught.created
+    return replace(session, title=title, message_count=count, usage=session.usage + usage, updated_at=now)
+
+
+def _title_of(prompt: str) -> str:
+    line = " ".join(prompt.split())
+    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1].rstrip() + "…"

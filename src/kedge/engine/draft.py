@@ -1,0 +1,85 @@
+"""A message while it streams: built from Deltas, and read in three ways, each at its own pace: whole, as a Message; the
+text readers have not been sent; the text the store does not have. Pieces are kept as they came and joined when asked
+for, so that a message of n Deltas costs n, not n squared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from kedge.core.transcript import Message, Part, Reasoning, Tail, Text
+
+DraftKind = Literal["text", "reasoning"]
+
+
+@dataclass(slots=True)
+class _DraftPart:
+    kind: DraftKind
+    all: list[str] = field(default_factory=list)
+    unsent: list[str] = field(default_factory=list)
+    unsaved: list[str] = field(default_factory=list)
+
+
+class Draft:
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._parts: list[_DraftPart] = []
+        self.chars = 0
+        self._closed = False
+
+    def close(self) -> None:
+        """The message is put whole from here on: no tail may come behind that, and nothing that is added counts. (A
+        task that does not let itself be stopped may still try.)"""
+        self._closed = True
+        for part in self._parts:
+            part.unsent.clear()
+            part.unsaved.clear()
+
+    @property
+    def id(self) -> str:
+        return self._message.id
+
+    @property
+    def session_id(self) -> str:
+        return self._message.session_id
+
+    @property
+    def text(self) -> str:
+        return "".join("".join(part.all) for part in self._parts if part.kind == "text")
+
+    def add(self, kind: DraftKind, text: str) -> None:
+        if self._closed:
+            return
+        if not self._parts or self._parts[-1].kind != kind:
+            self._parts.append(_DraftPart(kind))
+        part = self._parts[-1]
+        for pieces in (part.all, part.unsent, part.unsaved):
+            pieces.append(text)
+        self.chars += len(text)
+
+    def message(self, now: int, *more: Part) -> Message:
+        """The message as it stands, with further parts behind its text."""
+        parts: list[Part] = []
+        for part in self._parts:
+            text = "".join(part.all)
+            part.all = [text]
+            parts.append(Text(text) if part.kind == "text" else Reasoning(text, finished_at=now))
+        return replace(self._message, parts=(*parts, *more), updated_at=now)
+
+    def take_unsent(self) -> list[tuple[int, str]]:
+        """(part, text) that readers do not have yet; they are taken to have it from now on."""
+        fresh = [(index, "".join(part.unsent)) for index, part in enumerate(self._parts) if part.unsent]
+        for part in self._parts:
+            part.unsent.clear()
+        return fresh
+
+    def take_unsaved(self) -> tuple[Tail, ...]:
+        """What the store does not have yet; it is taken to have it from now on."""
+        fresh = tuple(
+            Tail(self.id, self.session_id, index, part.kind, "".join(part.unsaved))
+            for index, part in enumerate(self._parts)
+            if part.unsaved
+        )
+        for part in self._parts:
+            part.unsaved.clear()
+        return fresh

@@ -1,0 +1,329 @@
+"""The engine: everything a front door can ask for, in the words of the core. HTTP is one such front door."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from kedge.core.commands import Cancel, CancelRun, ClearQueue, EditRun, MoveRun, Submit, WhenBusy, when_busy_default
+from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
+from kedge.core.lane import Covered, covered_by
+from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord, content_digest
+from kedge.core.transcript import Message
+from kedge.engine.config import Config
+from kedge.engine.door import Addition, Door, OpenLane
+from kedge.engine.feed import Reader
+from kedge.engine.models import Models
+from kedge.engine.ports import Clock, Encoder, Ids
+from kedge.engine.recovery import recover
+from kedge.engine.runner import Runner
+from kedge.engine.tools import NoTools, Tools
+from kedge.engine.workspaces import Workspace, Workspaces
+from kedge.errors import KedgeError, MessageNotFound, RunNotFound, RunNotQueued, SessionNotFound, ShuttingDown
+from kedge.llm.base import Model
+from kedge.store.base import SearchHit, Store
+
+log = logging.getLogger("kedge.engine")
+
+#: Messages a fork copies at the most: one append writes them all. Items.
+FORK_MESSAGES_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """What a cancel covered. `mark` is None when there was nothing to cover."""
+
+    mark: int | None
+    covered: tuple[Covered, ...]
+
+
+class Engine:
+    def __init__(
+        self, store: Store, clock: Clock, ids: Ids, encoder: Encoder, config: Config, tools: Tools | None = None
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self.config = config
+        self._models = Models()
+        self._door = Door(store, clock, ids, self._react)
+        self._runner = Runner(self._door, store, clock, ids, tools or NoTools(), self._model_for, config.runs.cleanup_s)
+        self.workspaces = Workspaces(store, clock, ids, encoder, config, self._abandoned)
+        self._closing = False
+        self._cancels: set[asyncio.Task[None]] = set()
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Open the store and go on where the last process stopped."""
+        await self._store.open()
+        for record in await self._store.workspaces():
+            await self._store.trim(record.id, self.config.server.log_entries_max)
+        paths = {record.id: record.path for record in await self._store.workspaces()}
+        sessions = {(run.workspace_id, run.session_id): None for run in await self._store.live_runs()}
+        for workspace_id, session_id in sessions:
+            workspace = await self.workspaces.reopen(paths[workspace_id])
+            lane = await self.workspaces.lane(workspace, session_id)
+            await recover(lane, self._door, self._store, self._clock, self._ids, self.config.runs.on_crash)
+        self.workspaces.look_again()
+
+    async def close(self) -> None:
+        """In order: accept nothing more, stop the Runs, wait for their ends, end the streams, close the store."""
+        if self._closing:
+            return
+        self._closing = True
+        await self._runner.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
+        await self._door.drain()
+        self.workspaces.close_all()
+        await self._models.close()
+        await self._store.close()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(workspace.live_runs() for workspace in self.workspaces.all())
+
+    # --- reacting to what is durable -----------------------------------------------------------------------------
+
+    def _react(self, lane: OpenLane, events: tuple[LaneEvent, ...]) -> None:
+        for event in events:
+            match event:
+                case RunStarted(run_id=run_id) | RunResumed(run_id=run_id):
+                    # A Run started while the server closes has not begun a Step: the next process goes on with it.
+                    if not self._closing:
+                        workspace = self.workspaces.get(lane.session.workspace_id)
+                        self._runner.start(lane, lane.runs[run_id], workspace.record.path)
+                case CancelMarked(run_id=run_id) | RunCancelMarked(run_id=run_id):
+                    self._runner.stop(lane.session.id, run_id)
+                case _:
+                    pass
+        if any(isinstance(event, RunEnded) for event in events) and not self._closing:
+            self.workspaces.look_again()
+
+    def _abandoned(self, workspace: Workspace) -> None:
+        """All clients have left: Runs whose submitter wished so are cancelled, the others go on."""
+        for run in workspace.live_runs():
+            if run.options.on_disconnect == "cancel" and not run.stopping and run.folded_into is None:
+                task = asyncio.get_running_loop().create_task(self._cancel_quietly(workspace, run.run_id))
+                self._cancels.add(task)
+                task.add_done_callback(self._cancels.discard)
+
+    async def _cancel_quietly(self, workspace: Workspace, run_id: str) -> None:
+        try:
+            await self.cancel_run(workspace, run_id)
+        except KedgeError as error:
+            log.warning("run %s was abandoned but could not be cancelled: %s", run_id, error)
+
+    def _model_for(self, lane: OpenLane, run: RunRecord) -> Model:
+        config = self.workspaces.get(run.workspace_id).config
+        return self._models.choose(config, run.options.model)
+
+    # --- runs ----------------------------------------------------------------------------------------------------
+
+    async def submit(
+        self,
+        workspace: Workspace,
+        session_id: str,
+        prompt: Prompt,
+        options: RunOptions,
+        run_id: str | None = None,
+        when_busy: WhenBusy | None = None,
+    ) -> RunRecord:
+        """Accept a prompt: durable when this returns."""
+        self._check_open()
+        configured = workspace.config.runs.when_busy
+        if when_busy is None:
+            when_busy = when_busy_default(has_own_run_id=run_id is not None) if configured == "auto" else configured
+        new = RunRecord(
+            run_id or self._ids.new("r"),
+            session_id,
+            workspace.id,
+            seq=0,
+            prompt=prompt,
+            options=options,
+            content=content_digest(session_id, prompt, options),
+            accepted_at=0,
+        )
+        command = Submit(
+            new.run_id,
+            new.content,
+            when_busy,
+            self._clock.now_ms(),
+            queue_runs_max=workspace.config.runs.queue_runs_max,
+        )
+        with self._in_use(workspace):
+            lane = await self.workspaces.lane(workspace, session_id)
+            if lane.deleting:
+                raise SessionNotFound(f"Session {session_id} is being deleted.")
+            decided = await self._door.command(lane, command, accept=new)
+            return decided.runs.get(new.run_id) or await self.run(workspace, new.run_id)
+
+    async def cancel(self, workspace: Workspace, session_id: str) -> Cancelled:
+        with self._in_use(workspace):
+            lane = await self.workspaces.lane(workspace, session_id)
+            return await self._cancel(lane, Cancel(self._clock.now_ms()))
+
+    async def cancel_run(self, workspace: Workspace, run_id: str) -> Cancelled:
+        with self._in_use(workspace):
+            lane = await self._lane_of(workspace, run_id)
+            return await self._cancel(lane, CancelRun(run_id, self._clock.now_ms()))
+
+    async def clear_queue(self, workspace: Workspace, session_id: str) -> Cancelled:
+        with self._in_use(workspace):
+            lane = await self.workspaces.lane(workspace, session_id)
+            return await self._cancel(lane, ClearQueue(self._clock.now_ms()))
+
+    async def _cancel(self, lane: OpenLane, command: Cancel | CancelRun | ClearQueue) -> Cancelled:
+        decided = await self._door.command(lane, command)
+        covered = covered_by(decided.before, command)
+        mark = lane.lane.mark if isinstance(command, Cancel) and covered else None
+        return Cancelled(mark, covered)
+
+    async def edit_run(self, workspace: Workspace, run_id: str, prompt: str) -> RunRecord:
+        def edited(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
+            run = runs[run_id]
+            return Addition(runs={run_id: replace(run, prompt=replace(run.prompt, text=prompt))})
+
+        with self._in_use(workspace):
+            lane = await self._lane_of(workspace, run_id)
+            await self._door.command(lane, EditRun(run_id, self._clock.now_ms()), compose=edited)
+            return await self.run(workspace, run_id)
+
+    async def move_run(self, workspace: Workspace, run_id: str, before: str | None) -> RunRecord:
+        with self._in_use(workspace):
+            lane = await self._lane_of(workspace, run_id)
+            if before is not None and await self._lane_of(workspace, before) is not lane:
+                raise RunNotQueued(f"run {before} is not queued in the session of run {run_id}")
+            await self._door.command(lane, MoveRun(run_id, before, self._clock.now_ms()))
+            return await self.run(workspace, run_id)
+
+    async def run(self, workspace: Workspace, run_id: str) -> RunRecord:
+        for lane in workspace.lanes.values():
+            if not lane.stale and (run := lane.runs.get(run_id)):
+                return run
+        if run := await self._store.run(workspace.id, run_id):
+            return run
+        raise RunNotFound(f"Run {run_id} does not exist in workspace {workspace.id}.")
+
+    async def runs(self, workspace: Workspace, session_id: str, limit: int) -> list[RunRecord]:
+        await self.workspaces.lane(workspace, session_id)
+        return await self._store.runs(session_id, limit)
+
+    async def queue(self, workspace: Workspace, session_id: str) -> list[RunRecord]:
+        """The queued Runs in the order in which they will start."""
+        lane = await self.workspaces.lane(workspace, session_id)
+        await self._door.refresh(lane)
+        return [lane.runs[run.run_id] for run in lane.lane.queue]
+
+    async def live_runs(self) -> list[RunRecord]:
+        return await self._store.live_runs()
+
+    async def wait_run(self, workspace: Workspace, run_id: str, timeout_s: float) -> RunRecord:
+        """The Run, once it has ended; or as it is when the time is over."""
+        run = await self.run(workspace, run_id)
+        if run.state == "ended":
+            return run
+        lane = await self.workspaces.lane(workspace, run.session_id)
+        await self._door.refresh(lane)
+        if run_id in lane.runs:
+            await asyncio.wait({lane.end_of(run_id)}, timeout=timeout_s)
+        return await self.run(workspace, run_id)
+
+    async def _lane_of(self, workspace: Workspace, run_id: str) -> OpenLane:
+        run = await self.run(workspace, run_id)
+        return await self.workspaces.lane(workspace, run.session_id)
+
+    # --- sessions ------------------------------------------------------------------------------------------------
+
+    async def create_session(self, workspace: Workspace, title: str) -> SessionRecord:
+        self._check_open()
+        now = self._clock.now_ms()
+        session = SessionRecord(self._ids.new("s"), workspace.id, title, now, now)
+        with self._in_use(workspace):
+            await self._door.put_session(self.workspaces.new_lane(workspace, session), "created")
+        return session
+
+    async def sessions(self, workspace: Workspace) -> list[SessionRecord]:
+        return await self._store.sessions(workspace.id)
+
+    async def session(self, workspace: Workspace, session_id: str) -> SessionRecord:
+        return (await self.workspaces.lane(workspace, session_id)).session
+
+    async def rename_session(self, workspace: Workspace, session_id: str, title: str) -> SessionRecord:
+        with self._in_use(workspace):
+            lane = await self.workspaces.lane(workspace, session_id)
+            await self._door.put_session(lane, "updated", title=title)
+            return lane.session
+
+    async def delete_session(self, workspace: Workspace, session_id: str) -> None:
+        """Cancel its Runs, wait for their ends, then remove it."""
+        with self._in_use(workspace):
+            lane = await self.workspaces.lane(workspace, session_id)
+            lane.deleting = True
+            await self._door.command(lane, Cancel(self._clock.now_ms()))
+            for run_id in list(lane.runs):
+                await asyncio.wait({lane.end_of(run_id)})
+            await self._door.put_session(lane, "deleted")
+            workspace.lanes.pop(session_id, None)
+
+    async def fork_session(self, workspace: Workspace, session_id: str, message_id: str) -> SessionRecord:
+        """A new session that begins with this one's messages up to and including that one."""
+        self._check_open()
+        with self._in_use(workspace):
+            parent = await self.session(workspace, session_id)
+            messages = await self.messages(workspace, session_id, None, FORK_MESSAGES_MAX)
+            place = next((index for index, message in enumerate(messages) if message.id == message_id), None)
+            if place is None:
+                raise MessageNotFound(f"Message {message_id} is not in session {session_id}.")
+            kept = messages[: place + 1]
+            now = self._clock.now_ms()
+            new = SessionRecord(
+                self._ids.new("s"), workspace.id, parent.title, now, now, parent.id, message_count=len(kept)
+            )
+            copies = tuple(replace(message, id=self._ids.new("m"), session_id=new.id) for message in kept)
+            await self._door.put_session(self.workspaces.new_lane(workspace, new), "created", messages=copies)
+            return new
+
+    async def messages(self, workspace: Workspace, session_id: str, after: str | None, limit: int) -> list[Message]:
+        """The transcript; a message that is streaming right now with all the text it has."""
+        await self.workspaces.lane(workspace, session_id)
+        stored = await self._store.messages(session_id, after, limit)
+        now = self._clock.now_ms()
+        return [
+            draft.message(now) if not message.finish and (draft := workspace.feed.streaming(message.id)) else message
+            for message in stored
+        ]
+
+    async def search(self, workspace: Workspace, query: str, limit: int) -> list[tuple[SearchHit, str]]:
+        """Hits with the titles of their sessions."""
+        titles = {session.id: session.title for session in await self.sessions(workspace)}
+        hits = await self._store.search(workspace.id, query, limit)
+        return [(hit, titles.get(hit.session_id, "")) for hit in hits]
+
+    # --- streams -------------------------------------------------------------------------------------------------
+
+    async def read_events(
+        self, workspace: Workspace, after: int | None, session_id: str | None, *, deltas: bool
+    ) -> Reader:
+        if session_id is not None:
+            await self.workspaces.lane(workspace, session_id)
+        return await workspace.feed.reader(after, session_id, deltas=deltas)
+
+    @contextmanager
+    def _in_use(self, workspace: Workspace) -> Iterator[None]:
+        try:
+            with workspace.in_use():
+                yield
+        finally:
+            if not workspace.is_held:
+                self.workspaces.look_again()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ShuttingDown("The server is shutting down and takes no new work; try again in a moment.")

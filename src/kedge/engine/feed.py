@@ -1,0 +1,369 @@
+"""The feed: what happens in one workspace, on its way to any number of readers.
+
+Theory of operation
+===================
+
+All readers share one ring of frames, encoded once. A reader is an index into it and the Position it has reached;
+reading is joining the frames from there on. The publisher never waits and holds nothing for anybody: a reader that is
+too slow finds that the ring has moved on, and then reads the log from the store, from its own Position, until it meets
+the ring again. So durable events are never dropped, a stuck reader costs a few dozen bytes, an extra reader a write.
+
+Deltas have no Position and are not in the log. A reader that (re)joins the ring gets each streaming message whole
+first, and its Deltas from there on. Between two flushes the Deltas of a message run together into one frame: the first
+goes out at once, those behind it at a pace that no eye can tell from at once. Readers without Deltas get the whole
+message instead, less often.
+
+Publishing out of order, or a hole after an append whose end was unknown, is not an error here: the ring is emptied and
+everybody reads the log, which is always in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from kedge.core.events import MessageChanged, SessionChanged
+from kedge.core.records import SessionRecord
+from kedge.engine.draft import Draft
+from kedge.engine.ports import Clock, Encoder
+from kedge.store.base import LogEntry, Store
+
+#: Frames kept for readers that are a little late: seconds of a busy stream. One larger frame alone is kept too. Bytes.
+RING_BYTES_MAX = 1024 * 1024
+#: What one read returns at the most, give or take a frame: the memory a reader holds while its socket is full. Bytes.
+READ_BYTES_MAX = 256 * 1024
+#: Entries fetched from the log at once by a reader that is behind. Items.
+PAGE_ENTRIES_MAX = 100
+#: Pace of Deltas: below what an eye can see, and a write per reader each. More readers, fewer writes. Seconds.
+FLUSH_S, FLUSH_S_PER_READER, FLUSH_S_MAX = 0.010, 0.0005, 0.060
+#: Pace of whole streaming messages, for readers without Deltas: each costs its length. Seconds.
+SNAPSHOT_S = 1 / 30
+
+Audience = Literal["all", "deltas", "snapshots"]
+
+
+@dataclass(slots=True)
+class Frame:
+    position: int | None
+    session_id: str
+    audience: Audience
+    data: bytes
+
+
+class SessionViews(Protocol):
+    """How a session looks beyond its record."""
+
+    def is_busy(self, session_id: str) -> bool: ...
+
+    def attached_clients(self, session_id: str) -> int: ...
+
+
+class Feed:
+    def __init__(
+        self, workspace_id: str, head: int, store: Store, encoder: Encoder, clock: Clock, views: SessionViews
+    ) -> None:
+        self.workspace_id = workspace_id
+        self.store = store
+        self.encoder = encoder
+        self.closed = False
+        self._views = views
+        self._clock = clock
+        self._head = head
+        #: Every durable frame with a higher Position is in the ring.
+        self._floor = head
+        self._frames: list[Frame] = []
+        self._first = 0  # number of self._frames[0], counted since the feed began
+        self._bytes = 0
+        self._drafts: dict[str, Draft] = {}
+        self._unsent: dict[str, Draft] = {}
+        self._unshown: dict[str, Draft] = {}
+        self._snapshots: dict[str, Frame] = {}
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._show_timer: asyncio.TimerHandle | None = None
+        self._flushed_at = self._shown_at = float("-inf")
+        self._readers: set[Reader] = set()
+        self._waiting: dict[Reader, None] = {}  # a set that keeps its order
+
+    # --- publishing ----------------------------------------------------------------------------------------------
+
+    @property
+    def has_readers(self) -> bool:
+        return bool(self._readers)
+
+    @property
+    def end(self) -> int:
+        """The number of the frame that comes next."""
+        return self._first + len(self._frames)
+
+    def publish(self, first: int, frames: list[Frame]) -> None:
+        """Durable frames with consecutive Positions from `first` on."""
+        last = first + len(frames) - 1
+        if last <= self._head:
+            return  # readers have these from the log already
+        self._flush()
+        if first == self._head + 1:
+            for frame in frames:
+                self._push(frame)
+        else:
+            self._empty_ring(last)
+        self._head = last
+        self._wake()
+
+    def skip(self, last: int) -> None:
+        """Events up to `last` happened while nobody was reading: whoever comes reads them from the log."""
+        if last > self._head:
+            self._head = last
+            self._empty_ring(last)
+            self._wake()
+
+    def stream(self, draft: Draft) -> None:
+        self._drafts[draft.id] = draft
+
+    def stream_ended(self, draft: Draft) -> None:
+        """The message is whole; its durable frame, which holds everything, follows at once."""
+        for register in (self._drafts, self._unsent, self._unshown):
+            register.pop(draft.id, None)
+        self._forget_snapshot(draft.id)
+
+    def grew(self, draft: Draft) -> None:
+        """The draft has more text."""
+        if not self._readers:
+            return
+        self._unsent[draft.id] = self._unshown[draft.id] = draft
+        loop = asyncio.get_running_loop()
+        if self._flush_timer is None:
+            pace = min(FLUSH_S + FLUSH_S_PER_READER * len(self._readers), FLUSH_S_MAX)
+            self._flush_timer = loop.call_at(max(loop.time(), self._flushed_at + pace), self._flush)
+        if self._show_timer is None and not all(reader.deltas for reader in self._readers):
+            self._show_timer = loop.call_at(max(loop.time(), self._shown_at + SNAPSHOT_S), self._show)
+
+    def streaming(self, message_id: str) -> Draft | None:
+        return self._drafts.get(message_id)
+
+    def close(self) -> None:
+        """Readers get what is in the ring, and then their end."""
+        self.closed = True
+        self._flush()
+        if self._show_timer is not None:
+            self._show_timer.cancel()
+        self._wake()
+
+    def _flush(self) -> None:
+        """Send the Deltas that have gathered."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if not self._unsent:
+            return
+        self._flushed_at = asyncio.get_running_loop().time()
+        wanted = any(reader.deltas for reader in self._readers)
+        for draft in self._unsent.values():
+            for part, text in draft.take_unsent():
+                if wanted:
+                    self._push(Frame(None, draft.session_id, "deltas", self.encoder.delta(draft.id, part, text)))
+        self._unsent.clear()
+        self._wake()
+
+    def _show(self) -> None:
+        """Send the streaming messages whole, to those who do not take Deltas."""
+        self._show_timer = None
+        self._shown_at = asyncio.get_running_loop().time()
+        now = self._clock.now_ms()
+        for draft in self._unshown.values():
+            # A newer snapshot makes the older one worthless: the ring holds one per streaming message.
+            self._forget_snapshot(draft.id)
+            data = self.encoder.snapshot(draft.message(now))
+            frame = self._snapshots[draft.id] = Frame(None, draft.session_id, "snapshots", data)
+            self._push(frame)
+        self._unshown.clear()
+        self._wake()
+
+    def _forget_snapshot(self, message_id: str) -> None:
+        if frame := self._snapshots.pop(message_id, None):
+            self._bytes -= len(frame.data)
+            frame.data = b""
+
+    def _push(self, frame: Frame) -> None:
+        self._frames.append(frame)
+        self._bytes += len(frame.data)
+        evicted = 0
+        while self._bytes > RING_BYTES_MAX and evicted < len(self._frames) - 1:
+            old = self._frames[evicted]
+            self._bytes -= len(old.data)
+            old.data = b""
+            if old.position is not None:
+                self._floor = old.position
+            evicted += 1
+        if evicted:
+            del self._frames[:evicted]
+            self._first += evicted
+
+    def _empty_ring(self, floor: int) -> None:
+        self._first += len(self._frames)
+        self._frames.clear()
+        self._snapshots.clear()
+        self._bytes = 0
+        self._floor = floor
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for reader in waiting:
+            reader.wake()
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    async def reader(self, after: int | None, session_id: str | None, *, deltas: bool) -> Reader:
+        """A reader from this Position on; 0: from the beginning; None: from the present."""
+        floor, head = await self.store.bounds(self.workspace_id)
+        gap = b""
+        if after is None:
+            after = head
+        elif after == 0:
+            gap = self.encoder.gap("evicted", floor) if floor > await self._base() else b""
+            after = floor
+        elif not floor <= after <= head:
+            trimmed = await self._base() <= after < floor
+            gap = self.encoder.gap("evicted" if trimmed else "epoch", head)
+            after = head
+        reader = Reader(self, after, session_id, deltas, gap)
+        self._readers.add(reader)
+        return reader
+
+    async def _base(self) -> int:
+        return next(record.base for record in await self.store.workspaces() if record.id == self.workspace_id)
+
+    def leave(self, reader: Reader) -> None:
+        self._readers.discard(reader)
+        self._waiting.pop(reader, None)
+
+    def _follow(self, reader: Reader, number: int) -> tuple[bytes, int]:
+        """What this reader wants of the ring from frame `number` on, and the number to go on with."""
+        wanted: list[bytes] = []
+        size = 0
+        mode = "deltas" if reader.deltas else "snapshots"
+        for frame in self._frames[number - self._first :]:
+            if size >= READ_BYTES_MAX:
+                break
+            number += 1
+            if frame.position is not None:
+                if frame.position <= reader.position:
+                    continue
+                reader.position = frame.position
+            if frame.audience in ("all", mode) and reader.session_id in (None, frame.session_id):
+                wanted.append(frame.data)
+                size += len(frame.data)
+        return b"".join(wanted), number
+
+    def _join(self, reader: Reader) -> tuple[bytes, int]:
+        """Everything durable the reader lacks, then each streaming message whole; from then on it follows the ring."""
+        self._flush()
+        parts: list[bytes] = []
+        for frame in self._frames:
+            if frame.position is not None and frame.position > reader.position:
+                reader.position = frame.position
+                if reader.session_id in (None, frame.session_id):
+                    parts.append(frame.data)
+        now = self._clock.now_ms()
+        for draft in self._drafts.values():
+            draft.take_unsent()  # gathered while nobody was reading; the snapshot has it
+            if reader.session_id in (None, draft.session_id) and draft.chars:
+                parts.append(self.encoder.snapshot(draft.message(now)))
+        return b"".join(parts), self.end
+
+    async def encode_entry(self, entry: LogEntry) -> bytes:
+        """A log entry as a frame, with its record as it stands now."""
+        event = entry.event
+        match event:
+            case SessionChanged():
+                session = await self.store.session(self.workspace_id, entry.session_id)
+                return self.encode_session(entry.position, event, session)
+            case MessageChanged(message_id=message_id):
+                message = await self.store.message(self.workspace_id, message_id)
+                return self.encoder.message(entry.position, event, message, entry.session_id)
+            case _:
+                run = await self.store.run(self.workspace_id, event.run_id)
+                return self.encoder.run(entry.position, entry.session_id, event, run)
+
+    def encode_session(self, position: int, event: SessionChanged, session: SessionRecord | None) -> bytes:
+        busy, clients = self._views.is_busy(event.session_id), self._views.attached_clients(event.session_id)
+        return self.encoder.session(position, event, session, busy, clients)
+
+
+class Reader:
+    """One client's place in the feed."""
+
+    def __init__(self, feed: Feed, position: int, session_id: str | None, deltas: bool, gap: bytes) -> None:
+        self.feed = feed
+        self.position = position
+        self.session_id = session_id
+        self.deltas = deltas
+        self._gap = gap
+        #: Number of the next frame in the ring; None while it reads the log.
+        self._next: int | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed = False
+
+    async def read(self, wait_s: float) -> bytes | None:
+        """The next frames, joined; empty when none came in this time. None: this is the end, everything was read.
+
+        Do not cancel it: frames taken from the log but not returned would be lost to this reader."""
+        feed = self.feed
+        if self._gap:
+            gap, self._gap = self._gap, b""
+            return gap
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while not self._closed:
+            if self._next is not None and self._next < feed._first:
+                self._next = None  # too slow for the ring
+            if self._next is None:
+                data = await self._catch_up()
+            else:
+                data, self._next = feed._follow(self, self._next)
+            if data:
+                return data
+            if self._next != feed.end:
+                continue
+            if feed.closed:
+                return None
+            if loop.time() >= deadline:
+                return b""
+            self._waiter = loop.create_future()
+            feed._waiting[self] = None
+            timer = loop.call_at(deadline, self.wake)
+            await self._waiter
+            timer.cancel()
+        return None
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        """The client is gone: `read` returns None soon."""
+        self._closed = True
+        self.feed.leave(self)
+        self.wake()
+
+    async def _catch_up(self) -> bytes:
+        """A page of the log, or, once the ring has all that follows, the step over into it."""
+        feed = self.feed
+        if self.position >= feed._floor:
+            data, self._next = feed._join(self)
+            return data
+        parts: list[bytes] = []
+        size = 0
+        entries = await feed.store.read(feed.workspace_id, self.position, PAGE_ENTRIES_MAX)
+        for entry in entries:
+            if self.session_id in (None, entry.session_id):
+                data = await feed.encode_entry(entry)
+                parts.append(data)
+                size += len(data)
+            self.position = entry.position
+            if size >= READ_BYTES_MAX:
+                break
+        if not entries:  # trimmed while it was away
+            self.position = feed._floor
+            return feed.encoder.gap("evicted", self.position)
+        return b"".join(parts)

@@ -1,0 +1,49 @@
+"""From a name such as "local/fake-large" to a model that can be asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kedge.engine.config import OFFLINE, Config, secret
+from kedge.errors import BadConfig
+from kedge.llm.base import Model
+from kedge.llm.offline import OfflineModel
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+class Models:
+    """One HTTP connection pool for all providers, made when the first of them is asked."""
+
+    def __init__(self) -> None:
+        self._client: httpx2.AsyncClient | None = None
+
+    def choose(self, config: Config, wanted: str | None) -> Model:
+        name = wanted or config.model or OFFLINE
+        if name == OFFLINE:
+            return OfflineModel()
+        provider_name, _, model = name.partition("/")
+        provider = config.providers.get(provider_name)
+        if provider is None:
+            known = ", ".join(sorted(config.providers)) or "none"
+            raise BadConfig(f"Model {name}: there is no provider {provider_name} (configured: {known}).")
+        if not model:
+            raise BadConfig(f"Model {name}: write it as provider/model.")
+        known_models = [entry.id for entry in provider.models]
+        if known_models and model not in known_models:
+            raise BadConfig(f"Model {name}: provider {provider_name} lists {', '.join(known_models)}.")
+        if not provider.base_url:
+            raise BadConfig(f"Provider {provider_name} has no base_url; add it to the configuration.")
+        # Loaded with the first real model: a server with none needs neither the time nor the memory.
+        from kedge.llm.openai import OpenAIModel
+        from kedge.llm.transport import new_client
+
+        if self._client is None:
+            self._client = new_client()
+        key = secret(provider.api_key) if provider.api_key else None
+        return OpenAIModel(provider_name, model, provider.base_url, key, self._client)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()

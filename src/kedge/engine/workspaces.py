@@ -1,0 +1,232 @@
+"""Open workspaces: their Lanes, their feed, and who holds them open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kedge.core.claims import Claims
+from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
+from kedge.engine.config import Config, load_workspace
+from kedge.engine.door import OpenLane
+from kedge.engine.feed import Feed
+from kedge.engine.ports import Clock, Encoder, Ids
+from kedge.errors import ClientNotAttached, ClientRetired, Invalid, SessionNotFound, WorkspaceClosing, WorkspaceNotFound
+from kedge.store.base import Store
+
+#: Clients that said they are gone, kept so that a late request of theirs is refused. Items, the oldest forgotten first.
+RETIRED_CLIENTS_MAX = 10_000
+
+
+@dataclass(slots=True)
+class Workspace:
+    record: WorkspaceRecord
+    config: Config
+    claims: Claims
+    lanes: dict[str, OpenLane] = field(default_factory=dict)
+    #: client_id -> the session it looks at.
+    current: dict[str, str] = field(default_factory=dict)
+    feed: Feed = field(init=False)
+    #: Commands under way; they hold it open too, or a Run could start in a workspace that is gone.
+    _in_use: int = 0
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Around every command. Refused when the workspace was let go since the caller looked it up."""
+        if self.feed.closed:
+            raise WorkspaceClosing(f"Workspace {self.id} is being closed; create it again with its path.")
+        self._in_use += 1
+        try:
+            yield
+        finally:
+            self._in_use -= 1
+
+    @property
+    def is_held(self) -> bool:
+        return self.claims.held or self._in_use > 0
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    def is_busy(self, session_id: str) -> bool:
+        lane = self.lanes.get(session_id)
+        return lane is not None and lane.is_busy
+
+    def attached_clients(self, session_id: str) -> int:
+        return sum(1 for looked_at in self.current.values() if looked_at == session_id)
+
+    def live_runs(self) -> list[RunRecord]:
+        return [run for lane in self.lanes.values() for run in lane.runs.values()]
+
+
+class Workspaces:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: Ids,
+        encoder: Encoder,
+        user_config: Config,
+        on_abandoned: Callable[[Workspace], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._encoder = encoder
+        self._user_config = user_config
+        #: Called when the last client is gone while Runs are live.
+        self._on_abandoned = on_abandoned
+        self._open: dict[str, Workspace] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._retired: dict[str, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        #: Loop time since which there was no workspace.
+        self.idle_since: float | None = None
+
+    # --- finding -------------------------------------------------------------------------------------------------
+
+    def all(self) -> list[Workspace]:
+        return list(self._open.values())
+
+    def get(self, workspace_id: str) -> Workspace:
+        if workspace := self._open.get(workspace_id):
+            return workspace
+        raise WorkspaceNotFound(f"Workspace {workspace_id} is not open; create it again with its path.")
+
+    async def lane(self, workspace: Workspace, session_id: str) -> OpenLane:
+        """The Lane of a session, read from the store when it is first asked for."""
+        if lane := workspace.lanes.get(session_id):
+            return lane
+        session = await self._store.session(workspace.id, session_id)
+        if session is None:
+            raise SessionNotFound(f"Session {session_id} does not exist in workspace {workspace.id}.")
+        # Somebody else may have been first while the store was asked.
+        return workspace.lanes.setdefault(session_id, OpenLane(session, workspace.feed))
+
+    def new_lane(self, workspace: Workspace, session: SessionRecord) -> OpenLane:
+        lane = workspace.lanes[session.id] = OpenLane(session, workspace.feed, stale=False)
+        return lane
+
+    # --- opening and closing -------------------------------------------------------------------------------------
+
+    async def open(self, path: str, client_id: str | None) -> Workspace:
+        """The workspace of this directory, whatever way it is spelled; the client holds it for a while."""
+        return await self._open_resolved(_resolved(path), client_id)
+
+    async def reopen(self, path: str) -> Workspace:
+        """A workspace that Runs hold, by its stored path; the directory may be gone meanwhile."""
+        return await self._open_resolved(path, None)
+
+    async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
+        async with self._opening.setdefault(path, asyncio.Lock()):
+            if client_id is not None and client_id in self._retired:
+                raise ClientRetired(f"client {client_id} was retired; make a new client_id")
+            now = self._clock.now_ms()
+            new = WorkspaceRecord(self._ids.new("w"), path, now, first_position(now))
+            record = await self._store.workspace(path, new)
+            workspace = self._open.get(record.id) or await self._load(record)
+            if client_id is not None:
+                workspace.claims = workspace.claims.opened(client_id, now)
+                self.look_again()
+            return workspace
+
+    async def _load(self, record: WorkspaceRecord) -> Workspace:
+        config = load_workspace(self._user_config, Path(record.path))
+        server = self._user_config.server
+        claims = Claims(int(server.hold_s * 1000), int(server.grace_s * 1000))
+        workspace = Workspace(record, config, claims)
+        _, head = await self._store.bounds(record.id)
+        workspace.feed = Feed(record.id, head, self._store, self._encoder, self._clock, workspace)
+        self._open[record.id] = workspace
+        self.idle_since = None
+        return workspace
+
+    def release(self, workspace_id: str, client_id: str) -> None:
+        workspace = self.get(workspace_id)
+        workspace.claims = workspace.claims.released(client_id)
+        self.look_again()
+
+    def retire(self, client_id: str) -> None:
+        """The client is gone for good: nothing of it holds anything, and its late creates are refused."""
+        self._retired[client_id] = None
+        while len(self._retired) > RETIRED_CLIENTS_MAX:
+            del self._retired[next(iter(self._retired))]
+        for workspace in self.all():
+            workspace.claims = workspace.claims.dropped(client_id)
+            workspace.current.pop(client_id, None)
+        self.look_again()
+
+    def stream_opened(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
+        if client_id in self._retired:
+            raise ClientRetired(f"client {client_id} was retired; make a new client_id")
+        workspace.claims = workspace.claims.stream_opened(client_id, stream_id)
+        self.look_again()
+
+    def stream_closed(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
+        workspace.claims = workspace.claims.stream_closed(client_id, stream_id, self._clock.now_ms())
+        self.look_again()
+
+    def look_at(self, workspace: Workspace, client_id: str, session_id: str) -> None:
+        """The client's current session; an empty one: none."""
+        if not workspace.claims.has(client_id):
+            raise ClientNotAttached(f"client {client_id} does not hold workspace {workspace.id}; create it first")
+        if session_id:
+            workspace.current[client_id] = session_id
+        else:
+            workspace.current.pop(client_id, None)
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def look_again(self) -> None:
+        """Let go of what nobody holds any more, and plan the next look. Called whenever a claim or a Run ends."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self._clock.now_ms()
+        lapses: list[int] = []
+        for workspace in self.all():
+            workspace.claims = workspace.claims.lapsed(now)
+            workspace.current = {
+                client: session for client, session in workspace.current.items() if workspace.claims.has(client)
+            }
+            if (lapse := workspace.claims.next_lapse) is not None:
+                lapses.append(lapse)
+            if workspace.is_held:
+                continue
+            if workspace.live_runs():
+                self._on_abandoned(workspace)
+            else:
+                self._close(workspace)
+        loop = asyncio.get_running_loop()
+        if lapses:
+            # One millisecond later than the lapse: the clock and the loop's timers may disagree by less than that.
+            self._timer = loop.call_later((min(lapses) - now + 1) / 1000, self.look_again)
+        if not self._open and self.idle_since is None:
+            self.idle_since = loop.time()
+
+    def _close(self, workspace: Workspace) -> None:
+        del self._open[workspace.id]
+        workspace.feed.close()
+
+    def close_all(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for workspace in self.all():
+            self._close(workspace)
+
+
+def _resolved(path: str) -> str:
+    if not os.path.isabs(path):
+        raise Invalid(f"path must be absolute, not {path!r}")
+    try:
+        resolved = Path(path).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):  # not there, not allowed, a loop of links, a NUL
+        raise Invalid(f"{path!r} does not exist or cannot be reached") from None
+    if not resolved.is_dir():
+        raise Invalid(f"{path} is not a directory")
+    return str(resolved)

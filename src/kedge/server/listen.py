@@ -1,0 +1,304 @@
+"""A server process: sockets, token, signals, and the order in which things start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from kedge import paths
+from kedge.engine.config import load_user
+from kedge.engine.engine import Engine
+from kedge.errors import BadConfig, Invalid, KedgeError
+from kedge.server.app import App
+from kedge.server.auth import Gate
+from kedge.server.ports import RandomIds, SystemClock, WireEncoder
+from kedge.server.routes_agent import AgentRoutes
+from kedge.server.routes_system import System
+from kedge.server.routes_workspaces import WorkspaceRoutes
+from kedge.server.stream import Streams
+from kedge.store.base import Store
+from kedge.store.memory import MemoryStore
+from kedge.store.sqlite import SqliteStore
+
+log = logging.getLogger("kedge.server")
+
+#: Connections the kernel keeps for us while we are busy. Items.
+BACKLOG = 1024
+#: After this the kernel gives up on a peer that does not acknowledge what we sent: half-open connections. Seconds.
+TCP_SILENCE_S = 30
+
+
+class _Protocol(HttpToolsProtocol):
+    """Knows where a connection comes from, and how to drop one that does not take what it is sent."""
+
+    local_socket = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        if connection.family == socket.AF_UNIX:
+            self.local_socket = True
+            if _peer_uid(connection) not in (os.getuid(), 0):
+                transport.abort()
+        elif hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_SILENCE_S * 1000)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["kedge.local_socket"] = self.local_socket  # type: ignore[typeddict-unknown-key]
+        self.scope["kedge.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Not here: with a stream open uvicorn would wait for ever. `_run` owns the signals and stops in order."""
+        yield
+
+
+def serve(
+    *,
+    hosts: list[str] | None = None,
+    data_dir: str | None = None,
+    store: str | None = None,
+    allow_remote: bool = False,
+    exit_when_idle: bool = False,
+) -> int:
+    """Run a server until it is told to stop; its exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    if data_dir:
+        os.environ["KEDGE_DATA_DIR"] = str(Path(data_dir).absolute())
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_run(hosts or [paths.default_host()], store, allow_remote, exit_when_idle))
+    except (KedgeError, OSError) as error:
+        print(f"kedge: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit_when_idle: bool) -> None:
+    config = load_user(paths.config_file())
+    engine = Engine(_store(store_url), SystemClock(), RandomIds(), WireEncoder(), config)
+    token = _token()
+    gate = Gate(token, frozenset({socket.gethostname().lower()}) if allow_remote else frozenset(), allow_remote)
+    stopping = asyncio.Event()
+    streams = Streams(engine)
+    system = System(engine, streams, str(paths.data_dir()), stopping.set)
+    workspaces, agent = WorkspaceRoutes(engine, streams, str(paths.data_dir())), AgentRoutes(engine)
+    routes = [*system.routes(), *workspaces.routes(), *agent.routes()]
+    system.specs.extend(route.spec for route in routes)
+    # The store before the sockets: its lock is what makes this the only server of this data directory.
+    await engine.open()
+    try:
+        sockets = [_bind(host, allow_remote) for host in hosts]
+        if any(sock.family != socket.AF_UNIX for sock in sockets):
+            _write_token(token)
+        try:
+            await _listen(App(routes, gate), engine, sockets, stopping, exit_when_idle)
+        finally:
+            _unlink_sockets(hosts)
+    finally:
+        await engine.close()
+
+
+async def _listen(
+    app: App, engine: Engine, sockets: list[socket.socket], stopping: asyncio.Event, exit_when_idle: bool
+) -> None:
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=5,
+        )
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stopping)
+    serving = loop.create_task(server.serve(sockets))
+    await server.ready.wait()
+    for sock in sockets:
+        print(f"listening on {_url(sock)}", flush=True)
+    idle = loop.create_task(_watch_idle(engine, stopping)) if exit_when_idle else None
+    await asyncio.wait({loop.create_task(stopping.wait()), serving}, return_when=asyncio.FIRST_COMPLETED)
+    log.info("shutting down")
+    await engine.close()
+    server.should_exit = True
+    await serving
+    if idle is not None:
+        idle.cancel()
+
+
+def _on_signal(stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        os._exit(130)  # asked twice: somebody is impatient, and everything accepted is on disk
+    stopping.set()
+
+
+async def _watch_idle(engine: Engine, stopping: asyncio.Event) -> None:
+    allowed_s = engine.config.server.idle_exit_s
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    while True:
+        since = engine.workspaces.idle_since
+        idle_s = loop.time() - max(since, started) if since is not None else 0.0
+        if since is not None and idle_s >= allowed_s:
+            log.info("nothing to do for %g s", allowed_s)
+            stopping.set()
+            return
+        await asyncio.sleep(max(allowed_s - idle_s, allowed_s / 10))
+
+
+# --- the store and the token ----------------------------------------------------------------------------------------
+
+
+def _store(url: str | None) -> Store:
+    url = url or os.environ.get("KEDGE_STORE") or ""
+    if url == "memory:":
+        return MemoryStore()
+    if not url:
+        return SqliteStore(paths.data_dir())
+    if url.startswith("sqlite://"):
+        return SqliteStore(Path(url.removeprefix("sqlite://")))
+    raise BadConfig(f"Store {url} is not known; use sqlite:///directory or memory:")
+
+
+def _token() -> str:
+    token = os.environ.get("KEDGE_TOKEN") or secrets.token_urlsafe(32)
+    if not token.isascii() or not token.isprintable() or len(token) < 16:
+        raise BadConfig("KEDGE_TOKEN must have at least 16 printable ASCII characters.")
+    return token
+
+
+def _write_token(token: str) -> None:
+    path = paths.token_file()
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A new file under another name, then renamed: never readable by others, never half written.
+    new = path.with_name(f".token-{os.getpid()}")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with open(descriptor, "w") as file:
+        file.write(token + "\n")
+    os.replace(new, path)
+
+
+# --- sockets --------------------------------------------------------------------------------------------------------
+
+
+def _bind(host: str, allow_remote: bool) -> socket.socket:
+    url = urlsplit(host)
+    if url.scheme == "unix":
+        return _bind_unix(Path(host.removeprefix("unix://")))
+    if url.scheme == "tcp" and url.hostname is not None:
+        return _bind_tcp(url.hostname, url.port or 0, allow_remote)
+    raise Invalid(f"host {host} is not understood; write unix:///path.sock or tcp://127.0.0.1:PORT")
+
+
+def _unlink_sockets(hosts: list[str]) -> None:
+    for host in hosts:
+        if host.startswith("unix://"):
+            Path(host.removeprefix("unix://")).unlink(missing_ok=True)
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    about = path.parent.stat()
+    if about.st_uid != os.getuid():
+        raise Invalid(f"{path.parent} belongs to somebody else; remove it or set XDG_RUNTIME_DIR")
+    if stat.S_IMODE(about.st_mode) & 0o077 and path == paths.socket_file():
+        path.parent.chmod(0o700)
+    if _is_alive(path):
+        raise Invalid(f"a server is listening on {path} already; stop it first")
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        sock.bind(str(path))
+    finally:
+        os.umask(before)
+    return sock
+
+
+def _is_alive(path: Path) -> bool:
+    """Whether a server answers there. A socket file whose server is gone refuses: it is stale and may be replaced."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(2)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return path.is_socket()
+    return True
+
+
+def _bind_tcp(name: str, port: int, allow_remote: bool) -> socket.socket:
+    address = "127.0.0.1" if name == "localhost" else name
+    try:
+        literal = ip_address(address)
+    except ValueError:
+        raise Invalid(f"tcp host {name} must be an address, such as 127.0.0.1") from None
+    if not literal.is_loopback and not allow_remote:
+        raise Invalid(f"{name} can be reached from other machines; add --allow-remote if that is wanted")
+    sock = socket.socket(socket.AF_INET6 if literal.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((address, port))
+    except OSError as error:
+        sock.close()
+        raise Invalid(f"cannot listen on {name}:{port}: {error.strerror}") from None
+    return sock
+
+
+def _url(sock: socket.socket) -> str:
+    name = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        return f"unix://{name}"
+    return f"tcp://[{name[0]}]:{name[1]}" if sock.family == socket.AF_INET6 else f"tcp://{name[0]}:{name[1]}"
+
+
+def _peer_uid(connection: Any) -> int:
+    if not hasattr(socket, "SO_PEERCRED"):
+        return os.getuid()  # no way to ask; the socket's mode keeps others out
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])

@@ -1,0 +1,185 @@
+"""Routes about Runs: submit, look, wait, cancel, and change the queue."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+from msgspec import Struct
+
+from kedge.core.ids import check_run_id
+from kedge.core.records import Attachment, Prompt, RunOptions
+from kedge.engine.config import OFFLINE
+from kedge.engine.engine import Cancelled, Engine
+from kedge.engine.workspaces import Workspace
+from kedge.errors import EmptyPrompt, Invalid, TooLarge, WrongType
+from kedge.server.app import Call, Route
+from kedge.server.routes_workspaces import check_text, page_limit
+from kedge.wire import models as m
+from kedge.wire.codec import receipt, run_body, session_body
+from kedge.wire.limits import ATTACHMENTS_MAX, BODY_BYTES_MAX, PAGE_ITEMS_MAX, PROMPT_BYTES_MAX, WAIT_S_MAX
+from kedge.wire.openapi import RouteSpec
+
+
+class WaitQuery(Struct):
+    timeout_s: float = 60.0
+
+
+class PageQuery(Struct):
+    limit: int = PAGE_ITEMS_MAX
+
+
+class AgentRoutes:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def info(self, call: Call) -> m.AgentInfo:
+        workspace = self._workspace(call)
+        provider, _, name = (workspace.config.model or OFFLINE).partition("/")
+        busy = any(workspace.is_busy(session_id) for session_id in workspace.lanes)
+        model = {"id": name, "name": name, "provider": provider}
+        return m.AgentInfo(is_ready=True, is_busy=busy, model=model, model_cfg={"model": name, "provider": provider})
+
+    async def nothing_to_do(self, call: Call) -> m.Ok:
+        """Clients of the reference system prepare the agent by this; here it is always ready."""
+        self._workspace(call)
+        return m.Ok()
+
+    async def submit(self, call: Call) -> m.Receipt:
+        body: m.SubmitPrompt = call.body
+        workspace = self._workspace(call)
+        if not body.session_id:
+            raise Invalid("session_id is needed: the session this prompt belongs to")
+        run = await self._engine.submit(
+            workspace,
+            body.session_id,
+            _prompt(body),
+            _options(body),
+            check_run_id(body.run_id) if body.run_id else None,
+            None if body.when_busy == "auto" else body.when_busy,
+        )
+        return receipt(run)
+
+    async def cancel(self, call: Call) -> m.CancelReply:
+        return _cancel_reply(await self._engine.cancel(self._workspace(call), call.path["sid"]))
+
+    async def cancel_run(self, call: Call) -> m.CancelReply:
+        return _cancel_reply(await self._engine.cancel_run(self._workspace(call), call.path["run_id"]))
+
+    async def runs(self, call: Call) -> list[m.RunBody]:
+        query: PageQuery = call.query
+        found = await self._engine.runs(self._workspace(call), call.path["sid"], page_limit(query.limit))
+        return [run_body(run) for run in found]
+
+    async def run(self, call: Call) -> m.RunBody:
+        return run_body(await self._engine.run(self._workspace(call), call.path["run_id"]))
+
+    async def wait(self, call: Call) -> m.RunBody:
+        timeout_s = call.query.timeout_s
+        if not 0 <= timeout_s <= WAIT_S_MAX:
+            raise WrongType(f"timeout_s must be from 0 to {WAIT_S_MAX:g}")
+        return run_body(await self._engine.wait_run(self._workspace(call), call.path["run_id"], timeout_s))
+
+    async def edit(self, call: Call) -> m.RunBody:
+        body: m.EditRun = call.body
+        workspace = self._workspace(call)
+        return run_body(await self._engine.edit_run(workspace, call.path["run_id"], _prompt_text(body.prompt)))
+
+    async def move(self, call: Call) -> m.RunBody:
+        body: m.MoveRun = call.body
+        return run_body(await self._engine.move_run(self._workspace(call), call.path["run_id"], body.before))
+
+    async def session(self, call: Call) -> m.SessionBody:
+        workspace = self._workspace(call)
+        session = await self._engine.session(workspace, call.path["sid"])
+        busy, clients = workspace.is_busy(session.id), workspace.attached_clients(session.id)
+        return session_body(session, is_busy=busy, attached_clients=clients)
+
+    async def queued(self, call: Call) -> int:
+        return len(await self._engine.queue(self._workspace(call), call.path["sid"]))
+
+    async def queue(self, call: Call) -> list[str]:
+        return [run.prompt.text for run in await self._engine.queue(self._workspace(call), call.path["sid"])]
+
+    async def clear_queue(self, call: Call) -> m.CancelReply:
+        return _cancel_reply(await self._engine.clear_queue(self._workspace(call), call.path["sid"]))
+
+    def _workspace(self, call: Call) -> Workspace:
+        return self._engine.workspaces.get(call.path["id"])
+
+    def routes(self) -> list[Route]:
+        agent = "/workspaces/{id}/agent"
+        session, run = f"{agent}/sessions/{{sid}}", f"{agent}/runs/{{run_id}}"
+        submit = RouteSpec("POST", agent, "Submit a prompt", body=m.SubmitPrompt, reply=m.Receipt, status=202)
+        table: list[tuple[RouteSpec, Any]] = [
+            (RouteSpec("GET", agent, "The agent of this workspace", reply=m.AgentInfo), self.info),
+            (RouteSpec("POST", f"{agent}/init", "Kept for older clients", reply=m.Ok), self.nothing_to_do),
+            (RouteSpec("POST", f"{agent}/update", "Kept for older clients", reply=m.Ok), self.nothing_to_do),
+            (RouteSpec("GET", session, "One session", reply=m.SessionBody), self.session),
+            (
+                RouteSpec("POST", f"{session}/cancel", "Cancel all accepted so far", reply=m.CancelReply),
+                self.cancel,
+            ),
+            (
+                RouteSpec("GET", f"{session}/runs", "Runs of a session", query=PageQuery, reply=list[m.RunBody]),
+                self.runs,
+            ),
+            (RouteSpec("GET", f"{session}/prompts/queued", "How many are queued", reply=int), self.queued),
+            (RouteSpec("GET", f"{session}/prompts/list", "The queued prompts", reply=list[str]), self.queue),
+            (
+                RouteSpec("POST", f"{session}/prompts/clear", "Cancel the queued runs", reply=m.CancelReply),
+                self.clear_queue,
+            ),
+            (RouteSpec("GET", run, "One run", reply=m.RunBody), self.run),
+            (
+                RouteSpec("GET", f"{run}/wait", "The run, when it has ended", query=WaitQuery, reply=m.RunBody),
+                self.wait,
+            ),
+            (RouteSpec("POST", f"{run}/cancel", "Cancel one run", reply=m.CancelReply), self.cancel_run),
+            (RouteSpec("PATCH", run, "Edit a queued prompt", body=m.EditRun, reply=m.RunBody), self.edit),
+            (
+                RouteSpec("POST", f"{run}/move", "Move a queued run", body=m.MoveRun, reply=m.RunBody),
+                self.move,
+            ),
+        ]
+        return [Route(submit, self.submit, BODY_BYTES_MAX), *(Route(spec, handler) for spec, handler in table)]
+
+
+def _cancel_reply(cancelled: Cancelled) -> m.CancelReply:
+    covered = [m.CoveredBody(run_id=run.run_id, seq=run.seq, was=run.was) for run in cancelled.covered]
+    return m.CancelReply(mark=cancelled.mark, covered=covered)
+
+
+def _prompt_text(text: str) -> str:
+    if not text.strip():
+        raise EmptyPrompt("the prompt is empty; say what to do, or attach a text")
+    if len(text.encode()) > PROMPT_BYTES_MAX:
+        raise TooLarge(f"the prompt has more than {PROMPT_BYTES_MAX} bytes; put the text into an attachment")
+    return check_text(text, "prompt")
+
+
+def _prompt(body: m.SubmitPrompt) -> Prompt:
+    given = body.attachments or []
+    if len(given) > ATTACHMENTS_MAX:
+        raise TooLarge(f"{len(given)} attachments; at most {ATTACHMENTS_MAX} are allowed")
+    has_text = any(attachment.mime_type.startswith("text/") and attachment.content for attachment in given)
+    text = body.prompt if has_text and not body.prompt.strip() else _prompt_text(body.prompt)
+    attachments = tuple(
+        Attachment(
+            check_text(attachment.file_path, "file_path"),
+            check_text(attachment.file_name, "file_name"),
+            check_text(attachment.mime_type, "mime_type"),
+            base64.b64encode(attachment.content).decode(),
+        )
+        for attachment in given
+    )
+    return Prompt(text, attachments)
+
+
+def _options(body: m.SubmitPrompt) -> RunOptions:
+    for name, value in (("max_steps", body.max_steps), ("timeout_s", body.timeout_s), ("budget_usd", body.budget_usd)):
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise WrongType(f"{name} must be above 0")
+    model = check_text(body.model, "model") if body.model else None
+    return RunOptions(model, body.max_steps, body.timeout_s, body.budget_usd, body.on_disconnect)

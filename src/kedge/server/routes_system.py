@@ -1,0 +1,123 @@
+"""Routes about the server itself."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import os
+import platform
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import Struct
+
+import kedge
+from kedge.core.ids import check_client_id
+from kedge.engine.engine import Engine
+from kedge.errors import ServerNotIdle
+from kedge.server.app import Call, Raw, Route
+from kedge.server.stream import Streams
+from kedge.wire import models as m
+from kedge.wire.codec import run_body
+from kedge.wire.openapi import RouteSpec, openapi
+
+
+class RunsQuery(Struct):
+    state: Literal["queued", "active"] | None = None
+
+
+class System:
+    def __init__(self, engine: Engine, streams: Streams, data_dir: str, shutdown: Callable[[], None]) -> None:
+        self._engine = engine
+        self._streams = streams
+        self._data_dir = data_dir
+        self._shutdown = shutdown
+        self.specs: list[RouteSpec] = []
+
+    async def health(self, call: Call) -> m.Ok:
+        return m.Ok()
+
+    async def version(self, call: Call) -> m.Version:
+        return m.Version(
+            version=kedge.__version__,
+            commit="",
+            build_id=kedge.__version__,
+            platform=f"{platform.system().lower()}/{platform.machine()}",
+            python_version=platform.python_version(),
+            pid=os.getpid(),
+            data_dir=self._data_dir,
+        )
+
+    async def control(self, call: Call) -> m.Ok:
+        body: m.Control = call.body
+        if not self._engine.is_idle and not (body.command == "shutdown" and body.force):
+            raise ServerNotIdle("runs are live; wait for them, cancel them, or shut down with force to interrupt them")
+        # After the reply: the connection it goes over is one of those that the shutdown closes.
+        asyncio.get_running_loop().call_soon(self._shutdown)
+        return m.Ok()
+
+    async def retire_client(self, call: Call) -> m.Ok:
+        self._engine.workspaces.retire(check_client_id(call.path["client_id"]))
+        return m.Ok()
+
+    async def runs(self, call: Call) -> list[m.RunBody]:
+        query: RunsQuery = call.query
+        return [run_body(run) for run in await self._engine.live_runs() if query.state in (None, run.state)]
+
+    async def metrics(self, call: Call) -> Raw:
+        runs = [run for workspace in self._engine.workspaces.all() for run in workspace.live_runs()]
+        gauges: dict[str, tuple[str, float]] = {
+            "kedge_runs_active": ("Runs at work now.", sum(run.state == "active" for run in runs)),
+            "kedge_runs_queued": ("Runs accepted and waiting.", sum(run.state == "queued" for run in runs)),
+            "kedge_workspaces_open": ("Open workspaces.", len(self._engine.workspaces.all())),
+            "kedge_streams_open": ("Open event streams.", self._streams.open),
+        }
+        lines = [
+            f"# HELP {name} {about}\n# TYPE {name} gauge\n{name} {value}" for name, (about, value) in gauges.items()
+        ]
+        return Raw(("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4")
+
+    async def openapi(self, call: Call) -> dict[str, Any]:
+        return openapi(self.specs, kedge.__version__)
+
+    async def docs(self, call: Call) -> Raw:
+        rows = "\n".join(
+            f"<tr><td><b>{spec.method}</b></td><td><code>/v1{html.escape(spec.path)}</code></td>"
+            f"<td>{html.escape(spec.summary)}</td></tr>"
+            for spec in self.specs
+        )
+        return Raw(
+            _DOCS.replace("ROWS", rows).replace("VERSION", kedge.__version__).encode(), "text/html; charset=utf-8"
+        )
+
+    def routes(self) -> list[Route]:
+        health = RouteSpec("GET", "/health", "Whether the server answers", reply=m.Ok, needs_token=False)
+        reference = RouteSpec("GET", "/openapi.json", "This reference, for programs", reply=dict[str, Any])
+        return [
+            Route(health, self.health),
+            Route(RouteSpec("GET", "/version", "Which version this is", reply=m.Version), self.version),
+            Route(RouteSpec("POST", "/control", "Shut the server down", body=m.Control, reply=m.Ok), self.control),
+            Route(
+                RouteSpec("DELETE", "/clients/{client_id}", "Drop all claims of a client, for good", reply=m.Ok),
+                self.retire_client,
+            ),
+            Route(
+                RouteSpec("GET", "/runs", "All live runs on this server", query=RunsQuery, reply=list[m.RunBody]),
+                self.runs,
+            ),
+            Route(RouteSpec("GET", "/metrics", "Gauges for Prometheus", media_type="text/plain"), self.metrics),
+            Route(
+                RouteSpec("GET", "/openapi.json", "This reference, for programs", reply=dict[str, Any]), self.openapi
+            ),
+            Route(RouteSpec("GET", "/docs", "This reference, for people", media_type="text/html"), self.docs),
+        ]
+
+
+_DOCS = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>kedge VERSION: HTTP reference</title><style>
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2.5rem auto; padding: 0 1rem; color: #1d2430; }
+table { border-collapse: collapse; width: 100%; } td { padding: .35rem .8rem .35rem 0; border-top: 1px solid #dde; }
+code { font-size: .92em; } @media (prefers-color-scheme: dark) { body { background: #14181f; color: #dde3ec; }
+td { border-color: #2a3240; } }</style>
+<h1>kedge VERSION</h1><p>Bodies and replies are described in <a href="openapi.json">openapi.json</a>.</p>
+<table>ROWS</table></html>"""

@@ -1,0 +1,101 @@
+"""The event stream: frames from the feed to one client, in as few writes as possible."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from msgspec import Struct
+
+from kedge.core.ids import check_client_id
+from kedge.engine.engine import Engine
+from kedge.engine.feed import Reader
+from kedge.errors import BadPosition, KedgeError, TooManyStreams
+from kedge.server.app import STREAMED, Call, Streamed
+from kedge.wire.codec import HEARTBEAT
+from kedge.wire.limits import STREAMS_MAX
+
+log = logging.getLogger("kedge.server")
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+#: Largest Position a reader may name: what JSON readers hold exactly.
+_POSITION_MAX = 2**53
+
+
+class EventsQuery(Struct):
+    client_id: str = ""
+    session_id: str | None = None
+    deltas: bool = False
+    after: str | None = None
+
+
+class Streams:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._next_id = 0
+        self.open = 0
+
+    async def events(self, call: Call) -> Streamed:
+        query: EventsQuery = call.query
+        client_id = check_client_id(query.client_id)
+        workspace = self._engine.workspaces.get(call.path["id"])
+        after = _position(call.header(b"last-event-id") or query.after)
+        if self.open >= STREAMS_MAX:
+            raise TooManyStreams(f"{self.open} streams are open, the most this server takes; close some")
+        self.open += 1
+        self._next_id += 1
+        stream_id = str(self._next_id)
+        try:
+            # The claim first: the workspace must not be let go while the reader is made.
+            self._engine.workspaces.stream_opened(workspace, client_id, stream_id)
+            try:
+                reader = await self._engine.read_events(workspace, after, query.session_id, deltas=query.deltas)
+                try:
+                    await self._follow(reader, call)
+                finally:
+                    reader.close()
+            finally:
+                if not self._engine.is_closing:
+                    self._engine.workspaces.stream_closed(workspace, client_id, stream_id)
+        finally:
+            self.open -= 1
+        return STREAMED
+
+    async def _follow(self, reader: Reader, call: Call) -> None:
+        server = self._engine.config.server
+        gone = asyncio.get_running_loop().create_task(_notice_leaving(call, reader))
+        try:
+            await call.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            data: bytes | None = b": connected\n\n"
+            while data is not None:
+                async with asyncio.timeout(server.stall_s):
+                    await call.send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
+                data = await reader.read(server.heartbeat_s)
+            await call.send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            # It takes nothing any more, not even heartbeats. Closing politely would wait for it again.
+            call.scope["kedge.abort"]()
+        except KedgeError as error:
+            # The reply has begun: all that can be said now is the end of the stream.
+            log.error("a stream broke off: %s", error.message)
+            call.scope["kedge.abort"]()
+        finally:
+            gone.cancel()
+
+
+async def _notice_leaving(call: Call, reader: Reader) -> None:
+    while (await call.receive())["type"] != "http.disconnect":
+        pass
+    reader.close()
+
+
+def _position(given: str | None) -> int | None:
+    if given is None or given == "":
+        return None
+    if not given.isascii() or not given.isdigit() or len(given) > 16 or int(given) > _POSITION_MAX:
+        raise BadPosition("Last-Event-ID and after take a Position: the id of an event, or 0 for the beginning")
+    return int(given)

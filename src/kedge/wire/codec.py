@@ -1,0 +1,184 @@
+"""The one table between the core's words and the wire's: which Event is which frame, which record is which body."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from kedge.core.events import (
+    ErrorReported,
+    Event,
+    MessageChanged,
+    RunAccepted,
+    RunReported,
+    SessionChanged,
+)
+from kedge.core.records import RunRecord, SessionRecord, Usage
+from kedge.core.transcript import PART_TYPES, Message, Part
+from kedge.wire import models as m
+
+_encode = msgspec.json.Encoder().encode
+
+#: Wire names of part fields that differ from ours: the reference system spells these three its own way.
+_PART_FIELDS = {"binary": {"path": "Path", "mime_type": "MIMEType", "data": "Data"}}
+
+HEARTBEAT = b": heartbeat\n\n"
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def usage_body(usage: Usage) -> m.UsageBody:
+    return m.UsageBody(
+        input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cost_usd=round(usage.cost_usd, 9)
+    )
+
+
+def run_body(run: RunRecord) -> m.RunBody:
+    ended = run.state == "ended"
+    return m.RunBody(
+        run_id=run.run_id,
+        session_id=run.session_id,
+        workspace_id=run.workspace_id,
+        seq=run.seq,
+        state=run.state,
+        prompt=run.prompt.text,
+        accepted_at=run.accepted_at,
+        usage=usage_body(run.usage),
+        cleanup=run.cleanup,
+        stopping=run.stopping and not ended,
+        steps=run.steps,
+        outcome=run.outcome or UNSET,
+        reason=run.reason or UNSET,
+        error=run.error or UNSET,
+        folded_into=run.folded_into or UNSET,
+        started_at=run.started_at or UNSET,
+        ended_at=run.ended_at or UNSET,
+        message_id=run.message_id or UNSET,
+        text=run.text if ended else UNSET,
+    )
+
+
+def receipt(run: RunRecord) -> m.Receipt:
+    return m.Receipt(
+        run_id=run.run_id, session_id=run.session_id, seq=run.seq, state=run.accepted_state, position=run.position
+    )
+
+
+def session_body(session: SessionRecord, *, is_busy: bool, attached_clients: int) -> m.SessionBody:
+    return m.SessionBody(
+        id=session.id,
+        parent_session_id=session.parent_session_id,
+        title=session.title,
+        message_count=session.message_count,
+        prompt_tokens=session.usage.input_tokens,
+        completion_tokens=session.usage.output_tokens,
+        cost=round(session.usage.cost_usd, 9),
+        created_at=session.created_at,
+        updated_at=session.updated_at,
+        is_busy=is_busy,
+        attached_clients=attached_clients,
+    )
+
+
+def part_body(part: Part) -> m.PartBody:
+    names = _PART_FIELDS.get(part.kind, {})
+    data = {names.get(field.name, field.name): getattr(part, field.name) for field in fields(part)}
+    return m.PartBody(type=part.kind, data=data)
+
+
+def message_body(message: Message) -> m.MessageBody:
+    return m.MessageBody(
+        id=message.id,
+        role=message.role,
+        session_id=message.session_id,
+        run_id=message.run_id,
+        parts=[part_body(part) for part in message.parts],
+        model=message.model,
+        provider=message.provider,
+        created_at=message.created_at,
+        updated_at=message.updated_at,
+    )
+
+
+def part_from_body(body: m.PartBody) -> Part | None:
+    """The part again, for clients; None for a type this version does not know."""
+    kind = PART_TYPES.get(body.type)
+    if kind is None:
+        return None
+    ours = {wire: own for own, wire in _PART_FIELDS.get(body.type, {}).items()}
+    known = {field.name for field in fields(kind)}
+    data: dict[str, Any] = {ours.get(name, name): value for name, value in body.data.items()}
+    return kind(**{name: value for name, value in data.items() if name in known})
+
+
+# --- frames ----------------------------------------------------------------------------------------------------------
+
+
+def frame(kind: m.EventType, change: str, payload: object, position: int | None = None) -> bytes:
+    """One SSE frame. JSON has no raw line break, so no text in the payload can forge another frame."""
+    body = b'data: {"type":"%b","payload":{"type":"%b","payload":%b}}\n\n' % (
+        kind.encode(),
+        change.encode(),
+        _encode(payload),
+    )
+    return body if position is None else b"id: %d\n%b" % (position, body)
+
+
+def delta_frame(message_id: str, part: int, text: str) -> bytes:
+    return frame("delta", "updated", m.DeltaBody(message_id=message_id, part=part, text=text))
+
+
+def gap_frame(reason: str, position: int) -> bytes:
+    return frame("gap", "created", {"reason": reason, "position": position})
+
+
+def snapshot_frame(message: Message) -> bytes:
+    """A streaming message as it stands: without a Position, since nothing durable happened."""
+    return frame("message", "updated", message_body(message))
+
+
+def session_frame(position: int, event: SessionChanged, body: m.SessionBody | None) -> bytes:
+    return frame("session", event.change if body else "deleted", body or {"id": event.session_id}, position)
+
+
+def message_frame(position: int, event: MessageChanged, message: Message | None, session_id: str) -> bytes:
+    if message is None:
+        return frame("message", "deleted", {"id": event.message_id, "session_id": session_id}, position)
+    return frame("message", event.change, message_body(message), position)
+
+
+def run_frame(position: int, session_id: str, event: Event, run: RunRecord | None) -> bytes:
+    """The frame of any event that is about a Run. The record is gone when its session was deleted since."""
+    match event:
+        case RunReported():
+            return frame("run_complete", "created", _run_complete(session_id, event, run), position)
+        case ErrorReported(run_id=run_id):
+            error = run.error if run else "the session was deleted"
+            body = m.AgentEvent(type="error", error=error, run_id=run_id, session_id=session_id)
+            return frame("agent_event", "created", body, position)
+        case SessionChanged() | MessageChanged():
+            raise AssertionError("not an event about a Run")
+        case _ if run is None:
+            return frame("run", "deleted", {"run_id": event.run_id, "session_id": session_id}, position)
+        case _:
+            return frame("run", "created" if isinstance(event, RunAccepted) else "updated", run_body(run), position)
+
+
+def _run_complete(session_id: str, event: RunReported, run: RunRecord | None) -> m.RunComplete:
+    return m.RunComplete(
+        session_id=session_id,
+        run_id=event.run_id,
+        message_id=run.message_id if run else "",
+        text=run.text if run else "",
+        outcome=event.outcome,
+        reason=event.reason,
+        usage=usage_body(run.usage if run else Usage()),
+        cleanup=run.cleanup if run else "clean",
+        error=(run.error if run else "") or UNSET,
+        cancelled=event.outcome == "cancelled" or UNSET,
+        folded_into=(run.folded_into if run else None) or UNSET,
+    )

@@ -1,0 +1,102 @@
+"""A session as a document: for reading, archiving and showing to others."""
+
+from __future__ import annotations
+
+import html
+from datetime import UTC, datetime
+
+import msgspec
+
+from kedge.core.records import SessionRecord
+from kedge.core.transcript import Binary, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
+from kedge.wire.codec import message_body, session_body
+
+_WHO = {"user": "You", "assistant": "Assistant", "tool": "Tool", "system": "System"}
+
+_STYLE = """
+body { max-width: 46rem; margin: 3rem auto; padding: 0 1rem; font: 16px/1.6 system-ui, sans-serif; color: #1d2430; }
+h1 { font-size: 1.5rem; margin-bottom: 0; } .about { color: #667; margin-top: .3rem; }
+article { border-top: 1px solid #dde; padding: 1rem 0; } h2 { font-size: .85rem; color: #667; margin: 0 0 .4rem; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font: inherit; }
+.user pre { font-weight: 600; } .note { color: #a33; }
+@media (prefers-color-scheme: dark) { body { background: #14181f; color: #dde3ec; } article { border-color: #2a3240; } }
+"""
+
+
+def as_json(session: SessionRecord, messages: list[Message]) -> bytes:
+    body = {
+        "session": session_body(session, is_busy=False, attached_clients=0),
+        "messages": [message_body(message) for message in messages],
+    }
+    return msgspec.json.format(msgspec.json.encode(body), indent=2)
+
+
+def as_markdown(session: SessionRecord, messages: list[Message]) -> str:
+    lines = [f"# {_title(session)}", "", f"*{_about(session)}*", ""]
+    for message in messages:
+        lines += [f"## {_heading(message)}", "", _content(message), ""]
+        if note := _note(message):
+            lines += [f"> {note}", ""]
+    return "\n".join(lines)
+
+
+def as_html(session: SessionRecord, messages: list[Message]) -> str:
+    articles = "\n".join(
+        f'<article class="{message.role}"><h2>{html.escape(_heading(message))}</h2>'
+        f"<pre>{html.escape(_content(message))}</pre>"
+        + (f'<p class="note">{html.escape(note)}</p>' if (note := _note(message)) else "")
+        + "</article>"
+        for message in messages
+    )
+    title = html.escape(_title(session))
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><style>{_STYLE}</style><body><h1>{title}</h1>"
+        f'<p class="about">{html.escape(_about(session))}</p>\n{articles}\n</body></html>\n'
+    )
+
+
+def _title(session: SessionRecord) -> str:
+    return session.title or "Untitled session"
+
+
+def _about(session: SessionRecord) -> str:
+    count = session.message_count
+    return f"{_time(session.created_at)} · {count} message{'' if count == 1 else 's'}"
+
+
+def _heading(message: Message) -> str:
+    model = f" ({message.provider}/{message.model})" if message.model else ""
+    return f"{_WHO[message.role]}{model} · {_time(message.created_at)}"
+
+
+def _content(message: Message) -> str:
+    blocks: list[str] = []
+    for part in message.parts:
+        match part:
+            case Text(text=text):
+                blocks.append(text)
+            case Reasoning(thinking=thinking):
+                blocks.append("\n".join(f"| {line}" for line in thinking.splitlines()))
+            case ToolCall(name=name, input=given):
+                blocks.append(f"[{name} {given}]")
+            case ToolResult(content=content):
+                blocks.append(content)
+            case Binary(path=path, mime_type=mime_type):
+                blocks.append(f"[file {path}, {mime_type}]")
+            case ShellCommand(command=command, output=output):
+                blocks.append(f"$ {command}\n{output}")
+            case _:
+                pass
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _note(message: Message) -> str:
+    finish = message.finish
+    if finish is None or finish.reason in ("end_turn", "tool_use"):
+        return ""
+    return ": ".join(part for part in (finish.reason, finish.message, finish.details) if part)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")

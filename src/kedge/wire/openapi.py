@@ -1,0 +1,98 @@
+"""OpenAPI 3.1 from the route table: the reference cannot say anything else than the code does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kedge.wire.models import ErrorBody
+
+#: Errors any route may answer, by the checks that come before it.
+_COMMON = {"400": "The request cannot be understood", "401": "No token, or a wrong one", "403": "Foreign Origin"}
+_COMMON |= {"404": "Unknown thing", "409": "The thing's state says no", "413": "Too large", "415": "Not JSON"}
+_COMMON |= {"421": "Foreign Host", "422": "Wrong type", "429": "A limit is reached", "503": "Shutting down"}
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """What a route looks like from outside."""
+
+    method: str
+    path: str  # below /v1, with {names}
+    summary: str
+    body: type | None = None
+    query: type[msgspec.Struct] | None = None
+    reply: Any = None
+    status: int = 200
+    media_type: str = "application/json"
+    needs_token: bool = True
+
+
+def openapi(specs: Iterable[RouteSpec], version: str) -> dict[str, Any]:
+    specs = list(specs)
+    types = [ErrorBody, *(t for spec in specs for t in (spec.body, spec.reply) if t is not None)]
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    schema_of = {repr(t): schema for t, schema in zip(types, schemas, strict=True)}
+    paths: dict[str, Any] = {}
+    for spec in specs:
+        paths.setdefault("/v1" + spec.path, {})[spec.method.lower()] = _operation(spec, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "kedge", "version": version, "license": {"name": "MIT", "identifier": "MIT"}},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(spec: RouteSpec, schema_of: dict[str, Any]) -> dict[str, Any]:
+    error = {"application/json": {"schema": schema_of[repr(ErrorBody)]}}
+    content = {
+        spec.media_type: {"schema": schema_of[repr(spec.reply)] if spec.reply is not None else {"type": "string"}}
+    }
+    operation: dict[str, Any] = {
+        "summary": spec.summary,
+        "operationId": f"{spec.method.lower()}{re.sub(r'[^a-zA-Z0-9]+', '_', spec.path)}",
+        "parameters": [*_path_parameters(spec.path), *_query_parameters(spec.query)],
+        "responses": {
+            str(spec.status): {"description": "Done", "content": content},
+            **{status: {"description": text, "content": error} for status, text in _COMMON.items()},
+        },
+        "security": [{"token": []}] if spec.needs_token else [],
+    }
+    if spec.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schema_of[repr(spec.body)]}},
+        }
+    return operation
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    names = re.findall(r"{(\w+)}", path)
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _query_parameters(query: type[msgspec.Struct] | None) -> list[dict[str, Any]]:
+    if query is None:
+        return []
+    schema = msgspec.json.schema_components([query])[1][query.__name__]
+    required = schema.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": _without_null(about)}
+        for name, about in schema["properties"].items()
+    ]
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query parameter is absent, never null."""
+    if "anyOf" not in schema:
+        return schema
+    options = [option for option in schema["anyOf"] if option.get("type") != "null"]
+    return options[0] if len(options) == 1 else {"anyOf": options}

@@ -1,0 +1,62 @@
+"""One server for most tests, servers of their own for those that crash, stop or tune theirs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kedge.testing.hosted import HostedEndpoint
+from tests.conformance.harness import Endpoint, Peer, Server, open_http
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[Endpoint]:
+    port = int(os.environ.get("KEDGE_TEST_ENDPOINT_PORT", "9001")) if "KEDGE_URL" in os.environ else 0
+    with HostedEndpoint(port) as hosted:
+        yield Endpoint(hosted)
+
+
+@pytest.fixture(scope="session")
+def shared(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """(URL, token) of the server under test."""
+    if url := os.environ.get("KEDGE_URL"):
+        yield url.replace("tcp://", "http://"), os.environ.get("KEDGE_TOKEN", "")
+        return
+    server = Server(tmp_path_factory.mktemp("server"), endpoint.hosted.url).start()
+    yield server.url, server.token
+    server.stop()
+
+
+@pytest.fixture
+async def kedge(shared: tuple[str, str], tmp_path: Path) -> AsyncIterator[Peer]:
+    """A client in a workspace of its own, on the shared server."""
+    async with open_http(*shared) as http:
+        (tmp_path / "workspace").mkdir()
+        yield await Peer(http, tmp_path / "workspace").open()
+
+
+@pytest.fixture
+def own_server(endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """`own_server("[server]\\ngrace_s = 0.2")` starts a server that only this test uses."""
+    if "KEDGE_URL" in os.environ:
+        pytest.skip("needs a server process of its own")
+    started: list[Server] = []
+
+    def start(config: str = "") -> Server:
+        server = Server(tmp_path / f"server-{len(started)}", endpoint.hosted.url, config)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    directory = tmp_path / "workspace"
+    directory.mkdir(exist_ok=True)
+    return directory

@@ -1,0 +1,372 @@
+"""A black-box view of a kedge server: plain HTTP, an SSE reader of its own, a process that can be killed.
+
+Nothing here imports the product but the scripted model endpoint that stands behind the server, so that what these tests
+see is what any client sees. With `KEDGE_URL` (and `KEDGE_TOKEN`) the same tests run against another server; its model
+must be `local/fake-large` of an OpenAI-compatible provider at port `KEDGE_TEST_ENDPOINT_PORT` (9001) of this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+
+from kedge.testing.endpoint import EndpointRequest
+from kedge.testing.hosted import HostedEndpoint
+
+Json = dict[str, Any]
+#: Longer than anything here takes on a loaded machine; only a hang reaches it. Seconds.
+WAIT_S = 30.0
+
+
+class Endpoint:
+    """The scripted model endpoint, for tests that run in an event loop. Tags tell the requests of tests apart."""
+
+    def __init__(self, hosted: HostedEndpoint) -> None:
+        self.hosted = hosted
+
+    def release(self, key: str) -> None:
+        self.hosted.release(key)
+
+    def requests(self, tag: str) -> list[EndpointRequest]:
+        return [request for request in self.hosted.requests if request.tag == tag]
+
+    def open(self, tag: str) -> int:
+        return int(self.hosted.stats()["open_by_tag"].get(tag, 0))
+
+    def open_max(self, tag: str) -> int:
+        return int(self.hosted.stats()["open_max_by_tag"].get(tag, 0))
+
+    async def wait_open(self, tag: str, count: int = 1) -> None:
+        """Until so many streams with this tag are open."""
+        await asyncio.to_thread(self.hosted.wait_until, lambda endpoint: endpoint.open_by_tag[tag] == count)
+
+    async def wait_requests(self, tag: str, count: int) -> None:
+        """Until so many requests with this tag have come."""
+        await asyncio.to_thread(
+            self.hosted.wait_until,
+            lambda endpoint: sum(request.tag == tag for request in endpoint.requests) >= count,
+        )
+
+
+@dataclass
+class Frame:
+    """One frame of the stream. `position` is None for Deltas and snapshots."""
+
+    type: str
+    change: str
+    payload: Json
+    position: int | None
+
+
+class Stream:
+    """An open event stream; everything that came is in `frames`."""
+
+    def __init__(self, peer: Peer, path: str, params: Json, headers: dict[str, str]) -> None:
+        self._peer = peer
+        self._path, self._params, self._headers = path, params, headers
+        self.frames: list[Frame] = []
+        self.comments: list[str] = []
+        self.bytes = 0
+        self.ended = False
+        self._changed = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._read())
+        connected = asyncio.create_task(self._connected.wait())
+        await asyncio.wait({connected, self._task}, return_when=asyncio.FIRST_COMPLETED, timeout=WAIT_S)
+        if not self._connected.is_set():
+            connected.cancel()
+            await self._task
+            raise AssertionError("the stream did not open")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, httpx2.HTTPError, AssertionError):
+                await self._task
+
+    async def _read(self) -> None:
+        http = self._peer.http
+        async with http.stream("GET", self._path, params=self._params, headers=self._headers, timeout=None) as reply:
+            assert reply.status_code == 200, (await reply.aread()).decode()
+            buffer = b""
+            async for data in reply.aiter_raw():
+                self.bytes += len(data)
+                buffer += data
+                *whole, buffer = buffer.split(b"\n\n")
+                for frame in whole:
+                    self._take(frame.decode())
+                self._changed.set()
+        self.ended = True
+        self._changed.set()
+
+    def _take(self, text: str) -> None:
+        position, data = None, None
+        for line in text.split("\n"):
+            if line.startswith(":"):
+                self.comments.append(line[1:].strip())
+                self._connected.set()
+            elif line.startswith("id: "):
+                position = int(line[4:])
+            elif line.startswith("data: "):
+                assert data is None, "more than one data line in a frame"
+                data = json.loads(line[6:])
+            else:
+                raise AssertionError(f"unexpected line in a frame: {line!r}")
+        if data is not None:
+            assert set(data) == {"type", "payload"}
+            self.frames.append(Frame(data["type"], data["payload"]["type"], data["payload"]["payload"], position))
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    async def until(self, condition: Callable[[Stream], Any], wait_s: float = WAIT_S) -> Any:
+        """Wait until the condition is true of this stream; its value."""
+        async with asyncio.timeout(wait_s):
+            while not (value := condition(self)):
+                if self.ended:
+                    raise AssertionError("the stream ended before the condition held")
+                self._changed.clear()
+                await self._changed.wait()
+        return value
+
+    async def until_end(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not self.ended:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_complete(self, *run_ids: str) -> list[Json]:
+        """Wait for the `run_complete` of each of these Runs; in the order asked for."""
+        await self.until(lambda stream: all(stream.completes(run_id) for run_id in run_ids))
+        return [self.completes(run_id)[0] for run_id in run_ids]
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def of(self, kind: str) -> list[Frame]:
+        return [frame for frame in self.frames if frame.type == kind]
+
+    def completes(self, run_id: str) -> list[Json]:
+        return [frame.payload for frame in self.of("run_complete") if frame.payload["run_id"] == run_id]
+
+    @property
+    def durable(self) -> list[Frame]:
+        return [frame for frame in self.frames if frame.position is not None]
+
+    @property
+    def positions(self) -> list[int]:
+        return [frame.position for frame in self.frames if frame.position is not None]
+
+    def text(self, message_id: str) -> str:
+        """The text of a message as a client builds it: a `message` replaces it, a `delta` adds to it."""
+        parts: dict[int, str] = {}
+        for frame in self.frames:
+            if frame.type == "message" and frame.payload["id"] == message_id:
+                found = enumerate(frame.payload["parts"])
+                parts = {index: part["data"]["text"] for index, part in found if part["type"] == "text"}
+            elif frame.type == "delta" and frame.payload["message_id"] == message_id:
+                part = frame.payload["part"]
+                parts[part] = parts.get(part, "") + frame.payload["text"]
+        return "".join(parts[index] for index in sorted(parts))
+
+
+@dataclass
+class Peer:
+    """One client of a server, in one workspace."""
+
+    http: httpx2.AsyncClient
+    directory: Path
+    client_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    workspace: str = ""
+
+    async def call(self, method: str, path: str, body: Any = None, *, expect: int = 200, **params: Any) -> Any:
+        """A request below /v1; checks the status and returns the body."""
+        reply = await self.reply(method, path, body, **params)
+        assert reply.status_code == expect, f"{method} {path}: {reply.status_code} {reply.text[:500]}"
+        if reply.status_code >= 400:
+            error = reply.json()
+            assert set(error) == {"message", "code"}, error
+            assert error["message"], error
+            assert error["code"], error
+        return reply.json()
+
+    async def reply(self, method: str, path: str, body: Any = None, **params: Any) -> httpx2.Response:
+        content = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": "application/json"} if content is not None else {}
+        return await self.http.request(method, f"/v1{path}", content=content, headers=headers, params=params)
+
+    async def open(self) -> Self:
+        body = {"path": str(self.directory), "client_id": self.client_id}
+        self.workspace = (await self.call("POST", "/workspaces", body))["id"]
+        return self
+
+    @property
+    def at(self) -> str:
+        return f"/workspaces/{self.workspace}"
+
+    async def session(self, title: str = "") -> str:
+        return str((await self.call("POST", f"{self.at}/sessions", {"title": title}))["id"])
+
+    async def submit(self, session_id: str, prompt: str, *, expect: int = 202, **fields: Any) -> Json:
+        body = {"session_id": session_id, "prompt": prompt, **fields}
+        reply: Json = await self.call("POST", f"{self.at}/agent", body, expect=expect)
+        return reply
+
+    async def cancel(self, session_id: str) -> Json:
+        reply: Json = await self.call("POST", f"{self.at}/agent/sessions/{session_id}/cancel")
+        return reply
+
+    async def cancel_run(self, run_id: str, *, expect: int = 200) -> Json:
+        reply: Json = await self.call("POST", f"{self.at}/agent/runs/{run_id}/cancel", expect=expect)
+        return reply
+
+    async def run(self, run_id: str, *, expect: int = 200) -> Json:
+        reply: Json = await self.call("GET", f"{self.at}/agent/runs/{run_id}", expect=expect)
+        return reply
+
+    async def wait(self, run_id: str) -> Json:
+        """The Run, ended."""
+        run: Json = await self.call("GET", f"{self.at}/agent/runs/{run_id}/wait", timeout_s=WAIT_S)
+        assert run["state"] == "ended", run
+        return run
+
+    async def runs(self, session_id: str) -> list[Json]:
+        found: list[Json] = await self.call("GET", f"{self.at}/agent/sessions/{session_id}/runs")
+        return found
+
+    async def messages(self, session_id: str) -> list[Json]:
+        found: list[Json] = await self.call("GET", f"{self.at}/sessions/{session_id}/messages")
+        return found
+
+    def stream(self, *, last_event_id: int | str | None = None, **params: Any) -> Stream:
+        """`async with peer.stream(deltas=1, session_id=..., after=...) as stream:`"""
+        headers = {} if last_event_id is None else {"last-event-id": str(last_event_id)}
+        return Stream(self, f"/v1{self.at}/events", {"client_id": self.client_id, **params}, headers)
+
+
+def unique(prefix: str = "x") -> str:
+    """A tag, hold key or run id that no other test uses."""
+    return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def text_of(message: Json) -> str:
+    return "".join(part["data"]["text"] for part in message["parts"] if part["type"] == "text")
+
+
+def finish_of(message: Json) -> str | None:
+    return next((part["data"]["reason"] for part in message["parts"] if part["type"] == "finish"), None)
+
+
+def outline(messages: list[Json]) -> list[tuple[str, str, str | None]]:
+    """(role, text, finish reason) of each message: a transcript at a glance."""
+    return [(message["role"], text_of(message), finish_of(message)) for message in messages]
+
+
+class Server:
+    """A real `kedge serve` process with a data directory of its own."""
+
+    def __init__(self, home: Path, endpoint_url: str, config: str = "") -> None:
+        self.home = home
+        self.data_dir = home / "data"
+        self.socket = home / "s.sock"
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "config.toml").write_text(
+            f'model = "local/fake-large"\n[providers.local]\nbase_url = "{endpoint_url}"\napi_key = "a-key"\n'
+            f'models = [{{ id = "fake-large" }}, {{ id = "fake-small" }}]\n{config}\n'
+        )
+        self.process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self.token = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith("KEDGE_")},
+            "KEDGE_DATA_DIR": str(self.data_dir),
+            "KEDGE_CONFIG": str(self.home / "config.toml"),
+            "HOME": str(self.home),
+        }
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> Self:
+        log = (self.home / "server.log").open("a")
+        command = [sys.executable, "-m", "kedge", "serve", "--host", "tcp://127.0.0.1:0"]
+        self.process = subprocess.Popen(
+            [*command, "--host", f"unix://{self.socket}"],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        log.close()
+        assert self.process.stdout is not None
+        lines = [self.process.stdout.readline().strip() for _ in range(2)]
+        assert lines[0].startswith("listening on tcp://"), f"{lines} {self.log[-2000:]}"
+        self.url = lines[0].removeprefix("listening on ").replace("tcp://", "http://")
+        self.token = (self.data_dir / "token").read_text().strip()
+        return self
+
+    @property
+    def log(self) -> str:
+        return (self.home / "server.log").read_text()
+
+    def signal(self, number: signal.Signals) -> int:
+        """Send it and wait for the process to be gone; its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(WAIT_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+        return code
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def terminate(self) -> int:
+        return self.signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.kill()
+
+    @contextlib.asynccontextmanager
+    async def http(self, *, unix: bool = False) -> AsyncIterator[httpx2.AsyncClient]:
+        async with open_http(self.url, self.token, self.socket if unix else None) as client:
+            yield client
+
+    @contextlib.asynccontextmanager
+    async def peer(self, directory: Path) -> AsyncIterator[Peer]:
+        async with self.http() as http:
+            yield await Peer(http, directory).open()
+
+
+def open_http(url: str, token: str, socket: Path | None = None) -> httpx2.AsyncClient:
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+    if socket is not None:
+        transport = httpx2.AsyncHTTPTransport(uds=str(socket), limits=limits)
+        return httpx2.AsyncClient(base_url="http://localhost", transport=transport, timeout=WAIT_S + 10)
+    headers = {"authorization": f"Bearer {token}"}
+    return httpx2.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=WAIT_S + 10)

@@ -1,0 +1,292 @@
+"""The house itself, held by tests: who may import whom, how large things get, which words are used, what is public."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SRC = ROOT / "src"
+
+#: What each package may import of ours. `errors` and `paths` stand alone; everybody may use the first.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "paths": set(),
+    "core": {"core"},
+    "wire": {"wire", "core"},
+    "store": {"store", "core"},
+    "llm": {"llm", "core"},
+    "engine": {"engine", "core", "store", "llm"},
+    "server": {"server", "engine", "wire", "core", "store", "paths", "kedge"},
+    "client": {"client", "wire", "core", "paths"},
+    "cli": {"cli", "client", "wire", "core", "paths", "kedge"},
+    "testing": {"testing", "core", "llm", "store", "engine", "wire"},
+    "kedge": {"client", "server", "cli", "core", "paths"},
+}
+#: Imports inside functions, each for start-up time: module -> what it loads late.
+LATE_IMPORTS: dict[str, set[str]] = {
+    "kedge.engine.models": {"kedge.llm.openai", "kedge.llm.transport"},
+    "kedge.cli.serve": {"kedge.server.listen"},
+}
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+#: The ratchet: the few that are larger, with their size. A number here may only fall.
+LARGER_FILES: dict[str, int] = {}
+LARGER_FUNCTIONS: dict[str, int] = {}
+
+#: Words the glossary replaces, in names of ours. (`Thread` of the standard library and HTTP's own words are not ours.)
+BANNED_WORDS = {
+    *("chat", "dispatcher", "coordinator", "manager", "turn", "job", "enqueue", "dispatch", "chunk", "cursor"),
+    *("refcount", "iteration", "absorb", "yolo", "notification"),
+}
+BANNED_ALLOWED = {("kedge.wire.models", "yolo")}  # the wire keeps some older names, and they live there only
+
+PUBLIC = ROOT / "tests" / "public_surface.txt"
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    found: dict[str, ast.Module] = {}
+    for path in sorted(SRC.rglob("*.py")):
+        parts = path.relative_to(SRC).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(), str(path))
+    return found
+
+
+def package_of(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "kedge"
+
+
+def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, bool, ast.stmt]]:
+    """(imported module, whether at module level, node) for every import of ours. Type-only imports are left out."""
+    top = _top_level(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            names = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules() else base for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "kedge":
+                yield name, node in top, node
+
+
+def _top_level(tree: ast.AST) -> set[ast.stmt]:
+    found: set[ast.stmt] = set()
+    stack: list[ast.AST] = [tree]
+    while stack:
+        for child in ast.iter_child_nodes(stack.pop()):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if isinstance(child, ast.stmt):
+                found.add(child)
+            stack.append(child)
+    return found
+
+
+def test_imports_go_one_way() -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module, tree in modules().items()
+        for name, at_top, _ in imports(module, tree)
+        if package_of(name) not in MAY_IMPORT[package_of(module)] | {"errors"}
+        and not (not at_top and name in LATE_IMPORTS.get(module, set()))
+        and module not in ("kedge", "kedge.__main__")
+    ]
+    assert wrong == []
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = {
+        module: {name for name, at_top, _ in imports(module, tree) if at_top and name in modules() and name != module}
+        for module, tree in modules().items()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, f"cycle: {' -> '.join((*path[path.index(module) :], module))}"
+        if module not in done:
+            for name in sorted(graph[module]):
+                visit(name, (*path, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_imports_of_ours_inside_functions_are_the_listed_ones() -> None:
+    late: dict[str, set[str]] = {}
+    for module, tree in modules().items():
+        if module == "kedge":
+            continue  # the public surface is lazy as a whole
+        for name, at_top, _ in imports(module, tree):
+            if not at_top:
+                late.setdefault(module, set()).add(name)
+    known = {module: names for module, names in LATE_IMPORTS.items() if module in modules()}
+    extra = {module: names - known.get(module, set()) for module, names in late.items() if package_of(module) != "cli"}
+    assert {module: names for module, names in extra.items() if names} == {}
+
+
+def test_files_stay_small() -> None:
+    large = {}
+    for path in [*SRC.rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]:
+        lines = len(path.read_text().splitlines())
+        name = str(path.relative_to(ROOT))
+        if lines > LARGER_FILES.get(name, FILE_LINES_MAX):
+            large[name] = lines
+    assert large == {}
+
+
+def test_functions_stay_small() -> None:
+    large = {}
+    for module, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                name = f"{module}.{node.name}"
+                if lines > LARGER_FUNCTIONS.get(name, FUNCTION_LINES_MAX) and not _is_table(node):
+                    large[name] = lines
+    assert large == {}
+
+
+def _is_table(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A function that only lists things (the route tables) is data: it may be as long as the list."""
+    return node.name == "routes" and not any(isinstance(part, ast.If | ast.For | ast.While) for part in ast.walk(node))
+
+
+def test_names_use_the_words_of_the_glossary() -> None:
+    wrong = []
+    for module, tree in modules().items():
+        for name in _names(tree):
+            words = set(re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower().split("_"))
+            for word in words & BANNED_WORDS:
+                if (module, word) not in BANNED_ALLOWED:
+                    wrong.append(f"{module}: {name}")
+    assert wrong == []
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.arg(arg=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("package", ["core", "engine"])
+def test_no_clock_random_number_or_thread_but_through_ports(package: str) -> None:
+    banned = {"time", "random", "secrets", "uuid", "threading", "datetime", "subprocess", "concurrent"}
+    allowed_third_party = {"core": set[str](), "engine": {"msgspec", "httpx2"}}[package]
+    wrong = []
+    for module, tree in modules().items():
+        if package_of(module) != package:
+            continue
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for top in (name.split(".")[0] for name in names):
+                foreign = top not in sys.stdlib_module_names and top not in {"kedge", *allowed_third_party}
+                if top in banned or foreign:
+                    wrong.append(f"{module} imports {top}")
+    assert wrong == []
+
+
+def test_the_core_never_waits() -> None:
+    waiting = [
+        f"{module}:{node.lineno}"
+        for module, tree in modules().items()
+        if package_of(module) == "core"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Await | ast.AsyncFunctionDef)
+    ]
+    assert waiting == []
+
+
+def test_the_log_is_written_at_the_one_door() -> None:
+    """`append` of a store is called in engine/door.py and nowhere else."""
+    callers = {
+        module
+        for module, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "append"
+        and ast.unparse(node.func.value).endswith("store")
+    }
+    assert callers == {"kedge.engine.door"}
+
+
+def test_tests_do_not_sleep_or_mock() -> None:
+    wrong = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path == Path(__file__):
+            continue
+        text = path.read_text()
+        for pattern in (r"time\.sleep\(", r"asyncio\.sleep\((?!0\))", r"unittest\.mock", r"monkeypatch\.setattr"):
+            wrong += [f"{path.relative_to(ROOT)}: {found}" for found in re.findall(pattern, text)]
+    assert wrong == []
+
+
+def test_the_public_surface_is_the_listed_one() -> None:
+    import kedge
+    import kedge.testing
+
+    names = [f"kedge.{name}" for name in kedge.__all__]
+    names += [f"kedge.testing.{name}" for name in kedge.testing.__all__]
+    assert sorted(names) == PUBLIC.read_text().split()
+    for name in kedge.__all__:
+        assert getattr(kedge, name) is not None
+
+
+def test_generated_documents_are_fresh() -> None:
+    from kedge.testing.drawing import documents
+
+    stale = [str(path) for path, text in documents().items() if (ROOT / path).read_text() != text]
+    assert stale == [], "run scripts/docs"
+
+
+def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
+    """STACK: the client path stays light. A real `kedge run`, its imports as the interpreter lists them."""
+    (tmp_path / "config.toml").write_text("[server]\nidle_exit_s = 1.0\n")
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "KEDGE_DATA_DIR": str(tmp_path / "data"),
+        "KEDGE_CONFIG": str(tmp_path / "config.toml"),
+        "PYTHONPATH": str(SRC),
+    }
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kedge", "run", "--cwd", str(tmp_path), "list the files"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    ours = {package_of(name) for name in loaded if name.startswith("kedge")}
+    assert ours <= {"kedge", "__main__", "cli", "client", "wire", "core", "errors", "paths"}
+    third_party = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"kedge", "imported package"}
+    heavy = {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "textual", "rich", "anthropic", "openai"}
+    assert third_party & heavy == set()
+    assert {name for name in third_party if not name.startswith("_")} <= {
+        *("click", "httpx2", "httpcore2", "msgspec", "anyio", "idna", "h11", "truststore", "certifi"),
+        *("typing_extensions", "sniffio", "sitecustomize", "usercustomize", "apport_python_hook"),
+    }
