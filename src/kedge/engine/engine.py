@@ -16,7 +16,7 @@ from kedge.core.transcript import Message
 from kedge.engine.config import Config
 from kedge.engine.door import Addition, Door, OpenLane
 from kedge.engine.feed import Reader
-from kedge.engine.models import Models
+from kedge.engine.models import ModelChooser
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.engine.recovery import recover
 from kedge.engine.runner import Runner
@@ -42,13 +42,20 @@ class Cancelled:
 
 class Engine:
     def __init__(
-        self, store: Store, clock: Clock, ids: Ids, encoder: Encoder, config: Config, tools: Tools | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        ids: Ids,
+        encoder: Encoder,
+        models: ModelChooser,
+        config: Config,
+        tools: Tools | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
         self.config = config
-        self._models = Models()
+        self._models = models
         self._door = Door(store, clock, ids, self._react)
         self._runner = Runner(self._door, store, clock, ids, tools or NoTools(), self._model_for, config.runs.cleanup_s)
         self.workspaces = Workspaces(store, clock, ids, encoder, config, self._abandoned)

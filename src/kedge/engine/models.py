@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kedge.engine.config import OFFLINE, Config, secret
 from kedge.errors import BadConfig
@@ -11,6 +11,16 @@ from kedge.llm.offline import OfflineModel
 
 if TYPE_CHECKING:
     import httpx2
+
+
+class ModelChooser(Protocol):
+    """The port: where the engine gets its models from."""
+
+    def choose(self, config: Config, wanted: str | None) -> Model:
+        """The model a Run wishes, or the configured one, or the built-in one; BadConfig says why there is none."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 class Models:

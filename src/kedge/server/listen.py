@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from kedge import paths
 from kedge.engine.config import load_user
 from kedge.engine.engine import Engine
+from kedge.engine.models import Models
 from kedge.errors import BadConfig, Invalid, KedgeError
 from kedge.server.app import App
 from kedge.server.auth import Gate
@@ -113,7 +114,7 @@ def _loop_factory() -> Any:
 
 async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit_when_idle: bool) -> None:
     config = load_user(paths.config_file())
-    engine = Engine(_store(store_url), SystemClock(), RandomIds(), WireEncoder(), config)
+    engine = Engine(_store(store_url), SystemClock(), RandomIds(), WireEncoder(), Models(), config)
     token = _token()
     gate = Gate(token, frozenset({socket.gethostname().lower()}) if allow_remote else frozenset(), allow_remote)
     stopping = asyncio.Event()
