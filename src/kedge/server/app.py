@@ -75,6 +75,19 @@ class Route:
     body_bytes_max: int = SMALL_BODY_BYTES_MAX
 
 
+def route(
+    method: str,
+    path: str,
+    handler: Handler,
+    summary: str,
+    *,
+    body_bytes_max: int = SMALL_BODY_BYTES_MAX,
+    **more: Any,
+) -> Route:
+    """One line of a route table; `more` goes to RouteSpec."""
+    return Route(RouteSpec(method, path, summary, **more), handler, body_bytes_max)
+
+
 class App:
     def __init__(self, routes: list[Route], gate: Gate) -> None:
         self.routes = routes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-from typing import Any
 
 from msgspec import Struct
 
@@ -14,12 +13,11 @@ from kedge.engine.config import OFFLINE
 from kedge.engine.engine import Cancelled, Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import EmptyPrompt, Invalid, TooLarge, WrongType
-from kedge.server.app import Call, Route
+from kedge.server.app import Call, Route, route
 from kedge.server.routes_workspaces import check_text, page_limit
 from kedge.wire import models as m
 from kedge.wire.codec import receipt, run_body, session_body
 from kedge.wire.limits import ATTACHMENTS_MAX, BODY_BYTES_MAX, PAGE_ITEMS_MAX, PROMPT_BYTES_MAX, WAIT_S_MAX
-from kedge.wire.openapi import RouteSpec
 
 
 class WaitQuery(Struct):
@@ -111,39 +109,30 @@ class AgentRoutes:
     def routes(self) -> list[Route]:
         agent = "/workspaces/{id}/agent"
         session, run = f"{agent}/sessions/{{sid}}", f"{agent}/runs/{{run_id}}"
-        submit = RouteSpec("POST", agent, "Submit a prompt", body=m.SubmitPrompt, reply=m.Receipt, status=202)
-        table: list[tuple[RouteSpec, Any]] = [
-            (RouteSpec("GET", agent, "The agent of this workspace", reply=m.AgentInfo), self.info),
-            (RouteSpec("POST", f"{agent}/init", "Kept for older clients", reply=m.Ok), self.nothing_to_do),
-            (RouteSpec("POST", f"{agent}/update", "Kept for older clients", reply=m.Ok), self.nothing_to_do),
-            (RouteSpec("GET", session, "One session", reply=m.SessionBody), self.session),
-            (
-                RouteSpec("POST", f"{session}/cancel", "Cancel all accepted so far", reply=m.CancelReply),
-                self.cancel,
+        cancelled, one, many = m.CancelReply, m.RunBody, list[m.RunBody]
+        return [
+            route("GET", agent, self.info, "The agent of this workspace", reply=m.AgentInfo),
+            route(
+                *("POST", agent, self.submit, "Submit a prompt"),
+                body=m.SubmitPrompt,
+                reply=m.Receipt,
+                status=202,
+                body_bytes_max=BODY_BYTES_MAX,
             ),
-            (
-                RouteSpec("GET", f"{session}/runs", "Runs of a session", query=PageQuery, reply=list[m.RunBody]),
-                self.runs,
-            ),
-            (RouteSpec("GET", f"{session}/prompts/queued", "How many are queued", reply=int), self.queued),
-            (RouteSpec("GET", f"{session}/prompts/list", "The queued prompts", reply=list[str]), self.queue),
-            (
-                RouteSpec("POST", f"{session}/prompts/clear", "Cancel the queued runs", reply=m.CancelReply),
-                self.clear_queue,
-            ),
-            (RouteSpec("GET", run, "One run", reply=m.RunBody), self.run),
-            (
-                RouteSpec("GET", f"{run}/wait", "The run, when it has ended", query=WaitQuery, reply=m.RunBody),
-                self.wait,
-            ),
-            (RouteSpec("POST", f"{run}/cancel", "Cancel one run", reply=m.CancelReply), self.cancel_run),
-            (RouteSpec("PATCH", run, "Edit a queued prompt", body=m.EditRun, reply=m.RunBody), self.edit),
-            (
-                RouteSpec("POST", f"{run}/move", "Move a queued run", body=m.MoveRun, reply=m.RunBody),
-                self.move,
-            ),
+            route("POST", f"{agent}/init", self.nothing_to_do, "Kept for older clients", reply=m.Ok),
+            route("POST", f"{agent}/update", self.nothing_to_do, "Kept for older clients", reply=m.Ok),
+            route("GET", session, self.session, "One session", reply=m.SessionBody),
+            route("POST", f"{session}/cancel", self.cancel, "Cancel all accepted so far", reply=cancelled),
+            route("GET", f"{session}/runs", self.runs, "Runs of a session", query=PageQuery, reply=many),
+            route("GET", f"{session}/prompts/queued", self.queued, "How many are queued", reply=int),
+            route("GET", f"{session}/prompts/list", self.queue, "The queued prompts", reply=list[str]),
+            route("POST", f"{session}/prompts/clear", self.clear_queue, "Cancel the queued runs", reply=cancelled),
+            route("GET", run, self.run, "One run", reply=one),
+            route("GET", f"{run}/wait", self.wait, "The run, when it has ended", query=WaitQuery, reply=one),
+            route("POST", f"{run}/cancel", self.cancel_run, "Cancel one run", reply=cancelled),
+            route("PATCH", run, self.edit, "Edit a queued prompt", body=m.EditRun, reply=one),
+            route("POST", f"{run}/move", self.move, "Move a queued run", body=m.MoveRun, reply=one),
         ]
-        return [Route(submit, self.submit, BODY_BYTES_MAX), *(Route(spec, handler) for spec, handler in table)]
 
 
 def _cancel_reply(cancelled: Cancelled) -> m.CancelReply:

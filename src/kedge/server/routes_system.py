@@ -15,7 +15,7 @@ import kedge
 from kedge.core.ids import check_client_id
 from kedge.engine.engine import Engine
 from kedge.errors import ServerNotIdle
-from kedge.server.app import Call, Raw, Route
+from kedge.server.app import Call, Raw, Route, route
 from kedge.server.stream import Streams
 from kedge.wire import models as m
 from kedge.wire.codec import run_body
@@ -91,25 +91,16 @@ class System:
         )
 
     def routes(self) -> list[Route]:
-        health = RouteSpec("GET", "/health", "Whether the server answers", reply=m.Ok, needs_token=False)
-        reference = RouteSpec("GET", "/openapi.json", "This reference, for programs", reply=dict[str, Any])
+        runs, document = list[m.RunBody], dict[str, Any]
         return [
-            Route(health, self.health),
-            Route(RouteSpec("GET", "/version", "Which version this is", reply=m.Version), self.version),
-            Route(RouteSpec("POST", "/control", "Shut the server down", body=m.Control, reply=m.Ok), self.control),
-            Route(
-                RouteSpec("DELETE", "/clients/{client_id}", "Drop all claims of a client, for good", reply=m.Ok),
-                self.retire_client,
-            ),
-            Route(
-                RouteSpec("GET", "/runs", "All live runs on this server", query=RunsQuery, reply=list[m.RunBody]),
-                self.runs,
-            ),
-            Route(RouteSpec("GET", "/metrics", "Gauges for Prometheus", media_type="text/plain"), self.metrics),
-            Route(
-                RouteSpec("GET", "/openapi.json", "This reference, for programs", reply=dict[str, Any]), self.openapi
-            ),
-            Route(RouteSpec("GET", "/docs", "This reference, for people", media_type="text/html"), self.docs),
+            route("GET", "/health", self.health, "Whether the server answers", reply=m.Ok, needs_token=False),
+            route("GET", "/version", self.version, "Which version this is", reply=m.Version),
+            route("POST", "/control", self.control, "Shut the server down", body=m.Control, reply=m.Ok),
+            route("DELETE", "/clients/{client_id}", self.retire_client, "Drop a client's claims for good", reply=m.Ok),
+            route("GET", "/runs", self.runs, "All live runs on this server", query=RunsQuery, reply=runs),
+            route("GET", "/metrics", self.metrics, "Gauges for Prometheus", media_type="text/plain"),
+            route("GET", "/openapi.json", self.openapi, "This reference, for programs", reply=document),
+            route("GET", "/docs", self.docs, "This reference, for people", media_type="text/html"),
         ]
 
 

@@ -12,13 +12,12 @@ from kedge.core.records import SessionRecord
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import Invalid, ShuttingDown, TooLarge, WrongType
-from kedge.server.app import Call, Raw, Route
+from kedge.server.app import Call, Raw, Route, route
 from kedge.server.stream import EventsQuery, Streams
 from kedge.wire import export
 from kedge.wire import models as m
 from kedge.wire.codec import message_body, session_body
 from kedge.wire.limits import PAGE_ITEMS_MAX, TITLE_CHARS_MAX
-from kedge.wire.openapi import RouteSpec
 
 #: Messages of one export. Items.
 EXPORT_MESSAGES_MAX = 100_000
@@ -155,94 +154,38 @@ class WorkspaceRoutes:
         )
 
     def routes(self) -> list[Route]:
-        workspace, session = "/workspaces/{id}", "/workspaces/{id}/sessions/{sid}"
-        sessions = list[m.SessionBody]
-        table: list[tuple[RouteSpec, Any]] = [
-            (
-                RouteSpec("POST", "/workspaces", "Open a directory", body=m.CreateWorkspace, reply=m.WorkspaceBody),
-                self.create,
+        all_, one, session = "/workspaces", "/workspaces/{id}", "/workspaces/{id}/sessions/{sid}"
+        reply = m.SessionBody
+        messages, hits = list[m.MessageBody], list[m.SearchHitBody]
+        stream = "text/event-stream"
+        make, rename = m.CreateSession, m.UpdateSession
+        return [
+            route("POST", all_, self.create, "Open a directory", body=m.CreateWorkspace, reply=m.WorkspaceBody),
+            route("GET", all_, self.all, "Open workspaces", reply=list[m.WorkspaceBody]),
+            route("GET", one, self.get, "One workspace", reply=m.WorkspaceBody),
+            route("DELETE", one, self.release, "Release a client's claim", query=ClientQuery, reply=m.Ok),
+            route(
+                *("POST", f"{one}/current-session", self.look_at, "Tell which session a client looks at"),
+                body=m.CurrentSession,
+                query=ClientQuery,
+                reply=m.Ok,
             ),
-            (RouteSpec("GET", "/workspaces", "Open workspaces", reply=list[m.WorkspaceBody]), self.all),
-            (RouteSpec("GET", workspace, "One workspace", reply=m.WorkspaceBody), self.get),
-            (
-                RouteSpec("DELETE", workspace, "Release a client's claim", query=ClientQuery, reply=m.Ok),
-                self.release,
-            ),
-            (
-                RouteSpec(
-                    "POST",
-                    f"{workspace}/current-session",
-                    "Tell which session a client looks at",
-                    body=m.CurrentSession,
-                    query=ClientQuery,
-                    reply=m.Ok,
-                ),
-                self.look_at,
-            ),
-            (RouteSpec("GET", f"{workspace}/config", "Configuration, no secrets", reply=dict[str, Any]), self.config),
-            (
-                RouteSpec(
-                    "GET",
-                    f"{workspace}/events",
-                    "The event stream",
-                    query=EventsQuery,
-                    media_type="text/event-stream",
-                ),
-                self._streams.events,
-            ),
-            (
-                RouteSpec(
-                    "GET",
-                    f"{workspace}/search",
-                    "Search the messages",
-                    query=SearchQuery,
-                    reply=list[m.SearchHitBody],
-                ),
-                self.search,
-            ),
-            (RouteSpec("GET", f"{workspace}/sessions", "Sessions, last used first", reply=sessions), self.sessions),
-            (
-                RouteSpec("POST", f"{workspace}/sessions", "A new session", body=m.CreateSession, reply=m.SessionBody),
-                self.create_session,
-            ),
-            (RouteSpec("GET", session, "One session", reply=m.SessionBody), self.session),
-            (
-                RouteSpec("PUT", session, "Rename a session", body=m.UpdateSession, reply=m.SessionBody),
-                self.rename_session,
-            ),
-            (RouteSpec("DELETE", session, "Cancel its runs, then delete it", reply=m.Ok), self.delete_session),
-            (
-                RouteSpec(
-                    "GET",
-                    f"{session}/messages",
-                    "The transcript",
-                    query=MessagesQuery,
-                    reply=list[m.MessageBody],
-                ),
-                self.messages,
-            ),
-            (
-                RouteSpec(
-                    "POST",
-                    f"{session}/fork",
-                    "A new session from this one's beginning",
-                    body=m.ForkSession,
-                    reply=m.SessionBody,
-                ),
-                self.fork,
-            ),
-            (
-                RouteSpec(
-                    "GET",
-                    f"{session}/export",
-                    "The transcript as a document",
-                    query=ExportQuery,
-                    media_type="text/markdown",
-                ),
-                self.export,
+            route("GET", f"{one}/config", self.config, "Configuration, without secrets", reply=dict[str, Any]),
+            route("GET", f"{one}/events", self._streams.events, "The events", query=EventsQuery, media_type=stream),
+            route("GET", f"{one}/search", self.search, "Search the messages", query=SearchQuery, reply=hits),
+            route("GET", f"{one}/sessions", self.sessions, "Sessions, last used first", reply=list[m.SessionBody]),
+            route("POST", f"{one}/sessions", self.create_session, "A new session", body=make, reply=reply),
+            route("GET", session, self.session, "One session", reply=reply),
+            route("PUT", session, self.rename_session, "Rename a session", body=rename, reply=reply),
+            route("DELETE", session, self.delete_session, "Cancel its runs, then delete it", reply=m.Ok),
+            route("GET", f"{session}/messages", self.messages, "The transcript", query=MessagesQuery, reply=messages),
+            route("POST", f"{session}/fork", self.fork, "Begin another like this", body=m.ForkSession, reply=reply),
+            route(
+                *("GET", f"{session}/export", self.export, "The transcript as a document"),
+                query=ExportQuery,
+                media_type="text/markdown",
             ),
         ]
-        return [Route(spec, handler) for spec, handler in table]
 
 
 def _session(workspace: Workspace, session: SessionRecord) -> m.SessionBody:
