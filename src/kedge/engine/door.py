@@ -36,6 +36,8 @@ from kedge.store.base import LaneWrite, Store, Write
 
 #: A version conflict means that another process wrote this Lane: read it again and decide again, so many times.
 DECISIONS_MAX = 5
+#: First and longest wait before asking a store again that did not answer. Seconds.
+RETRY_S, RETRY_S_MAX = 0.1, 5.0
 #: A session without a title gets the beginning of its first prompt. Characters.
 TITLE_CHARS = 60
 
@@ -66,8 +68,9 @@ class OpenLane:
     runs: dict[str, RunRecord] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     ended: dict[str, asyncio.Future[RunRecord]] = field(default_factory=dict)
-    #: An append failed and may or may not have happened: the store is asked before the next decision.
+    #: To be read before the next decision: not read yet, or an append failed and may or may not have happened.
     stale: bool = True
+    loaded: bool = False
     #: The session is being deleted: no more accepts.
     deleting: bool = False
 
@@ -89,8 +92,13 @@ class Decided:
     runs: dict[str, RunRecord]
 
 
-class React(Protocol):
-    def __call__(self, lane: OpenLane, events: tuple[LaneEvent, ...]) -> None: ...
+class Reactions(Protocol):
+    """What the engine does about durable facts. None of it waits, none of it fails."""
+
+    def react(self, lane: OpenLane, events: tuple[LaneEvent, ...]) -> None: ...
+
+    def reconcile(self, lane: OpenLane) -> None:
+        """The Lane was read again, after appends whose end was unknown: see that what is active is at work."""
 
 
 @dataclass(slots=True)
@@ -108,12 +116,13 @@ class _Draught:
 
 
 class Door:
-    def __init__(self, store: Store, clock: Clock, ids: Ids, react: React) -> None:
+    def __init__(self, store: Store, clock: Clock, ids: Ids, reactions: Reactions) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._react = react
+        self._reactions = reactions
         self._under_way: set[asyncio.Task[Any]] = set()
+        self.closing = False
 
     # --- commands ------------------------------------------------------------------------------------------------
 
@@ -148,9 +157,9 @@ class Door:
                     lane.stale = True
                     continue
                 except StoreUnavailable:
-                    lane.stale = True
+                    self._doubt(lane)
                     raise
-                self._react(lane, events)
+                self._reactions.react(lane, events)
                 return Decided(before, events, changed)
         raise VersionConflict(f"session {lane.session.id} is being changed by another server; try again")
 
@@ -246,9 +255,26 @@ class Door:
             if lane.stale:
                 await self._reload(lane)
 
+    def _doubt(self, lane: OpenLane) -> None:
+        """An append failed; it may have happened all the same. Find out as soon as the store answers again."""
+        lane.stale = True
+        task = asyncio.get_running_loop().create_task(self._find_out(lane))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _find_out(self, lane: OpenLane) -> None:
+        wait_s = RETRY_S
+        while lane.stale and not self.closing:
+            try:
+                await self.refresh(lane)
+            except StoreUnavailable:
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, RETRY_S_MAX)
+
     async def _reload(self, lane: OpenLane) -> None:
         """The Lane as the store has it; whoever waits for a Run that has ended meanwhile is told."""
         record, live = await self._store.lane(lane.session.id)
+        _, head = await self._store.bounds(lane.session.workspace_id)
         lane.lane = restore(record, live)
         lane.runs = {run.run_id: run for run in live}
         lane.session = await self._store.session(lane.session.workspace_id, lane.session.id) or lane.session
@@ -256,6 +282,10 @@ class Door:
             if run := await self._store.run(lane.session.workspace_id, run_id):
                 lane.ended.pop(run_id).set_result(run)
         lane.stale = False
+        if lane.loaded:
+            lane.feed.skip(head)
+            self._reactions.reconcile(lane)
+        lane.loaded = True
 
     async def _accepted_content(self, lane: OpenLane, run_id: str) -> str | None:
         run = lane.runs.get(run_id) or await self._store.run(lane.session.workspace_id, run_id)

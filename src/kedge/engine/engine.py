@@ -56,7 +56,7 @@ class Engine:
         self._ids = ids
         self.config = config
         self._models = models
-        self._door = Door(store, clock, ids, self._react)
+        self._door = Door(store, clock, ids, self)
         self._runner = Runner(self._door, store, clock, ids, tools or NoTools(), self._model_for, config.runs.cleanup_s)
         self.workspaces = Workspaces(store, clock, ids, encoder, config, self._abandoned)
         self._closing = False
@@ -83,6 +83,7 @@ class Engine:
             return
         self._closing = True
         await self._runner.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
+        self._door.closing = True
         await self._door.drain()
         self.workspaces.close_all()
         await self._models.close()
@@ -98,20 +99,32 @@ class Engine:
 
     # --- reacting to what is durable -----------------------------------------------------------------------------
 
-    def _react(self, lane: OpenLane, events: tuple[LaneEvent, ...]) -> None:
+    def react(self, lane: OpenLane, events: tuple[LaneEvent, ...]) -> None:
         for event in events:
             match event:
                 case RunStarted(run_id=run_id) | RunResumed(run_id=run_id):
                     # A Run started while the server closes has not begun a Step: the next process goes on with it.
                     if not self._closing:
-                        workspace = self.workspaces.get(lane.session.workspace_id)
-                        self._runner.start(lane, lane.runs[run_id], workspace.record.path)
+                        self._start(lane, run_id)
                 case CancelMarked(run_id=run_id) | RunCancelMarked(run_id=run_id):
                     self._runner.stop(lane.session.id, run_id)
                 case _:
                     pass
         if any(isinstance(event, RunEnded) for event in events) and not self._closing:
             self.workspaces.look_again()
+
+    def reconcile(self, lane: OpenLane) -> None:
+        active = lane.lane.active
+        if active is None or self._closing:
+            return
+        if not self._runner.is_at_work(lane.session.id, active.run_id):
+            self._start(lane, active.run_id)
+        if lane.lane.covers(active):
+            self._runner.stop(lane.session.id, active.run_id)
+
+    def _start(self, lane: OpenLane, run_id: str) -> None:
+        workspace = self.workspaces.get(lane.session.workspace_id)
+        self._runner.start(lane, lane.runs[run_id], workspace.record.path)
 
     def _abandoned(self, workspace: Workspace) -> None:
         """All clients have left: Runs whose submitter wished so are cancelled, the others go on."""

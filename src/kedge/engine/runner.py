@@ -19,7 +19,7 @@ from kedge.core.records import RunRecord, Usage
 from kedge.core.transcript import Finish as FinishPart
 from kedge.core.transcript import FinishReason, Message, ToolCall, for_model
 from kedge.engine.closing import Verdict, close_run, cut_off_results
-from kedge.engine.door import Addition, Door, OpenLane
+from kedge.engine.door import RETRY_S, RETRY_S_MAX, Addition, Door, OpenLane
 from kedge.engine.draft import Draft
 from kedge.engine.ports import Clock, Ids
 from kedge.engine.tools import Tools
@@ -37,8 +37,6 @@ MESSAGE_CHARS_MAX = 10_000_000
 STEPS_MAX = 200
 #: Messages of history a Run reads. Items.
 HISTORY_MESSAGES_MAX = 10_000
-#: First and longest wait before writing a terminal event again that the store did not take. Seconds.
-RETRY_S, RETRY_S_MAX = 0.1, 5.0
 
 
 class StepsUsedUp(KedgeError):
@@ -88,6 +86,10 @@ class Runner:
         active = self._at_work[run.session_id] = ActiveRun(lane, run, workspace)
         self._spawn(self._supervise(active), f"supervisor of run {run.run_id}")
 
+    def is_at_work(self, session_id: str, run_id: str) -> bool:
+        active = self._at_work.get(session_id)
+        return active is not None and active.run.run_id == run_id
+
     def stop(self, session_id: str, run_id: str) -> None:
         active = self._at_work.get(session_id)
         if active and active.run.run_id == run_id:
@@ -133,8 +135,6 @@ class Runner:
 
     async def _finish(self, active: ActiveRun, verdict: Verdict) -> None:
         """Write the end. Until the store has taken it the Run has not ended, so this tries for as long as it takes."""
-        # Forgotten first: this very command may start the next Run of the session.
-        del self._at_work[active.run.session_id]
         verdict.usage, verdict.finish_reason = active.usage, active.finish_reason
 
         def closing(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
@@ -147,18 +147,21 @@ class Runner:
             return close_run(events, runs, verdict, last, cut_off, now)
 
         wait_s = RETRY_S
-        while True:
+        while self._at_work.get(active.run.session_id) is active:
             finish = Finish(active.run.run_id, verdict.outcome, verdict.reason, self._clock.now_ms())
             try:
                 await self._door.command(active.lane, finish, compose=closing)
             except RunNotActive:
-                return  # its end is recorded: the first durable fact wins
+                break  # its end is recorded: the first durable fact wins
             except (StoreUnavailable, StoreError) as error:
                 log.error("run %s: its end could not be written: %s", active.run.run_id, error)
             else:
-                return
+                break
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, RETRY_S_MAX)
+        # That very command may have started the next Run of the session, which then has this place.
+        if self._at_work.get(active.run.session_id) is active:
+            del self._at_work[active.run.session_id]
 
     # --- the work ------------------------------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ class Workspaces:
         return workspace.lanes.setdefault(session_id, OpenLane(session, workspace.feed))
 
     def new_lane(self, workspace: Workspace, session: SessionRecord) -> OpenLane:
-        lane = workspace.lanes[session.id] = OpenLane(session, workspace.feed, stale=False)
+        lane = workspace.lanes[session.id] = OpenLane(session, workspace.feed, stale=False, loaded=True)
         return lane
 
     # --- opening and closing -------------------------------------------------------------------------------------
