@@ -67,6 +67,7 @@ class Feed:
         self.store = store
         self.encoder = encoder
         self.closed = False
+        self.ring_bytes_max = RING_BYTES_MAX
         self._views = views
         self._clock = clock
         self._head = head
@@ -188,7 +189,7 @@ class Feed:
         self._frames.append(frame)
         self._bytes += len(frame.data)
         evicted = 0
-        while self._bytes > RING_BYTES_MAX and evicted < len(self._frames) - 1:
+        while self._bytes > self.ring_bytes_max and evicted < len(self._frames) - 1:
             old = self._frames[evicted]
             self._bytes -= len(old.data)
             old.data = b""
@@ -200,7 +201,8 @@ class Feed:
             self._first += evicted
 
     def _empty_ring(self, floor: int) -> None:
-        self._first += len(self._frames)
+        # One more than there were, so that readers at the very end notice too.
+        self._first += len(self._frames) + 1
         self._frames.clear()
         self._snapshots.clear()
         self._bytes = 0
