@@ -1,0 +1,237 @@
+"""What every HTTP provider shares: the client, its time limits, and the sentence each fault becomes.
+
+A fault becomes one `ModelFailed` that says what happened and what to do. No sentence ever holds the key: not when the
+provider repeats it, not when the address carries one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import httpx2
+import msgspec
+
+from kedge.errors import ModelFailed
+
+#: A server that is there answers a connect within a round trip; 10 s leave room for a slow network and TLS.
+CONNECT_S_MAX: Final = 10.0
+#: Between two reads. Reasoning models think for minutes before their first word, and some send no keep-alive meanwhile.
+READ_S_MAX: Final = 300.0
+#: Between two writes of the request; a megabyte of transcript over a slow line still moves within it.
+WRITE_S_MAX: Final = 60.0
+#: Bytes read of the body of an error: enough for any message, whatever the server pours out.
+ERROR_BYTES_MAX: Final = 64 * 1024
+#: Seconds given to that body: the error is known already, and a person waits for it.
+ERROR_S_MAX: Final = 5.0
+#: Characters of the provider's own words in a sentence of ours, which is shown on one line or two.
+DETAIL_CHARS_MAX: Final = 300
+#: Idle connections kept for the next Step, and for how long: most servers close idle ones after 60 s or later.
+_IDLE_CONNECTIONS_MAX: Final = 50
+_IDLE_S_MAX: Final = 30.0
+
+#: A shorter key is a placeholder for a server that wants none.
+_KEY_CHARS_MIN: Final = 8
+
+#: What decoding raises on bytes from outside: RecursionError for a tower of brackets.
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+#: Given with every request, so that it holds whatever client is used.
+TIMEOUT: Final = httpx2.Timeout(connect=CONNECT_S_MAX, read=READ_S_MAX, write=WRITE_S_MAX, pool=CONNECT_S_MAX)
+
+_LOCAL: Final = ("all://localhost", "all://127.0.0.1", "all://[::1]")
+
+
+def new_client() -> httpx2.AsyncClient:
+    """The client to give to the models of a server: one for all of them, closed by whoever opened it.
+
+    As many connections as there are Runs, since a Run that waits for another Run's connection would look hung. A proxy
+    that the environment names is used, but never to reach this machine itself.
+    """
+    return httpx2.AsyncClient(
+        timeout=TIMEOUT,
+        limits=httpx2.Limits(
+            max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS_MAX, keepalive_expiry=_IDLE_S_MAX
+        ),
+        mounts=dict.fromkeys(_LOCAL),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One provider as the configuration names it, and the sentences for what may go wrong with it."""
+
+    name: str
+    base_url: str
+    api_key: str | None = field(repr=False)
+    timeout: httpx2.Timeout
+
+    def checked_url(self, path: str) -> httpx2.URL:
+        """The address of a call, or ModelFailed. httpx2 alone would answer some bad ones with an ExceptionGroup."""
+        try:
+            url = httpx2.URL(self.base_url)
+        except httpx2.InvalidURL:
+            raise self._bad_url() from None
+        if url.scheme not in ("http", "https") or not url.host or not 0 <= (url.port or 0) <= 65535:
+            raise self._bad_url()
+        # The path alone is added to, since an address may end with a query (?api-version=...).
+        return url.copy_with(path=url.path.rstrip("/") + path)
+
+    def checked_headers(self) -> dict[str, str]:
+        """The key as a header, or ModelFailed: the HTTP library's own error for a bad one would repeat it."""
+        if not self.api_key:
+            return {}
+        if not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise ModelFailed(
+                f"The api_key of provider {self.name} holds a line break or another character that no key has; "
+                f"check {self._setting('api_key')}."
+            )
+        return {"Authorization": f"Bearer {self.api_key}"}
+
+    @property
+    def shown_url(self) -> str:
+        """Where it is, without a name, password or query, since those may be secret."""
+        try:
+            url = httpx2.URL(self.base_url)
+        except httpx2.InvalidURL:
+            return "its base_url"
+        shown = str(url.copy_with(username=None, password=None, query=None, fragment=None))
+        # Some gateways have the key in the path; a placeholder such as "none" or "ollama" is not worth hiding.
+        return shown.replace(self.api_key, "***") if self.api_key and len(self.api_key) >= _KEY_CHARS_MIN else shown
+
+    def said(self, text: str) -> str:
+        """The provider's own words, fit for a terminal: without the key, one line, no control characters, not long."""
+        if self.api_key:
+            text = text.replace(self.api_key, "***")  # before anything is cut, or half of a key would stay
+        text = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * DETAIL_CHARS_MAX])
+        text = " ".join(text.split())
+        return text if len(text) <= DETAIL_CHARS_MAX else text[: DETAIL_CHARS_MAX - 1] + "…"
+
+    def transport_failed(self, error: httpx2.HTTPError) -> ModelFailed:
+        """A fault below HTTP: no connection, no answer in time, or one that broke off."""
+        where = f"Provider {self.name} at {self.shown_url}"
+        causes = _causes(error)
+        match error:
+            case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
+                what = f"{where} took no connection within {self.timeout.connect:g} s; check the network and base_url"
+            case httpx2.ReadTimeout():
+                what = f"{where} sent nothing for {self.timeout.read:g} s; try again, or choose another model"
+            case httpx2.WriteTimeout():
+                what = f"{where} took nothing in for {self.timeout.write:g} s; check the network and try again"
+            case httpx2.ConnectError() if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+                what = f"{where} refused the connection; check that the server there is running"
+            case httpx2.ConnectError() if any(isinstance(cause, socket.gaierror) for cause in causes):
+                what = f"{where} has a host name that is not known; check {self._setting('base_url')} and the network"
+            case httpx2.ConnectError() if any(isinstance(cause, ssl.SSLError) for cause in causes):
+                what = f"{where} could not agree on TLS ({self.said(str(error))}); check https and the certificate"
+            case httpx2.ConnectError():
+                what = f"{where} cannot be reached ({self.said(str(error))}); check the network and base_url"
+            case httpx2.ProxyError():
+                what = f"The proxy on the way to {self.shown_url} refused; check HTTPS_PROXY and NO_PROXY"
+            case _:
+                what = f"{where} broke off the connection; try again"
+        return ModelFailed(f"{what}.")
+
+    def status_failed(self, status: int, headers: httpx2.Headers, body: bytes, model: str) -> ModelFailed:
+        """An answer that is an HTTP error."""
+        detail = self.said(detail_of(body))
+        answer = f"(HTTP {status}: {detail})" if detail else f"(HTTP {status})"
+        match status:
+            case 401 | 403 if not self.api_key:
+                what = f"Provider {self.name} wants an API key {answer}; set {self._setting('api_key')}"
+            case 401:
+                what = (
+                    f"Provider {self.name} does not accept its key {answer}; check the api_key of provider {self.name}"
+                )
+            case 403:
+                what = f"Provider {self.name} forbids this {answer}; check what its api_key may use"
+            case 402:
+                what = f"Provider {self.name} wants to be paid first {answer}; check the account"
+            case 404:
+                what = (
+                    f"Provider {self.name} has no model {model} at {self.shown_url} {answer}; "
+                    "check the model's name and base_url"
+                )
+            case 413:
+                what = f"The request is too large for provider {self.name} {answer}; start a new session or send less"
+            case 429:
+                what = f"Provider {self.name} limits the rate {answer}; try again {_when(headers)}"
+            case _ if 300 <= status < 400:
+                what = f"Provider {self.name} is somewhere else {answer}; check {self._setting('base_url')}"
+            case _ if status >= 500:
+                what = f"Provider {self.name} has a fault of its own {answer}; try again {_when(headers)}"
+            case _:
+                what = (
+                    f"Provider {self.name} refused the request {answer}; check that model {model} can do what was asked"
+                )
+        return ModelFailed(f"{what}.")
+
+    def _setting(self, key: str) -> str:
+        return f"{key} under [providers.{self.name}]"
+
+    def _bad_url(self) -> ModelFailed:
+        return ModelFailed(
+            f"The base_url of provider {self.name} is no http or https address; check {self._setting('base_url')}."
+        )
+
+
+async def error_body(response: httpx2.Response, wait_s: float = ERROR_S_MAX) -> bytes:
+    """The beginning of an error's body; what was received of it, if it breaks off."""
+    body = b""
+    # Without a body the status alone says enough.
+    with suppress(httpx2.HTTPError, TimeoutError):
+        async with asyncio.timeout(wait_s), aclosing(response.aiter_bytes()) as reads:
+            async for received in reads:
+                body += received
+                if len(body) >= ERROR_BYTES_MAX:
+                    break
+    return body[:ERROR_BYTES_MAX]
+
+
+def detail_of(body: bytes) -> str:
+    """What a provider's error says. Seen are {"error": {"message"}}, {"error"}, {"detail"}, a list of one, and text."""
+    try:
+        found: object = msgspec.json.decode(body)
+    except NOT_JSON:
+        text = body.decode("utf-8", "replace").strip()
+        # A page for browsers tells a person at a terminal nothing.
+        return "" if text.startswith("<") else text
+    return error_text(found)
+
+
+def error_text(found: object) -> str:
+    """The words in a decoded error, or what it looks like."""
+    while isinstance(found, list) and found:
+        found = found[0]
+    while isinstance(found, dict):
+        inner = next((found[key] for key in ("error", "message", "detail") if found.get(key)), None)
+        if inner is None:
+            return msgspec.json.encode(found).decode() if found else ""
+        found = inner
+    return "" if found is None else str(found)
+
+
+def _when(headers: httpx2.Headers) -> str:
+    wait = headers.get("retry-after", "")
+    if wait.isascii() and wait.isdigit() and len(wait) < 8:
+        return f"in {int(wait)} s"
+    return "later"
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """The error, what caused it, and the members of groups: a host with two addresses fails with a group."""
+    found: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        cause = waiting.pop()
+        if cause is None or cause in found:
+            continue
+        found.append(cause)
+        waiting += [cause.__cause__, cause.__context__]
+        if isinstance(cause, BaseExceptionGroup):
+            waiting += cause.exceptions
+    return found
