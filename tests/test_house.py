@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -48,6 +50,9 @@ BANNED_WORDS = {
 }
 BANNED_ALLOWED = {("kedge.wire.models", "yolo")}  # the wire keeps some older names, and they live there only
 
+#: Tests that stand in for another machine (an older boot, a missing extension) by replacing what asks the machine.
+OTHER_MACHINES = {"tests/store/test_sqlite_damage.py": 4}
+
 PUBLIC = ROOT / "tests" / "public_surface.txt"
 
 
@@ -63,13 +68,16 @@ def modules() -> dict[str, ast.Module]:
 
 def package_of(module: str) -> str:
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "kedge"
+    return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "kedge"
 
 
 def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, bool, ast.stmt]]:
     """(imported module, whether at module level, node) for every import of ours. Type-only imports are left out."""
     top = _top_level(tree)
+    types = {part for node in ast.walk(tree) if _is_for_types_only(node) for part in ast.walk(node)}
     for node in ast.walk(tree):
+        if node in types:
+            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -87,12 +95,16 @@ def _top_level(tree: ast.AST) -> set[ast.stmt]:
     stack: list[ast.AST] = [tree]
     while stack:
         for child in ast.iter_child_nodes(stack.pop()):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or _is_for_types_only(child):
                 continue
             if isinstance(child, ast.stmt):
                 found.add(child)
             stack.append(child)
     return found
+
+
+def _is_for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def test_imports_go_one_way() -> None:
@@ -102,7 +114,6 @@ def test_imports_go_one_way() -> None:
         for name, at_top, _ in imports(module, tree)
         if package_of(name) not in MAY_IMPORT[package_of(module)] | {"errors"}
         and not (not at_top and name in LATE_IMPORTS.get(module, set()))
-        and module not in ("kedge", "kedge.__main__")
     ]
     assert wrong == []
 
@@ -238,9 +249,11 @@ def test_tests_do_not_sleep_or_mock() -> None:
         if path == Path(__file__):
             continue
         text = path.read_text()
-        for pattern in (r"time\.sleep\(", r"asyncio\.sleep\((?!0\))", r"unittest\.mock", r"monkeypatch\.setattr"):
-            wrong += [f"{path.relative_to(ROOT)}: {found}" for found in re.findall(pattern, text)]
-    assert wrong == []
+        # A limit (in capitals) may be set lower for a test; a function of ours may not be replaced.
+        patched = r"monkeypatch\.setattr\((?!.*[.\"][A-Z_]+\")"
+        for pattern in (r"time\.sleep\(", r"asyncio\.sleep\((?!0\))", r"unittest\.mock", patched):
+            wrong += [str(path.relative_to(ROOT))] * len(re.findall(pattern, text))
+    assert Counter(wrong) == OTHER_MACHINES
 
 
 def test_the_public_surface_is_the_listed_one() -> None:
@@ -255,14 +268,21 @@ def test_the_public_surface_is_the_listed_one() -> None:
 
 
 def test_generated_documents_are_fresh() -> None:
-    from kedge.testing.drawing import documents
+    from kedge.testing.drawing import lifecycle_svg
 
-    stale = [str(path) for path, text in documents().items() if (ROOT / path).read_text() != text]
-    assert stale == [], "run scripts/docs"
+    assert (ROOT / "docs" / "lifecycle.svg").read_text() == lifecycle_svg(), "run scripts/docs"
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import kedge
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert declared == kedge.__version__
+    assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
-    """STACK: the client path stays light. A real `kedge run`, its imports as the interpreter lists them."""
+    """The client path stays light: a real `kedge run`, and what it has loaded when it ends."""
     (tmp_path / "config.toml").write_text("[server]\nidle_exit_s = 1.0\n")
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -271,8 +291,14 @@ def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
         "KEDGE_CONFIG": str(tmp_path / "config.toml"),
         "PYTHONPATH": str(SRC),
     }
+    program = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('LOADED', *sorted(sys.modules), file=sys.stderr))\n"
+        "from kedge.cli.main import main\n"
+        "main()\n"
+    )
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "kedge", "run", "--cwd", str(tmp_path), "list the files"],
+        [sys.executable, "-c", program, "run", "--cwd", str(tmp_path), "list the files"],
         env=environment,
         capture_output=True,
         text=True,
@@ -280,10 +306,10 @@ def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-500:]
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    loaded = set(done.stderr.rpartition("LOADED ")[2].split())
     ours = {package_of(name) for name in loaded if name.startswith("kedge")}
     assert ours <= {"kedge", "__main__", "cli", "client", "wire", "core", "errors", "paths"}
-    third_party = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"kedge", "imported package"}
+    third_party = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"kedge"}
     heavy = {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "textual", "rich", "anthropic", "openai"}
     assert third_party & heavy == set()
     assert {name for name in third_party if not name.startswith("_")} <= {
