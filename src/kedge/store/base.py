@@ -3,10 +3,13 @@
 - `append` is the only way to change a workspace's log or records. It is atomic: all of a Write happens, or none.
 - A Write for a Lane names the version it was decided on; if the Lane has moved on, `VersionConflict` and no change.
 - Entries of one workspace's log get consecutive Positions, in the order in which they become visible to `read`.
-- A second RunEnded for a Run is refused (`VersionConflict`), whatever else is in the Write.
+- A second RunEnded for a Run is refused (`VersionConflict`), whatever else is in the Write. A Run is known by its
+  session and its run_id, which is free again once the session is deleted.
+- A record that exists under another session or workspace is not moved: `VersionConflict`.
 - When `append` returns, the Write survives the death of the process; if it is `durable`, also a loss of power.
 - Each entry carries a hash over itself and the entry before; `read` refuses (`StoreDamaged`) what does not fit.
 - Storing a streamed message costs its length: tails are added as they come and folded in when the message is put whole.
+- What no store can keep (half a surrogate pair, a number that is not finite) is `WrongType`, and no change.
 - An OS or database fault is `StoreUnavailable`; the caller cannot know whether its Write happened and reads again.
 """
 
@@ -30,7 +33,10 @@ class LaneWrite:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One atomic change of one workspace. Records are put whole: inserted, or replaced by their id."""
+    """One atomic change of one workspace. Records are put whole: inserted, or replaced by their id.
+
+    Within a Write messages come before tails, so that a new message may have some, and deletions come last. A tail for
+    a message that is not in its session is refused (`VersionConflict`)."""
 
     workspace_id: str
     events: tuple[tuple[str, Event], ...] = ()  # (session_id, event), in order
@@ -70,6 +76,8 @@ class Store(Protocol):
 
     async def append(self, write: Write) -> int:
         """Do it; returns the Position of the last entry of the workspace's log afterwards.
+
+        WorkspaceNotFound if there is no such workspace; so do the other methods about the log.
 
         The entries of this Write are the last `len(write.events)` up to it. RunRecords in `runs` for which the Write
         holds a RunAccepted are stored with `position` set to that entry's Position."""
@@ -119,11 +127,15 @@ class Store(Protocol):
         ...
 
     async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:
-        """In the order they were first put, tails included; those behind message `after` if given."""
+        """In the order they were first put, tails included; those behind message `after` if given, or MessageNotFound
+        if the session does not hold that one."""
         ...
 
     async def message(self, workspace_id: str, message_id: str) -> Message | None: ...
 
     async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
-        """Messages that hold, for each word of the query, a word that begins with it, ignoring case; newest first."""
+        """Messages that hold, for each word of the query, a word that begins with it, ignoring case; newest first.
+
+        Searched is what people and models say (Text parts), as it was last put whole; `store/words.py` has the limits.
+        """
         ...

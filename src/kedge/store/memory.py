@@ -1,0 +1,331 @@
+"""The store in memory: for tests, the simulator, and servers that shall leave nothing behind.
+
+No threads, files or clock: what happens, and in which order, follows from the calls alone. As with a real store, a
+Write is queued first and happens at a later step of the loop, whether its caller still waits or not; and what a read
+returns may be old by the time the caller goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.transcript import Message, Tail
+from kedge.errors import MessageNotFound, StoreUnavailable, WorkspaceNotFound
+from kedge.store import codec, words
+from kedge.store.base import LogEntry, SearchHit, Write
+
+Key = tuple[str, str]  # workspace_id, and the id of a Run or message
+
+
+@dataclass(slots=True)
+class Log:
+    """A workspace and its log. `ended` is the unique index: the (session_id, run_id) of each RunEnded in `rows`."""
+
+    record: WorkspaceRecord
+    floor: int
+    floor_hash: bytes
+    rows: list[codec.LogRow] = field(default_factory=list)
+    ended: set[tuple[str, str | None]] = field(default_factory=set)
+
+    @property
+    def head(self) -> int:
+        return self.floor + len(self.rows)
+
+    @property
+    def head_hash(self) -> bytes:
+        return self.rows[-1].hash if self.rows else self.floor_hash
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    message: Message
+    tails: list[Tail] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class MemoryData:
+    """What a disk would hold. It outlives the store that wrote it."""
+
+    logs: dict[str, Log] = field(default_factory=dict)
+    sessions: dict[str, SessionRecord] = field(default_factory=dict)
+    lanes: dict[str, tuple[str, LaneRecord]] = field(default_factory=dict)  # with the workspace_id
+    runs: dict[Key, RunRecord] = field(default_factory=dict)
+    live: dict[Key, RunRecord] = field(default_factory=dict)  # those of them that have not ended
+    messages: dict[Key, StoredMessage] = field(default_factory=dict)  # in the order they were first put
+    transcripts: dict[str, dict[Key, StoredMessage]] = field(default_factory=dict)  # the same, by session_id
+    #: The store that may use it. One that was left behind by a simulated crash must not go on writing.
+    owner: MemoryStore | None = None
+
+
+class MemoryStore:
+    def __init__(self, data: MemoryData | None = None) -> None:
+        self.data = data or MemoryData()
+
+    def reopened(self) -> MemoryStore:
+        """Another store over the same data: what a new process finds. This one is dead once that one is open."""
+        return MemoryStore(self.data)
+
+    async def open(self) -> None:
+        self.data.owner = self
+
+    async def close(self) -> None:
+        # Writes that are queued happen first, as they would have.
+        await asyncio.sleep(0)
+        if self.data.owner is self:
+            self.data.owner = None
+
+    # The log
+
+    async def append(self, write: Write) -> int:
+        self._mine()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
+        loop.call_soon(self._append_queued, write, done)
+        return await done
+
+    def _append_queued(self, write: Write, done: asyncio.Future[int]) -> None:
+        error: Exception | None = None
+        head = 0
+        try:
+            head = self._append(write)
+        except Exception as raised:  # it must reach the one who waits
+            error = raised
+        if done.done():
+            return  # whoever asked was cancelled
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(head)
+
+    def _append(self, write: Write) -> int:
+        data = self._mine()
+        codec.check_write(write)
+        log = self._log(write.workspace_id)
+        rows = codec.log_rows(write, log.head, log.head_hash)
+        positions = codec.accepted_positions(rows)
+        runs = [replace(run, position=positions.get((run.session_id, run.run_id), run.position)) for run in write.runs]
+        _check(data, log, write, rows, runs)
+        # From here on nothing can fail: all of it happens, or none.
+        log.rows += rows
+        log.ended |= {(row.session_id, row.run_id) for row in rows if row.kind == "RunEnded"}
+        if write.lane is not None:
+            data.lanes[write.lane.lane.session_id] = (write.workspace_id, write.lane.lane)
+        data.sessions |= {session.id: session for session in write.sessions}
+        for run in runs:
+            _put_run(data, run)
+        for message in write.messages:
+            _put_message(data, write.workspace_id, message)
+        for tail in write.tails:
+            data.messages[write.workspace_id, tail.message_id].tails.append(tail)
+        for session_id in write.deleted_sessions:
+            _delete_session(data, write.workspace_id, session_id)
+        return log.head
+
+    async def read(self, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
+        log = self._log(workspace_id)
+        start = max(after, log.floor)
+        first = start - log.floor
+        previous = log.rows[first - 1].hash if 0 < first <= len(log.rows) else log.floor_hash
+        rows = log.rows[first : first + max(limit, 0)]
+        entries = codec.checked_entries(workspace_id, previous, start, rows)
+        await asyncio.sleep(0)
+        return entries
+
+    async def bounds(self, workspace_id: str) -> tuple[int, int]:
+        log = self._log(workspace_id)
+        found = (log.floor, log.head)
+        await asyncio.sleep(0)
+        return found
+
+    async def trim(self, workspace_id: str, keep: int) -> None:
+        log = self._log(workspace_id)
+        count = len(log.rows) - max(keep, 0)
+        if count > 0:
+            forgotten, log.rows = log.rows[:count], log.rows[count:]
+            log.floor, log.floor_hash = forgotten[-1].position, forgotten[-1].hash
+            log.ended -= {(row.session_id, row.run_id) for row in forgotten if row.kind == "RunEnded"}
+        await asyncio.sleep(0)
+
+    async def verify(self, workspace_id: str) -> int:
+        return len(await self.read(workspace_id, 0, len(self._log(workspace_id).rows)))
+
+    # Records
+
+    async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
+        logs = self._mine().logs
+        codec.check_texts((path, new.id))
+        found = next((log.record for log in logs.values() if log.record.path == path), None)
+        if found is None:
+            if new.id in logs:
+                raise codec.belongs_elsewhere("workspace", new.id)
+            found = replace(new, path=path)
+            logs[new.id] = Log(found, new.base, codec.first_hash(new.id, new.base))
+        await asyncio.sleep(0)
+        return found
+
+    async def workspaces(self) -> list[WorkspaceRecord]:
+        found = [log.record for log in self._mine().logs.values()]
+        await asyncio.sleep(0)
+        return found
+
+    async def sessions(self, workspace_id: str) -> list[SessionRecord]:
+        found = [session for session in self._mine().sessions.values() if session.workspace_id == workspace_id]
+        found.sort(key=lambda session: (-session.updated_at, session.id))
+        await asyncio.sleep(0)
+        return found
+
+    async def session(self, workspace_id: str, session_id: str) -> SessionRecord | None:
+        found = self._mine().sessions.get(session_id)
+        await asyncio.sleep(0)
+        return found if found and found.workspace_id == workspace_id else None
+
+    async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
+        data = self._mine()
+        _, lane = data.lanes.get(session_id, ("", LaneRecord(session_id)))
+        live = _by_seq(run for run in data.live.values() if run.session_id == session_id)
+        await asyncio.sleep(0)
+        return lane, live
+
+    async def run(self, workspace_id: str, run_id: str) -> RunRecord | None:
+        found = self._mine().runs.get((workspace_id, run_id))
+        await asyncio.sleep(0)
+        return found
+
+    async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
+        found = _by_seq(run for run in self._mine().runs.values() if run.session_id == session_id)
+        await asyncio.sleep(0)
+        return found[-limit:] if limit > 0 else []
+
+    async def live_runs(self) -> list[RunRecord]:
+        live = sorted(_by_seq(self._mine().live.values()), key=lambda run: (run.workspace_id, run.session_id))
+        await asyncio.sleep(0)
+        return live
+
+    async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:
+        found = list(self._mine().transcripts.get(session_id, {}).values())
+        if after is not None:
+            ids = [stored.message.id for stored in found]
+            if after not in ids:
+                raise MessageNotFound(f"there is no message {after} in session {session_id}; begin without `after`")
+            found = found[ids.index(after) + 1 :]
+        shown = [codec.merged(stored.message, stored.tails) for stored in found[: max(limit, 0)]]
+        await asyncio.sleep(0)
+        return shown
+
+    async def message(self, workspace_id: str, message_id: str) -> Message | None:
+        stored = self._mine().messages.get((workspace_id, message_id))
+        found = codec.merged(stored.message, stored.tails) if stored else None
+        await asyncio.sleep(0)
+        return found
+
+    async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
+        wanted = words.query_words(query)
+        hits: list[SearchHit] = []
+        for (owner, _), stored in reversed(self._mine().messages.items()):
+            if len(hits) >= limit or not wanted:
+                break
+            text = words.searched_text(stored.message)
+            if owner == workspace_id and words.matches(text, wanted):
+                hits.append(SearchHit(stored.message.session_id, stored.message.id, words.snippet(text, wanted)))
+        await asyncio.sleep(0)
+        return hits
+
+    def _mine(self) -> MemoryData:
+        if self.data.owner is not self:
+            raise StoreUnavailable("the store is closed, not open yet, or was taken over by another one")
+        return self.data
+
+    def _log(self, workspace_id: str) -> Log:
+        log = self._mine().logs.get(workspace_id)
+        if log is None:
+            raise WorkspaceNotFound(f"there is no workspace {workspace_id}; create it first")
+        return log
+
+
+def _by_seq(runs: Iterable[RunRecord]) -> list[RunRecord]:
+    return sorted(runs, key=lambda run: (run.seq, run.workspace_id, run.run_id))
+
+
+def _check(data: MemoryData, log: Log, write: Write, rows: list[codec.LogRow], runs: list[RunRecord]) -> None:
+    """Raises for each reason to refuse this Write. It changes nothing."""
+    if write.lane is not None:
+        session_id, expected = write.lane.lane.session_id, write.lane.expected_version
+        owner, lane = data.lanes.get(session_id, (write.workspace_id, LaneRecord(session_id)))
+        if owner != write.workspace_id:
+            raise codec.belongs_elsewhere("the Lane of session", session_id)
+        if lane.version != expected:
+            raise codec.lane_moved_on(session_id, expected, lane.version)
+    ended: set[tuple[str, str | None]] = set()
+    for row in rows:
+        if row.kind == "RunEnded":
+            run = data.runs.get((write.workspace_id, str(row.run_id)))
+            recorded = run is not None and run.session_id == row.session_id and run.state == "ended"
+            key = (row.session_id, row.run_id)
+            if recorded or key in log.ended or key in ended:
+                raise codec.run_has_ended(str(row.run_id))
+            ended.add(key)
+    for session in write.sessions:
+        codec.encode_session(session)  # for what it refuses
+        held = data.sessions.get(session.id)
+        if held is not None and held.workspace_id != session.workspace_id:
+            raise codec.belongs_elsewhere("session", session.id)
+    sessions_of_runs: dict[str, str] = {}
+    for run in runs:
+        codec.encode_run(run, run.position)
+        known = data.runs.get((run.workspace_id, run.run_id), run).session_id
+        if sessions_of_runs.setdefault(run.run_id, known) != run.session_id:
+            raise codec.belongs_elsewhere("Run", run.run_id)
+    _check_messages(data, write)
+
+
+def _check_messages(data: MemoryData, write: Write) -> None:
+    sessions_of_messages: dict[str, str] = {}
+    for message in write.messages:
+        codec.encode_parts(message.parts)
+        stored = data.messages.get((write.workspace_id, message.id))
+        known = stored.message.session_id if stored else message.session_id
+        if sessions_of_messages.setdefault(message.id, known) != message.session_id:
+            raise codec.belongs_elsewhere("message", message.id)
+    for tail in write.tails:
+        stored = data.messages.get((write.workspace_id, tail.message_id))
+        held = stored.message.session_id if stored else sessions_of_messages.get(tail.message_id)
+        if held != tail.session_id:
+            raise codec.no_message_for_tail(tail.message_id)
+
+
+def _put_run(data: MemoryData, run: RunRecord) -> None:
+    key = (run.workspace_id, run.run_id)
+    data.runs[key] = run
+    if run.state == "ended":
+        data.live.pop(key, None)
+    else:
+        data.live[key] = run
+
+
+def _put_message(data: MemoryData, workspace_id: str, message: Message) -> None:
+    key = (workspace_id, message.id)
+    stored = data.messages.get(key)
+    if stored is None:
+        data.messages[key] = StoredMessage(message)
+        data.transcripts.setdefault(message.session_id, {})[key] = data.messages[key]
+    else:
+        stored.message, stored.tails = message, []
+
+
+def _delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None:
+    """What is of this session in this workspace, and nothing of another one."""
+    if session_id in data.sessions and data.sessions[session_id].workspace_id == workspace_id:
+        del data.sessions[session_id]
+    if session_id in data.lanes and data.lanes[session_id][0] == workspace_id:
+        del data.lanes[session_id]
+    for key in [key for key, run in data.runs.items() if key[0] == workspace_id and run.session_id == session_id]:
+        del data.runs[key]
+        data.live.pop(key, None)
+    transcript = data.transcripts.get(session_id, {})
+    for key in [key for key in transcript if key[0] == workspace_id]:
+        del data.messages[key], transcript[key]
+    if not transcript:
+        data.transcripts.pop(session_id, None)

@@ -1,0 +1,215 @@
+"""What changes the SQLite database: each function runs in the writer's thread, inside a savepoint of its own.
+
+A function that raises is rolled back to where it began, so checks and changes may come in any order.
+"""
+
+from __future__ import annotations
+
+import apsw
+
+from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.transcript import Message, Tail
+from kedge.errors import WorkspaceNotFound
+from kedge.store import codec, words
+from kedge.store.base import LaneWrite, Write
+
+#: Entries removed in one transaction: trimming a long log must not hold up everybody's writes.
+TRIM_ENTRIES_MAX = 5_000
+
+
+def append(db: apsw.Connection, write: Write) -> int:
+    codec.check_write(write)
+    place = db.execute("SELECT head, head_hash FROM workspaces WHERE id = ?", (write.workspace_id,)).fetchone()
+    if place is None:
+        raise unknown_workspace(write.workspace_id)
+    rows = codec.log_rows(write, *place)
+    if write.lane is not None:
+        _put_lane(db, write.workspace_id, write.lane)
+    _append_rows(db, write.workspace_id, rows)
+    for session in write.sessions:
+        _put_session(db, session)
+    positions = codec.accepted_positions(rows)
+    for run in write.runs:
+        _put_run(db, run, positions.get((run.session_id, run.run_id), run.position))
+    for message in write.messages:
+        _put_message(db, write.workspace_id, message)
+    for tail in write.tails:
+        _add_tail(db, write.workspace_id, tail)
+    for session_id in write.deleted_sessions:
+        _delete_session(db, write.workspace_id, session_id)
+    return rows[-1].position if rows else int(place[0])
+
+
+def unknown_workspace(workspace_id: str) -> WorkspaceNotFound:
+    return WorkspaceNotFound(f"there is no workspace {workspace_id}; create it first")
+
+
+# --- The log ---------------------------------------------------------------------------------------------------------
+
+
+def _append_rows(db: apsw.Connection, workspace_id: str, rows: list[codec.LogRow]) -> None:
+    if not rows:
+        return
+    for row in rows:
+        # The log may have been trimmed of the first end: the record still knows.
+        if row.kind == "RunEnded" and _has_ended(db, workspace_id, row):
+            raise codec.run_has_ended(str(row.run_id))
+        try:
+            db.execute(
+                "INSERT INTO log (workspace_id, position, session_id, kind, run_id, payload, hash)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (workspace_id, row.position, row.session_id, row.kind, row.run_id, row.payload, row.hash),
+            )
+        except apsw.ConstraintError as error:
+            if row.kind != "RunEnded":
+                raise
+            raise codec.run_has_ended(str(row.run_id)) from error
+    db.execute(
+        "UPDATE workspaces SET head = ?, head_hash = ? WHERE id = ?", (rows[-1].position, rows[-1].hash, workspace_id)
+    )
+
+
+def _has_ended(db: apsw.Connection, workspace_id: str, row: codec.LogRow) -> bool:
+    ended = db.execute(
+        "SELECT 1 FROM runs WHERE workspace_id = ? AND run_id = ? AND session_id = ? AND state = 'ended'",
+        (workspace_id, row.run_id, row.session_id),
+    )
+    return ended.fetchone() is not None
+
+
+def trim(db: apsw.Connection, workspace_id: str, keep: int) -> bool:
+    """Remove some of the oldest entries; whether there are more to remove."""
+    place = db.execute("SELECT floor, head FROM workspaces WHERE id = ?", (workspace_id,)).fetchone()
+    if place is None:
+        raise unknown_workspace(workspace_id)
+    floor, head = place
+    target = head - max(keep, 0)
+    new_floor = min(target, floor + TRIM_ENTRIES_MAX)
+    if new_floor <= floor:
+        return False
+    kept_hash = db.execute(
+        "SELECT hash FROM log WHERE workspace_id = ? AND position = ?", (workspace_id, new_floor)
+    ).fetchone()
+    if kept_hash is None:
+        raise codec.damaged(workspace_id, new_floor, "the entry is missing")
+    db.execute("DELETE FROM log WHERE workspace_id = ? AND position <= ?", (workspace_id, new_floor))
+    db.execute("UPDATE workspaces SET floor = ?, floor_hash = ? WHERE id = ?", (new_floor, kept_hash[0], workspace_id))
+    return bool(new_floor < target)
+
+
+# --- Records ---------------------------------------------------------------------------------------------------------
+
+
+def workspace(db: apsw.Connection, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
+    codec.check_texts((path, new.id))
+    found = db.execute("SELECT id, path, created_at, base FROM workspaces WHERE path = ?", (path,)).fetchone()
+    if found is not None:
+        return WorkspaceRecord(*found)
+    start = codec.first_hash(new.id, new.base)
+    try:
+        db.execute(
+            "INSERT INTO workspaces (id, path, created_at, base, floor, floor_hash, head, head_hash)"
+            " VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?4, ?5)",
+            (new.id, path, new.created_at, new.base, start),
+        )
+    except apsw.ConstraintError as error:
+        raise codec.belongs_elsewhere("workspace", new.id) from error
+    return WorkspaceRecord(new.id, path, new.created_at, new.base)
+
+
+def _put_lane(db: apsw.Connection, workspace_id: str, write: LaneWrite) -> None:
+    lane: LaneRecord = write.lane
+    found = db.execute("SELECT version, workspace_id FROM lanes WHERE session_id = ?", (lane.session_id,)).fetchone()
+    version, owner = found or (0, workspace_id)
+    if owner != workspace_id:
+        raise codec.belongs_elsewhere("the Lane of session", lane.session_id)
+    if version != write.expected_version:
+        raise codec.lane_moved_on(lane.session_id, write.expected_version, version)
+    db.execute(
+        "INSERT OR REPLACE INTO lanes (session_id, workspace_id, version, next_seq, mark) VALUES (?, ?, ?, ?, ?)",
+        (lane.session_id, workspace_id, lane.version, lane.next_seq, lane.mark),
+    )
+
+
+def _put_session(db: apsw.Connection, session: SessionRecord) -> None:
+    changed = db.execute(
+        "INSERT INTO sessions (id, workspace_id, updated_at, record) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (id) DO UPDATE SET updated_at = excluded.updated_at, record = excluded.record"
+        " WHERE workspace_id = excluded.workspace_id RETURNING 1",
+        (session.id, session.workspace_id, session.updated_at, codec.encode_session(session)),
+    ).fetchall()
+    if not changed:
+        raise codec.belongs_elsewhere("session", session.id)
+
+
+def _put_run(db: apsw.Connection, run: RunRecord, position: int) -> None:
+    body, prompt = codec.encode_run(run, position)
+    changed = db.execute(
+        "INSERT INTO runs (workspace_id, run_id, session_id, seq, state, record) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (workspace_id, run_id)"
+        " DO UPDATE SET seq = excluded.seq, state = excluded.state, record = excluded.record"
+        " WHERE session_id = excluded.session_id RETURNING 1",
+        (run.workspace_id, run.run_id, run.session_id, run.seq, run.state, body),
+    ).fetchall()
+    if not changed:
+        raise codec.belongs_elsewhere("Run", run.run_id)
+    db.execute(
+        "INSERT INTO prompts (workspace_id, run_id, prompt) VALUES (?, ?, ?)"
+        " ON CONFLICT (workspace_id, run_id) DO UPDATE SET prompt = excluded.prompt WHERE prompt <> excluded.prompt",
+        (run.workspace_id, run.run_id, prompt),
+    )
+
+
+# --- Messages --------------------------------------------------------------------------------------------------------
+
+
+def _put_message(db: apsw.Connection, workspace_id: str, message: Message) -> None:
+    changed = db.execute(
+        "INSERT INTO messages"
+        " (workspace_id, id, session_id, role, parts, created_at, updated_at, run_id, model, provider)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (workspace_id, id) DO UPDATE SET role = excluded.role, parts = excluded.parts,"
+        " created_at = excluded.created_at, updated_at = excluded.updated_at, run_id = excluded.run_id,"
+        " model = excluded.model, provider = excluded.provider"
+        " WHERE session_id = excluded.session_id RETURNING ordinal",
+        (
+            *(workspace_id, message.id, message.session_id, message.role, codec.encode_parts(message.parts)),
+            *(message.created_at, message.updated_at, message.run_id, message.model, message.provider),
+        ),
+    ).fetchall()
+    if not changed:
+        raise codec.belongs_elsewhere("message", message.id)
+    ordinal = changed[0][0]
+    db.execute("DELETE FROM message_tails WHERE message = ?", (ordinal,))
+    held = words.words(words.searched_text(message))
+    if held:
+        db.execute("INSERT OR REPLACE INTO message_words (rowid, words) VALUES (?, ?)", (ordinal, " ".join(held)))
+    else:
+        db.execute("DELETE FROM message_words WHERE rowid = ?", (ordinal,))
+
+
+def _add_tail(db: apsw.Connection, workspace_id: str, tail: Tail) -> None:
+    db.execute(
+        "INSERT INTO message_tails (message, number, part, kind, text)"
+        " SELECT ordinal, (SELECT coalesce(max(number), 0) + 1 FROM message_tails WHERE message = ordinal), ?, ?, ?"
+        " FROM messages WHERE workspace_id = ? AND id = ? AND session_id = ?",
+        (tail.part, tail.kind, tail.text, workspace_id, tail.message_id, tail.session_id),
+    )
+    if db.changes() == 0:
+        raise codec.no_message_for_tail(tail.message_id)
+
+
+def _delete_session(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
+    key = (session_id, workspace_id)
+    ordinals = "SELECT ordinal FROM messages WHERE session_id = ? AND workspace_id = ?"
+    db.execute(f"DELETE FROM message_words WHERE rowid IN ({ordinals})", key)
+    db.execute(f"DELETE FROM message_tails WHERE message IN ({ordinals})", key)
+    db.execute("DELETE FROM messages WHERE session_id = ? AND workspace_id = ?", key)
+    db.execute(
+        "DELETE FROM prompts WHERE (workspace_id, run_id) IN"
+        " (SELECT workspace_id, run_id FROM runs WHERE session_id = ? AND workspace_id = ?)",
+        key,
+    )
+    db.execute("DELETE FROM runs WHERE session_id = ? AND workspace_id = ?", key)
+    db.execute("DELETE FROM lanes WHERE session_id = ? AND workspace_id = ?", key)
+    db.execute("DELETE FROM sessions WHERE id = ? AND workspace_id = ?", key)

@@ -1,0 +1,49 @@
+"""A disk that counts what it is asked, and fails when told to: a SQLite VFS between SQLite and the real one."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import apsw
+
+from kedge.store.sqlite import page_checksums
+
+_numbers = itertools.count()
+
+
+class Disk(apsw.VFS):
+    """Pass `disk.name` as the store's vfs. Counts are by file: "db", "wal"."""
+
+    def __init__(self) -> None:
+        self.name = f"disk-{next(_numbers)}"
+        self.syncs: Counter[str] = Counter()
+        self.bytes_written: Counter[str] = Counter()
+        self.failing: type[apsw.Error] | None = None
+        assert page_checksums()
+        super().__init__(self.name, "cksmvfs")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
+        return _File(self, name, flags)
+
+    def check(self) -> None:
+        if self.failing is not None:
+            raise self.failing("the disk was told to fail")
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, disk: Disk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+        self._disk = disk
+        path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
+        self._kind = path.rpartition("-")[2] if path.endswith(("-wal", "-journal")) else "db"
+        super().__init__("cksmvfs", name, flags)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        self._disk.check()
+        self._disk.syncs[self._kind] += 1
+        super().xSync(flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        self._disk.check()
+        self._disk.bytes_written[self._kind] += len(data)
+        super().xWrite(data, offset)

@@ -1,0 +1,62 @@
+"""Small records for the store's tests. They live here and not in conftest.py so that they can be imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kedge.core.events import RunAccepted, RunEnded, RunStarted
+from kedge.core.records import LaneRecord, Prompt, RunOptions, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.transcript import Message, Tail, Text
+from kedge.store.base import LaneWrite, Store, Write
+
+W = "w1"
+S = "s1"
+BASE = 1_000
+
+
+def workspace(workspace_id: str = W, base: int = BASE) -> WorkspaceRecord:
+    return WorkspaceRecord(workspace_id, f"/home/{workspace_id}", 1, base)
+
+
+async def with_workspace(store: Store, *ids: str) -> None:
+    for workspace_id in ids or (W,):
+        record = workspace(workspace_id)
+        await store.workspace(record.path, record)
+
+
+def session(session_id: str = S, workspace_id: str = W, **fields: Any) -> SessionRecord:
+    return SessionRecord(session_id, workspace_id, **{"title": "A title", "created_at": 1, "updated_at": 1, **fields})
+
+
+def run(run_id: str = "r1", session_id: str = S, workspace_id: str = W, **fields: Any) -> RunRecord:
+    given = {"seq": 1, "prompt": Prompt("Hello"), "options": RunOptions(), "content": "c", "accepted_at": 1, **fields}
+    return RunRecord(run_id, session_id, workspace_id, **given)
+
+
+def message(message_id: str = "m1", text: str = "Hello", session_id: str = S, **fields: Any) -> Message:
+    given = {"role": "assistant", "parts": (Text(text),), "created_at": 1, "updated_at": 1, **fields}
+    return Message(message_id, session_id, **given)
+
+
+def tail(text: str, message_id: str = "m1", part: int = 0, **fields: Any) -> Tail:
+    return Tail(message_id, fields.pop("session_id", S), part, fields.pop("kind", "text"), text)
+
+
+def lane(version: int, expected: int, session_id: str = S) -> LaneWrite:
+    return LaneWrite(LaneRecord(session_id, version, version + 1, 0), expected)
+
+
+def accepted(run_id: str = "r1", seq: int = 1) -> RunAccepted:
+    return RunAccepted(run_id, seq, False, 1)
+
+
+def started(run_id: str = "r1") -> RunStarted:
+    return RunStarted(run_id, 2)
+
+
+def ended(run_id: str = "r1") -> RunEnded:
+    return RunEnded(run_id, "completed", "", 3)
+
+
+def events(*given: Any, session_id: str = S, **fields: Any) -> Write:
+    return Write(fields.pop("workspace_id", W), tuple((session_id, event) for event in given), **fields)

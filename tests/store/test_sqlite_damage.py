@@ -1,0 +1,312 @@
+"""Damage is seen, never served; and a migration happens or does not."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from kedge.errors import StoreDamaged, StoreError
+from kedge.store.base import Write
+from kedge.store.migrations import Migration, migrate, shipped, version_of
+from kedge.store.sqlite import SqliteStore, page_checksums
+from tests.store.samples import BASE, S, W, accepted, ended, events, lane, message, run, session, tail, with_workspace
+from tests.store.test_sqlite import opened, python
+
+
+async def fill(directory: Path, runs: int = 20) -> None:
+    async with opened(directory) as store:
+        await with_workspace(store)
+        await store.append(Write(W, sessions=(session(),), messages=(message(),), tails=(tail("!"),)))
+        for i in range(runs):
+            state = "ended" if i % 2 else "queued"
+            happened = (accepted(f"r{i}", i),) if state == "queued" else (accepted(f"r{i}", i), ended(f"r{i}"))
+            await store.append(
+                events(*happened, lane=lane(i + 1, i), runs=(run(f"r{i}", seq=i, state=state),), durable=False)
+            )
+
+
+async def observed(store: SqliteStore) -> dict[str, Any]:
+    await store.verify(W)
+    return {
+        "log": await store.read(W, 0, 1_000),
+        "workspaces": await store.workspaces(),
+        "sessions": await store.sessions(W),
+        "lane": await store.lane(S),
+        "runs": await store.runs(S, 100),
+        "messages": await store.messages(S, None, 100),
+        "search": await store.search(W, "hel", 10),
+        **{f"r{i}": await store.run(W, f"r{i}") for i in range(20)},
+    }
+
+
+# --- The log's chain -------------------------------------------------------------------------------------------------
+
+#: What a faulty program, disk or person could do behind our back while every page stays well-formed.
+CHANGES = {
+    "an entry has another content": "UPDATE log SET payload = replace(payload, 'r4', 'r5') WHERE position = 1007",
+    "an entry has another session": "UPDATE log SET session_id = 's2' WHERE position = 1007",
+    "an entry has another Run": "UPDATE log SET run_id = 'r5' WHERE position = 1007",
+    "an entry is missing": "DELETE FROM log WHERE position = 1007",
+    "an entry is of another log": "UPDATE log SET hash = zeroblob(32) WHERE position = 1007",
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+async def test_a_changed_log_is_refused_by_read_and_verify(tmp_path: Path, what: str) -> None:
+    await fill(tmp_path)
+    db = apsw.Connection(str(tmp_path / "kedge.db"), vfs="cksmvfs")
+    db.execute(CHANGES[what].replace("replace(payload, 'r4', 'r5')", "CAST(replace(payload, 'r4', 'r5') AS BLOB)"))
+    assert db.changes() == 1
+    db.close()
+    async with opened(tmp_path) as store:
+        assert len(await store.read(W, 0, 6)) == 6, "what is before the damage can still be read"
+        for call in (store.read(W, 0, 100), store.read(W, BASE + 6, 1), store.verify(W)):
+            with pytest.raises(StoreDamaged, match=f"workspace {W} is damaged at position 1007"):
+                await call
+
+
+@pytest.mark.parametrize(
+    ("change", "position"),
+    [
+        ("DELETE FROM log WHERE position = (SELECT max(position) FROM log)", 1030),
+        ("UPDATE workspaces SET head_hash = floor_hash", 1030),
+        ("UPDATE workspaces SET floor_hash = head_hash", 1001),
+    ],
+)
+async def test_the_ends_of_the_log_are_checked_too(tmp_path: Path, change: str, position: int) -> None:
+    await fill(tmp_path)
+    db = apsw.Connection(str(tmp_path / "kedge.db"), vfs="cksmvfs")
+    db.execute(change)
+    db.close()
+    async with opened(tmp_path) as store:
+        for call in (store.read(W, 0, 100), store.verify(W)):
+            with pytest.raises(StoreDamaged, match=f"{position}"):
+                await call
+
+
+# --- Bits ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_flipped_bit_in_an_entry_is_refused_by_read_and_verify(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    path = tmp_path / "kedge.db"
+    content = bytearray(path.read_bytes())
+    at = content.index(b'{"t":"RunAccepted","d":{"run_id":"r3"') + 40
+    content[at] ^= 4
+    path.write_bytes(content)
+    async with opened(tmp_path) as store:
+        for call in (store.read(W, 0, 100), store.verify(W)):
+            with pytest.raises(StoreDamaged, match="restore the data directory"):
+                await call
+
+
+async def check_flips(place: Path, name: str, choose: random.Random, truth: dict[str, Any]) -> None:
+    """Flip one bit of this file of `place / "good"`, again and again: the truth is seen, or nothing."""
+    size = (place / "good" / name).stat().st_size
+    seen = 0
+    for number in range(25):
+        directory = place / str(number)
+        shutil.copytree(place / "good", directory)
+        with (directory / name).open("r+b") as file:
+            file.seek(choose.randrange(size))
+            (byte,) = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte ^ 1 << choose.randrange(8)]))
+        store = SqliteStore(directory)
+        try:
+            await store.open()
+            assert await observed(store) == truth
+        except StoreDamaged:
+            seen += 1
+        finally:
+            await store.close()
+        shutil.rmtree(directory)
+    assert seen > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_flipped_bits_in_the_database_are_seen_or_harmless(tmp_path: Path, seed: int) -> None:
+    await fill(tmp_path / "good")
+    async with opened(tmp_path / "good") as store:
+        truth = await observed(store)
+    await check_flips(tmp_path, "kedge.db", random.Random(seed), truth)
+
+
+async def crashed(directory: Path, kept: Path) -> dict[str, Any]:
+    """What a kill leaves in `kept`: the database as of old, and all that is new in the WAL. Returns what was to see."""
+    await fill(directory, 10)
+    async with opened(directory) as store:
+        for i in range(10, 20):
+            await store.append(events(accepted(f"r{i}", i), lane=lane(i + 1, i), runs=(run(f"r{i}", seq=i),)))
+        truth = await observed(store)
+        shutil.copytree(directory, kept, ignore=shutil.ignore_patterns("*-shm"))
+    return truth
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_flipped_bits_in_the_wal_are_seen_or_harmless(tmp_path: Path, seed: int) -> None:
+    """SQLite drops what follows a damaged frame without a word."""
+    truth = await crashed(tmp_path / "first", tmp_path / "good")
+    await check_flips(tmp_path, "kedge.db-wal", random.Random(seed), truth)
+
+
+async def test_a_crash_without_damage_is_no_damage(tmp_path: Path) -> None:
+    truth = await crashed(tmp_path / "first", tmp_path / "good")
+    async with opened(tmp_path / "good") as store:
+        assert await observed(store) == truth
+
+
+async def test_a_database_that_lost_its_end_is_refused_until_somebody_decides(tmp_path: Path) -> None:
+    await crashed(tmp_path / "first", tmp_path / "good")
+    (tmp_path / "good" / "kedge.db-wal").unlink()
+    with pytest.raises(StoreDamaged, match=r"lost what was acknowledged.*remove .*kedge\.head"):
+        await SqliteStore(tmp_path / "good").open()
+    (tmp_path / "good" / "kedge.head").unlink()
+    async with opened(tmp_path / "good") as store:
+        assert await store.verify(W) == 15
+
+
+@pytest.mark.parametrize(("durable", "refused"), [(True, True), (False, False)])
+async def test_after_a_loss_of_power_only_what_was_durable_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, refused: bool
+) -> None:
+    await fill(tmp_path / "first")
+    async with opened(tmp_path / "first") as store:
+        shutil.copytree(tmp_path / "first", tmp_path / "cut", ignore=shutil.ignore_patterns("*-shm", "*-wal"))
+        await store.append(events(accepted("lost"), durable=durable))
+        shutil.copy(tmp_path / "first" / "kedge.head", tmp_path / "cut" / "kedge.head")
+    monkeypatch.setattr("kedge.store.witness._boot_id", lambda: b"another boot".ljust(36, b"\0"))
+    store = SqliteStore(tmp_path / "cut")
+    if refused:
+        with pytest.raises(StoreDamaged, match="lost what was acknowledged"):
+            await store.open()
+    else:
+        await store.open()
+        assert await store.verify(W) == 30
+        await store.close()
+
+
+@pytest.mark.parametrize("content", [b"no database " * 1_000, b"SQLite format 3\0" + b"\xff" * 8_000])
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "kedge.db").write_bytes(content)
+    with pytest.raises(StoreDamaged, match=r"kedge\.db is damaged"):
+        await SqliteStore(tmp_path).open()
+    assert (tmp_path / "kedge.db").read_bytes() == content
+
+
+async def test_loading_the_page_checksums_leaves_other_databases_of_the_process_alone() -> None:
+    assert page_checksums()
+    assert apsw.vfs_names()[0] != "cksmvfs"
+
+
+async def test_a_database_made_without_page_checksums_is_used_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kedge.store.sqlite.page_checksums", lambda: False)
+    await fill(tmp_path)
+    assert (tmp_path / "kedge.db").read_bytes()[20] == 0
+    monkeypatch.undo()
+    async with opened(tmp_path) as store:
+        assert await store.verify(W) == 30
+        assert await store.append(events(accepted("new"))) == BASE + 31
+
+
+async def test_a_database_with_page_checksums_is_not_written_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(tmp_path)
+    monkeypatch.setattr("kedge.store.sqlite.page_checksums", lambda: False)
+    with pytest.raises(StoreError, match="install apsw as a wheel"):
+        await SqliteStore(tmp_path).open()
+
+
+# --- Migrations ------------------------------------------------------------------------------------------------------
+
+TWO = [Migration(1, "one", "CREATE TABLE one (a); CREATE TABLE more (a)"), Migration(2, "two", "CREATE TABLE two (a)")]
+
+
+def tables(db: apsw.Connection) -> list[str]:
+    return [str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema ORDER BY name")]
+
+
+def test_a_fresh_database_gets_every_migration() -> None:
+    db = apsw.Connection(":memory:")
+    assert migrate(db, TWO) == 2
+    assert tables(db) == ["more", "one", "two"]
+    assert version_of(db) == 2
+    assert migrate(db, TWO) == 0
+
+
+def test_an_older_database_gets_what_it_lacks() -> None:
+    db = apsw.Connection(":memory:")
+    migrate(db, TWO[:1])
+    db.execute("INSERT INTO one VALUES (5)")
+    assert migrate(db, TWO) == 1
+    assert list(db.execute("SELECT a FROM one")) == [(5,)]
+
+
+def test_a_migration_that_fails_leaves_the_old_version() -> None:
+    db = apsw.Connection(":memory:")
+    migrate(db, TWO[:1])
+    with pytest.raises(apsw.SQLError):
+        migrate(db, [*TWO, Migration(3, "bad", "CREATE TABLE three (a); CREATE TABLE one (a)")])
+    assert tables(db) == ["more", "one"]
+    assert version_of(db) == 1
+
+
+def test_the_shipped_migrations_are_numbered_without_a_gap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert [migration.number for migration in shipped()] == list(range(1, len(shipped()) + 1))
+    (tmp_path / "sql").mkdir()
+    (tmp_path / "sql" / "0002_late.sql").write_text("SELECT 1")
+    monkeypatch.setattr("kedge.store.migrations.resources.files", lambda _: tmp_path)
+    with pytest.raises(StoreError, match="count up from 1"):
+        shipped()
+
+
+async def test_a_database_of_a_newer_kedge_is_refused_and_not_touched(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    db = apsw.Connection(str(tmp_path / "kedge.db"), vfs="cksmvfs")
+    db.pragma("user_version", 99)
+    db.close()
+    before = (tmp_path / "kedge.db").read_bytes()
+    with pytest.raises(StoreError, match=f"newer kedge .schema 99, this one knows {len(shipped())}."):
+        await SqliteStore(tmp_path).open()
+    assert (tmp_path / "kedge.db").read_bytes() == before
+
+
+async def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    db = apsw.Connection(str(tmp_path / "kedge.db"))
+    db.execute("CREATE TABLE theirs (a)")
+    db.close()
+    with pytest.raises(StoreError, match="another program"):
+        await SqliteStore(tmp_path).open()
+
+
+MIGRATE_AND_DIE = """
+import os, signal, sys, apsw
+from kedge.store.migrations import Migration, migrate, shipped
+db = apsw.Connection(sys.argv[1])
+db.pragma("journal_mode", "wal")
+db.create_scalar_function("die", lambda: os.kill(os.getpid(), signal.SIGKILL))
+last = Migration(len(shipped()) + 1, "deadly", "CREATE TABLE last (a); INSERT INTO last VALUES (1); SELECT die()")
+migrate(db, [*shipped(), last])
+"""
+
+
+async def test_a_migration_killed_in_the_middle_has_not_happened(tmp_path: Path) -> None:
+    process = python(MIGRATE_AND_DIE, tmp_path / "kedge.db")
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    db = apsw.Connection(str(tmp_path / "kedge.db"))
+    assert version_of(db) == 0
+    assert tables(db) == []
+    db.close()
+    await fill(tmp_path)
+    async with opened(tmp_path) as store:
+        assert await store.verify(W) == 30
