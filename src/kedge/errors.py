@@ -107,6 +107,11 @@ class RouteNotFound(NotFound):
 class MethodNotAllowed(KedgeError):
     code, status = "method_not_allowed", 405
 
+    def __init__(self, message: str, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        #: What the path does have; sent as Allow.
+        self.allowed = allowed
+
 
 class Conflict(KedgeError):
     code, status = "conflict", 409

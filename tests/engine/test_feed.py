@@ -179,12 +179,12 @@ def test_a_draft_gives_the_same_text_whole_sent_and_saved(count: int) -> None:
     for number in range(count):
         draft.add("reasoning" if number % 10 == 3 else "text", f"{number} ")
         if number % 3 == 0:
-            for part, text in draft.take_unsent():
+            for part, _, text in draft.take_unsent():
                 sent[part] = sent.get(part, "") + text
         if number % 5 == 0:
             tails += draft.take_unsaved()
             draft.message(0)
-    for part, text in draft.take_unsent():
+    for part, _, text in draft.take_unsent():
         sent[part] = sent.get(part, "") + text
     tails += draft.take_unsaved()
     whole = draft.message(0)

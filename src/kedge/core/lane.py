@@ -81,7 +81,6 @@ LIFECYCLE: tuple[tuple[RunState | None, type[LaneEvent], RunState], ...] = (
     (None, RunAccepted, "queued"),
     (None, RunAccepted, "waiting to fold"),
     ("queued", RunStarted, "active"),
-    ("waiting to fold", RunStarted, "active"),
     ("waiting to fold", RunFolded, "folded"),
     ("waiting to fold", RunEnded, "queued"),  # via: the end of the Run it waited for
     ("queued", RunEnded, "ended"),
@@ -188,9 +187,9 @@ def _submit(lane: Lane, command: Submit) -> tuple[LaneEvent, ...]:
 
 
 def _cancel(lane: Lane, now: int) -> tuple[LaneEvent, ...]:
+    if lane.active is None or (lane.covers(lane.active) and not lane.queue):
+        return ()  # folded Runs share the fate of their host, so there is nobody left to cover
     latest = lane.next_seq - 1
-    if lane.active is None or lane.mark == latest:
-        return ()
     dropped = tuple(_drop(run, "cancelled before it started", now) for run in lane.queue)
     return (CancelMarked(latest, lane.active.run_id, now), *dropped)
 
@@ -278,7 +277,8 @@ def apply(lane: Lane, event: LaneEvent) -> Lane:
             return _with_active(lane, steps=step)
         case RunFolded(run_id=run_id):
             joined = next(run for run in lane.queue if run.run_id == run_id)
-            return replace(lane, folded=(*lane.folded, joined), queue=_without(lane.queue, run_id))
+            folded = tuple(sorted((*lane.folded, joined), key=lambda run: run.seq))
+            return replace(lane, folded=folded, queue=_without(lane.queue, run_id))
         case RunEdited():
             return lane
         case RunMoved(run_id=run_id, before=before):

@@ -168,12 +168,13 @@ def for_model(messages: list[Message]) -> list[Message]:
 
 
 def _results_for(message: Message, calls: list[ToolCall], later: list[Message]) -> Message:
-    given = {
-        result.tool_call_id: result
-        for answer in later
-        if answer.role == "tool" and answer.run_id == message.run_id
-        for result in answer.all(ToolResult)
-    }
+    given: dict[str, ToolResult] = {}
+    for answer in later:
+        if answer.run_id != message.run_id:
+            continue
+        if answer.role == "assistant":
+            break  # the next Step: some providers number the calls of each Step anew
+        given |= {result.tool_call_id: result for result in answer.all(ToolResult)}
     results = tuple(given.get(call.id) or ToolResult(call.id, call.name, CUT_OFF, is_error=True) for call in calls)
     return replace(message, id=f"{message.id}-results", role="tool", parts=results)
 

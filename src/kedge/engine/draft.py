@@ -66,9 +66,9 @@ class Draft:
             parts.append(Text(text) if part.kind == "text" else Reasoning(text, finished_at=now))
         return replace(self._message, parts=(*parts, *more), updated_at=now)
 
-    def take_unsent(self) -> list[tuple[int, str]]:
-        """(part, text) that readers do not have yet; they are taken to have it from now on."""
-        fresh = [(index, "".join(part.unsent)) for index, part in enumerate(self._parts) if part.unsent]
+    def take_unsent(self) -> list[tuple[int, DraftKind, str]]:
+        """(part, kind, text) that readers do not have yet; they are taken to have it from now on."""
+        fresh = [(index, part.kind, "".join(part.unsent)) for index, part in enumerate(self._parts) if part.unsent]
         for part in self._parts:
             part.unsent.clear()
         return fresh

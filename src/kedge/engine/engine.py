@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 from kedge.core.commands import Cancel, CancelRun, ClearQueue, EditRun, MoveRun, Submit, WhenBusy, when_busy_default
@@ -71,10 +71,12 @@ class Engine:
             await self._store.trim(record.id, self.config.server.log_entries_max)
         paths = {record.id: record.path for record in await self._store.workspaces()}
         sessions = {(run.workspace_id, run.session_id): None for run in await self._store.live_runs()}
-        for workspace_id, session_id in sessions:
-            workspace = await self.workspaces.reopen(paths[workspace_id])
-            lane = await self.workspaces.lane(workspace, session_id)
-            await recover(lane, self._door, self._store, self._clock, self._ids, self.config.runs.on_crash)
+        with ExitStack() as held:  # until all are known: a Run that is over at once must not close it for the others
+            for workspace_id, session_id in sessions:
+                workspace = await self.workspaces.reopen(paths[workspace_id])
+                held.enter_context(workspace.in_use())
+                lane = await self.workspaces.lane(workspace, session_id)
+                await recover(lane, self._door, self._store, self._clock, self._ids, self.config.runs.on_crash)
         self.workspaces.look_again()
 
     async def close(self) -> None:
@@ -202,8 +204,9 @@ class Engine:
     async def _cancel(self, lane: OpenLane, command: Cancel | CancelRun | ClearQueue) -> Cancelled:
         decided = await self._door.command(lane, command)
         covered = covered_by(decided.before, command)
-        mark = lane.lane.mark if isinstance(command, Cancel) and covered else None
-        return Cancelled(mark, covered)
+        if not isinstance(command, Cancel) or not covered:
+            return Cancelled(None, covered)
+        return Cancelled(max(lane.lane.mark, *(run.seq for run in covered)), covered)
 
     async def edit_run(self, workspace: Workspace, run_id: str, prompt: str) -> RunRecord:
         def edited(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:

@@ -84,6 +84,7 @@ class Feed:
         self._show_timer: asyncio.TimerHandle | None = None
         self._flushed_at = self._shown_at = float("-inf")
         self._readers: set[Reader] = set()
+        self._without_deltas: set[Reader] = set()  # those of them that get whole messages instead
         self._waiting: dict[Reader, None] = {}  # a set that keeps its order
 
     # --- publishing ----------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class Feed:
         if self._flush_timer is None:
             pace = min(FLUSH_S + FLUSH_S_PER_READER * len(self._readers), FLUSH_S_MAX)
             self._flush_timer = loop.call_at(max(loop.time(), self._flushed_at + pace), self._flush)
-        if self._show_timer is None and not all(reader.deltas for reader in self._readers):
+        if self._show_timer is None and self._without_deltas:
             self._show_timer = loop.call_at(max(loop.time(), self._shown_at + SNAPSHOT_S), self._show)
 
     def streaming(self, message_id: str) -> Draft | None:
@@ -158,11 +159,12 @@ class Feed:
         if not self._unsent:
             return
         self._flushed_at = asyncio.get_running_loop().time()
-        wanted = any(reader.deltas for reader in self._readers)
+        wanted = len(self._readers) > len(self._without_deltas)
         for draft in self._unsent.values():
-            for part, text in draft.take_unsent():
+            for part, kind, text in draft.take_unsent():
                 if wanted:
-                    self._push(Frame(None, draft.session_id, "deltas", self.encoder.delta(draft.id, part, text)))
+                    data = self.encoder.delta(draft.id, part, text, kind)
+                    self._push(Frame(None, draft.session_id, "deltas", data))
         self._unsent.clear()
         self._wake()
 
@@ -230,6 +232,8 @@ class Feed:
             after = head
         reader = Reader(self, after, session_id, deltas, gap)
         self._readers.add(reader)
+        if not deltas:
+            self._without_deltas.add(reader)
         return reader
 
     async def _base(self) -> int:
@@ -237,6 +241,7 @@ class Feed:
 
     def leave(self, reader: Reader) -> None:
         self._readers.discard(reader)
+        self._without_deltas.discard(reader)
         self._waiting.pop(reader, None)
 
     def _follow(self, reader: Reader, number: int) -> tuple[bytes, int]:
@@ -258,8 +263,9 @@ class Feed:
         return b"".join(wanted), number
 
     def _join(self, reader: Reader) -> tuple[bytes, int]:
-        """Everything durable the reader lacks, then each streaming message whole; from then on it follows the ring."""
-        self._flush()
+        """Everything durable the reader lacks, then each streaming message whole; from then on it follows the ring.
+
+        The ring must hold all that the reader lacks, with no Deltas left to flush: those would push it out."""
         parts: list[bytes] = []
         for frame in self._frames:
             if frame.position is not None and frame.position > reader.position:
@@ -304,6 +310,8 @@ class Reader:
         #: Number of the next frame in the ring; None while it reads the log.
         self._next: int | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def read(self, wait_s: float) -> bytes | None:
@@ -333,10 +341,21 @@ class Reader:
                 return b""
             self._waiter = loop.create_future()
             feed._waiting[self] = None
-            timer = loop.call_at(deadline, self.wake)
+            self._deadline = deadline
+            if self._timer is None:
+                self._timer = loop.call_at(deadline, self._look_at_time)
             await self._waiter
-            timer.cancel()
         return None
+
+    def _look_at_time(self) -> None:
+        """Wakes at the deadline of the latest read. Most reads end long before theirs, and a timer set and cancelled
+        for each would cost more than the frames: this one is set again when it fires."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._deadline:
+            self._timer = loop.call_at(self._deadline, self._look_at_time)
+        else:
+            self._timer = None
+            self.wake()
 
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -345,6 +364,8 @@ class Reader:
     def close(self) -> None:
         """The client is gone: `read` returns None soon."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         self.feed.leave(self)
         self.wake()
 
@@ -352,6 +373,8 @@ class Reader:
         """A page of the log, or, once the ring has all that follows, the step over into it."""
         feed = self.feed
         if self.position >= feed._floor:
+            feed._flush()
+        if self.position >= feed._floor:  # asked again: what was flushed may have pushed out what this reader lacks
             data, self._next = feed._join(self)
             return data
         parts: list[bytes] = []

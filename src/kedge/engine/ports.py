@@ -5,7 +5,7 @@ Timers are the event loop's own; the engine reads no wall clock, no global rando
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 from kedge.core.events import Event, MessageChanged, SessionChanged
 from kedge.core.records import RunRecord, SessionRecord
@@ -35,7 +35,7 @@ class Encoder(Protocol):
 
     def message(self, position: int, event: MessageChanged, message: Message | None, session_id: str) -> bytes: ...
 
-    def delta(self, message_id: str, part: int, text: str) -> bytes: ...
+    def delta(self, message_id: str, part: int, text: str, kind: Literal["text", "reasoning"]) -> bytes: ...
 
     def snapshot(self, message: Message) -> bytes: ...
 

@@ -15,9 +15,19 @@ from kedge.engine.config import Config, load_workspace
 from kedge.engine.door import OpenLane
 from kedge.engine.feed import Feed
 from kedge.engine.ports import Clock, Encoder, Ids
-from kedge.errors import ClientNotAttached, ClientRetired, Invalid, SessionNotFound, WorkspaceClosing, WorkspaceNotFound
+from kedge.errors import (
+    ClientNotAttached,
+    ClientRetired,
+    Invalid,
+    SessionNotFound,
+    ShuttingDown,
+    WorkspaceClosing,
+    WorkspaceNotFound,
+)
 from kedge.store.base import Store
 
+#: Stands for all clients of the last process; no client's id, which is a UUID.
+_LOST = "lost"
 #: Clients that said they are gone, kept so that a late request of theirs is refused. Items, the oldest forgotten first.
 RETIRED_CLIENTS_MAX = 10_000
 
@@ -85,6 +95,7 @@ class Workspaces:
         self._opening: dict[str, asyncio.Lock] = {}
         self._retired: dict[str, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         #: Loop time since which there was no workspace.
         self.idle_since: float | None = None
 
@@ -96,6 +107,8 @@ class Workspaces:
     def get(self, workspace_id: str) -> Workspace:
         if workspace := self._open.get(workspace_id):
             return workspace
+        if self._closed:  # not "create it again": that would be refused, too
+            raise ShuttingDown("The server is shutting down; try again in a moment.")
         raise WorkspaceNotFound(f"Workspace {workspace_id} is not open; create it again with its path.")
 
     async def lane(self, workspace: Workspace, session_id: str) -> OpenLane:
@@ -119,8 +132,13 @@ class Workspaces:
         return await self._open_resolved(_resolved(path), client_id)
 
     async def reopen(self, path: str) -> Workspace:
-        """A workspace that Runs hold, by its stored path; the directory may be gone meanwhile."""
-        return await self._open_resolved(path, None)
+        """A workspace that Runs hold, by its stored path; the directory may be gone meanwhile.
+
+        Its clients lost their streams with the last process: they have the grace to come back, like after any loss."""
+        workspace = await self._open_resolved(path, None)
+        lost = workspace.claims.stream_opened(_LOST, _LOST)
+        workspace.claims = lost.stream_closed(_LOST, _LOST, self._clock.now_ms())
+        return workspace
 
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
         async with self._opening.setdefault(path, asyncio.Lock()):
@@ -214,6 +232,7 @@ class Workspaces:
         workspace.feed.close()
 
     def close_all(self) -> None:
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         for workspace in self.all():

@@ -15,7 +15,7 @@ import msgspec
 
 from kedge.errors import Invalid, KedgeError, MethodNotAllowed, NotJson, RouteNotFound, TooLarge, WrongType
 from kedge.server.auth import Gate, Headers
-from kedge.wire.limits import SMALL_BODY_BYTES_MAX
+from kedge.wire.limits import ERROR_CHARS_MAX, SMALL_BODY_BYTES_MAX
 from kedge.wire.models import ErrorBody
 from kedge.wire.openapi import RouteSpec
 
@@ -132,7 +132,8 @@ class App:
         if found is None:
             raise RouteNotFound(f"there is nothing at {scope['path'][:200]}; /v1/openapi.json lists what there is")
         if route is None:
-            raise MethodNotAllowed(f"{scope['method']} is not one of {', '.join(sorted(found[0]))}")
+            allowed = tuple(sorted(found[0]))
+            raise MethodNotAllowed(f"{scope['method']} is not one of {', '.join(allowed)}", allowed)
         query = _query(scope["query_string"], route)
         body = await _body(headers, receive, route)
         call = Call(found[1], query, body, headers, scope, receive, send)
@@ -142,7 +143,7 @@ class App:
         node = self._tree
         values: list[str] = []
         for part in path.removeprefix("/").split("/"):
-            if part in node and part:
+            if part in node and part not in ("", "{}"):
                 node = node[part]
             elif "{}" in node and part:
                 values.append(part)
@@ -215,9 +216,11 @@ def decode(data: bytes, kind: type) -> Any:
 
 
 async def _send_error(send: Send, error: KedgeError) -> None:
-    body = _encode(ErrorBody(message=error.message, code=error.code))
-    retry = [] if error.retry_after_s is None else [(b"retry-after", b"%d" % error.retry_after_s)]
-    await _send(send, error.status, body, "application/json", retry)
+    body = _encode(ErrorBody(message=error.message[:ERROR_CHARS_MAX], code=error.code))
+    more = [] if error.retry_after_s is None else [(b"retry-after", b"%d" % error.retry_after_s)]
+    if isinstance(error, MethodNotAllowed):
+        more.append((b"allow", ", ".join(error.allowed).encode()))
+    await _send(send, error.status, body, "application/json", more)
 
 
 async def _send(send: Send, status: int, data: bytes, media_type: str, more: Headers | None = None) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -36,11 +37,14 @@ from kedge.server.stream import Streams
 from kedge.store.base import Store
 from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
+from kedge.wire.models import ErrorBody
 
 log = logging.getLogger("kedge.server")
 
 #: Connections the kernel keeps for us while we are busy. Items.
 BACKLOG = 1024
+#: Request line and headers together; ours have some hundred. The parser below has no bound of its own. Bytes.
+HEAD_BYTES_MAX = 64 * 1024
 #: After this the kernel gives up on a peer that does not acknowledge what we sent: half-open connections. Seconds.
 TCP_SILENCE_S = 30
 
@@ -49,6 +53,8 @@ class _Protocol(HttpToolsProtocol):
     """Knows where a connection comes from, and how to drop one that does not take what it is sent."""
 
     local_socket = False
+    _in_head = False
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -61,8 +67,27 @@ class _Protocol(HttpToolsProtocol):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_SILENCE_S * 1000)
 
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
+            self._in_head = False
+            self.send_400_response(f"the head of the request has more than {HEAD_BYTES_MAX} bytes")
+
+    def send_400_response(self, msg: str) -> None:
+        """To what the parser below cannot take for a request; the same body as every error has."""
+        body = msgspec.json.encode(ErrorBody(message=msg, code=Invalid.code))
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
         self.scope["kedge.local_socket"] = self.local_socket  # type: ignore[typeddict-unknown-key]
         self.scope["kedge.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
 
@@ -248,6 +273,8 @@ def _bind_unix(path: Path) -> socket.socket:
         raise Invalid(f"{path.parent} belongs to somebody else; remove it or set XDG_RUNTIME_DIR")
     if stat.S_IMODE(about.st_mode) & 0o077 and path == paths.socket_file():
         path.parent.chmod(0o700)
+    if path.exists() and not path.is_socket():
+        raise Invalid(f"{path} is there and is no socket; choose another path or remove it yourself")
     if _is_alive(path):
         raise Invalid(f"a server is listening on {path} already; stop it first")
     path.unlink(missing_ok=True)

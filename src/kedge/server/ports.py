@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from typing import Literal
 
 from kedge.core.events import Event, MessageChanged, SessionChanged
 from kedge.core.records import RunRecord, SessionRecord
@@ -40,8 +41,8 @@ class WireEncoder:
     def message(self, position: int, event: MessageChanged, message: Message | None, session_id: str) -> bytes:
         return codec.message_frame(position, event, message, session_id)
 
-    def delta(self, message_id: str, part: int, text: str) -> bytes:
-        return codec.delta_frame(message_id, part, text)
+    def delta(self, message_id: str, part: int, text: str, kind: Literal["text", "reasoning"]) -> bytes:
+        return codec.delta_frame(message_id, part, text, kind)
 
     def snapshot(self, message: Message) -> bytes:
         return codec.snapshot_frame(message)

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import base64
-import math
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from kedge.core.ids import check_run_id
 from kedge.core.records import Attachment, Prompt, RunOptions
 from kedge.engine.config import OFFLINE
 from kedge.engine.engine import Cancelled, Engine
 from kedge.engine.workspaces import Workspace
-from kedge.errors import EmptyPrompt, Invalid, TooLarge, WrongType
+from kedge.errors import EmptyPrompt, Invalid, TooLarge
 from kedge.server.app import Call, Route, route
-from kedge.server.routes_workspaces import check_text, page_limit
+from kedge.server.routes_workspaces import PageLimit, check_text
 from kedge.wire import models as m
 from kedge.wire.codec import receipt, run_body, session_body
 from kedge.wire.limits import ATTACHMENTS_MAX, BODY_BYTES_MAX, PAGE_ITEMS_MAX, PROMPT_BYTES_MAX, WAIT_S_MAX
 
 
 class WaitQuery(Struct):
-    timeout_s: float = 60.0
+    timeout_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 60.0
 
 
 class PageQuery(Struct):
-    limit: int = PAGE_ITEMS_MAX
+    limit: PageLimit = PAGE_ITEMS_MAX
 
 
 class AgentRoutes:
@@ -67,17 +67,15 @@ class AgentRoutes:
 
     async def runs(self, call: Call) -> list[m.RunBody]:
         query: PageQuery = call.query
-        found = await self._engine.runs(self._workspace(call), call.path["sid"], page_limit(query.limit))
+        found = await self._engine.runs(self._workspace(call), call.path["sid"], query.limit)
         return [run_body(run) for run in found]
 
     async def run(self, call: Call) -> m.RunBody:
         return run_body(await self._engine.run(self._workspace(call), call.path["run_id"]))
 
     async def wait(self, call: Call) -> m.RunBody:
-        timeout_s = call.query.timeout_s
-        if not 0 <= timeout_s <= WAIT_S_MAX:
-            raise WrongType(f"timeout_s must be from 0 to {WAIT_S_MAX:g}")
-        return run_body(await self._engine.wait_run(self._workspace(call), call.path["run_id"], timeout_s))
+        query: WaitQuery = call.query
+        return run_body(await self._engine.wait_run(self._workspace(call), call.path["run_id"], query.timeout_s))
 
     async def edit(self, call: Call) -> m.RunBody:
         body: m.EditRun = call.body
@@ -167,8 +165,5 @@ def _prompt(body: m.SubmitPrompt) -> Prompt:
 
 
 def _options(body: m.SubmitPrompt) -> RunOptions:
-    for name, value in (("max_steps", body.max_steps), ("timeout_s", body.timeout_s), ("budget_usd", body.budget_usd)):
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise WrongType(f"{name} must be above 0")
     model = check_text(body.model, "model") if body.model else None
     return RunOptions(model, body.max_steps, body.timeout_s, body.budget_usd, body.on_disconnect)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 import kedge
 from kedge.core.ids import check_client_id
@@ -27,14 +27,17 @@ class ClientQuery(Struct):
     client_id: str = ""
 
 
+PageLimit = Annotated[int, Meta(ge=1, le=PAGE_ITEMS_MAX)]
+
+
 class MessagesQuery(Struct):
     after: str | None = None
-    limit: int = PAGE_ITEMS_MAX
+    limit: PageLimit = PAGE_ITEMS_MAX
 
 
 class SearchQuery(Struct):
     q: str = ""
-    limit: int = 50
+    limit: PageLimit = 50
 
 
 class ExportQuery(Struct):
@@ -81,7 +84,7 @@ class WorkspaceRoutes:
 
     async def search(self, call: Call) -> list[m.SearchHitBody]:
         query: SearchQuery = call.query
-        hits = await self._engine.search(self._workspace(call), check_text(query.q, "q"), page_limit(query.limit))
+        hits = await self._engine.search(self._workspace(call), check_text(query.q, "q"), query.limit)
         return [
             m.SearchHitBody(
                 session_id=hit.session_id, message_id=hit.message_id, session_title=title, snippet=hit.snippet
@@ -116,7 +119,7 @@ class WorkspaceRoutes:
     async def messages(self, call: Call) -> list[m.MessageBody]:
         query: MessagesQuery = call.query
         workspace = self._workspace(call)
-        found = await self._engine.messages(workspace, call.path["sid"], query.after, page_limit(query.limit))
+        found = await self._engine.messages(workspace, call.path["sid"], query.after, query.limit)
         return [message_body(message) for message in found]
 
     async def fork(self, call: Call) -> m.SessionBody:
@@ -184,6 +187,7 @@ class WorkspaceRoutes:
                 *("GET", f"{session}/export", self.export, "The transcript as a document"),
                 query=ExportQuery,
                 media_type="text/markdown",
+                other_media_types=("application/json", "text/html"),
             ),
         ]
 
@@ -198,12 +202,6 @@ def check_text(text: str, field: str) -> str:
     if "\0" in text:
         raise WrongType(f"{field} holds a NUL character, which cannot be stored")
     return text
-
-
-def page_limit(limit: int) -> int:
-    if not 1 <= limit <= PAGE_ITEMS_MAX:
-        raise WrongType(f"limit must be from 1 to {PAGE_ITEMS_MAX}")
-    return limit
 
 
 def _check_title(title: str) -> str:

@@ -67,24 +67,57 @@ class Streams:
 
     async def _follow(self, reader: Reader, call: Call) -> None:
         server = self._engine.config.server
+        stall = _Stall(server.stall_s, call)
         gone = asyncio.get_running_loop().create_task(_notice_leaving(call, reader))
         try:
             await call.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            data: bytes | None = b": connected\n\n"
+            # The Position it starts from, at once: a stream that is lost before its first event can still be resumed.
+            data: bytes | None = b": connected\nid: %d\n\n" % reader.position
             while data is not None:
-                async with asyncio.timeout(server.stall_s):
-                    await call.send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
+                stall.begin()
+                await call.send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
+                stall.end()
                 data = await reader.read(server.heartbeat_s)
             await call.send({"type": "http.response.body", "body": b""})
-        except TimeoutError:
-            # It takes nothing any more, not even heartbeats. Closing politely would wait for it again.
-            call.scope["kedge.abort"]()
         except KedgeError as error:
             # The reply has begun: all that can be said now is the end of the stream.
             log.error("a stream broke off: %s", error.message)
             call.scope["kedge.abort"]()
         finally:
+            stall.close()
             gone.cancel()
+
+
+class _Stall:
+    """Drops a client that takes nothing for `stall_s`, not even heartbeats. Closing politely would wait for it again;
+    once the connection is gone, `send` returns and the leaving is noticed.
+
+    One timer for the whole stream, set again when it fires: one for each send would cost more than the send."""
+
+    def __init__(self, stall_s: float, call: Call) -> None:
+        self._stall_s = stall_s
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        #: When the send began that is under way.
+        self._since: float | None = None
+        self._timer = self._loop.call_later(stall_s, self._look)
+
+    def begin(self) -> None:
+        self._since = self._loop.time()
+
+    def end(self) -> None:
+        self._since = None
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        due = (now if self._since is None else self._since) + self._stall_s
+        if due > now:
+            self._timer = self._loop.call_at(due, self._look)
+        else:
+            self._call.scope["kedge.abort"]()
 
 
 async def _notice_leaving(call: Call, reader: Reader) -> None:

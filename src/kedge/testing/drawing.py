@@ -63,7 +63,6 @@ WAYS: dict[tuple[RunState | None, RunState], Way] = {
     (None, "queued"): Way("M 65 300 C 85 240 110 190 167 190", 104, 208, "end"),
     (None, "waiting to fold"): Way("M 65 320 C 85 380 110 430 167 430", 104, 424, "end"),
     ("queued", "active"): Way("M 341 190 L 481 190", 411, 180),
-    ("waiting to fold", "active"): Way("M 322 397 C 372 330 410 268 487 226", 410, 318, "start"),
     ("waiting to fold", "folded"): Way("M 341 430 L 481 430", 411, 420),
     ("waiting to fold", "queued"): Way("M 256 397 L 256 227", 246, 306, "end", "of the Run it waits for"),
     ("queued", "ended"): Way(

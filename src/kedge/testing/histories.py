@@ -126,17 +126,12 @@ def _recorded(before: State, command: Command, events: tuple[LaneEvent, ...], la
             if (ended.state, ended.outcome, ended.folded_into) != ("ended", event.outcome, event.folded_into):
                 raise AssertionError(f"the record does not show {event}: {ended}")
     stored = restore(LaneRecord("s", lane.version, lane.next_seq, lane.mark), list(records.values()))
-    if _in_accept_order(stored) != _in_accept_order(lane):
+    if stored != lane:
         raise AssertionError(f"the records say {stored}, the events say {lane}")
     return records
 
 
 _PROMPT, _OPTIONS = Prompt(""), RunOptions()
-
-
-def _in_accept_order(lane: Lane) -> Lane:
-    # Records do not keep the order in which Runs folded, which a move can make another one than that of their seq.
-    return replace(lane, folded=tuple(sorted(lane.folded, key=lambda run: run.seq))) if lane.folded else lane
 
 
 # --- one history -----------------------------------------------------------------------------------------------------

@@ -224,7 +224,9 @@ class _Reader:
                 self._needs(isinstance(self.command, BeginStep) and run_id in now.steering, event)
                 self._needs(into == now.active and into not in now.told, event)
                 line = tuple(waiting for waiting in now.line if waiting != run_id)
-                self.after = replace(now, line=line, steering=now.steering - {run_id}, inside=(*now.inside, run_id))
+                joined = {*now.inside, run_id}
+                inside = tuple(other for other, _, _ in now.accepted if other in joined)
+                self.after = replace(now, line=line, steering=now.steering - {run_id}, inside=inside)
             case RunEdited(run_id=run_id):
                 self._needs(isinstance(self.command, EditRun) and run_id in now.line, event)
             case RunMoved(run_id=run_id, before=before):
@@ -299,7 +301,7 @@ class _Promise:
                 self._submit(command)
             case Cancel():
                 self._holds(not after.line and self._spared_the_active(), "ends all who wait and tells the active one")
-                if before.active is None or before.mark == before.last_seq:
+                if before.active is None or (before.active in before.told and not before.line):
                     self._holds(not self.events, "decides nothing where nobody is left to cover")
             case CancelRun(run_id=run_id):
                 others = tuple(other for other in before.line if other != run_id)
@@ -315,8 +317,8 @@ class _Promise:
                 expected = replace(before, line=moved(before.line, run_id, place))
                 self._holds(after == expected, "changes the order of the queue and no more")
             case BeginStep():
-                joined = tuple(run_id for run_id in before.line if run_id in before.steering)
-                self._holds(after.inside == before.inside + joined, "takes in everybody who waits to fold")
+                joined = {run_id for run_id in before.line if run_id in before.steering}
+                self._holds(set(after.inside) == {*before.inside, *joined}, "takes in everybody who waits to fold")
                 self._holds(after.steps == before.steps + 1, "begins one step")
             case Finish():
                 self._went_on()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -128,8 +128,8 @@ def frame(kind: m.EventType, change: str, payload: object, position: int | None 
     return body if position is None else b"id: %d\n%b" % (position, body)
 
 
-def delta_frame(message_id: str, part: int, text: str) -> bytes:
-    return frame("delta", "updated", m.DeltaBody(message_id=message_id, part=part, text=text))
+def delta_frame(message_id: str, part: int, text: str, kind: Literal["text", "reasoning"] = "text") -> bytes:
+    return frame("delta", "updated", m.DeltaBody(message_id=message_id, part=part, text=text, kind=kind))
 
 
 def gap_frame(reason: str, position: int) -> bytes:

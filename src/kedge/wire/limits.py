@@ -8,6 +8,12 @@ PROMPT_BYTES_MAX = 1024 * 1024
 BODY_BYTES_MAX = 16 * 1024 * 1024
 #: A body without attachments. Bytes.
 SMALL_BODY_BYTES_MAX = 64 * 1024
+#: The name of a model. Characters.
+MODEL_CHARS_MAX = 200
+#: Largest step count, time or budget of a Run: what every JSON reader holds exactly.
+OPTION_MAX = 2**53
+#: The message of an error, which may quote what was sent. Characters.
+ERROR_CHARS_MAX = 2000
 #: A session's title: one line in a list. Characters.
 TITLE_CHARS_MAX = 200
 #: Attachments of one prompt: a model reads no more of them with profit. Items.

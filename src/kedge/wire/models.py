@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome
 from kedge.core.records import OnDisconnect
 from kedge.core.transcript import Role
+from kedge.wire.limits import MODEL_CHARS_MAX, OPTION_MAX
 
 # --- what clients send ----------------------------------------------------------------------------------------------
 
@@ -49,10 +50,10 @@ class SubmitPrompt(Struct, kw_only=True, omit_defaults=True):
     attachments: list[AttachmentBody] | None = None
     when_busy: WhenBusy | Literal["auto"] | None = None
     on_disconnect: OnDisconnect = "continue"
-    model: str | None = None
-    max_steps: int | None = None
-    timeout_s: float | None = None
-    budget_usd: float | None = None
+    model: Annotated[str, Meta(max_length=MODEL_CHARS_MAX)] | None = None
+    max_steps: Annotated[int, Meta(gt=0, le=OPTION_MAX)] | None = None
+    timeout_s: Annotated[float, Meta(gt=0, le=OPTION_MAX)] | None = None
+    budget_usd: Annotated[float, Meta(gt=0, le=OPTION_MAX)] | None = None
 
 
 class EditRun(Struct, kw_only=True):
@@ -224,10 +225,12 @@ class AgentEvent(Struct, kw_only=True):
     message: str = ""
 
 
-class DeltaBody(Struct, kw_only=True):
+class DeltaBody(Struct, kw_only=True, omit_defaults=True):
     message_id: str
     part: int
     text: str
+    #: Left out for text, which most are.
+    kind: Literal["text", "reasoning"] = "text"
 
 
 class GapBody(Struct, kw_only=True):

@@ -29,6 +29,8 @@ class RouteSpec:
     reply: Any = None
     status: int = 200
     media_type: str = "application/json"
+    #: What it may be instead, if the query asks for that.
+    other_media_types: tuple[str, ...] = ()
     needs_token: bool = True
 
 
@@ -54,7 +56,7 @@ def openapi(specs: Iterable[RouteSpec], version: str) -> dict[str, Any]:
 def _operation(spec: RouteSpec, schema_of: dict[str, Any]) -> dict[str, Any]:
     error = {"application/json": {"schema": schema_of[repr(ErrorBody)]}}
     content = {
-        spec.media_type: {"schema": schema_of[repr(spec.reply)] if spec.reply is not None else {"type": "string"}}
+        kind: {"schema": _reply_schema(spec, kind, schema_of)} for kind in (spec.media_type, *spec.other_media_types)
     }
     operation: dict[str, Any] = {
         "summary": spec.summary,
@@ -72,6 +74,13 @@ def _operation(spec: RouteSpec, schema_of: dict[str, Any]) -> dict[str, Any]:
             "content": {"application/json": {"schema": schema_of[repr(spec.body)]}},
         }
     return operation
+
+
+def _reply_schema(spec: RouteSpec, media_type: str, schema_of: dict[str, Any]) -> dict[str, Any]:
+    if spec.reply is not None:
+        found: dict[str, Any] = schema_of[repr(spec.reply)]
+        return found
+    return {"type": "object" if media_type == "application/json" else "string"}
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:

@@ -1,0 +1,85 @@
+"""kedge: an agent server. Every accepted prompt becomes a Run, and a Run ends exactly once.
+
+    import kedge
+
+    with kedge.connect() as k:
+        print(k.session().run("What does this repository do?").text)
+
+The names below are the public surface. They are loaded on first use: `import kedge` itself loads nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kedge.client.client import Client
+    from kedge.client.facade import connect
+    from kedge.client.stream import StreamEvent
+    from kedge.errors import (
+        Busy,
+        Conflict,
+        Invalid,
+        KedgeError,
+        LaneBusy,
+        ModelFailed,
+        NotFound,
+        QueueFull,
+        RunIdReused,
+        RunNotFound,
+        SessionNotFound,
+        ShuttingDown,
+        TooLarge,
+        Unauthorized,
+        Unavailable,
+        Unreachable,
+        WorkspaceNotFound,
+    )
+    from kedge.server.listen import serve
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Busy",
+    "Client",
+    "Conflict",
+    "Invalid",
+    "KedgeError",
+    "LaneBusy",
+    "ModelFailed",
+    "NotFound",
+    "QueueFull",
+    "RunIdReused",
+    "RunNotFound",
+    "SessionNotFound",
+    "ShuttingDown",
+    "StreamEvent",
+    "TooLarge",
+    "Unauthorized",
+    "Unavailable",
+    "Unreachable",
+    "WorkspaceNotFound",
+    "__version__",
+    "connect",
+    "serve",
+]
+
+_HOMES = {
+    "Client": "kedge.client.client",
+    "StreamEvent": "kedge.client.stream",
+    "connect": "kedge.client.facade",
+    "serve": "kedge.server.listen",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'kedge' has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES.get(name, "kedge.errors")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,143 @@
+"""`kedge attach`: follow a session, read-only."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+import click
+import msgspec
+
+from kedge.cli.common import cwd_option, do, examples, host_option, json_option, one_of
+from kedge.cli.terminal import Output, Status
+from kedge.cli.transcript import message_lines
+from kedge.client.answer import AssistantText
+from kedge.client.client import Client
+from kedge.client.stream import StreamEvent
+from kedge.client.transport import NotConnected
+from kedge.errors import NotFound, WorkspaceNotFound
+
+#: User and tool messages that were printed, remembered so that none is printed twice. Items.
+PRINTED_MAX = 10_000
+
+
+@click.command(epilog=examples("kedge attach 3f2a", "kedge attach 3f2a --json   # the wire's envelopes, one a line"))
+@click.argument("session")
+@json_option
+@cwd_option
+@host_option
+def attach(session: str, as_json: bool, cwd: str, host: str | None) -> int:
+    """Follow a session: its transcript so far, then what happens. Ctrl-C leaves; nothing is cancelled."""
+    follower = _Follower(Output(), as_json=as_json)
+
+    async def work() -> None:
+        leaving = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, leaving.set)
+        following = loop.create_task(_follow(session, host, cwd, follower))
+        left = loop.create_task(leaving.wait())
+        try:
+            await asyncio.wait({following, left}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                following.result()
+        finally:
+            for begun in (following, left):
+                begun.cancel()
+            await asyncio.gather(following, left, return_exceptions=True)
+            await follower.leave()
+
+    do(work())
+    return 0
+
+
+async def _follow(session: str, host: str | None, cwd: str, follower: _Follower) -> None:
+    async with Client(host) as client:
+        try:
+            workspace_id, session_id = await _find(client, session, cwd)
+        except NotConnected as error:
+            raise NotConnected(
+                f"{error.message} (there is nothing to follow; `kedge sessions show` prints it)"
+            ) from None
+        # Subscribed before the transcript is read: what happens in between is seen twice, and printed once.
+        async with client.events(workspace_id, session_id=session_id, deltas=True) as stream:
+            await follower.catch_up(client, stream.workspace_id, session_id)
+            async for event in stream:
+                if event.type == "gap":
+                    await follower.catch_up(client, stream.workspace_id, session_id)
+                if event.type == "session" and event.change == "deleted":
+                    follower.status.note("the session was deleted", always=True)
+                    return
+                await follower.see(event)
+
+
+async def _find(client: Client, given: str, cwd: str) -> tuple[str, str]:
+    """(workspace, session): in this directory's workspace, or else in any that is open on the server."""
+    own = await client.create_workspace(cwd)
+    try:
+        return own.id, one_of(given, await client.sessions(own.id), own.path).id
+    except NotFound as error:
+        for other in await client.workspaces():
+            if other.id == own.id:
+                continue
+            try:
+                session_id = one_of(given, await client.sessions(other.id), other.path).id
+            except (NotFound, WorkspaceNotFound):
+                continue
+            await client.create_workspace(other.path)  # a claim of our own
+            return other.id, session_id
+        raise error from None
+
+
+class _Follower:
+    def __init__(self, output: Output, *, as_json: bool) -> None:
+        self.status = Status(output)
+        self._output = output
+        self._as_json = as_json
+        self._answer = AssistantText()
+        self._printed: dict[str, None] = {}
+
+    async def catch_up(self, client: Client, workspace_id: str, session_id: str) -> None:
+        async for message in client.all_messages(workspace_id, session_id):
+            await self.see(StreamEvent("message", "created", msgspec.to_builtins(message)))
+
+    async def see(self, event: StreamEvent) -> None:
+        if self._as_json:
+            await self._output.write(event.envelope().decode() + "\n")
+            return
+        await self._write(self._answer.feed(event))
+        if event.type == "message" and event.change != "deleted":
+            await self._message(event.payload)
+        elif event.type == "run_complete" and event.payload.get("outcome") != "completed":
+            why = event.payload.get("error") or event.payload.get("reason") or ""
+            await self._line(f"[{event.payload.get('outcome')}{': ' + why if why else ''}]")
+
+    async def leave(self) -> None:
+        if not self._as_json:
+            await self._line("")
+
+    async def _message(self, message: dict[str, Any]) -> None:
+        """What AssistantText does not print: prompts, tools."""
+        parts = [(part["type"], part["data"]) for part in message.get("parts") or [] if part["type"] != "finish"]
+        if message["role"] == "assistant":
+            parts = [(kind, data) for kind, data in parts if kind == "tool_call" and data.get("finished")]
+        key = f"{message['id']}:{len(parts)}"
+        if not parts or key in self._printed:
+            return
+        self._printed[key] = None
+        if len(self._printed) > PRINTED_MAX:
+            del self._printed[next(iter(self._printed))]
+        for line in message_lines(message["role"], parts):
+            await self._line(line)
+
+    async def _line(self, line: str) -> None:
+        """On a line of its own."""
+        if self._answer.last != "\n":
+            await self._write("\n")
+        if line:
+            await self._write(line + "\n")
+
+    async def _write(self, text: str) -> None:
+        if text:
+            self._answer.last = text[-1]
+            await self._output.write(text)

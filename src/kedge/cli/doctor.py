@@ -1,0 +1,157 @@
+"""`kedge doctor`: is everything as it should be, and if not, what to do. It starts nothing and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from msgspec import Struct
+
+from kedge import __version__, paths
+from kedge.cli.common import cwd_option, do, examples, host_option, json_option, print_json
+from kedge.client.client import Client
+from kedge.client.text import one_line
+from kedge.client.transport import NotConnected
+from kedge.errors import BadConfig, KedgeError
+from kedge.wire.models import Version
+
+PYTHON_MIN = (3, 11)
+#: What the kernel takes for a socket's path, with its end. Bytes.
+SOCKET_PATH_BYTES_MAX = 107
+
+_SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+
+
+class Finding(Struct):
+    check: str
+    status: Literal["ok", "warn", "fail"]
+    message: str
+    what_to_do: str = ""
+
+
+@click.command(epilog=examples("kedge doctor", "kedge doctor --json"))
+@json_option
+@cwd_option
+@host_option
+def doctor(as_json: bool, cwd: str, host: str | None) -> int:
+    """Check this installation. Exit code 0: nothing is broken; 1: something is."""
+    findings = [*_python(), *_data_directory(), *_socket(), *_config_file(), *do(_server(host, cwd))]
+    if as_json:
+        print_json(findings)
+    else:
+        for finding in findings:
+            click.echo(f"{_SIGNS[finding.status]}  {finding.check}: {one_line(finding.message, 1000)}")
+            if finding.what_to_do:
+                click.echo(f"      -> {finding.what_to_do}")
+    return 1 if any(finding.status == "fail" for finding in findings) else 0
+
+
+def _python() -> Iterator[Finding]:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] >= PYTHON_MIN:
+        yield Finding("python", "ok", f"{found} ({sys.executable})")
+    else:
+        yield Finding("python", "fail", f"{found} is too old", f"use Python {PYTHON_MIN[0]}.{PYTHON_MIN[1]} or later")
+
+
+def _data_directory() -> Iterator[Finding]:
+    directory = paths.data_dir()
+    if not directory.exists():
+        yield Finding("data directory", "ok", f"{directory} will be made by the first server")
+        return
+    if not directory.is_dir() or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("data directory", "fail", f"{directory} cannot be written", "fix its owner and mode (0700)")
+        return
+    yield _mode("data directory", directory, 0o700)
+    if (token := paths.token_file()).exists():
+        yield _mode("token file", token, 0o600)
+
+
+def _mode(check: str, path: Path, wanted: int) -> Finding:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & ~wanted & 0o077:
+        return Finding(check, "warn", f"{path} is open to others (mode {mode:04o})", f"chmod {wanted:o} {path}")
+    return Finding(check, "ok", f"{path} (mode {mode:04o})")
+
+
+def _socket() -> Iterator[Finding]:
+    file = paths.socket_file()
+    if len(os.fsencode(file)) > SOCKET_PATH_BYTES_MAX:
+        yield Finding("socket", "fail", f"{file} is too long for a socket", "set KEDGE_DATA_DIR to a shorter path")
+    elif not file.exists():
+        yield Finding("socket", "ok", f"{file} is made when a server starts")
+    elif not file.is_socket() or file.stat().st_uid != os.getuid():
+        yield Finding("socket", "fail", f"{file} is not a socket of yours", "remove it")
+    else:
+        yield _mode("socket", file, 0o600)
+        yield _mode("runtime directory", file.parent, 0o700)
+
+
+def _config_file() -> Iterator[Finding]:
+    """What can be said without a server: whether it is TOML at all. The rest is the server's word."""
+    file = paths.config_file()
+    try:
+        tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        yield Finding("config file", "ok", f"none at {file}: defaults are used")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        yield Finding("config file", "fail", f"{file} is not TOML: {error}", "correct it")
+    except OSError as error:
+        yield Finding("config file", "fail", f"{file} cannot be read: {error.strerror}", "fix its owner and mode")
+    else:
+        yield Finding("config file", "ok", str(file))
+
+
+async def _server(host: str | None, cwd: str) -> list[Finding]:
+    async with Client(host) as client:
+        try:
+            await client.health()
+        except NotConnected as error:
+            return [_not_running(error, asked=host is not None)]
+        except KedgeError as error:
+            return [Finding("server", "fail", error.message, f"see {paths.server_log()}, or stop it and try again")]
+        try:
+            return [_version(client.host, await client.version()), *await _configured(client, cwd)]
+        except KedgeError as error:
+            return [Finding("server", "fail", f"{client.host} refuses us: {error.message}", "see the message")]
+
+
+def _not_running(error: NotConnected, *, asked: bool) -> Finding:
+    if asked:
+        return Finding("server", "fail", error.message, "start it, or leave --host out")
+    if paths.socket_file().exists():
+        message = "none is running, and the socket of an earlier one is still there"
+        return Finding("server", "warn", message, "nothing: the next server replaces it")
+    return Finding("server", "ok", "none is running; `kedge run` starts one")
+
+
+def _version(host: str, version: Version) -> Finding:
+    message = f"{host}, version {version.version}, pid {version.pid}"
+    if version.version != __version__:
+        return Finding(
+            "server", "warn", f"{message}; this command is {__version__}", "restart the server when it is idle"
+        )
+    return Finding("server", "ok", message)
+
+
+async def _configured(client: Client, cwd: str) -> list[Finding]:
+    try:
+        workspace = await client.create_workspace(cwd)
+        config = await client.config(workspace.id)
+        await client.release_workspace(workspace.id)
+    except BadConfig as error:
+        return [Finding("configuration", "fail", error.message, "correct it")]
+    return [Finding("configuration", "ok", "read by the server"), _model(config)]
+
+
+def _model(config: dict[str, Any]) -> Finding:
+    if name := config.get("model"):
+        return Finding("model", "ok", str(name))
+    wayout = f"name a model and its provider in {paths.config_file()}"
+    return Finding("model", "warn", "none is configured: the built-in offline model answers", wayout)

@@ -1,0 +1,121 @@
+"""The `kedge` command: its commands are loaded when they are called, and its errors are one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import NoReturn
+
+import click
+
+from kedge import __version__
+from kedge.cli.common import EXIT_CANCELLED, EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from kedge.client.text import one_line
+from kedge.errors import KedgeError, Unreachable
+
+#: name -> (where it is, what `kedge --help` says of it). Written here so that help loads no command.
+COMMANDS = {
+    "run": ("kedge.cli.run:run", "Send a prompt and print the answer."),
+    "runs": ("kedge.cli.runs:runs", "List what is running on this server."),
+    "cancel": ("kedge.cli.runs:cancel", "Stop a run, or every run of a session."),
+    "attach": ("kedge.cli.attach:attach", "Follow a session in the terminal, read-only."),
+    "sessions": ("kedge.cli.sessions:sessions", "List, show, rename, delete, export and search sessions."),
+    "config": ("kedge.cli.config:config", "Show the configuration and where it is."),
+    "doctor": ("kedge.cli.doctor:doctor", "Check this installation."),
+    "serve": ("kedge.cli.serve:serve", "Run a server."),
+}
+
+WELCOME = """\
+kedge: the agent that stops where you say.
+
+  kedge run "What does this repository do?"     send a prompt and print the answer
+  kedge run -C "And who wrote it?"              go on in the last session
+  kedge runs                                    what is running
+  kedge cancel RUN                              stop it
+  kedge doctor                                  check this installation
+  kedge --help                                  everything else
+"""
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        found: click.Command = getattr(import_module(module), name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kedge", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> int:
+    """kedge: an agent server. Every accepted prompt becomes a Run, and a Run ends exactly once."""
+    if context.invoked_subcommand is None:
+        click.echo(WELCOME, nl=False)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    _hold_standard_handles()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and hasattr(stream, "reconfigure"):
+            # A terminal that cannot show a character gets a question mark, not a traceback.
+            stream.reconfigure(errors="replace")
+    sys.exit(_exit_code(arguments))
+
+
+def _hold_standard_handles() -> None:
+    """One of 0, 1 and 2 that was closed would be given to the next socket, and the answer be printed into that."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(handle)
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
+    try:
+        code = cli.main(args=arguments, prog_name="kedge", standalone_mode=False)
+        _flush()
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "kedge"
+        return complain(f"{error.format_message()} (see `{path} --help`)", EXIT_USAGE)
+    except click.ClickException as error:
+        return complain(error.format_message(), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_CANCELLED
+    except Unreachable as error:
+        return complain(error.message, EXIT_UNREACHABLE)
+    except KedgeError as error:
+        return complain(error.message, EXIT_FAILED)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. The interpreter would complain once more when it flushes at exit.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return EXIT_FAILED
+    except OSError as error:
+        return complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_FAILED)
+    except Exception as error:  # the outermost edge: a bug of ours is told in one line too
+        return complain(f"internal error, please report it: {type(error).__name__}: {error}", EXIT_FAILED)
+    return code if isinstance(code, int) else 0
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def complain(message: str, code: int) -> int:
+    """One line on stderr; the exit code again."""
+    with suppress(OSError):  # whoever closed stderr does not want to know
+        click.echo(f"kedge: {one_line(message, 2000)}", err=True)
+    return code

@@ -1,0 +1,31 @@
+"""`kedge serve`."""
+
+from __future__ import annotations
+
+import click
+
+from kedge.cli.common import examples
+
+
+@click.command(
+    epilog=examples(
+        "kedge serve                                    # your own socket",
+        "kedge serve --host tcp://127.0.0.1:8787        # with a token, see KEDGE_TOKEN",
+        "kedge serve --host unix:///tmp/k.sock --host tcp://127.0.0.1:0",
+    )
+)
+@click.option("--host", "hosts", metavar="URL", multiple=True, help="Where to listen; may be repeated.")
+@click.option("--data-dir", metavar="DIR", type=click.Path(file_okay=False), help="Another data directory.")
+@click.option("--store", metavar="URL", help="Another store than SQLite in the data directory.")
+@click.option("--allow-remote", is_flag=True, help="Allow addresses that other machines can reach.")
+@click.option("--exit-when-idle", is_flag=True, hidden=True)
+def serve(
+    hosts: tuple[str, ...], data_dir: str | None, store: str | None, allow_remote: bool, exit_when_idle: bool
+) -> int:
+    """Run a server until it is told to stop. It prints one line `listening on URL` per address when it is ready."""
+    # Here and not above: the rest of the command line must not pay for the server's imports.
+    from kedge.server.listen import serve as listen
+
+    return listen(
+        hosts=list(hosts), data_dir=data_dir, store=store, allow_remote=allow_remote, exit_when_idle=exit_when_idle
+    )

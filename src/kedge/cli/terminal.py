@@ -1,0 +1,120 @@
+"""Standard output as text comes, and the status line on standard error. No escape code without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import sys
+import time
+from contextlib import suppress
+
+import click
+
+from kedge.client.text import harmless, one_line
+
+#: A pipe that is ready takes this much without blocking. Bytes.
+PIPE_BYTES = 4096
+#: Pace of the status line. Seconds.
+TICK_S = 0.1
+
+_FRAMES = "|/-\\"
+
+
+class Output:
+    """Standard output. A reader that is slow or stuck does not keep Ctrl-C from being heard."""
+
+    def __init__(self) -> None:
+        self._handle = 1
+        self.is_terminal = _is_terminal(self._handle)
+        self._encoding = sys.stdout.encoding if sys.stdout is not None else "utf-8"
+
+    async def write(self, text: str) -> None:
+        if self.is_terminal:
+            # A model's words must not drive the terminal.
+            text = harmless(text)
+        rest = memoryview(text.encode(self._encoding, "replace"))
+        while rest:
+            if not select.select([], [self._handle], [], 0)[1]:
+                await self._wait_room()
+            rest = rest[os.write(self._handle, rest[:PIPE_BYTES]) :]
+
+    async def _wait_room(self) -> None:
+        # Only what can be full comes here: a pipe, a socket, a terminal. A file, which the loop cannot watch, never is.
+        loop, room = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_writer(self._handle, room.set)
+        try:
+            await room.wait()
+        finally:
+            loop.remove_writer(self._handle)
+
+
+class Status:
+    """One line on standard error that says what is going on and for how long; nothing at all without a terminal."""
+
+    def __init__(self, output: Output, *, quiet: bool = False, verbose: bool = False) -> None:
+        self.shows = _is_terminal(2) and not quiet and os.environ.get("TERM") != "dumb"
+        self.verbose = verbose and not quiet
+        self._shares_screen = output.is_terminal
+        self._doing = ""
+        self._began = time.monotonic()
+        self._ticks = 0
+        self._drawn = False
+        self._at_line_start = True
+
+    def doing(self, what: str) -> None:
+        """What the line says from now on; empty: no line."""
+        self._doing = what
+        if not what:
+            self.hide()
+
+    def wrote(self, last: str) -> None:
+        """Text that ends with this character was printed: in the middle of a line there is no room for the status."""
+        self._at_line_start = last == "\n"
+
+    def note(self, line: str, *, always: bool = False) -> None:
+        """A line that stays: on a terminal, with --verbose, or always."""
+        if not (self.shows or self.verbose or always):
+            return
+        self.hide()
+        # On one screen with unfinished text the line would stick to it.
+        begin = "\n" if self.shows and self._shares_screen and not self._at_line_start else ""
+        self._at_line_start = self._at_line_start or bool(begin)
+        self._write(f"{begin}{one_line(line, 1000)}\n")
+
+    def hide(self) -> None:
+        if self._drawn:
+            self._drawn = False
+            self._write("\r\x1b[K")
+
+    async def tick(self) -> None:
+        """Draws until it is cancelled."""
+        while self.shows:
+            if self._doing and (self._at_line_start or not self._shares_screen):
+                self._draw()
+            await asyncio.sleep(TICK_S)
+
+    def _draw(self) -> None:
+        self._ticks += 1
+        elapsed = int(time.monotonic() - self._began)
+        line = f"{_FRAMES[self._ticks % len(_FRAMES)]} {self._doing} {elapsed}s (Ctrl-C cancels)"
+        self._drawn = True
+        self._write(f"\r{line[: _columns() - 1]}\x1b[K")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # a terminal that was closed; the Run's outcome matters more
+            click.echo(text, nl=False, err=True, color=True)  # color: our codes are written as they are
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(2).columns or 80
+    except OSError:
+        return 80
+
+
+def _is_terminal(handle: int) -> bool:
+    try:
+        return os.isatty(handle)
+    except OSError:
+        return False

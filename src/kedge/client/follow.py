@@ -1,0 +1,142 @@
+"""One prompt from its submit to its own end: what `kedge run` and the facade follow.
+
+The order matters: subscribe, then submit, so that no event of the Run can come before somebody listens. The Run ends
+here with its own `run_complete` and with nothing else: other Runs of the session, their errors and their ends pass by.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import sleep
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from kedge.client.client import Client
+from kedge.client.stream import GIVE_UP_S, PAUSE_S_MAX, PAUSE_S_MIN, StreamEvent
+from kedge.errors import Unavailable, Unreachable
+from kedge.wire.models import CancelReply, Receipt, RunBody, RunComplete, SubmitPrompt
+
+
+class FollowedRun:
+    """`async with` subscribes; `submit` has the prompt accepted; iterating gives the Run's own events up to its end."""
+
+    def __init__(
+        self, client: Client, workspace_id: str, prompt: SubmitPrompt, *, give_up_s: float = GIVE_UP_S
+    ) -> None:
+        assert prompt.run_id, "a Run that is followed has an id from the beginning"
+        self.run_id = prompt.run_id
+        self.receipt: Receipt | None = None
+        #: The payload of its `run_complete`, once that has come.
+        self.complete: RunComplete | None = None
+        self._client = client
+        self._prompt = prompt
+        self._give_up_s = give_up_s
+        self._stream = client.events(workspace_id, session_id=prompt.session_id, deltas=True, give_up_s=give_up_s)
+        #: Runs whose messages belong to this one: itself, and the one it was folded into.
+        self._writers = {prompt.run_id}
+        self._messages: set[str] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._stream.aclose()
+
+    @property
+    def workspace_id(self) -> str:
+        return self._stream.workspace_id
+
+    async def submit(self) -> Receipt:
+        """Accepted, durably. A lost answer is asked for again: the run_id makes that the same Run."""
+        deadline = time.monotonic() + self._give_up_s
+        pause = PAUSE_S_MIN
+        while True:
+            try:
+                self.receipt = await self._client.submit(self.workspace_id, self._prompt)
+                break
+            except (Unreachable, Unavailable):
+                if time.monotonic() + pause > deadline:
+                    raise
+            await sleep(pause)
+            pause = min(2 * pause, PAUSE_S_MAX)
+        if self._stream.position is None:
+            # A stream lost before its first event then still resumes before everything this Run did.
+            self._stream.position = self.receipt.position - 1
+        return self.receipt
+
+    async def cancel(self) -> CancelReply:
+        return await self._client.cancel_run(self.workspace_id, self.run_id)
+
+    async def __aiter__(self) -> AsyncIterator[StreamEvent]:
+        async for event in self._stream:
+            found = [event] if event.type != "gap" else [event, *await self._reread()]
+            for own in filter(self._is_own, found):
+                if own.type == "run_complete":
+                    self.complete = msgspec.convert(own.payload, RunComplete)
+                yield own
+                if self.complete:
+                    return
+
+    def _is_own(self, event: StreamEvent) -> bool:
+        payload = event.payload
+        match event.type:
+            case "delta":
+                return payload.get("message_id") in self._messages
+            case "message":
+                if payload.get("run_id") not in self._writers:
+                    return payload.get("id") in self._messages  # `deleted` names no Run
+                self._messages.add(payload["id"])
+                return True
+            case "session":
+                return payload.get("id") == self._prompt.session_id
+            case "run" | "run_complete" | "agent_event":
+                if payload.get("run_id") != self.run_id:
+                    return False
+                if host := payload.get("folded_into"):
+                    self._writers.add(host)
+                return True
+            case _:
+                return payload.get("run_id") in (None, self.run_id)
+
+    async def _reread(self) -> list[StreamEvent]:
+        """The state, as the events that would have told it."""
+        run = await self._client.run(self.workspace_id, self.run_id)
+        if run.folded_into:
+            self._writers.add(run.folded_into)
+        messages = self._client.all_messages(self.workspace_id, run.session_id)
+        events = [
+            StreamEvent("message", "updated", _builtins(message))
+            async for message in messages
+            if message.run_id in self._writers
+        ]
+        events.append(StreamEvent("run", "updated", _builtins(run)))
+        if run.state == "ended":
+            events.append(StreamEvent("run_complete", "created", _builtins(_completed(run))))
+        return events
+
+
+def _completed(run: RunBody) -> RunComplete:
+    return RunComplete(
+        session_id=run.session_id,
+        run_id=run.run_id,
+        message_id=run.message_id or "",
+        text=run.text or "",
+        outcome=run.outcome or "interrupted",
+        reason=run.reason or "",
+        usage=run.usage,
+        cleanup=run.cleanup,
+        error=run.error,
+        cancelled=run.outcome == "cancelled" or msgspec.UNSET,
+        folded_into=run.folded_into,
+    )
+
+
+def _builtins(body: msgspec.Struct) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(body)
+    return found

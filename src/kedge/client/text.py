@@ -1,0 +1,20 @@
+"""Text for people, made harmless for a terminal."""
+
+from __future__ import annotations
+
+# Controls are shown by their picture, so that nothing is hidden and nothing takes effect. A carriage return is left
+# out: alone it would let text overwrite what stands before it, and with a line feed it is noise.
+_HARMLESS: dict[int, str | None] = {code: chr(0x2400 + code) for code in range(32)}
+_HARMLESS |= {0x7F: "\u2421"} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
+_HARMLESS |= {ord("\n"): "\n", ord("\t"): "\t", ord("\r"): None}
+
+
+def harmless(text: str) -> str:
+    """The text without anything that a terminal would obey, line breaks and tabs excepted."""
+    return text.translate(_HARMLESS)
+
+
+def one_line(text: str, chars_max: int = 300) -> str:
+    """The beginning of the text as one harmless line."""
+    line = harmless(" ".join(text[: 4 * chars_max].split()))
+    return line if len(line) <= chars_max else line[: chars_max - 1] + "…"

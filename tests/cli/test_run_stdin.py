@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kedge.cli.prompt import SILENT_S_MAX
+from tests.client.process import Server
+
+
+def test_what_is_piped_in_comes_before_the_arguments(server: Server) -> None:
+    done = server.home.kedge("run", "--host", server.host, "explain", stdin="some text\n")
+    assert done.out == "You said: some text\n\nexplain\n"
+
+
+def test_standard_input_alone_is_the_prompt(server: Server) -> None:
+    assert server.home.kedge("run", "--host", server.host, stdin="alone\n").out == "You said: alone\n"
+    assert server.home.kedge("run", "--host", server.host, "-", stdin="dash\n").out == "You said: dash\n"
+
+
+def test_a_file_and_the_null_device_are_read(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("from a file")
+    with (tmp_path / "in").open() as file:
+        done = server.home.kedge("run", "--host", server.host, "x", stdin=file.fileno())
+    assert done.out == "You said: from a file\n\nx\n"
+    assert server.home.kedge("run", "--host", server.host, "x", stdin=subprocess.DEVNULL).out == "You said: x\n"
+
+
+def test_closed_standard_input_is_no_input(server: Server) -> None:
+    """F9."""
+    command = f'exec {sys.executable} -m kedge run --host {server.host} "$@" <&-'
+    for arguments, code in ((["closed"], 0), ([], 2)):
+        done = subprocess.run(
+            ["sh", "-c", command, "sh", *arguments],
+            env=server.home.env,
+            cwd=server.home.workspace,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+    assert "no prompt" in done.stderr
+
+
+def test_an_open_silent_pipe_does_not_hang_a_prompt(server: Server) -> None:
+    """F9: a pipe that was merely inherited, as cron jobs and editors leave them."""
+    read, write = os.pipe()
+    done = server.home.kedge("run", "--host", server.host, "hello", stdin=read)
+    os.close(read)
+    os.close(write)
+    assert (done.code, done.out) == (0, "You said: hello\n")
+    assert done.err == f"kedge: nothing on standard input for {SILENT_S_MAX:g} s: going on without it\n"
+
+
+def test_a_slow_pipe_is_waited_for_with_a_dash(server: Server) -> None:
+    run = server.home.start_kedge("run", "--host", server.host, "-", "explain", stdin=subprocess.PIPE)
+    out, _ = run.communicate("late\n", timeout=20)
+    assert out == "You said: late\n\nexplain\n"
+
+
+def test_huge_input_is_refused_clearly(server: Server) -> None:
+    done = server.home.kedge("run", "--host", server.host, "x", stdin="y" * (3 * 1024 * 1024))
+    assert (done.code, done.out) == (2, "")
+    assert "larger than 1024 KiB" in done.err
+    endless = server.home.start_kedge("run", "--host", server.host, stdin=os.open("/dev/zero", os.O_RDONLY))
+    _, err = endless.communicate(timeout=20)
+    assert (endless.returncode, "larger than" in err) == (2, True)
+
+
+def test_a_large_prompt_below_the_limit_goes_through(server: Server) -> None:
+    done = server.home.kedge("run", "--host", server.host, "--output", "json", stdin="word " * 100_000)
+    assert done.code == 0
+
+
+def test_input_that_is_not_text_is_refused_clearly(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"\xff\xfe\x00binary")
+    with (tmp_path / "in").open() as file:
+        done = server.home.kedge("run", "--host", server.host, "x", stdin=file.fileno())
+    assert (done.code, "not UTF-8" in done.err) == (2, True)
+    run = subprocess.run(
+        [sys.executable, "-m", "kedge", "run", "--host", server.host, b"\xff"],
+        env=server.home.env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (run.returncode, b"not valid UTF-8" in run.stderr) == (2, True)

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+
+from kedge.testing import HostedEndpoint
+from tests.client.process import Home, Server
+
+SPIN = "working"
+ERASE = "\r\x1b[K"
+
+
+def in_terminal(
+    home: Home, *arguments: str, stdout: bool = True, stderr: bool = True, term: str = "xterm"
+) -> tuple[int, str, str]:
+    """(exit code, what the terminal got, what the pipe got) of a command whose named streams are a terminal."""
+    master, slave = pty.openpty()
+    command = subprocess.Popen(
+        [sys.executable, "-m", "kedge", *arguments],
+        env=home.env | {"TERM": term},
+        cwd=home.workspace,
+        stdin=slave,
+        stdout=slave if stdout else subprocess.PIPE,
+        stderr=slave if stderr else subprocess.PIPE,
+    )
+    os.close(slave)
+    shown = rest_of(master)
+    piped = b"".join(stream.read() for stream in (command.stdout, command.stderr) if stream)
+    for stream in (command.stdout, command.stderr):
+        if stream:
+            stream.close()
+    return command.wait(20), shown.decode(), piped.decode()
+
+
+def rest_of(master: int) -> bytes:
+    """All that comes until nobody has the terminal open any more, which Linux tells by an error."""
+    shown = b""
+    with suppress(OSError):
+        while data := os.read(master, 4096):
+            shown += data
+    os.close(master)
+    return shown
+
+
+def visible(shown: str) -> str:
+    """The lines that stay on the screen, as far as our own few codes go."""
+    lines = []
+    for line in shown.replace("\r\n", "\n").split("\n"):
+        lines.append(line.rpartition(ERASE)[2] if ERASE in line else line)
+    return "\n".join(lines)
+
+
+def test_a_status_line_is_shown_while_the_model_thinks_and_is_gone_afterwards(server: Server) -> None:
+    code, shown, _ = in_terminal(server.home, "run", "--host", server.host, "script: pause 300 | say hello there")
+    assert code == 0
+    assert SPIN in shown
+    assert "0s (Ctrl-C cancels)" in shown
+    assert SPIN not in visible(shown)
+    assert visible(shown).startswith("hello there\n")
+    assert "kedge run -C" in visible(shown)
+
+
+def test_the_status_line_is_on_stderr_while_the_answer_goes_into_a_pipe(server: Server) -> None:
+    code, shown, piped = in_terminal(
+        server.home, "run", "--host", server.host, "script: pause 300 | say hello", stdout=False
+    )
+    assert (code, piped) == (0, "hello\n")
+    assert SPIN in shown
+    assert "hello" not in shown
+
+
+@pytest.mark.parametrize("way", ["quiet", "dumb", "no terminal on stderr"])
+def test_there_is_no_status_line_and_no_escape_code(server: Server, way: str) -> None:
+    """F7."""
+    script = "script: pause 300 | say hello | tool no_such {} | say there"
+    quiet = ["-q"] if way == "quiet" else []
+    term = "dumb" if way == "dumb" else "xterm"
+    code, shown, piped = in_terminal(
+        server.home, "run", "--host", server.host, *quiet, script, stderr=not way.startswith("no"), term=term
+    )
+    assert code == 0
+    assert "\x1b" not in shown + piped
+    assert SPIN not in shown + piped
+    assert shown.startswith("hello\r\nthere\r\n")
+
+
+def test_tools_are_named_on_the_terminal(server: Server) -> None:
+    _, shown, _ = in_terminal(server.home, "run", "--host", server.host, 'script: tool no_such {"a": 1} | say done')
+    assert '* no_such {"a": 1}' in visible(shown)
+    assert "done" in visible(shown)
+
+
+def test_a_model_cannot_drive_the_terminal(server: Server) -> None:
+    evil = "red \x1b[31mtext\x07 and \x9b2J"
+    code, shown, _ = in_terminal(server.home, "run", "-q", "--host", server.host, evil)
+    assert code == 0
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert "\x9b" not in shown
+    assert "red \u241b[31mtext\u2407" in shown
+    assert server.home.kedge("run", "--host", server.host, evil).out == f"You said: {evil}\n", "a pipe gets it as it is"
+
+
+def test_an_error_stands_on_a_line_of_its_own(server: Server) -> None:
+    code, shown, _ = in_terminal(server.home, "run", "--host", server.host, "script: say half | fail 400 broke")
+    assert code == 1
+    lines = visible(shown).split("\n")
+    assert lines[0].strip() == "half"
+    assert lines[1].startswith("kedge: ")
+
+
+def test_without_a_prompt_a_terminal_is_not_read(home: Home) -> None:
+    code, shown, _ = in_terminal(home, "run")
+    assert code == 2
+    assert "no prompt" in shown
+
+
+def test_ctrl_c_on_the_keyboard_cancels(server: Server, endpoint: HostedEndpoint) -> None:
+    master, slave = pty.openpty()
+
+    def own_terminal() -> None:
+        os.setsid()
+        os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal a session leader opens becomes its own
+
+    run = subprocess.Popen(
+        [sys.executable, "-m", "kedge", "run", "--host", server.host, "script: say begun | hang"],
+        env=server.home.env | {"TERM": "xterm"},
+        cwd=server.home.workspace,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        preexec_fn=own_terminal,
+    )
+    os.close(slave)
+    shown = b""
+    while b"begun" not in shown:
+        shown += os.read(master, 4096)
+    os.write(master, b"\x03")
+    shown += rest_of(master)
+    assert run.wait(20) == 130
+    assert b"cancelling the run" in shown
+    assert b"kedge: the run was cancelled" in shown

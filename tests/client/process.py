@@ -1,0 +1,160 @@
+"""A real server process, and `kedge` as a real command beside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kedge.testing import HostedEndpoint
+
+#: Nothing here takes this long; a test that hangs says so by name instead of by pytest's timeout. Seconds.
+WAIT_S = 30.0
+
+CONFIG = """
+model = "local/fake-large"
+
+[providers.local]
+type = "openai"
+base_url = "{url}"
+api_key = "secret-canary-key"
+models = [{{ id = "fake-large" }}]
+"""
+
+
+@dataclass
+class Home:
+    """A user's directories: data, configuration and a workspace. Short, since a socket's path must be."""
+
+    root: Path
+    endpoint: HostedEndpoint
+    env: dict[str, str] = field(default_factory=dict)
+    workspace: Path = Path()
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.workspace = self.root / "work"
+        for directory in (self.workspace, self.data):
+            directory.mkdir()
+        self.config.write_text(CONFIG.format(url=self.endpoint.url))
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("KEDGE_", "XDG_"))}
+        own = {"KEDGE_DATA_DIR": str(self.data), "KEDGE_CONFIG": str(self.config), "HOME": str(self.root)}
+        self.env = kept | own
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.toml"
+
+    def kedge(self, *arguments: str, stdin: str | int | None = "", cwd: Path | None = None) -> Finished:
+        """Run the command to its end. By default standard input is empty and closed."""
+        given = {"input": stdin} if isinstance(stdin, str) else {"stdin": stdin}
+        done = subprocess.run(
+            _command(*arguments),
+            capture_output=True,
+            env=self.env,
+            cwd=cwd or self.workspace,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+            **given,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def start_kedge(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        command: subprocess.Popen[str] = subprocess.Popen(
+            _command(*arguments),
+            env=self.env,
+            cwd=self.workspace,
+            text=True,
+            **streams,  # type: ignore[call-overload]
+        )
+        self.started.append(command)
+        return command
+
+    def close(self) -> None:
+        """End what a test has left, whether it went well or not."""
+        for command in self.started:
+            command.kill()
+            command.wait()
+            for stream in (command.stdin, command.stdout, command.stderr):
+                if stream:
+                    with suppress(BrokenPipeError):
+                        stream.close()
+
+
+def until(command: subprocess.Popen[str], text: str) -> str:
+    """What it prints up to and with this text: byte by byte, so that the rest is there for whoever reads next."""
+    assert command.stdout
+    read = b""
+    while not read.endswith(text.encode()):
+        byte = os.read(command.stdout.fileno(), 1)
+        assert byte, f"it ended without {text!r}: {read!r}"
+        read += byte
+    return read.decode()
+
+
+@dataclass(frozen=True)
+class Finished:
+    code: int
+    out: str
+    err: str
+
+
+class Server:
+    """`kedge serve` as a process of its own."""
+
+    def __init__(self, home: Home, *arguments: str) -> None:
+        self.home = home
+        self.arguments = arguments
+        self.socket = home.root / "k.sock"
+        self.host = f"unix://{self.socket}"
+        self.tcp = ""
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> Server:
+        hosts = ("--host", self.host, "--host", "tcp://127.0.0.1:0")
+        with (self.home.root / "server.stderr").open("a") as log:
+            self.process = subprocess.Popen(
+                _command("serve", *hosts, *self.arguments),
+                env=self.home.env,
+                cwd=self.home.root,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout
+        for _ in range(2):
+            line = self.process.stdout.readline().strip()
+            assert line.startswith("listening on "), (line, self.log())
+            if line.startswith("listening on tcp://"):
+                self.tcp = line.removeprefix("listening on ")
+        return self
+
+    def stop(self, kind: int = signal.SIGTERM) -> None:
+        if self.process is None:
+            return
+        process, self.process = self.process, None
+        process.send_signal(kind)
+        process.wait(WAIT_S)
+        assert process.stdout
+        process.stdout.close()
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def log(self) -> str:
+        return (self.home.root / "server.stderr").read_text()
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "kedge", *arguments]

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import pytest
+
+from kedge import errors
+from kedge.client.client import Client, new_run_id
+from kedge.wire.models import SubmitPrompt
+from tests.client.process import Home, Server
+
+
+async def begin(client: Client, home: Home) -> tuple[str, str]:
+    workspace = await client.create_workspace(str(home.workspace))
+    return workspace.id, (await client.create_session(workspace.id)).id
+
+
+def prompt(session_id: str, text: str, **more: object) -> SubmitPrompt:
+    return SubmitPrompt(session_id=session_id, prompt=text, run_id=new_run_id(), **more)  # type: ignore[arg-type]
+
+
+async def test_the_server_tells_about_itself(own_client: Client, own_server: Server) -> None:
+    await own_client.health()
+    version = await own_client.version()
+    assert own_server.process
+    assert version.pid == own_server.process.pid
+    assert version.data_dir == str(own_server.home.data)
+    assert "kedge_runs_active" in await own_client.metrics()
+    assert "/v1/health" in (await own_client.openapi())["paths"]
+    assert await own_client.runs() == []
+
+
+async def test_a_workspace_is_opened_listed_and_released(client: Client, home: Home) -> None:
+    workspace = await client.create_workspace(str(home.workspace))
+    assert (await client.create_workspace(str(home.workspace))).id == workspace.id
+    assert workspace.id in [found.id for found in await client.workspaces()]
+    assert (await client.workspace(workspace.id)).path == str(home.workspace)
+    assert (await client.config(workspace.id))["model"] == "local/fake-large"
+    assert "secret-canary-key" not in str(await client.config(workspace.id))
+    assert (await client.agent(workspace.id)).is_ready
+    await client.release_workspace(workspace.id)
+    with pytest.raises(errors.WorkspaceNotFound):
+        await client.workspace(workspace.id)
+    await client.retire()
+    with pytest.raises(errors.ClientRetired):
+        await client.create_workspace(str(home.workspace))
+
+
+async def test_a_session_lives_through_every_route(client: Client, home: Home) -> None:
+    workspace_id, session_id = await begin(client, home)
+    await client.set_current_session(workspace_id, session_id)
+    assert (await client.rename_session(workspace_id, session_id, "The parser")).title == "The parser"
+    receipt = await client.submit(workspace_id, prompt(session_id, "hello parser"))
+    run = await client.wait_run(workspace_id, receipt.run_id)
+    assert (run.outcome, run.text) == ("completed", "You said: hello parser")
+    messages = await client.messages(workspace_id, session_id)
+    assert [message.role for message in messages] == ["user", "assistant"]
+    assert (await client.messages(workspace_id, session_id, after=messages[0].id, limit=1))[0].id == messages[1].id
+    assert [message.id async for message in client.all_messages(workspace_id, session_id)] == [m.id for m in messages]
+    assert [run.run_id for run in await client.session_runs(workspace_id, session_id)] == [receipt.run_id]
+    assert (await client.search(workspace_id, "parser"))[0].session_id == session_id
+    assert b"hello parser" in await client.export_session(workspace_id, session_id, "md")
+    assert (
+        (await client.export_session(workspace_id, session_id, "html")).lstrip().lower().startswith(b"<!doctype html")
+    )
+    fork = await client.fork_session(workspace_id, session_id, messages[0].id)
+    assert fork.message_count == 1
+    assert {found.id for found in await client.sessions(workspace_id)} == {session_id, fork.id}
+    await client.delete_session(workspace_id, fork.id)
+    with pytest.raises(errors.SessionNotFound):
+        await client.session(workspace_id, fork.id)
+
+
+async def test_a_long_transcript_is_read_page_by_page(
+    client: Client, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kedge.client.client.PAGE_MESSAGES", 2)
+    workspace_id, session_id = await begin(client, home)
+    for number in range(3):
+        receipt = await client.submit(workspace_id, prompt(session_id, f"number {number}"))
+        await client.wait_run(workspace_id, receipt.run_id)
+    found = [message async for message in client.all_messages(workspace_id, session_id)]
+    assert len(found) == len({message.id for message in found}) == 6
+
+
+async def test_the_queue_is_seen_edited_moved_cleared_and_cancelled(client: Client, home: Home) -> None:
+    workspace_id, session_id = await begin(client, home)
+    active = await client.submit(workspace_id, prompt(session_id, "script: hang"))
+    first, second, third = [await client.submit(workspace_id, prompt(session_id, f"p{n}")) for n in (1, 2, 3)]
+    assert (active.state, first.state) == ("active", "queued")
+    assert await client.queued_count(workspace_id, session_id) == 3
+    assert (await client.edit_run(workspace_id, first.run_id, "edited")).prompt == "edited"
+    await client.move_run(workspace_id, third.run_id, before=first.run_id)
+    assert await client.queued_prompts(workspace_id, session_id) == ["p3", "edited", "p2"]
+    queued = {run.run_id for run in await client.runs("queued")}
+    assert {first.run_id, second.run_id, third.run_id} <= queued
+    assert active.run_id not in queued
+    one = await client.cancel_run(workspace_id, second.run_id)
+    assert [covered.run_id for covered in one.covered] == [second.run_id]
+    cleared = await client.clear_queue(workspace_id, session_id)
+    assert {covered.run_id for covered in cleared.covered} == {first.run_id, third.run_id}
+    live = await client.wait_run(workspace_id, active.run_id, timeout_s=0)
+    assert live.state == "active"
+    with pytest.raises(errors.RunNotQueued):
+        await client.edit_run(workspace_id, active.run_id, "too late")
+    with pytest.raises(errors.LaneBusy):
+        await client.submit(workspace_id, prompt(session_id, "now", when_busy="reject"))
+    rest = await client.cancel_session(workspace_id, session_id)
+    assert [(covered.run_id, covered.was) for covered in rest.covered] == [(active.run_id, "active")]
+    assert (await client.wait_run(workspace_id, active.run_id)).outcome == "cancelled"
+    assert (await client.cancel_session(workspace_id, session_id)).covered == []
+
+
+async def test_a_prompt_may_be_sent_twice(client: Client, home: Home) -> None:
+    workspace_id, session_id = await begin(client, home)
+    body = prompt(session_id, "once")
+    assert await client.submit(workspace_id, body) == await client.submit(workspace_id, body)
+    body.prompt = "other"
+    with pytest.raises(errors.RunIdReused):
+        await client.submit(workspace_id, body)
+
+
+async def test_a_workspace_the_server_forgot_is_opened_again(
+    own_client: Client, own_server: Server, home: Home
+) -> None:
+    workspace_id, session_id = await begin(own_client, home)
+    own_server.stop()
+    own_server.start()
+    assert (await own_client.session(workspace_id, session_id)).id == session_id
+    async with Client(own_server.host) as stranger:
+        await own_client.release_workspace(workspace_id)
+        with pytest.raises(errors.WorkspaceNotFound, match="open its directory"):
+            await stranger.sessions(workspace_id)
+
+
+async def test_a_forced_shutdown_ends_the_server(own_client: Client, own_server: Server, home: Home) -> None:
+    workspace_id, session_id = await begin(own_client, home)
+    await own_client.submit(workspace_id, prompt(session_id, "script: hang"))
+    with pytest.raises(errors.ServerNotIdle):
+        await own_client.control("shutdown")
+    await own_client.control("shutdown", force=True)
+    assert own_server.process
+    assert own_server.process.wait(20) == 0

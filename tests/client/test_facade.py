@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import kedge
+from kedge.testing import HostedEndpoint
+from tests.client.process import Home, Server
+
+
+def test_a_script_of_three_lines_works_with_no_server_running(in_home: Home) -> None:
+    with kedge.connect() as k:
+        run = k.session().run("hello")
+        assert (run.text, run.outcome, run.error, run.state) == ("You said: hello", "completed", "", "ended")
+
+
+def test_a_session_is_found_again_with_its_messages(server: Server) -> None:
+    with kedge.connect(server.home.workspace, server.host) as k:
+        session = k.session(title="Mine")
+        session.run("one")
+        again = k.session(session.id)
+        again.run("two")
+        texts = [part.data["text"] for message in again.messages() for part in message.parts if part.type == "text"]
+        assert texts == ["one", "You said: one", "two", "You said: two"]
+        assert [found.title for found in k.sessions()] == ["Mine"]
+        assert len(again.runs()) == 2
+        again.delete()
+        with pytest.raises(kedge.SessionNotFound):
+            k.session(session.id)
+
+
+def test_a_run_is_waited_for_and_cancelled(server: Server, endpoint: HostedEndpoint) -> None:
+    with kedge.connect(server.home.workspace, server.host) as k:
+        session = k.session()
+        run = session.submit("script: say begun | hang")
+        with pytest.raises(TimeoutError, match="is active"):
+            run.wait(timeout_s=0)
+        assert (run.outcome, run.text) == (None, "")
+        queued = session.submit("script: say next")
+        assert [covered.was for covered in run.cancel().covered] == ["active"]
+        assert run.wait().outcome == "cancelled"
+        assert queued.wait().outcome == "completed"
+        stuck = session.submit("script: hang")
+        assert [covered.run_id for covered in session.cancel().covered] == [stuck.run_id]
+        assert stuck.wait().outcome == "cancelled"
+        failed = session.run("script: fail 400 no such thing")
+        assert failed.outcome == "failed"
+        assert failed.error
+        assert session.run("script: hang", timeout_s=0.05).reason == "timeout"
+
+
+def test_a_prompt_is_streamed(server: Server) -> None:
+    with kedge.connect(server.home.workspace, server.host) as k:
+        events = list(k.session().stream("script: words 10"))
+        assert events[-1].type == "run_complete"
+        assert events[-1].payload["outcome"] == "completed"
+        left = k.session().stream("script: say a | hang")
+        next(left)
+        left.close()
+
+
+def test_it_runs_inside_a_program_with_a_loop_of_its_own(server: Server) -> None:
+    async def program() -> str:
+        with kedge.connect(server.home.workspace, server.host) as k:
+            return k.session().run("inside").text
+
+    assert asyncio.run(program()) == "You said: inside"
+
+
+def test_a_restart_of_the_server_goes_unnoticed(own_server: Server, endpoint: HostedEndpoint) -> None:
+    with kedge.connect(own_server.home.workspace, own_server.host) as k:
+        session = k.session()
+        run = session.submit("script: say one | hold facade-1 | say two")
+        own_server.stop()
+        own_server.start()
+        endpoint.release("facade-1")
+        assert run.wait().outcome in ("interrupted", "completed")
+        assert session.run("again").text == "You said: again"
+
+
+def test_a_connection_that_failed_or_was_closed_leaves_nothing_behind(server: Server) -> None:
+    before = threading.active_count()
+    with pytest.raises(kedge.Unreachable):
+        kedge.connect(host="unix:///nowhere.sock")
+    k = kedge.connect(server.home.workspace, server.host)
+    k.close()
+    k.close()
+    with pytest.raises(kedge.KedgeError, match="was closed"):
+        k.session()
+    assert threading.active_count() == before
+
+
+def test_importing_kedge_loads_nothing_but_itself() -> None:
+    code = "import sys; before = set(sys.modules); import kedge; print(*sorted(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in loaded if name.startswith("kedge.")] == []
+    assert not {"asyncio", "httpx2", "msgspec", "click"} & set(loaded)
+    assert "kedge" in loaded
+
+
+def test_the_public_surface_is_what_it_says() -> None:
+    for name in kedge.__all__:
+        assert getattr(kedge, name) is not None
+    assert set(kedge.__all__) <= set(dir(kedge))
+    with pytest.raises(AttributeError):
+        kedge.no_such_name  # noqa: B018

@@ -1,0 +1,76 @@
+"""HTTP by hand, for what a proper client library does not do: odd headers, replies left unread, lines cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.conformance.harness import WAIT_S
+
+
+def request(
+    method: str,
+    path: str,
+    *,
+    headers: Iterable[tuple[str, bytes]] = (),
+    body: bytes = b"",
+    host: str | None = "localhost",
+) -> bytes:
+    """The bytes of one request; `host=None` leaves the Host header out."""
+    lines = [f"{method} {path} HTTP/1.1".encode()]
+    lines += [b"Host: " + host.encode()] if host is not None else []
+    lines += [name.encode() + b": " + value for name, value in headers]
+    lines += [b"Content-Length: %d" % len(body)] if body else []
+    return b"\r\n".join([*lines, b"", body])
+
+
+def submit(token: str, workspace: str, fields: dict[str, Any]) -> bytes:
+    headers = [("Authorization", b"Bearer " + token.encode()), ("Content-Type", b"application/json")]
+    return request("POST", f"/v1/workspaces/{workspace}/agent", headers=headers, body=json.dumps(fields).encode())
+
+
+class Line:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def reply(self) -> tuple[int, Any]:
+        """Status and JSON body of the next reply."""
+        async with asyncio.timeout(WAIT_S):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            lengths = [line.partition(":")[2] for line in head if line.lower().startswith("content-length:")]
+            body = await self._reader.readexactly(int(lengths[0])) if lengths else await self._reader.read()
+        return int(head[0].split()[1]), _json(body)
+
+    def abort(self) -> None:
+        """Gone without a word, as a killed process is."""
+        self._writer.transport.abort()
+
+
+def _json(body: bytes) -> Any:
+    """The JSON, or the text as it is: the HTTP parser below the server answers some malformed requests in plain text."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode("latin-1")
+
+
+@asynccontextmanager
+async def connect(url: str) -> AsyncIterator[Line]:
+    place = urlsplit(url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        yield Line(reader, writer)
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()

@@ -1,0 +1,223 @@
+"""Who may not ask: every check on every route of /v1/openapi.json, by hand-made requests, and nothing recorded.
+
+The order is fixed: Host and Origin first, then the token, then the route. So even what does not exist says nothing to
+who has no token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance import raw
+from tests.conformance.harness import Peer
+from tests.conformance.rounds import no_trace
+
+Header = tuple[str, bytes]
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+#: Nothing that exists, and the way to shut a server down: a request that passed its checks would be seen.
+NOWHERE = [("GET", "/v1/nothing"), ("GET", "/"), ("POST", "/v1"), ("DELETE", "/v1/health")]
+
+
+async def reference(peer: Peer) -> dict[str, dict[str, Any]]:
+    paths: dict[str, dict[str, Any]] = (await peer.call("GET", "/openapi.json"))["paths"]
+    return paths
+
+
+async def all_routes(peer: Peer, session: str) -> list[tuple[str, str]]:
+    """(method, path) of everything the server answers to, with ids that exist: were it not for the check, it would
+    be done."""
+
+    def filled(path: str) -> str:
+        known = {"{id}": peer.workspace, "{sid}": session, "{client_id}": peer.client_id, "{run_id}": "nobody"}
+        for name, value in known.items():
+            path = path.replace(name, value)
+        return path
+
+    routes = [(m.upper(), filled(path)) for path, operations in (await reference(peer)).items() for m in operations]
+    assert len(routes) >= 35
+    return routes
+
+
+async def send(line: raw.Line, method: str, path: str, headers: list[Header], host: str | None) -> tuple[int, Any]:
+    body = b'{"command": "shutdown", "force": true, "title": "x", "session_id": "", "prompt": "x"}'
+    more = [("Content-Type", b"application/json")] if method not in ("GET", "DELETE") else []
+    data = raw.request(method, path, headers=[*headers, *more], body=body if more else b"", host=host)
+    await line.send(data)
+    return await line.reply()
+
+
+def check_refused(found: tuple[int, Any], status: int, code: str) -> None:
+    assert found[0] == status, found
+    assert set(found[1]) == {"message", "code"}
+    assert (found[1]["code"], bool(found[1]["message"])) == (code, True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param([], id="none"),
+        pytest.param([b""], id="empty"),
+        pytest.param([b"Bearer"], id="only the word"),
+        pytest.param([b"Bearer "], id="an empty one"),
+        pytest.param([b"Bearer wrong"], id="wrong"),
+        pytest.param([b"Bearer TOKEN "], id="one character more"),
+        pytest.param([b"Bearer x"], id="one character"),
+        pytest.param([b"TOKEN"], id="without the word"),
+        pytest.param([b"Basic TOKEN"], id="another scheme"),
+        pytest.param([b"Bearer t\xc3\xb6k\xc3\xa9n"], id="not ASCII"),
+        pytest.param([b"Bearer \xff\xfe"], id="not UTF-8"),
+        pytest.param([b"Bearer " + b"x" * 10_000], id="long"),
+        pytest.param([b"Bearer TOKEN", b"Bearer wrong"], id="two, the first right"),
+        pytest.param([b"Bearer wrong", b"Bearer TOKEN"], id="two, the second right"),
+    ],
+)
+async def test_without_the_token_no_route_answers(kedge: Peer, shared: tuple[str, str], given: list[bytes]) -> None:
+    url, token = shared
+    session = await kedge.session()
+    # A blank at the end of a header is not part of it: one that counts has to be inside.
+    values = [value.replace(b"TOKEN ", token.encode() + b"x").replace(b"TOKEN", token.encode()) for value in given]
+    async with no_trace(kedge, session), raw.connect(url) as line:
+        for method, path in [*await all_routes(kedge, session), *NOWHERE]:
+            found = await send(line, method, path, [("Authorization", value) for value in values], "localhost")
+            if path == "/v1/health" and method == "GET":
+                assert found == (200, {"ok": True}), "the one route that says nothing to anybody"
+            else:
+                check_refused(found, 401, "unauthorized")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "evil.example:80", "localhost.evil.example", "kedge.evil.example", "127.0.0.1.evil.example"),
+        *("192.168.1.5", "0.0.0.0", "[::]", "169.254.169.254", "", " ", "localhost@evil.example", "2130706433", "xn--"),
+        *("evil.example/localhost", "notlocalhost", "\u00fcber"),
+    ],
+)
+async def test_with_a_foreign_host_no_route_answers(kedge: Peer, shared: tuple[str, str], host: str) -> None:
+    url, token = shared
+    session = await kedge.session()
+    right = [("Authorization", b"Bearer " + token.encode())]
+    async with no_trace(kedge, session), raw.connect(url) as line:
+        for method, path in [*await all_routes(kedge, session), *NOWHERE]:
+            check_refused(await send(line, method, path, right, host), 421, "bad_host")
+
+
+@pytest.mark.parametrize("more", [None, b"localhost", b"evil.example"])
+async def test_with_no_host_or_two_no_route_answers(kedge: Peer, shared: tuple[str, str], more: bytes | None) -> None:
+    url, token = shared
+    session = await kedge.session()
+    headers = [("Authorization", b"Bearer " + token.encode())]
+    if more is not None:
+        headers.append(("Host", more))
+    async with no_trace(kedge, session), raw.connect(url) as line:
+        for method, path in [*await all_routes(kedge, session), *NOWHERE]:
+            found = await send(line, method, path, headers, None if more is None else "localhost")
+            check_refused(found, 400, "invalid")
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        ("Origin", b"http://evil.example"),
+        ("Origin", b"null"),
+        ("Origin", b""),
+        ("Origin", b"http://localhost:1"),
+        ("Origin", b"http://localhost.evil.example"),
+        ("Origin", b"file://"),
+        ("Origin", b"\xff"),
+        ("Sec-Fetch-Site", b"cross-site"),
+        ("Sec-Fetch-Site", b"same-site"),
+        ("Sec-Fetch-Site", b"anything"),
+    ],
+)
+async def test_from_a_foreign_page_no_route_answers(kedge: Peer, shared: tuple[str, str], foreign: Header) -> None:
+    url, token = shared
+    session = await kedge.session()
+    headers = [("Authorization", b"Bearer " + token.encode()), foreign]
+    async with no_trace(kedge, session), raw.connect(url) as line:
+        for method, path in [*await all_routes(kedge, session), *NOWHERE]:
+            check_refused(await send(line, method, path, headers, "localhost"), 403, "bad_origin")
+
+
+async def test_pages_and_programs_of_this_machine_are_let_in(kedge: Peer, shared: tuple[str, str]) -> None:
+    url, token = shared
+    port = url.rpartition(":")[2]
+    right: Header = ("Authorization", b"Bearer " + token.encode())
+    async with raw.connect(url) as line:
+        for host in ("localhost", f"localhost:{port}", f"127.0.0.1:{port}", "[::1]", "LOCALHOST", "kedge.localhost"):
+            origin = f"http://{host}".encode()
+            for more in ([], [("Origin", origin)], [("Sec-Fetch-Site", b"same-origin")], [("Sec-Fetch-Site", b"none")]):
+                status, _ = await send(line, "GET", "/v1/version", [right, *more], host)
+                assert status == 200, (host, more)
+
+
+async def test_a_method_a_path_does_not_have_is_refused_and_the_others_are_named(kedge: Peer) -> None:
+    session = await kedge.session()
+    async with no_trace(kedge, session):
+        for path, operations in (await reference(kedge)).items():
+            allowed = {method.upper() for method in operations}
+            at = path.replace("{id}", kedge.workspace).replace("{sid}", session)
+            for method in METHODS:
+                if method in allowed:
+                    continue
+                reply = await kedge.http.request(method, at)
+                assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed"), (method, path)
+                assert set(reply.headers["allow"].replace(" ", "").split(",")) == allowed
+
+
+async def test_ids_that_exist_nowhere_are_not_found_on_any_route(kedge: Peer) -> None:
+    """First an unknown workspace, then unknown things in a known one. The body has something for every route."""
+    session = await kedge.session()
+    body = {"session_id": "nobody", "prompt": "x", "title": "x", "message_id": "nobody", "before": None}
+    async with no_trace(kedge, session):
+        for path, operations in (await reference(kedge)).items():
+            for workspace in ("nowhere", kedge.workspace):
+                at = path.replace("{id}", workspace).replace("{sid}", "nobody").replace("{run_id}", "nobody")
+                if "nowhere" not in at and "nobody" not in at:
+                    continue
+                for method in operations:
+                    reply = await kedge.reply(
+                        method.upper(), at.removeprefix("/v1"), body, client_id=kedge.client_id, after="0"
+                    )
+                    assert reply.status_code == 404, (method, path, reply.status_code)
+                    assert reply.json()["code"].endswith("_not_found")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"hello\r\n\r\n",
+        b"GET /v1/health HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"FOO /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /v1/h\xe9alth HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nbad header\r\n\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # somebody speaks TLS
+    ],
+    ids=lambda garbage: garbage[:40].decode("latin-1"),
+)
+async def test_what_is_not_http_is_answered_400_and_hung_up_on(
+    kedge: Peer, shared: tuple[str, str], garbage: bytes
+) -> None:
+    async with no_trace(kedge, await kedge.session()):
+        async with raw.connect(shared[0]) as line:
+            await line.send(garbage)
+            status, error = await line.reply()
+            assert 400 <= status < 500
+            assert set(error) == {"message", "code"}
+    assert (await kedge.http.get("/v1/health")).status_code == 200
+
+
+@pytest.mark.parametrize("start", [b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX: ", b"GET /v1/health?"])
+async def test_a_head_without_end_is_hung_up_on(kedge: Peer, shared: tuple[str, str], start: bytes) -> None:
+    """Before anybody has shown a token: what it may cost has a bound."""
+    async with raw.connect(shared[0]) as line:
+        await line.send(start)
+        with pytest.raises(ConnectionError):
+            for _ in range(1000):
+                await line.send(b"x" * 65_536)
+    assert (await kedge.http.get("/v1/health", headers={"x-long": "x" * 30_000})).status_code == 200

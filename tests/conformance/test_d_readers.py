@@ -1,0 +1,147 @@
+"""SCENARIOS D: readers that are slow, stuck, half gone or many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.conformance.harness import Endpoint, Peer, Server, Stream, unique
+from tests.conformance.watching import (
+    Screen,
+    StuckReader,
+    another,
+    kind_of,
+    memory_peak_kb,
+    metric,
+    until_metric,
+    words,
+)
+
+#: Text of one Run below: about as much as a prompt may hold, since the prompt has to tell the model what to say.
+RUN_TEXT_BYTES = 500_000
+TOTAL_BYTES = 50_000_000
+STUCK_READERS = 6
+
+
+async def much_text(peer: Peer, total_bytes: int, *streams: Stream) -> list[str]:
+    """Runs until each of these streams has received so many bytes more; their ids. Each has a session of its own, or
+    the history would be sent to the model again each time."""
+    starts = [stream.bytes for stream in streams]
+    said = " ".join([f"{number:06}" + "x" * 3_990 for number in range(RUN_TEXT_BYTES // 4_000)])
+    runs: list[str] = []
+    while any(stream.bytes < start + total_bytes for stream, start in zip(streams, starts, strict=True)):
+        receipts = [await peer.submit(await peer.session(), f"script: say {said}") for _ in range(3)]
+        runs += [receipt["run_id"] for receipt in receipts]
+        for stream in streams:
+            for complete in await stream.until_complete(*runs[-3:]):
+                assert complete["text"] == said
+    return runs
+
+
+async def test_d4_a_reader_that_never_reads_costs_little_and_misses_nothing(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server = own_server()
+    async with server.peer(workspace) as peer, peer.stream(deltas=1) as reader:
+        await peer.session("the first event")
+        await much_text(peer, TOTAL_BYTES // 4, reader)
+        without_kb = memory_peak_kb(server.pid)
+        last_seen, seen = reader.positions[-1], len(reader.durable)
+        with ExitStack() as stuck:
+            for number in range(STUCK_READERS):
+                stuck.enter_context(StuckReader(server.url, server.token, another(peer), f"deltas={number % 2}"))
+            runs = await much_text(peer, TOTAL_BYTES, reader)
+            # The stuck ones are still there, others are served; nobody waits for them or keeps a copy for each.
+            assert await metric(peer.http, "kedge_streams_open") == 1 + STUCK_READERS
+            grown_kb = memory_peak_kb(server.pid) - without_kb
+            assert grown_kb < STUCK_READERS * TOTAL_BYTES / 1000 / 8, f"grew by {grown_kb} kB from {without_kb} kB"
+        async with another(peer).stream(last_event_id=last_seen) as back:
+            await back.until(lambda stream: stream.positions[-1:] == reader.positions[-1:])
+        assert [kind_of(frame) for frame in back.durable] == [kind_of(frame) for frame in reader.durable[seen:]]
+        assert not back.of("gap")
+        assert [len(back.completes(run_id)) for run_id in runs] == [1] * len(runs)
+        await until_metric(peer.http, "kedge_streams_open", lambda open_now: open_now == 1)
+
+
+async def test_d4_a_reader_that_falls_behind_in_one_connection_misses_nothing_durable(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    """It stops reading until the ring has long moved on, and then reads again: the log fills the hole."""
+    server = own_server()
+    async with server.peer(workspace) as peer, peer.stream() as reader:
+        with StuckReader(server.url, server.token, another(peer), "deltas=1") as stuck:
+            await much_text(peer, 6_000_000, reader)
+            last = await peer.session("the last event")
+            await reader.until(lambda stream: stream.durable[-1].payload["id"] == last)
+            received = await stuck.read_until(last.encode())
+    ids = [int(line[4:]) for line in received.split(b"\n") if line.startswith(b"id: ")]
+    assert ids == reader.positions
+    assert not any(b'"type":"gap"' in line for line in received.split(b"\n") if len(line) < 500)
+
+
+async def test_d7_fifty_clients_of_one_streaming_run_all_see_it_whole(kedge: Peer, endpoint: Endpoint) -> None:
+    count, key = 200, unique("key")
+    session = await kedge.session()
+    async with asyncio.TaskGroup() as group:
+        opening = [
+            group.create_task(another(kedge).stream(deltas=int(number % 5 > 0)).__aenter__()) for number in range(50)
+        ]
+    streams = [task.result() for task in opening]
+    try:
+        prompt = f"script: hold {key} | pause 3 | words {count}"
+        run_id = (await kedge.submit(session, prompt))["run_id"]
+        endpoint.release(key)
+        completes = [(await stream.until_complete(run_id))[0] for stream in streams]
+        message_id = completes[0]["message_id"]
+        for stream, complete in zip(streams, completes, strict=True):
+            assert complete == completes[0]
+            assert len(stream.completes(run_id)) == 1
+            assert [kind_of(frame) for frame in stream.durable][:5] == [kind_of(frame) for frame in streams[0].durable][
+                :5
+            ]
+            screen = Screen()
+            screen.show(stream.frames)
+            screen.check(message_id, words(count))
+        assert completes[0]["text"] == words(count)
+        # They were streamed to, not handed the whole at the end.
+        assert all(len(stream.of("delta")) > 5 for number, stream in enumerate(streams) if number % 5)
+    finally:
+        await asyncio.gather(*(stream.close() for stream in streams))
+
+
+async def test_d9_a_client_that_takes_nothing_any_more_is_dropped(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server = own_server("[server]\nheartbeat_s = 0.2\nstall_s = 0.5")
+    async with server.peer(workspace) as peer, peer.stream() as reader:
+        with StuckReader(server.url, server.token, another(peer)) as stuck:
+            assert await metric(peer.http, "kedge_streams_open") == 2
+            await much_text(peer, 8_000_000, reader)
+            await until_metric(peer.http, "kedge_streams_open", lambda open_now: open_now == 1)
+            received = await stuck.read_until()  # ends: the connection itself is closed, not only its stream forgotten
+        assert len(received) < reader.bytes
+        # The one that reads is not touched by it.
+        receipt = await peer.submit(await peer.session(), "script: say still here")
+        assert (await reader.until_complete(receipt["run_id"]))[0]["text"] == "still here"
+
+
+async def test_d9_a_client_that_closes_is_noticed_while_nothing_happens(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server = own_server()
+    async with server.peer(workspace) as peer, peer.stream():
+        with StuckReader(server.url, server.token, another(peer)):
+            assert await metric(peer.http, "kedge_streams_open") == 2
+        await until_metric(peer.http, "kedge_streams_open", lambda open_now: open_now == 1)
+
+
+async def test_d9_heartbeats_are_comments_and_come_while_nothing_happens(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server = own_server("[server]\nheartbeat_s = 0.05")
+    async with server.peer(workspace) as peer, peer.stream(deltas=1) as stream:
+        await stream.until(lambda stream: stream.comments.count("heartbeat") >= 5)
+        assert stream.frames == []
+        assert set(stream.comments) == {"connected", "heartbeat"}

@@ -1,0 +1,331 @@
+"""SCENARIOS E: how servers start, stand beside each other, and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.conformance.harness import WAIT_S, Endpoint, Frame, Peer, Server, finish_of, open_http, outline, unique
+from tests.conformance.watching import StuckReader, another, metric, until_metric
+
+
+def serve(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Another server process that is expected to give up by itself."""
+    command = [sys.executable, "-m", "kedge", "serve", *arguments]
+    return subprocess.run(command, env=server.environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# --- E6, E11 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "force"])
+async def test_e6_a_stop_ends_runs_in_order_and_everything_is_on_disk(
+    own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint, how: str
+) -> None:
+    """E11, too: a signal does the same as the command."""
+    tags = [unique("tag"), unique("tag")]
+    server = own_server()
+    async with server.peer(workspace) as peer, peer.stream(deltas=1) as stream, peer.stream() as plain:
+        one, two = await peer.session(), await peer.session()
+        streaming = (await peer.submit(one, f"script: tag {tags[0]} | say some text | hang"))["run_id"]
+        queued = (await peer.submit(one, "script: say my own answer", run_id=unique("run")))["run_id"]
+        silent = (await peer.submit(two, f"script: tag {tags[1]} | hang"))["run_id"]
+        for tag in tags:
+            await endpoint.wait_open(tag)
+        await stream.until(lambda stream: any(stream.text(found) == "some text" for found in assistants(stream.frames)))
+        if how == "force":
+            await peer.call("POST", "/control", {"command": "shutdown", "force": True})
+            code = await asyncio.to_thread(ended, server)
+        else:
+            code = await asyncio.to_thread(server.signal, signal.Signals[how])
+        assert code == 0, server.log[-2000:]
+        # The streams ended as a whole reply does (a broken one would not count as ended), with the ends in them.
+        for each in (stream, plain):
+            await each.until_end()
+            (complete,) = each.completes(streaming)
+            assert (complete["outcome"], complete["text"]) == ("interrupted", "some text")
+            assert [complete["outcome"] for complete in each.completes(silent)] == ["interrupted"]
+            assert not each.completes(queued)
+            assert not each.of("agent_event")
+    for tag in tags:
+        await endpoint.wait_open(tag, 0)
+    assert "Traceback" not in server.log
+    assert not server.socket.exists()
+
+    server.start()
+    async with server.peer(workspace) as peer:
+        run = await peer.wait(queued)
+        assert (run["outcome"], run["text"]) == ("completed", "my own answer")
+        assert [(await peer.run(run_id))["outcome"] for run_id in (streaming, silent)] == ["interrupted"] * 2
+        assert (await peer.run(streaming))["text"] == "some text"
+        transcript = outline(await peer.messages(one))
+        assert transcript[1] == ("assistant", "some text", "error")
+        assert transcript[3] == ("assistant", "my own answer", "end_turn")
+        assert [finish_of(message) for message in await peer.messages(two)] == [None, "error"]
+
+
+def assistants(frames: list[Frame]) -> set[str]:
+    return {frame.payload["id"] for frame in frames if frame.type == "message" and frame.payload["role"] == "assistant"}
+
+
+def ended(server: Server) -> int:
+    """Wait for a server that was told to stop by other means than a signal."""
+    assert server.process is not None
+    code = server.process.wait(WAIT_S)
+    assert server.process.stdout is not None
+    server.process.stdout.close()
+    server.process = None
+    return code
+
+
+async def test_e6_what_is_accepted_during_a_stop_is_kept_and_the_rest_is_refused(
+    own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
+) -> None:
+    """Prompts keep coming while it stops: each gets 202 and is there after the restart, or 503, or no answer at all."""
+    tag, count = unique("tag"), 60
+    server = own_server()
+    accepted: list[str] = []
+    refused: list[httpx2.Response] = []
+
+    async def submit_until_it_is_gone(peer: Peer, session: str) -> None:
+        try:
+            while True:
+                run_id = unique("run")
+                reply = await peer.reply(
+                    "POST", f"{peer.at}/agent", {"session_id": session, "prompt": "script: say late", "run_id": run_id}
+                )
+                if reply.status_code == 202:
+                    accepted.append(run_id)
+                else:
+                    refused.append(reply)
+        except httpx2.TransportError:
+            pass
+
+    async with server.peer(workspace) as peer:
+        sessions = await asyncio.gather(*(peer.session() for _ in range(count)))
+        receipts = await asyncio.gather(
+            *(peer.submit(session, f"script: tag {tag} | say x | hang") for session in sessions)
+        )
+        await endpoint.wait_open(tag, count)
+        writers = [asyncio.create_task(submit_until_it_is_gone(peer, session)) for session in sessions[:4]]
+        async with asyncio.timeout(WAIT_S):
+            while len(accepted) < 8:
+                await metric(peer.http, "kedge_runs_queued")
+        code = await asyncio.to_thread(server.terminate)
+        await asyncio.gather(*writers)
+    assert code == 0
+    statuses = {reply.status_code for reply in refused}
+    assert 503 in statuses
+    assert statuses <= {429, 503}, statuses  # 429: more than the queue takes
+    for reply in refused:
+        assert int(reply.headers["retry-after"]) >= 0
+        assert reply.json()["code"] in ("shutting_down", "queue_full")
+    server.start()
+    async with server.peer(workspace) as peer:
+        for receipt in receipts:
+            assert (await peer.run(receipt["run_id"]))["outcome"] == "interrupted"
+        for run_id in accepted:
+            assert (await peer.wait(run_id))["outcome"] == "completed"
+
+
+async def test_e6_a_stop_does_not_wait_for_a_client_that_does_not_read(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server = own_server()
+    async with server.peer(workspace) as peer:
+        with StuckReader(server.url, server.token, another(peer)):
+            text = "x" * 900_000
+            for _ in range(4):
+                receipt = await peer.submit(await peer.session(), f"script: say {text}")
+                await peer.wait(receipt["run_id"])
+            assert await asyncio.to_thread(server.terminate) == 0
+
+
+async def test_e6_the_control_command_stops_an_idle_server_and_no_busy_one(
+    own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
+) -> None:
+    key = unique("key")
+    server = own_server()
+    async with server.peer(workspace) as peer:
+        receipt = await peer.submit(await peer.session(), f"script: hold {key} | say done")
+        for body in (
+            {"command": "shutdown"},
+            {"command": "shutdown_if_idle"},
+            {"command": "shutdown_if_idle", "force": True},
+        ):
+            error = await peer.call("POST", "/control", body, expect=409)
+            assert error["code"] == "server_not_idle"
+        await peer.call("POST", "/control", {"command": "explode"}, expect=422)
+        endpoint.release(key)
+        assert (await peer.wait(receipt["run_id"]))["outcome"] == "completed"
+        await peer.call("POST", "/control", {"command": "shutdown_if_idle"})
+        assert await asyncio.to_thread(ended, server) == 0
+    assert "Traceback" not in server.log
+
+
+async def test_e6_a_server_with_a_queue_after_a_restart_is_not_idle(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server = own_server()
+    async with server.peer(workspace) as peer:
+        receipt = await peer.submit(await peer.session(), "script: hang")
+    server.kill()
+    server.start()
+    async with server.http() as http:
+        peer = Peer(http, workspace)  # not opened: nobody but the Run holds the workspace
+        await peer.call("POST", "/control", {"command": "shutdown"}, expect=409)
+        assert [run["run_id"] for run in await peer.call("GET", "/runs")] == [receipt["run_id"]]
+
+
+# --- E9 --------------------------------------------------------------------------------------------------------------
+
+
+async def test_e9_eight_command_lines_start_at_once_and_one_server_serves_all(
+    endpoint: Endpoint, tmp_path: Path, own_server: Callable[..., Server]
+) -> None:
+    home = Server(tmp_path / "home", endpoint.hosted.url, "[server]\nidle_exit_s = 20.0")  # not started: they shall
+    (tmp_path / "workspace").mkdir()
+    command = [sys.executable, "-m", "kedge", "run", "--cwd", str(tmp_path / "workspace")]
+    started = [
+        await asyncio.create_subprocess_exec(
+            *command,
+            f"script: say answer {number}",
+            env=home.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(8)
+    ]
+    try:
+        async with asyncio.timeout(2 * WAIT_S):
+            outputs = [await process.communicate() for process in started]
+        for number, (process, (said, errors)) in enumerate(zip(started, outputs, strict=True)):
+            assert process.returncode == 0, errors.decode()
+            assert said.decode() == f"answer {number}\n"
+        log = (home.data_dir / "server.log").read_text()
+        hosts = re.findall(r"^listening on unix://(.*)$", log, re.MULTILINE)
+        assert len(hosts) == 1, log
+    finally:
+        found = re.search(r"^listening on unix://(.*)$", (home.data_dir / "server.log").read_text(), re.MULTILINE)
+        if found:
+            async with open_http("", "", Path(found[1])) as http:
+                await http.post("/v1/control", json={"command": "shutdown", "force": True})
+
+
+# --- E10, E13 --------------------------------------------------------------------------------------------------------
+
+
+async def test_e10_a_stale_socket_is_replaced(own_server: Callable[..., Server], workspace: Path) -> None:
+    server = own_server()
+    server.kill()
+    assert server.socket.is_socket()
+    server.start()
+    async with server.http(unix=True) as http:
+        assert (await http.get("/v1/version")).json()["pid"] == server.pid
+
+
+async def test_e10_a_live_socket_is_never_taken_over(own_server: Callable[..., Server], workspace: Path) -> None:
+    server, other = own_server(), own_server()
+    other.terminate()
+    done = await asyncio.to_thread(serve, other, "--host", f"unix://{server.socket}")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert str(server.socket) in done.stderr
+    assert "Traceback" not in done.stderr
+    async with server.http(unix=True) as http:
+        assert (await http.get("/v1/version")).json()["pid"] == server.pid
+
+
+async def test_e10_a_file_that_is_no_socket_is_not_removed(own_server: Callable[..., Server], tmp_path: Path) -> None:
+    server = own_server()
+    server.terminate()
+    precious = tmp_path / "precious.txt"
+    precious.write_text("years of work")
+    done = await asyncio.to_thread(serve, server, "--host", f"unix://{precious}")
+    assert done.returncode != 0
+    assert str(precious) in done.stderr
+    assert precious.read_text() == "years of work"
+
+
+async def test_e13_a_second_server_of_a_data_directory_is_refused_and_told_who_is_first(
+    own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
+) -> None:
+    key = unique("key")
+    server = own_server()
+    async with server.peer(workspace) as peer:
+        receipt = await peer.submit(await peer.session(), f"script: hold {key} | say undisturbed")
+        token = (server.data_dir / "token").read_text()
+        done = await asyncio.to_thread(serve, server, "--host", "tcp://127.0.0.1:0")
+        assert done.returncode != 0
+        assert done.stdout == ""
+        assert re.search(rf"\b{server.pid}\b", done.stderr), done.stderr
+        assert str(server.data_dir) in done.stderr
+        assert "Traceback" not in done.stderr
+        # The first goes on with everything: its token, its socket, its Run.
+        assert (server.data_dir / "token").read_text() == token
+        assert server.socket.is_socket()
+        endpoint.release(key)
+        assert (await peer.wait(receipt["run_id"]))["text"] == "undisturbed"
+    server.kill()
+    server.start()  # a lock that died with its holder is no lock
+
+
+# --- sockets and files -----------------------------------------------------------------------------------------------
+
+
+async def test_e_the_socket_needs_no_token_and_only_its_owner_can_reach_it(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server = own_server()
+    assert mode(server.socket) == 0o600
+    assert mode(server.data_dir / "token") == 0o600
+    assert mode(server.data_dir) == 0o700
+    for path in server.data_dir.iterdir():
+        assert mode(path) & 0o077 == 0, path
+    async with server.http(unix=True) as http:
+        peer = await Peer(http, workspace).open()
+        async with peer.stream() as stream:
+            receipt = await peer.submit(await peer.session(), "script: say by socket")
+            assert (await stream.until_complete(receipt["run_id"]))[0]["text"] == "by socket"
+    async with httpx2.AsyncClient(base_url=server.url) as http:
+        assert (await http.get("/v1/workspaces")).status_code == 401
+
+
+async def test_e_the_default_socket_is_in_a_directory_of_its_owner(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server = own_server()
+    server.terminate()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kedge", "serve"),
+        env=server.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(WAIT_S):
+            line = (await process.stdout.readline()).decode().strip()
+        assert line.startswith("listening on unix://")
+        path = Path(line.removeprefix("listening on unix://"))
+        assert mode(path) == 0o600
+        assert mode(path.parent) == 0o700
+        async with open_http("", "", path) as http:
+            await until_metric(http, "kedge_workspaces_open", lambda count: count == 0)
+    finally:
+        process.terminate()
+        assert await process.wait() == 0

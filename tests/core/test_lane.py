@@ -1,0 +1,475 @@
+"""The rules of the Lane, one by one, as examples. The proof that they hold always is in test_lane_walk.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from kedge.core.commands import (
+    BeginStep,
+    Cancel,
+    CancelRun,
+    ClearQueue,
+    Command,
+    EditRun,
+    Finish,
+    MoveRun,
+    Recover,
+    Submit,
+    WhenBusy,
+    when_busy_default,
+)
+from kedge.core.events import (
+    EVENT_TYPES,
+    CancelMarked,
+    LaneEvent,
+    RunAccepted,
+    RunCancelMarked,
+    RunEdited,
+    RunEnded,
+    RunFolded,
+    RunMoved,
+    RunResumed,
+    RunStarted,
+    StepStarted,
+)
+from kedge.core.lane import LIFECYCLE, Covered, Lane, apply, apply_all, covered_by, decide
+from kedge.errors import (
+    Conflict,
+    KedgeError,
+    LaneBusy,
+    QueueFull,
+    RunIdReused,
+    RunIsFolded,
+    RunIsStopping,
+    RunNotActive,
+    RunNotQueued,
+)
+
+#: What the engine may report of a Run.
+Reported = Literal["completed", "failed", "interrupted"]
+
+NOW = 7
+DROPPED = "cancelled before it started"
+
+
+def submit(run_id: str, when_busy: WhenBusy = "queue", known: str | None = None, queue_runs_max: int = 100) -> Submit:
+    return Submit(run_id, f"content of {run_id}", when_busy, NOW, known, queue_runs_max)
+
+
+def finish(run_id: str) -> Finish:
+    return Finish(run_id, "completed", "done", NOW)
+
+
+def lane_after(*commands: Command) -> Lane:
+    lane = Lane()
+    for command in commands:
+        lane = apply_all(lane, decide(lane, command))
+    return lane
+
+
+def assert_refused(lane: Lane, command: Command, error: type[KedgeError], *says: str) -> None:
+    """Refused by this error, which is a 409 or 429, names the Run and the way out, and leaves the Lane as it was."""
+    before = replace(lane)
+    with pytest.raises(error) as refused:
+        decide(lane, command)
+    for words in says:
+        assert words in refused.value.message
+    assert lane == before
+
+
+#: `a` is active, `b` and `c` queue behind it.
+THREE = lane_after(submit("a"), submit("b"), submit("c"))
+#: `b` has folded into the active `a`, `c` waits to, `d` queues.
+FOLDED = lane_after(submit("a"), submit("b", "fold"), BeginStep("a", NOW), submit("c", "fold"), submit("d"))
+
+
+# --- 1 submit --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when_busy", ["queue", "fold", "reject", "interrupt"])
+def test_submit_to_an_idle_lane_accepts_and_starts_in_one_append(when_busy: WhenBusy) -> None:
+    assert decide(Lane(), submit("a", when_busy)) == (RunAccepted("a", 1, False, NOW), RunStarted("a", NOW))
+
+
+def test_submit_to_a_busy_lane_queues_with_the_next_seq() -> None:
+    assert decide(THREE, submit("d")) == (RunAccepted("d", 4, False, NOW),)
+    assert [run.run_id for run in lane_after(submit("a"), submit("b"), submit("c")).queue] == ["b", "c"]
+
+
+def test_submit_to_fold_waits_for_the_active_run() -> None:
+    lane = lane_after(submit("a"))
+    assert decide(lane, submit("b", "fold")) == (RunAccepted("b", 2, True, NOW),)
+    assert lane_after(submit("a"), submit("b", "fold")).state_of("b") == "waiting to fold"
+
+
+def test_reject_leaves_no_trace_on_a_busy_lane() -> None:
+    assert_refused(THREE, submit("d", "reject"), LaneBusy, "run a is active", "wait for its end")
+    assert decide(THREE, submit("e")) == (RunAccepted("e", 4, False, NOW),)
+
+
+def test_interrupt_cancels_all_earlier_runs_and_comes_next_in_one_append() -> None:
+    assert decide(THREE, submit("d", "interrupt")) == (
+        CancelMarked(3, "a", NOW),
+        RunEnded("b", "cancelled", DROPPED, NOW),
+        RunEnded("c", "cancelled", DROPPED, NOW),
+        RunAccepted("d", 4, False, NOW),
+    )
+    lane = lane_after(submit("a"), submit("b"), submit("d", "interrupt"))
+    assert decide(lane, finish("a")) == (RunEnded("a", "cancelled", "cancelled", NOW), RunStarted("d", NOW))
+
+
+def test_interrupt_of_a_lane_that_stops_already_only_queues() -> None:
+    lane = lane_after(submit("a"), Cancel(NOW))
+    assert decide(lane, submit("b", "interrupt")) == (RunAccepted("b", 2, False, NOW),)
+
+
+def test_a_second_interrupt_replaces_the_first_before_it_started() -> None:
+    lane = lane_after(submit("a"), submit("b", "interrupt"))
+    assert decide(lane, submit("c", "interrupt")) == (
+        CancelMarked(2, "a", NOW),
+        RunEnded("b", "cancelled", DROPPED, NOW),
+        RunAccepted("c", 3, False, NOW),
+    )
+
+
+def test_a_prompt_with_its_own_run_id_queues_by_default_and_one_without_folds() -> None:
+    assert when_busy_default(has_own_run_id=True) == "queue"
+    assert when_busy_default(has_own_run_id=False) == "fold"
+
+
+# --- 2 the run_id is the idempotency key -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lane", [THREE, Lane(next_seq=4)], ids=["live", "ended"])
+@pytest.mark.parametrize("when_busy", ["queue", "fold", "reject", "interrupt"])
+def test_submit_repeated_with_the_same_content_decides_nothing(lane: Lane, when_busy: WhenBusy) -> None:
+    assert decide(lane, submit("a", when_busy, known="content of a")) == ()
+
+
+@pytest.mark.parametrize("lane", [THREE, Lane(next_seq=4)], ids=["live", "ended"])
+def test_submit_repeated_with_other_content_is_refused(lane: Lane) -> None:
+    assert_refused(lane, submit("a", known="something else"), RunIdReused, "run_id a", "a new run_id")
+
+
+# --- 3 cancel --------------------------------------------------------------------------------------------------------
+
+
+def test_cancel_ends_queued_runs_at_once_and_tells_the_active_one_to_stop() -> None:
+    assert decide(THREE, Cancel(NOW)) == (
+        CancelMarked(3, "a", NOW),
+        RunEnded("b", "cancelled", DROPPED, NOW),
+        RunEnded("c", "cancelled", DROPPED, NOW),
+    )
+    lane = apply_all(THREE, decide(THREE, Cancel(NOW)))
+    assert (lane.state_of("a"), lane.queue, lane.mark) == ("stopping", (), 3)
+
+
+def test_cancel_of_an_idle_lane_decides_nothing() -> None:
+    assert decide(Lane(), Cancel(NOW)) == ()
+    idle = lane_after(submit("a"), finish("a"))
+    assert decide(idle, Cancel(NOW)) == ()
+    assert decide(idle, submit("b")) == (RunAccepted("b", 2, False, NOW), RunStarted("b", NOW))
+
+
+def test_cancel_spares_a_run_accepted_later() -> None:
+    lane = lane_after(submit("a"), submit("b"), Cancel(NOW), submit("c"))
+    assert [run.run_id for run in lane.live] == ["a", "c"]
+    assert decide(lane, finish("a")) == (RunEnded("a", "cancelled", "cancelled", NOW), RunStarted("c", NOW))
+    lane = apply_all(lane, decide(lane, finish("a")))
+    assert decide(lane, finish("c")) == (RunEnded("c", "completed", "done", NOW),)
+
+
+def test_a_second_cancel_decides_nothing() -> None:
+    assert decide(lane_after(submit("a"), submit("b"), Cancel(NOW)), Cancel(NOW)) == ()
+
+
+def test_a_later_cancel_extends_to_the_runs_accepted_since() -> None:
+    lane = lane_after(submit("a"), Cancel(NOW), submit("b"))
+    assert decide(lane, Cancel(NOW)) == (CancelMarked(2, "a", NOW), RunEnded("b", "cancelled", DROPPED, NOW))
+
+
+@pytest.mark.parametrize(
+    "lane",
+    [
+        lane_after(submit("a"), CancelRun("a", NOW)),
+        lane_after(submit("a"), Cancel(NOW), submit("b"), CancelRun("b", NOW)),
+    ],
+    ids=["told by its id", "the later ones have ended"],
+)
+def test_cancel_decides_nothing_when_everything_live_is_covered_in_another_way(lane: Lane) -> None:
+    assert decide(lane, Cancel(NOW)) == ()
+
+
+# --- 4 cancel of one Run ---------------------------------------------------------------------------------------------
+
+
+def test_cancel_of_a_queued_run_ends_it_and_touches_no_other() -> None:
+    assert decide(THREE, CancelRun("b", NOW)) == (RunEnded("b", "cancelled", DROPPED, NOW),)
+    lane = apply_all(THREE, decide(THREE, CancelRun("b", NOW)))
+    assert [(run.run_id, lane.state_of(run.run_id)) for run in lane.live] == [("a", "active"), ("c", "queued")]
+
+
+def test_cancel_of_a_run_that_waits_to_fold_ends_it() -> None:
+    assert decide(FOLDED, CancelRun("c", NOW)) == (RunEnded("c", "cancelled", DROPPED, NOW),)
+
+
+def test_cancel_of_the_active_run_leaves_the_queue_which_goes_on() -> None:
+    assert decide(THREE, CancelRun("a", NOW)) == (RunCancelMarked("a", NOW),)
+    lane = apply_all(THREE, decide(THREE, CancelRun("a", NOW)))
+    assert (lane.state_of("a"), lane.state_of("b"), lane.mark) == ("stopping", "queued", 0)
+    assert decide(lane, finish("a")) == (RunEnded("a", "cancelled", "cancelled", NOW), RunStarted("b", NOW))
+
+
+def test_cancel_of_a_folded_run_is_refused_and_names_its_host() -> None:
+    assert_refused(FOLDED, CancelRun("b", NOW), RunIsFolded, "run b has joined run a", "cancel that one instead")
+
+
+@pytest.mark.parametrize("run_id", ["a", "ended", "unknown"])
+def test_cancel_of_a_run_that_stops_or_is_not_live_decides_nothing(run_id: str) -> None:
+    lane = lane_after(submit("ended"), finish("ended"), submit("a"), CancelRun("a", NOW))
+    assert decide(lane, CancelRun(run_id, NOW)) == ()
+
+
+# --- 5 finish --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed", "interrupted"])
+def test_finish_ends_the_run_and_starts_the_next_in_one_append(outcome: Reported) -> None:
+    command = Finish("a", outcome, "why", NOW)
+    assert decide(THREE, command) == (RunEnded("a", outcome, "why", NOW), RunStarted("b", NOW))
+
+
+def test_finish_ends_the_folded_runs_with_their_host() -> None:
+    assert decide(FOLDED, finish("a")) == (
+        RunEnded("a", "completed", "done", NOW),
+        RunEnded("b", "completed", "done", NOW, "a"),
+        RunStarted("c", NOW),
+    )
+
+
+def test_finish_of_the_last_run_leaves_an_idle_lane() -> None:
+    lane = lane_after(submit("a"), finish("a"))
+    assert lane == Lane(next_seq=2, version=3)
+
+
+@pytest.mark.parametrize("run_id", ["gone", "b", "unknown"], ids=["ended", "queued", "unknown"])
+@pytest.mark.parametrize("command", [finish, lambda run_id: BeginStep(run_id, NOW)], ids=["finish", "step"])
+def test_only_the_active_run_is_finished_or_begins_a_step(run_id: str, command: Callable[[str], Command]) -> None:
+    lane = lane_after(submit("gone"), finish("gone"), submit("a"), submit("b"))
+    assert_refused(lane, command(run_id), RunNotActive, f"run {run_id} is not the active one")
+
+
+# --- 6 the first durable fact wins -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [Cancel(NOW), CancelRun("a", NOW)], ids=["cancel", "cancel of the Run"])
+@pytest.mark.parametrize("outcome", ["completed", "failed", "interrupted"])
+def test_a_covered_run_ends_cancelled_whatever_the_engine_reports(stop: Command, outcome: Reported) -> None:
+    lane = lane_after(submit("a"), submit("b", "fold"), BeginStep("a", NOW), stop)
+    assert decide(lane, Finish("a", outcome, "said the engine", NOW)) == (
+        RunEnded("a", "cancelled", "cancelled", NOW),
+        RunEnded("b", "cancelled", "cancelled", NOW, "a"),
+    )
+
+
+def test_a_cancel_after_the_end_does_not_change_the_outcome() -> None:
+    lane = lane_after(submit("a"), submit("b"), finish("a"))
+    assert decide(lane, Cancel(NOW)) == (CancelMarked(2, "b", NOW),)
+    assert_refused(lane, finish("a"), RunNotActive, "run a")
+
+
+# --- 7 and 8 folding -------------------------------------------------------------------------------------------------
+
+
+def test_a_step_takes_in_the_runs_that_wait_to_fold() -> None:
+    lane = lane_after(submit("a"), submit("b", "fold"), submit("c", "fold"))
+    assert decide(lane, BeginStep("a", NOW)) == (
+        RunFolded("b", "a", NOW),
+        RunFolded("c", "a", NOW),
+        StepStarted("a", 1, NOW),
+    )
+    assert [run.run_id for run in FOLDED.folded] == ["b"]
+
+
+def test_a_fold_reaches_past_a_run_that_queues() -> None:
+    lane = lane_after(submit("a"), submit("b"), submit("c", "fold"))
+    assert decide(lane, BeginStep("a", NOW)) == (RunFolded("c", "a", NOW), StepStarted("a", 1, NOW))
+
+
+def test_steps_are_counted_for_each_run_from_one() -> None:
+    lane = lane_after(submit("a"), submit("b"), BeginStep("a", NOW), BeginStep("a", NOW))
+    assert decide(lane, BeginStep("a", NOW)) == (StepStarted("a", 3, NOW),)
+    lane = apply_all(lane, decide(lane, finish("a")))
+    assert decide(lane, BeginStep("b", NOW)) == (StepStarted("b", 1, NOW),)
+
+
+def test_a_run_that_waited_in_vain_becomes_one_of_its_own_in_its_place() -> None:
+    lane = lane_after(submit("a"), submit("b"), submit("c", "fold"), submit("d"), finish("a"))
+    assert [(run.run_id, lane.state_of(run.run_id)) for run in lane.live] == [
+        ("b", "active"),
+        ("c", "queued"),
+        ("d", "queued"),
+    ]
+    assert decide(lane, BeginStep("b", NOW)) == (StepStarted("b", 1, NOW),)
+
+
+@pytest.mark.parametrize("stop", [Cancel(NOW), CancelRun("a", NOW)], ids=["cancel", "cancel of the Run"])
+def test_a_run_that_is_told_to_stop_takes_in_nobody(stop: Command) -> None:
+    lane = lane_after(submit("a"), stop, submit("b", "fold"))
+    assert_refused(lane, BeginStep("a", NOW), RunIsStopping, "run a is told to stop")
+    assert decide(lane, finish("a")) == (RunEnded("a", "cancelled", "cancelled", NOW), RunStarted("b", NOW))
+
+
+# --- 9 recovery ------------------------------------------------------------------------------------------------------
+
+
+def test_recovery_of_an_idle_lane_decides_nothing() -> None:
+    assert decide(Lane(), Recover("end", NOW)) == ()
+
+
+@pytest.mark.parametrize("stop", [Cancel(NOW), CancelRun("a", NOW)], ids=["cancel", "cancel of the Run"])
+def test_recovery_ends_a_covered_run_as_cancelled_and_the_queue_goes_on(stop: Command) -> None:
+    lane = lane_after(submit("a"), BeginStep("a", NOW), stop, submit("b"))
+    assert decide(lane, Recover("resume", NOW)) == (RunEnded("a", "cancelled", "cancelled", NOW), RunStarted("b", NOW))
+
+
+def test_recovery_resumes_if_policy_says_so() -> None:
+    lane = lane_after(submit("a"), submit("b"), BeginStep("a", NOW))
+    assert decide(lane, Recover("resume", NOW)) == (RunResumed("a", NOW),)
+    assert apply_all(lane, decide(lane, Recover("resume", NOW))).queue == lane.queue
+
+
+def test_recovery_resumes_a_run_that_has_not_begun_a_step_under_any_policy() -> None:
+    assert decide(THREE, Recover("end", NOW)) == (RunResumed("a", NOW),)
+
+
+def test_recovery_otherwise_ends_the_run_as_interrupted_with_those_folded_into_it() -> None:
+    assert decide(FOLDED, Recover("end", NOW)) == (
+        RunEnded("a", "interrupted", "the server process was lost", NOW),
+        RunEnded("b", "interrupted", "the server process was lost", NOW, "a"),
+        RunStarted("c", NOW),
+    )
+
+
+def test_a_run_that_keeps_taking_its_process_down_is_ended() -> None:
+    lane = lane_after(submit("a"), *[Recover("resume", NOW)] * 2, submit("b"))
+    assert decide(lane, Recover("resume", NOW, resumes_max=3)) == (RunResumed("a", NOW),)
+    assert decide(lane, Recover("resume", NOW, resumes_max=2)) == (
+        RunEnded("a", "interrupted", "the server process was lost", NOW),
+        RunStarted("b", NOW),
+    )
+
+
+# --- 10 the bound ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when_busy", ["queue", "fold"])
+def test_over_the_bound_a_prompt_is_refused_and_nothing_recorded(when_busy: WhenBusy) -> None:
+    assert_refused(
+        THREE, submit("d", when_busy, queue_runs_max=2), QueueFull, "2 runs are queued", "cancel some or wait"
+    )
+    assert decide(THREE, submit("d", when_busy, queue_runs_max=3))
+
+
+def test_interrupt_is_not_refused_by_a_full_queue_which_it_empties() -> None:
+    lane = apply_all(THREE, decide(THREE, submit("d", "interrupt", queue_runs_max=2)))
+    assert [run.run_id for run in lane.queue] == ["d"]
+
+
+# --- the queue: clear, edit, move ------------------------------------------------------------------------------------
+
+
+def test_clearing_the_queue_ends_each_of_it_and_leaves_the_active_run_alone() -> None:
+    assert decide(FOLDED, ClearQueue(NOW)) == (
+        RunEnded("c", "cancelled", "removed from the queue", NOW),
+        RunEnded("d", "cancelled", "removed from the queue", NOW),
+    )
+    lane = apply_all(FOLDED, decide(FOLDED, ClearQueue(NOW)))
+    assert (lane.state_of("a"), lane.state_of("b"), lane.queue) == ("active", "folded", ())
+    assert decide(lane, ClearQueue(NOW)) == ()
+
+
+def test_a_queued_run_can_be_edited() -> None:
+    assert decide(THREE, EditRun("b", NOW)) == (RunEdited("b", NOW),)
+    assert apply(THREE, RunEdited("b", NOW)) == replace(THREE, version=THREE.version + 1)
+
+
+@pytest.mark.parametrize(
+    ("run_id", "before", "order"),
+    [("d", "b", "dbc"), ("d", "c", "bdc"), ("b", None, "cdb"), ("b", "d", "cbd")],
+)
+def test_a_queued_run_can_be_moved(run_id: str, before: str | None, order: str) -> None:
+    lane = lane_after(submit("a"), submit("b"), submit("c"), submit("d"))
+    events = decide(lane, MoveRun(run_id, before, NOW))
+    assert events == (RunMoved(run_id, before, NOW),)
+    assert "".join(run.run_id for run in apply_all(lane, events).queue) == order
+
+
+@pytest.mark.parametrize(("run_id", "before"), [("b", "b"), ("b", "c"), ("c", None)])
+def test_a_move_to_the_same_place_decides_nothing(run_id: str, before: str | None) -> None:
+    assert decide(THREE, MoveRun(run_id, before, NOW)) == ()
+
+
+@pytest.mark.parametrize(("run_id", "state"), [("a", "active"), ("b", "folded"), ("gone", "ended")])
+def test_only_a_queued_run_can_be_edited_or_moved(run_id: str, state: str) -> None:
+    for command in (EditRun(run_id, NOW), MoveRun(run_id, None, NOW), MoveRun("d", run_id, NOW)):
+        assert_refused(FOLDED, command, RunNotQueued, f"run {run_id} is {state}", "only queued runs")
+
+
+# --- what a cancel covered -------------------------------------------------------------------------------------------
+
+
+def test_the_answer_to_a_cancel_names_every_live_run() -> None:
+    assert covered_by(FOLDED, Cancel(NOW)) == (
+        Covered("a", 1, "active"),
+        Covered("b", 2, "folded"),
+        Covered("c", 3, "queued"),
+        Covered("d", 4, "queued"),
+    )
+    assert covered_by(Lane(), Cancel(NOW)) == ()
+
+
+def test_the_answer_to_a_cancel_of_one_run_names_it_and_those_folded_into_it() -> None:
+    assert covered_by(FOLDED, CancelRun("a", NOW)) == (Covered("a", 1, "active"), Covered("b", 2, "folded"))
+    assert covered_by(FOLDED, CancelRun("c", NOW)) == (Covered("c", 3, "queued"),)
+    assert covered_by(FOLDED, CancelRun("gone", NOW)) == ()
+
+
+def test_the_answer_to_clearing_the_queue_names_the_queue() -> None:
+    assert covered_by(FOLDED, ClearQueue(NOW)) == (Covered("c", 3, "queued"), Covered("d", 4, "queued"))
+
+
+# --- the table and the values ----------------------------------------------------------------------------------------
+
+
+def test_the_lifecycle_begins_with_accepted_and_ends_with_ended() -> None:
+    assert {event for was, event, _ in LIFECYCLE if was is None} == {RunAccepted}
+    assert {event for _, event, is_now in LIFECYCLE if is_now == "ended"} == {RunEnded}
+    assert "ended" not in {was for was, _, _ in LIFECYCLE}
+    assert len(set(LIFECYCLE)) == len(LIFECYCLE)
+
+
+def test_every_event_counts_for_the_version() -> None:
+    events: list[LaneEvent] = []
+    lane = Lane()
+    for command in (submit("a"), submit("b", "fold"), BeginStep("a", NOW), CancelRun("a", NOW), finish("a")):
+        events += (decided := decide(lane, command))
+        lane = apply_all(lane, decided)
+    assert lane.version == len(events) == 8
+
+
+def test_the_log_stores_each_event_under_its_class_name() -> None:
+    assert all(kind.__name__ == name for name, kind in EVENT_TYPES.items())
+    assert {event for _, event, _ in LIFECYCLE} <= set(EVENT_TYPES.values())
+
+
+def test_every_refusal_of_the_lane_is_a_conflict_or_says_when_to_try_again() -> None:
+    refusals = (LaneBusy, RunIdReused, RunIsFolded, RunIsStopping, RunNotActive, RunNotQueued)
+    assert all(issubclass(refusal, Conflict) and refusal.status == 409 for refusal in refusals)
+    assert (QueueFull.status, QueueFull.retry_after_s) == (429, 1)
+    assert all(re.fullmatch("[a-z_]+", refusal.code) for refusal in refusals)

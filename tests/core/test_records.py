@@ -1,0 +1,308 @@
+"""The rows behind the log: events change them in one place, and the Lane can be read from them again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kedge.core.commands import (
+    BeginStep,
+    Cancel,
+    CancelRun,
+    ClearQueue,
+    Command,
+    EditRun,
+    Finish,
+    MoveRun,
+    Recover,
+    Submit,
+    WhenBusy,
+)
+from kedge.core.lane import Lane, LaneRun, apply_all, decide
+from kedge.core.records import (
+    Attachment,
+    LaneRecord,
+    Prompt,
+    RunOptions,
+    RunRecord,
+    Usage,
+    content_digest,
+    first_position,
+    project,
+    restore,
+    user_message,
+)
+from kedge.core.transcript import Binary, Message, Text
+
+
+def new_record(run_id: str) -> RunRecord:
+    return RunRecord(run_id, "s", "w", 0, Prompt(f"do {run_id}"), RunOptions(), f"content of {run_id}", 0)
+
+
+class Rows:
+    """A Lane and its records, kept as the engine keeps them."""
+
+    def __init__(self) -> None:
+        self.lane = Lane()
+        self.runs: dict[str, RunRecord] = {}
+        self.changed: dict[str, RunRecord] = {}
+
+    def put(self, command: Command) -> dict[str, RunRecord]:
+        events = decide(self.lane, command)
+        live = {run_id: record for run_id, record in self.runs.items() if record.state != "ended"}
+        if isinstance(command, Submit):
+            live[command.run_id] = new_record(command.run_id)
+        self.lane = apply_all(self.lane, events)
+        self.changed = project(live, events, self.lane)
+        self.runs.update(self.changed)
+        assert self.restored() == self.lane
+        return self.changed
+
+    def restored(self) -> Lane:
+        record = LaneRecord("s", self.lane.version, self.lane.next_seq, self.lane.mark)
+        live = [run for run in self.runs.values() if run.state != "ended"]
+        # A store gives rows in any order it likes.
+        assert restore(record, live[::-1]) == restore(record, live)
+        return restore(record, live)
+
+    def submit(self, run_id: str, when_busy: WhenBusy = "queue", now: int = 1) -> None:
+        self.put(Submit(run_id, f"content of {run_id}", when_busy, now))
+
+
+@pytest.fixture
+def rows() -> Rows:
+    """`a` is active, `b`, `c` and `d` queue."""
+    rows = Rows()
+    for run_id in "abcd":
+        rows.submit(run_id)
+    return rows
+
+
+def places(rows: Rows) -> dict[str, int]:
+    return {run.run_id: rows.runs[run.run_id].place for run in rows.lane.queue}
+
+
+# --- project ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_accepted_run_has_its_seq_its_place_and_its_time() -> None:
+    rows = Rows()
+    rows.submit("a", now=3)
+    assert rows.changed == {"a": replace(new_record("a"), seq=1, place=1, accepted_at=3, started_at=3, state="active")}
+    rows.submit("b", "fold", now=4)
+    assert rows.changed == {"b": replace(new_record("b"), seq=2, place=2, accepted_at=4, folds=True)}
+
+
+def test_a_step_and_a_resume_are_counted(rows: Rows) -> None:
+    rows.put(BeginStep("a", 2))
+    rows.put(BeginStep("a", 2))
+    assert set(rows.changed) == {"a"}
+    rows.put(Recover("resume", 2))
+    assert (rows.runs["a"].steps, rows.runs["a"].resumes) == (2, 1)
+
+
+def test_a_folded_run_is_active_in_its_host(rows: Rows) -> None:
+    rows.submit("e", "fold")
+    rows.put(BeginStep("a", 7))
+    folded = rows.changed["e"]
+    assert (folded.state, folded.folded_into, folded.started_at) == ("active", "a", 7)
+
+
+def test_an_end_is_written_with_outcome_reason_and_time(rows: Rows) -> None:
+    rows.submit("e", "fold")
+    rows.put(BeginStep("a", 2))
+    rows.put(Finish("a", "failed", "no credit", 8))
+    ended = {run_id: run for run_id, run in rows.changed.items() if run.state == "ended"}
+    assert {run_id: (run.outcome, run.reason, run.ended_at, run.folded_into) for run_id, run in ended.items()} == {
+        "a": ("failed", "no credit", 8, None),
+        "e": ("failed", "no credit", 8, "a"),
+    }
+    assert (rows.changed["b"].state, rows.changed["b"].started_at) == ("active", 8)
+
+
+def test_a_cancel_shows_on_the_active_run_until_it_ends(rows: Rows) -> None:
+    rows.put(Cancel(5))
+    assert (rows.runs["a"].stopping, rows.runs["a"].cancelled, rows.runs["a"].state) == (True, False, "active")
+    assert [rows.runs[run_id].outcome for run_id in "bcd"] == ["cancelled"] * 3
+
+
+def test_a_cancel_of_one_run_is_told_apart_from_a_cancel_of_all(rows: Rows) -> None:
+    rows.put(CancelRun("a", 5))
+    assert set(rows.changed) == {"a"}
+    assert (rows.runs["a"].stopping, rows.runs["a"].cancelled) == (True, True)
+
+
+def test_a_run_that_waited_to_fold_in_vain_is_changed_with_the_end_it_waited_for(rows: Rows) -> None:
+    rows.submit("e", "fold")
+    rows.submit("f", "fold")
+    rows.put(Finish("a", "completed", "", 2))
+    assert set(rows.changed) == {"a", "b", "e", "f"}
+    assert not rows.runs["e"].folds
+    assert not rows.runs["f"].folds
+
+
+def test_a_cleared_queue_changes_each_of_it_and_not_the_active_run(rows: Rows) -> None:
+    rows.put(ClearQueue(5))
+    assert {run_id: run.reason for run_id, run in rows.changed.items()} == dict.fromkeys(
+        "bcd", "removed from the queue"
+    )
+
+
+def test_an_edit_names_the_record_and_leaves_its_content_to_the_engine(rows: Rows) -> None:
+    before = rows.runs["b"]
+    assert rows.put(EditRun("b", 5)) == {"b": before}
+
+
+def test_no_events_no_changes(rows: Rows) -> None:
+    assert project(rows.runs, (), rows.lane) == {}
+
+
+def test_what_only_the_engine_knows_is_kept() -> None:
+    rows = Rows()
+    rows.submit("a")
+    rows.runs["a"] = replace(rows.runs["a"], text="so far", usage=Usage(1, 2, 0.5), message_id="m", position=4)
+    rows.put(Finish("a", "completed", "", 2))
+    ended = rows.runs["a"]
+    assert (ended.text, ended.usage, ended.message_id, ended.position) == ("so far", Usage(1, 2, 0.5), "m", 4)
+    assert (ended.prompt, ended.content) == (Prompt("do a"), "content of a")
+
+
+# --- moves: places ---------------------------------------------------------------------------------------------------
+
+
+def test_a_move_deals_the_same_places_out_again(rows: Rows) -> None:
+    assert places(rows) == {"b": 2, "c": 3, "d": 4}
+    rows.put(MoveRun("d", "b", 2))
+    assert places(rows) == {"d": 2, "b": 3, "c": 4}
+    rows.put(MoveRun("d", None, 2))
+    assert places(rows) == {"b": 2, "c": 3, "d": 4}
+
+
+def test_a_move_changes_only_the_runs_between(rows: Rows) -> None:
+    rows.put(MoveRun("d", "c", 2))
+    assert set(rows.changed) == {"c", "d"}
+
+
+def test_a_run_accepted_after_moves_is_last(rows: Rows) -> None:
+    rows.put(MoveRun("b", None, 2))
+    rows.submit("e")
+    assert list(places(rows)) == ["c", "d", "b", "e"]
+    assert sorted(places(rows).values()) == list(places(rows).values())
+
+
+def test_a_moved_run_starts_where_it_stands(rows: Rows) -> None:
+    rows.put(MoveRun("d", "b", 2))
+    rows.put(Finish("a", "completed", "", 3))
+    assert rows.runs["d"].state == "active"
+    assert list(places(rows)) == ["b", "c"]
+
+
+# --- restore ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_lane_without_live_runs_is_restored_from_its_record_alone() -> None:
+    assert restore(LaneRecord("s", 9, 4, 2), []) == Lane(next_seq=4, mark=2, version=9)
+
+
+def test_the_first_record_of_a_lane_is_the_empty_lane() -> None:
+    assert restore(LaneRecord("s"), []) == Lane()
+
+
+def test_a_lane_is_restored_whole() -> None:
+    rows = Rows()
+    rows.submit("a")
+    rows.submit("b", "fold")
+    rows.put(BeginStep("a", 1))
+    rows.put(Recover("resume", 1))
+    rows.submit("c", "fold")
+    rows.submit("d")
+    rows.put(CancelRun("a", 1))
+    assert rows.restored() == Lane(
+        next_seq=5,
+        mark=0,
+        active=LaneRun("a", 1, steps=1, resumes=1, cancelled=True),
+        queue=(LaneRun("c", 3, folds=True), LaneRun("d", 4)),
+        folded=(LaneRun("b", 2, folds=True),),
+        version=9,
+    )
+
+
+def test_a_restored_lane_still_knows_what_a_cancel_covered(rows: Rows) -> None:
+    rows.put(Cancel(2))
+    rows.submit("e")
+    restored = rows.restored()
+    assert restored.state_of("a") == "stopping"
+    assert restored.state_of("e") == "queued"
+
+
+def test_runs_folded_after_a_move_are_restored_as_they_were() -> None:
+    rows = Rows()
+    rows.submit("a")
+    rows.submit("b", "fold")
+    rows.submit("c", "fold")
+    rows.put(MoveRun("c", "b", 2))
+    rows.put(BeginStep("a", 3))
+
+
+# --- what a Run is asked to do ---------------------------------------------------------------------------------------
+
+PROMPT = Prompt("hello", (Attachment("a.txt", "a.txt", "text/plain", "aGk="),))
+
+
+def test_the_same_request_has_the_same_digest() -> None:
+    again = Prompt("hello", (Attachment("a.txt", "a.txt", "text/plain", "aGk="),))
+    assert content_digest("s", PROMPT, RunOptions()) == content_digest("s", again, RunOptions())
+    assert len(content_digest("s", PROMPT, RunOptions())) == 64
+
+
+@pytest.mark.parametrize(
+    ("session_id", "prompt", "options"),
+    [
+        ("t", PROMPT, RunOptions()),
+        ("s", replace(PROMPT, text="hello "), RunOptions()),
+        ("s", replace(PROMPT, attachments=()), RunOptions()),
+        ("s", replace(PROMPT, attachments=PROMPT.attachments * 2), RunOptions()),
+        ("s", Prompt("hello", (replace(PROMPT.attachments[0], content="aG8="),)), RunOptions()),
+        ("s", PROMPT, RunOptions(model="other")),
+        ("s", PROMPT, RunOptions(max_steps=1)),
+        ("s", PROMPT, RunOptions(timeout_s=1.0)),
+        ("s", PROMPT, RunOptions(budget_usd=1.0)),
+        ("s", PROMPT, RunOptions(on_disconnect="cancel")),
+    ],
+)
+def test_another_request_has_another_digest(session_id: str, prompt: Prompt, options: RunOptions) -> None:
+    assert content_digest(session_id, prompt, options) != content_digest("s", PROMPT, RunOptions())
+
+
+def test_text_cannot_be_made_to_look_like_another_field() -> None:
+    assert content_digest("s", Prompt("a', 'b"), RunOptions()) != content_digest("s', 'a", Prompt("b"), RunOptions())
+
+
+def test_text_that_is_no_valid_unicode_has_a_digest_too() -> None:
+    assert content_digest("s", Prompt("\ud800"), RunOptions()) != content_digest("s", Prompt("?"), RunOptions())
+
+
+# --- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_usage_adds_up() -> None:
+    assert Usage(1, 2, 0.5) + Usage(10, 20, 0.25) + Usage() == Usage(11, 22, 0.75)
+
+
+def test_positions_of_logs_begun_a_millisecond_apart_do_not_meet() -> None:
+    assert first_position(1001) - first_position(1000) == 1000
+    # The year 2200 still fits into the numbers that every JSON reader holds exactly.
+    assert first_position(7_258_118_400_000) < 2**53
+
+
+def test_the_prompt_is_shown_as_the_users_message() -> None:
+    run = replace(new_record("a"), prompt=PROMPT)
+    assert user_message("m", run, 5) == Message(
+        "m", "s", "user", (Text("hello"), Binary("a.txt", "text/plain", "aGk=")), 5, 5, "a"
+    )
+
+
+def test_a_prompt_of_attachments_alone_has_no_empty_text() -> None:
+    run = replace(new_record("a"), prompt=replace(PROMPT, text=""))
+    assert user_message("m", run, 5).parts == (Binary("a.txt", "text/plain", "aGk="),)
