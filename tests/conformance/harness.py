@@ -309,12 +309,13 @@ class Server:
         assert self.process is not None
         return self.process.pid
 
-    def start(self) -> Self:
+    def start(self, port: int = 0, token: str = "") -> Self:
+        """A port and token of its own choice, unless these are given: for clients that shall find it again."""
         log = (self.home / "server.log").open("a")
-        command = [sys.executable, "-m", "kedge", "serve", "--host", "tcp://127.0.0.1:0"]
+        command = [sys.executable, "-m", "kedge", "serve", "--host", f"tcp://127.0.0.1:{port}"]
         self.process = subprocess.Popen(
             [*command, "--host", f"unix://{self.socket}"],
-            env=self.environment,
+            env={**self.environment, **({"KEDGE_TOKEN": token} if token else {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
