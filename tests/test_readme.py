@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +17,15 @@ README = (ROOT / "README.md").read_text()
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[dict[str, str]]:
+def home() -> Iterator[dict[str, str]]:
     """An empty home; the server that the first command starts leaves soon after the last one."""
-    (tmp_path / ".config" / "kedge").mkdir(parents=True)
-    (tmp_path / ".config" / "kedge" / "config.toml").write_text("[server]\nidle_exit_s = 0.5\ngrace_s = 0.2\n")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KEDGE_", "XDG_"))}
-    yield {**kept, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    # A short path: it will hold a socket, and a socket's path has about 100 bytes.
+    with tempfile.TemporaryDirectory(prefix="kedge-", ignore_cleanup_errors=True) as name:
+        config = Path(name) / ".config" / "kedge" / "config.toml"
+        config.parent.mkdir(parents=True)
+        config.write_text("[server]\nidle_exit_s = 0.5\ngrace_s = 0.2\n")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("KEDGE_", "XDG_"))}
+        yield {**kept, "HOME": name, "XDG_RUNTIME_DIR": name}
 
 
 def blocks(language: str) -> list[str]:

@@ -49,19 +49,11 @@ class Line:
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             lengths = [line.partition(":")[2] for line in head if line.lower().startswith("content-length:")]
             body = await self._reader.readexactly(int(lengths[0])) if lengths else await self._reader.read()
-        return int(head[0].split()[1]), _json(body)
+        return int(head[0].split()[1]), json.loads(body)
 
     def abort(self) -> None:
         """Gone without a word, as a killed process is."""
         self._writer.transport.abort()
-
-
-def _json(body: bytes) -> Any:
-    """The JSON, or the text as it is: the HTTP parser below the server answers some malformed requests in plain text."""
-    try:
-        return json.loads(body)
-    except ValueError:
-        return body.decode("latin-1")
 
 
 @asynccontextmanager

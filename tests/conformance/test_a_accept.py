@@ -225,7 +225,7 @@ async def test_a4_the_same_run_id_and_content_is_one_run_with_one_receipt(kedge:
 async def test_a4_the_same_run_id_with_other_content_is_a_conflict(kedge: Peer, other: Json) -> None:
     run_id = unique("run")
     session = await kedge.session()
-    content = {"prompt": "script: say this", "run_id": run_id}
+    content: Json = {"prompt": "script: say this", "run_id": run_id}
     first = await kedge.submit(session, **content)
     for _ in range(2):
         assert (await kedge.submit(session, **{**content, **other}, expect=409))["code"] == "run_id_reused"

@@ -1,4 +1,4 @@
-"""SCENARIOS B: cancel. The races are in test_b_races.py; B16, which needs a model that does not stop, in tests/engine."""
+"""SCENARIOS B: cancel. The races are in test_b_races.py; B16 needs a model that does not stop, see tests/engine."""
 
 from __future__ import annotations
 

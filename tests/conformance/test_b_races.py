@@ -80,11 +80,10 @@ async def test_b4_a_cancel_spares_whoever_was_accepted_later(kedge: Peer, shared
                 return await peers[1].submit(session, "script: say through", run_id=c)
 
             in_order = chance.random() < 0.3
-            reply = await cancel() if in_order else None
-            if reply is None:
-                reply, receipt = await asyncio.gather(cancel(), submit())
+            if in_order:
+                reply, receipt = await cancel(), await submit()
             else:
-                receipt = await submit()
+                reply, receipt = await asyncio.gather(cancel(), submit())
             assert {a, b} <= covered(reply)
             assert (c in covered(reply)) == (receipt["seq"] <= reply["mark"])
             first, second, third = await ends.until(a, b, c)
@@ -117,7 +116,7 @@ async def test_b5_one_cancel_ends_the_active_run_and_its_follow_up(
             active = unique("active")
             await kedge.submit(session, "script: words 20 | hold for-ever | say never", run_id=active)
             await lag(chance)
-            fields = {"run_id": unique("follow")} if chance.random() < 0.5 else {}
+            fields: Json = {"run_id": unique("follow")} if chance.random() < 0.5 else {}
             follow_up = (await other.submit(session, "script: say never", **fields))["run_id"]
             follow_ups.add(follow_up)
             await lag(chance)

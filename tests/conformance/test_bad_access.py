@@ -218,6 +218,5 @@ async def test_a_head_without_end_is_hung_up_on(kedge: Peer, shared: tuple[str, 
     async with raw.connect(shared[0]) as line:
         await line.send(start)
         with pytest.raises(ConnectionError):
-            for _ in range(1000):
-                await line.send(b"x" * 65_536)
+            await line.send(b"x" * 50_000_000)
     assert (await kedge.http.get("/v1/health", headers={"x-long": "x" * 30_000})).status_code == 200

@@ -329,7 +329,7 @@ async def test_a_search_for_anything_is_a_search(kedge: Peer, session: str, quer
 async def test_a_position_that_is_none_is_refused(kedge: Peer, session: str, position: str) -> None:
     path = f"/v1{kedge.at}/events"
     who = {"client_id": kedge.client_id}
-    headers = {"last-event-id": position.encode()}
+    headers = {b"last-event-id": position.encode()}
     replies = [
         await kedge.http.get(path, params=who, headers=headers),
         await kedge.http.get(path, params={**who, "after": position}),

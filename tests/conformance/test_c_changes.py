@@ -61,7 +61,7 @@ async def test_c8_a_moved_prompt_is_seen_by_all_and_runs_in_its_new_place(
 
 async def test_c8_moving_a_prompt_to_where_it_stands_changes_nothing(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
-    a, _, key = await held_run(kedge, endpoint, session)
+    _, _, key = await held_run(kedge, endpoint, session)
     b, c = await queue_up(kedge, session, "b", "c")
     async with no_trace(kedge, session):
         for run_id, before in ((b, c), (b, b), (c, None)):

@@ -50,7 +50,7 @@ async def test_c1_prompts_with_run_ids_run_one_after_the_other_with_ends_of_thei
 ) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
-        a, tag, key = await held_run(kedge, endpoint, session)
+        a, _, key = await held_run(kedge, endpoint, session)
         b, c = await queue_up(kedge, session, "b", "c")
         assert await queued(kedge, session) == ["script: say b", "script: say c"]
         assert [run["state"] for run in sorted(await kedge.runs(session), key=lambda run: run["seq"])] == [
@@ -346,8 +346,8 @@ async def test_c7_a_thousand_queued_prompts_cost_little_and_one_more_is_refused(
                 assert int(reply.headers["retry-after"]) > 0
                 await peer.run(body["run_id"], expect=404)
             assert memory_kb(server) < before_kb * 2, "a record each, not a copy of the queue each"
-            reply = await peer.cancel(session)
-            assert {run["run_id"] for run in reply["covered"]} == {a, *run_ids}
+            covered = (await peer.cancel(session))["covered"]
+            assert {run["run_id"] for run in covered} == {a, *run_ids}
             ends = Ends(stream)
             assert {end["outcome"] for end in await ends.until(a, *run_ids)} == {"cancelled"}
             await fence(peer, stream)
@@ -369,7 +369,7 @@ async def test_c11_prompts_queued_before_a_restart_run_after_it_in_order(
     server = own_server()
     async with server.peer(workspace) as peer:
         session = await peer.session()
-        a, tag, key = await held_run(peer, endpoint, session)
+        a, _, key = await held_run(peer, endpoint, session)
         b, c, d = await queue_up(peer, session, "b", "c", "d")
         await peer.call("POST", f"{peer.at}/agent/runs/{d}/move", {"before": c})
         (head,) = [run for run in await peer.runs(session) if run["run_id"] == d]

@@ -98,8 +98,8 @@ async def test_d1_a_new_client_starts_at_the_present(kedge: Peer) -> None:
 
 # --- D2 --------------------------------------------------------------------------------------------------------------
 
-#: 1,000 reconnects: so many in a finished log, the others while it is being written.
-FINISHED_RECONNECTS, LIVE_RECONNECTS = 600, 400
+#: 1,000 reconnects: so many in a finished log, the others while it is being written, slowly and in a storm.
+FINISHED_RECONNECTS, LIVE_RECONNECTS, STORM_RECONNECTS = 500, 250, 250
 
 
 async def test_d2_a_finished_log_can_be_resumed_at_any_point(kedge: Peer, endpoint: Endpoint) -> None:
@@ -177,6 +177,51 @@ async def test_d2_a_reader_that_reconnects_all_the_time_misses_nothing_and_gets_
             for message_id, final in finals.items():
                 if final:
                     screen.check(message_id, final)
+
+
+async def test_d2_readers_that_reconnect_in_a_storm_of_events_miss_nothing_and_get_nothing_twice(kedge: Peer) -> None:
+    """Each one reads from the log what is being put into the ring at the same moment."""
+    reconnects = 0
+
+    async def follow(chance: random.Random, after: int, runs: set[str]) -> list[Frame]:
+        nonlocal reconnects
+        reader, seen, ended = another(kedge), list[Frame](), set[str]()
+        while not runs <= ended:
+            enough, before = chance.randrange(1, 40), frozenset(ended)
+            async with reader.stream(last_event_id=after, deltas=1) as stream:
+                await stream.until(
+                    lambda stream, enough=enough, before=before: (  # type: ignore[misc]
+                        len(stream.durable) >= enough or runs <= before | ends_in(stream)
+                    )
+                )
+            ended |= ends_in(stream)
+            seen += stream.durable
+            after = seen[-1].position or after
+            reconnects += 1
+        return seen
+
+    def ends_in(stream: Stream) -> set[str]:
+        return {frame.payload["run_id"] for frame in stream.of("run_complete")}
+
+    sessions = await asyncio.gather(*(kedge.session() for _ in range(10)))
+    chance = random.Random(22)
+    while reconnects < STORM_RECONNECTS:
+        async with kedge.stream() as reference:
+            runs = [unique("run") for _ in range(50)]
+            start = (await kedge.submit(sessions[0], "script: say first", run_id=runs[0]))["position"]
+            seeds = [chance.randrange(1 << 32) for _ in range(8)]
+            readers = [asyncio.create_task(follow(random.Random(seed), start, set(runs[1:]))) for seed in seeds]
+            await asyncio.gather(
+                *(
+                    kedge.submit(sessions[number % 10], "script: tool nothing {} | say x", run_id=run_id)
+                    for number, run_id in enumerate(runs[1:])
+                )
+            )
+            followed = await asyncio.gather(*readers)
+            await reference.until_complete(*runs)
+        whole = [kind_of(frame) for frame in reference.durable if (frame.position or 0) > start]
+        for seen in followed:
+            assert [kind_of(frame) for frame in seen] == whole[: len(seen)]
 
 
 # --- D3 --------------------------------------------------------------------------------------------------------------

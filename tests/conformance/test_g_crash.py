@@ -12,8 +12,6 @@ import pytest
 from tests.conformance.harness import WAIT_S, Endpoint, Json, Peer, Server, Stream, finish_of, outline, text_of, unique
 from tests.conformance.watching import another, check_history, words
 
-END = '[runs]\non_crash = "end"'
-
 
 async def replay(peer: Peer) -> Stream:
     """The whole log, read again."""
@@ -211,22 +209,20 @@ async def submit_short_runs(peer: Peer, sessions: list[str], sent: dict[str, str
     await asyncio.gather(*(submit(session) for session in sessions))
 
 
+@pytest.mark.parametrize("on_crash", ["resume", "end"])
 async def test_g1_a_run_covered_by_a_cancel_ends_cancelled_after_the_restart(
-    own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
+    own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint, on_crash: str
 ) -> None:
     """The kill comes with some of the replies: those cancels are durable, the others may or may not be."""
-    tag, count = unique("tag"), 24
-    server = own_server(END)
+    tag, key, count = unique("tag"), unique("key"), 24
+    server = own_server(f'[runs]\non_crash = "{on_crash}"')
     async with server.peer(workspace) as peer:
         sessions = [await peer.session() for _ in range(count)]
-        hanging = {
-            session: (await peer.submit(session, f"script: tag {tag} | say shown | hang"))["run_id"]
-            for session in sessions
-        }
-        behind = {
-            session: (await peer.submit(session, "script: say late", run_id=unique("run")))["run_id"]
-            for session in sessions
-        }
+        prompts = (f"script: tag {tag} | say shown | hold {key} | say more", "script: say late")
+        active, behind = [
+            {session: (await peer.submit(session, prompt, run_id=unique("run")))["run_id"] for session in sessions}
+            for prompt in prompts
+        ]
         await endpoint.wait_open(tag, count)
         replies: dict[str, Json] = {}
 
@@ -238,17 +234,19 @@ async def test_g1_a_run_covered_by_a_cancel_ends_cancelled_after_the_restart(
         await asyncio.gather(*(cancel(session) for session in sessions), return_exceptions=True)
         assert len(replies) >= count // 3
     server.start()
+    endpoint.release(key)
     async with server.peer(workspace) as peer:
         for session in sessions:
-            outcomes = [(await peer.wait(runs[session]))["outcome"] for runs in (hanging, behind)]
+            outcomes = [(await peer.wait(runs[session]))["outcome"] for runs in (active, behind)]
             if session in replies:
                 assert len(replies[session]["covered"]) == 2
                 assert outcomes == ["cancelled", "cancelled"]
                 finishes = [finish_of(message) for message in await peer.messages(session)]
                 assert finishes == [None, "canceled"]  # the queued one leaves no trace, the active one its end
             else:
-                assert outcomes in (["cancelled", "cancelled"], ["interrupted", "completed"])
-        await check_ended_once(peer, [*hanging.values(), *behind.values()])
+                spared = "completed" if on_crash == "resume" else "interrupted"
+                assert outcomes in (["cancelled", "cancelled"], [spared, "completed"])
+        await check_ended_once(peer, [*active.values(), *behind.values()])
         await check_next_prompt(peer, endpoint, sessions[0])
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+from kedge.store.base import Write
 from kedge.testing.scripted import Hold, Say, ScriptedModel
-from tests.engine.rig import rig, until
+from tests.engine.rig import FaultyStore, rig, until
 from tests.engine.test_feed import positions, read_all, reader
 
 
@@ -25,3 +27,32 @@ async def test_deltas_flushed_when_a_reader_joins_push_out_nothing_it_lacks(tmp_
         assert positions(await read_all(late)) == expected
         r.model.release("k")
         await r.end("a")
+
+
+class LateStore(FaultyStore):
+    """What is appended can be read before whoever appended it hears of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = asyncio.Event()
+        self.heard.set()
+
+    async def append(self, write: Write) -> int:
+        head = await super().append(write)
+        await self.heard.wait()
+        return head
+
+
+async def test_a_reader_that_has_an_event_from_the_log_does_not_get_it_from_the_ring_again(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel("x"), LateStore()) as r:
+        assert isinstance(r.store, LateStore)
+        r.store.heard.clear()
+        creating = asyncio.create_task(r.engine.create_session(r.workspace, "new"))
+        await until(lambda: r.store.appends == 2)
+        ahead = await reader(r, after=0)
+        assert len(await read_all(ahead)) == 2
+        r.store.heard.set()
+        await creating
+        assert await read_all(ahead) == []
+        await r.end(await r.submit())
+        assert positions(await read_all(ahead)) == positions(await read_all(await reader(r, after=0)))[2:]
