@@ -18,7 +18,7 @@ from kedge.cli.common import cwd_option, do, examples, host_option, json_option,
 from kedge.client.client import Client
 from kedge.client.text import one_line
 from kedge.client.transport import NotConnected
-from kedge.errors import BadConfig, KedgeError
+from kedge.errors import BadConfig, KedgeError, ShuttingDown
 from kedge.wire.models import Version
 
 PYTHON_MIN = (3, 11)
@@ -118,6 +118,8 @@ async def _server(host: str | None, cwd: str) -> list[Finding]:
             return [Finding("server", "fail", error.message, f"see {paths.server_log()}, or stop it and try again")]
         try:
             return [_version(client.host, await client.version()), *await _configured(client, cwd)]
+        except ShuttingDown:
+            return [Finding("server", "ok", "one is just shutting down; `kedge run` starts another")]
         except KedgeError as error:
             return [Finding("server", "fail", f"{client.host} refuses us: {error.message}", "see the message")]
 

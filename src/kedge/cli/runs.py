@@ -8,7 +8,7 @@ from kedge.cli.common import ago, cwd_option, do, examples, host_option, json_op
 from kedge.client.client import Client
 from kedge.client.text import one_line
 from kedge.client.transport import NotConnected
-from kedge.errors import Invalid, NotFound
+from kedge.errors import Invalid, NotFound, ShuttingDown
 from kedge.wire.models import CancelReply, RunBody, SessionBody
 
 
@@ -22,7 +22,7 @@ def runs(as_json: bool, host: str | None) -> int:
         async with Client(host) as client:
             try:
                 return await client.runs()
-            except NotConnected:
+            except (NotConnected, ShuttingDown):
                 if host is not None:
                     raise
                 return None

@@ -13,7 +13,16 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from kedge.errors import Invalid, KedgeError, MethodNotAllowed, NotJson, RouteNotFound, TooLarge, WrongType
+from kedge.errors import (
+    Invalid,
+    KedgeError,
+    MethodNotAllowed,
+    NotJson,
+    RouteNotFound,
+    ShuttingDown,
+    TooLarge,
+    WrongType,
+)
 from kedge.server.auth import Gate, Headers
 from kedge.wire.limits import ERROR_CHARS_MAX, SMALL_BODY_BYTES_MAX
 from kedge.wire.models import ErrorBody
@@ -89,9 +98,10 @@ def route(
 
 
 class App:
-    def __init__(self, routes: list[Route], gate: Gate) -> None:
+    def __init__(self, routes: list[Route], gate: Gate, is_closing: Callable[[], bool]) -> None:
         self.routes = routes
         self._gate = gate
+        self._is_closing = is_closing
         self._tree: dict[str, Any] = {}
         for route in routes:
             node = self._tree
@@ -129,6 +139,8 @@ class App:
         # The checks come first and need to know of the route only whether it is the public one.
         public = route is not None and not route.spec.needs_token
         self._gate.check(headers, local_socket=scope.get("kedge.local_socket", False), needs_token=not public)
+        if self._is_closing() and not public:
+            raise ShuttingDown("The server is shutting down; try again in a moment.")
         if found is None:
             raise RouteNotFound(f"there is nothing at {scope['path'][:200]}; /v1/openapi.json lists what there is")
         if route is None:

@@ -155,7 +155,7 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
         if any(sock.family != socket.AF_UNIX for sock in sockets):
             _write_token(token)
         try:
-            await _listen(App(routes, gate), engine, sockets, stopping, exit_when_idle)
+            await _listen(App(routes, gate, lambda: engine.is_closing), engine, sockets, stopping, exit_when_idle)
         finally:
             _unlink_sockets(hosts)
     finally:
