@@ -2,7 +2,8 @@
 
 Nothing here imports the product but the scripted model endpoint that stands behind the server, so that what these tests
 see is what any client sees. With `KEDGE_URL` (and `KEDGE_TOKEN`) the same tests run against another server; its model
-must be `local/fake-large` of an OpenAI-compatible provider at port `KEDGE_TEST_ENDPOINT_PORT` (9001) of this machine.
+must be `local/fake-large` of an OpenAI-compatible provider at port `KEDGE_TEST_ENDPOINT_PORT` (9001) of this machine,
+which lists the models `fake-large` and `fake-small`: the configuration that `Server` below writes.
 """
 
 from __future__ import annotations

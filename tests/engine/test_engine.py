@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -250,3 +251,18 @@ async def test_a_command_under_way_holds_its_workspace(tmp_path: Path) -> None:
         await spin()
         with pytest.raises(WorkspaceNotFound):
             r.engine.workspaces.get(r.workspace.id)
+
+
+async def test_a_refusal_that_nobody_waits_for_any_more_is_not_an_error_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Run cancelled just as it begins its Step: the refusal of that Step comes when its task is gone already."""
+    async with rig(tmp_path, ScriptedModel(lambda request: "x")) as r:
+        for number in range(20):
+            run = await r.submit(run_id=f"r{number}")
+            await spin(number % 7)
+            await r.engine.cancel(r.workspace, r.session)
+            await r.end(run)
+        gc.collect()
+        await spin()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []

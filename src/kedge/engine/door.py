@@ -359,8 +359,13 @@ class Door:
         """Await this work; if the caller is cancelled, the work still goes on to its end."""
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(self._settled)
         return await asyncio.shield(task)
+
+    def _settled(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # looked at here, since a caller that was cancelled does not, and asyncio would complain
 
     async def drain(self) -> None:
         """Until nothing is under way."""

@@ -117,6 +117,8 @@ def serve(
 ) -> int:
     """Run a server until it is told to stop; its exit code."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    # These say what we know already, and the first says it for every request to a model.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     if data_dir:
         os.environ["KEDGE_DATA_DIR"] = str(Path(data_dir).absolute())
