@@ -26,6 +26,7 @@ async def test_b3_one_cancel_covers_all_that_were_accepted(
 ) -> None:
     """Two prompts at the same moment, in half of the rounds behind an active Run, and one cancel: none runs later."""
     sessions: set[str] = set()
+    not_started: set[str] = set()
     async with more_peers(kedge, shared, 2) as peers, kedge.stream() as stream:
         ends = Ends(stream)
 
@@ -43,6 +44,7 @@ async def test_b3_one_cancel_covers_all_that_were_accepted(
             run_ids += await asyncio.gather(named, unnamed)
             reply = await peers[chance.randrange(2)].cancel(session)
             assert covered(reply) == set(run_ids)
+            not_started.update(run["run_id"] for run in reply["covered"] if run["was"] == "queued")
             assert {end["outcome"] for end in await ends.until(*run_ids)} == {"cancelled"}
 
         await play_rounds(kedge, play)
@@ -56,6 +58,8 @@ async def test_b3_one_cancel_covers_all_that_were_accepted(
         runs = await kedge.runs(session)
         started = {run["run_id"] for run in runs if "started_at" in run and "folded_into" not in run}
         assert {message["run_id"] for message in answers} == started, "who never started left no message"
+        assert not {run["run_id"] for run in runs if "started_at" in run} & not_started, "nobody runs later"
+    assert len(not_started) > 100
 
 
 async def test_b4_a_cancel_spares_whoever_was_accepted_later(kedge: Peer, shared: tuple[str, str]) -> None:

@@ -287,6 +287,41 @@ async def test_c6_runs_of_a_session_that_is_deleted_end_under_their_own_ids(kedg
     assert [run for run in await kedge.call("GET", "/runs") if run["session_id"] == session] == []
 
 
+async def test_c6_a_prompt_that_meets_the_end_of_its_session_ends_or_is_refused(kedge: Peer) -> None:
+    """Two clients delete it while a third submits: who got a 202 gets an end, who did not left nothing."""
+    accepted: list[str] = []
+    async with kedge.stream() as stream:
+        ends = Ends(stream)
+
+        async def play(_: str, chance: random.Random) -> None:
+            session, run_id = await kedge.session(), unique("run")
+
+            async def delete() -> int:
+                await lag(chance, 15)
+                return (await kedge.reply("DELETE", f"{kedge.at}/sessions/{session}")).status_code
+
+            async def submit() -> int:
+                await lag(chance, 15)
+                body = {"session_id": session, "prompt": "script: say hello", "run_id": run_id}
+                return (await kedge.reply("POST", f"{kedge.at}/agent", body)).status_code
+
+            first, second, status = await asyncio.gather(delete(), delete(), submit())
+            assert {first, second} <= {200, 404}
+            assert 200 in (first, second)
+            if status == 202:
+                accepted.append(run_id)
+                (end,) = await ends.until(run_id)
+                assert end["outcome"] in ("cancelled", "completed")
+            else:
+                assert status == 404
+            await kedge.call("GET", f"{kedge.at}/sessions/{session}", expect=404)
+
+        await play_rounds(kedge, play, tries=100)
+        await fence(kedge, stream)
+    assert {run_id: len(found) for run_id, found in ends.all().items()} == dict.fromkeys(accepted, 1)
+    assert [run for run in await kedge.call("GET", "/runs") if run["workspace_id"] == kedge.workspace] == []
+
+
 # --- C7 --------------------------------------------------------------------------------------------------------------
 
 

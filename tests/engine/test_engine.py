@@ -256,13 +256,16 @@ async def test_a_command_under_way_holds_its_workspace(tmp_path: Path) -> None:
 async def test_a_refusal_that_nobody_waits_for_any_more_is_not_an_error_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A Run cancelled just as it begins its Step: the refusal of that Step comes when its task is gone already."""
-    async with rig(tmp_path, ScriptedModel(lambda request: "x")) as r:
-        for number in range(20):
-            run = await r.submit(run_id=f"r{number}")
-            await spin(number % 7)
-            await r.engine.cancel(r.workspace, r.session)
-            await r.end(run)
-        gc.collect()
+    """Such as the refusal of a Step whose Run was cancelled while it waited for its turn."""
+    async with rig(tmp_path, ScriptedModel([Hold("k")])) as r:
+        run = await r.submit()
+        await r.model.wait_requests(1)
+        async with r.workspace.lanes[r.session].lock:
+            asking = asyncio.create_task(r.engine.edit_run(r.workspace, run.run_id, "too late"))
+            await spin()
+            asking.cancel()
+            await spin()
         await spin()
+        gc.collect()
+        assert asking.cancelled()
     assert [record for record in caplog.records if record.name == "asyncio"] == []

@@ -289,11 +289,18 @@ class Engine:
         with self._in_use(workspace):
             lane = await self.workspaces.lane(workspace, session_id)
             lane.deleting = True
-            await self._door.command(lane, Cancel(self._clock.now_ms()))
+            try:
+                await self._door.command(lane, Cancel(self._clock.now_ms()))
+            except KedgeError:
+                lane.deleting = False
+                raise
             for run_id in list(lane.runs):
                 await asyncio.wait({lane.end_of(run_id)})
-            await self._door.put_session(lane, "deleted")
-            workspace.lanes.pop(session_id, None)
+            try:
+                await self._door.put_session(lane, "deleted")
+            finally:
+                # No Run is left in it. If the store refused, whoever asks next reads there whether the session is.
+                workspace.lanes.pop(session_id, None)
 
     async def fork_session(self, workspace: Workspace, session_id: str, message_id: str) -> SessionRecord:
         """A new session that begins with this one's messages up to and including that one."""
