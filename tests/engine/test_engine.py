@@ -272,3 +272,14 @@ async def test_a_refusal_that_nobody_waits_for_any_more_is_not_an_error_in_the_l
         await spin()
     gc.collect()
     assert complaints == []
+
+
+async def test_whoever_waits_for_a_run_that_goes_on_elsewhere_is_let_go_at_a_shutdown(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel([Hold("never")])) as r:
+        await r.submit(run_id="a")
+        await r.submit(run_id="b")
+        await r.submit(run_id="c")
+        waiting = asyncio.create_task(r.engine.wait_run(r.workspace, "c", 3600))
+        await r.model.wait_requests(1)
+        await r.engine.close()
+        assert (await waiting).state == "queued"

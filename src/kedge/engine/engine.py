@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kedge.core.commands import Cancel, CancelRun, ClearQueue, EditRun, MoveRun, Submit, WhenBusy, when_busy_default
 from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
@@ -28,6 +29,8 @@ from kedge.store.base import SearchHit, Store
 
 log = logging.getLogger("kedge.engine")
 
+#: Time for readers to take the last events when the server stops. Seconds.
+LAST_READ_S = 1.0
 #: Messages a fork copies at the most: one append writes them all. Items.
 FORK_MESSAGES_MAX = 100_000
 
@@ -60,12 +63,14 @@ class Engine:
         self._runner = Runner(self._door, store, clock, ids, tools or NoTools(), self._model_for, config.runs.cleanup_s)
         self.workspaces = Workspaces(store, clock, ids, encoder, config, self._abandoned)
         self._closing = False
+        self._stopped: asyncio.Future[None]
         self._cancels: set[asyncio.Task[None]] = set()
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Open the store and go on where the last process stopped."""
+        self._stopped = asyncio.get_running_loop().create_future()
         await self._store.open()
         for record in await self._store.workspaces():
             await self._store.trim(record.id, self.config.server.log_entries_max)
@@ -87,7 +92,13 @@ class Engine:
         await self._runner.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
         self._door.closing = True
         await self._door.drain()
+        feeds = [workspace.feed for workspace in self.workspaces.all()]
         self.workspaces.close_all()
+        self._stopped.set_result(None)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_READ_S):
+                for feed in feeds:
+                    await feed.wait_left()
         await self._models.close()
         await self._store.close()
 
@@ -248,14 +259,15 @@ class Engine:
         return await self._store.live_runs()
 
     async def wait_run(self, workspace: Workspace, run_id: str, timeout_s: float) -> RunRecord:
-        """The Run, once it has ended; or as it is when the time is over."""
+        """The Run, once it has ended; or as it is when the time is over, or the server stops."""
         run = await self.run(workspace, run_id)
         if run.state == "ended":
             return run
         lane = await self.workspaces.lane(workspace, run.session_id)
         await self._door.refresh(lane)
         if run_id in lane.runs:
-            await asyncio.wait({lane.end_of(run_id)}, timeout=timeout_s)
+            over: set[asyncio.Future[Any]] = {lane.end_of(run_id), self._stopped}
+            await asyncio.wait(over, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         return await self.run(workspace, run_id)
 
     async def _lane_of(self, workspace: Workspace, run_id: str) -> OpenLane:

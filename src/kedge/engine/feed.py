@@ -84,6 +84,7 @@ class Feed:
         self._show_timer: asyncio.TimerHandle | None = None
         self._flushed_at = self._shown_at = float("-inf")
         self._readers: set[Reader] = set()
+        self._left = asyncio.Event()
         self._without_deltas: set[Reader] = set()  # those of them that get whole messages instead
         self._waiting: dict[Reader, None] = {}  # a set that keeps its order
 
@@ -243,6 +244,14 @@ class Feed:
         self._readers.discard(reader)
         self._without_deltas.discard(reader)
         self._waiting.pop(reader, None)
+        if not self._readers:
+            self._left.set()
+
+    async def wait_left(self) -> None:
+        """Until the last reader of a closed feed has gone."""
+        if self._readers:
+            self._left.clear()
+            await self._left.wait()
 
     def _follow(self, reader: Reader, number: int) -> tuple[bytes, int]:
         """What this reader wants of the ring from frame `number` on, and the number to go on with."""

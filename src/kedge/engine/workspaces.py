@@ -92,7 +92,8 @@ class Workspaces:
         #: Called when the last client is gone while Runs are live.
         self._on_abandoned = on_abandoned
         self._open: dict[str, Workspace] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        #: One at a time: two clients that open the same directory at once must get the same workspace.
+        self._opening = asyncio.Lock()
         self._retired: dict[str, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -141,7 +142,7 @@ class Workspaces:
         return workspace
 
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
-        async with self._opening.setdefault(path, asyncio.Lock()):
+        async with self._opening:
             if client_id is not None and client_id in self._retired:
                 raise ClientRetired(f"client {client_id} was retired; make a new client_id")
             now = self._clock.now_ms()

@@ -178,7 +178,7 @@ async def _listen(
             server_header=False,
             date_header=False,
             backlog=BACKLOG,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=2,
         )
     )
     loop = asyncio.get_running_loop()
