@@ -83,7 +83,7 @@ def test_no_text_can_forge_a_frame(text: str) -> None:
 
 @pytest.mark.parametrize("kind", PART_TYPES.values(), ids=PART_TYPES.keys())
 def test_every_part_survives_the_wire(kind: type[Part]) -> None:
-    values = {"str": "text", "int": 3, "bool": True, "FinishReason": "end_turn"}
+    values: dict[str, Any] = {"str": "text", "int": 3, "bool": True, "FinishReason": "end_turn"}
     part = kind(**{field.name: values[str(field.type)] for field in fields(kind)})
     body = codec.part_body(part)
     assert body.type == kind.kind
