@@ -1,0 +1,151 @@
+"""The processes that are measured: a server with a data directory of its own, and the scripted model behind it.
+
+Both are real processes and everything else (clients, readers) runs in others, so that what the kernel says about the
+server's process is about the server alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+ROOT = Path(__file__).parent.parent
+#: For a process to start or to end. Only a hang reaches it. Seconds.
+WAIT_S = 20.0
+_CPUCLOCK_SCHED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens, and what to say to it."""
+
+    host: str
+    port: int
+    token: str
+
+    @classmethod
+    def of(cls, url: str, token: str = "") -> Address:
+        host, _, port = url.partition("//")[2].partition("/")[0].rpartition(":")
+        return cls(host, int(port), token)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process, all its threads, in user and kernel mode.
+
+    By its CPU clock (clock_getcpuclockid(3)): the same as utime + stime of /proc/PID/stat, without the 10 ms ticks."""
+    return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+
+
+def rss_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
+def first_line(output: IO[str] | None) -> str:
+    assert output is not None
+    line = output.readline().strip()
+    if not line.startswith("listening on "):
+        raise RuntimeError(f"a process did not start: it said {line!r}")
+    return line.removeprefix("listening on ")
+
+
+@contextlib.contextmanager
+def process(module: str, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A Python process of ours, ended at the end by its own id."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", **(environment or {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield child
+    finally:
+        child.terminate()
+        try:
+            child.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextlib.contextmanager
+def endpoint() -> Iterator[Address]:
+    """The scripted model, in its own process."""
+    with process("kedge.testing.endpoint", "--port", "0") as child:
+        yield Address.of(first_line(child.stdout))
+
+
+class Server:
+    """A `kedge serve` process; `home` holds its data and outlives it, so that a second one can go on from there."""
+
+    def __init__(self, home: Path, model: Address) -> None:
+        self.home = home
+        self.workspace = home / "workspace"
+        self.workspace.mkdir(parents=True, exist_ok=True)
+        self.token = uuid.uuid4().hex
+        (home / "config.toml").write_text(
+            'model = "local/fake-large"\n[providers.local]\n'
+            f'base_url = "http://{model.host}:{model.port}/v1"\napi_key = "a-key"\nmodels = [{{ id = "fake-large" }}]\n'
+        )
+
+    @contextlib.contextmanager
+    def run(self) -> Iterator[Running]:
+        environment = {
+            "KEDGE_DATA_DIR": str(self.home / "data"),
+            "KEDGE_CONFIG": str(self.home / "config.toml"),
+            "KEDGE_TOKEN": self.token,
+            "HOME": str(self.home),
+        }
+        started = time.perf_counter()
+        with process("kedge", "serve", "--host", "tcp://127.0.0.1:0", environment=environment) as child:
+            address = Address.of(first_line(child.stdout), self.token)
+            yield Running(self, child, address, started)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    server: Server
+    child: subprocess.Popen[str]
+    address: Address
+    #: `time.perf_counter()` when its process was started.
+    started: float
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    @property
+    def cpu_s(self) -> float:
+        return cpu_s(self.pid)
+
+    @property
+    def rss_mib(self) -> float:
+        return rss_mib(self.pid)
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        self.child.kill()
+        self.child.wait()
+
+
+@contextlib.contextmanager
+def home() -> Iterator[Path]:
+    # Below TMPDIR: set it to measure on another disk.
+    with TemporaryDirectory(prefix="kedge-bench-") as directory:
+        yield Path(directory)
