@@ -220,7 +220,3 @@ class Client:
     async def run(self, run_id: str) -> Json:
         reply: Json = await self.connection.call("GET", f"{self.at}/agent/runs/{run_id}")
         return reply
-
-    async def queue_up(self, session_id: str) -> int:
-        """How many Runs wait there."""
-        return int(await self.connection.call("GET", f"{self.at}/agent/sessions/{session_id}/prompts/queued"))

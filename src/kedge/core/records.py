@@ -8,7 +8,7 @@ Lane as the records have it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kedge.core.events import (
@@ -57,7 +57,7 @@ class RunOptions:
 
 def content_digest(session_id: str, prompt: Prompt, options: RunOptions) -> str:
     """Equal iff a Run is asked to do the same: where, what and within which limits. How to wait is not part of it."""
-    asked = repr((session_id, asdict(prompt), asdict(options)))
+    asked = repr((session_id, prompt, options))
     return hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -139,14 +139,15 @@ class RunRecord:
     cleanup: Literal["clean", "failed"] = "clean"
 
 
-#: Positions a log may use up per millisecond of its age before they could meet those of a log begun later. One append
-#: takes longer than that, so Positions of different logs, and of a store made anew, never coincide: a Position alone
-#: tells whether it belongs to this log. Kept below 2**53 so that every JSON reader holds it exactly.
-_POSITIONS_PER_MS = 1000
+#: Where logs begin, in bytes of a random number: 2**48 places, so that the ranges of two logs practically never meet,
+#: and so far below 2**53 that every JSON reader holds a Position exactly, however long the log becomes.
+_BASE_BYTES = 6
 
 
-def first_position(created_at_ms: int) -> int:
-    return created_at_ms * _POSITIONS_PER_MS
+def first_position(workspace_id: str) -> int:
+    """The Position before the first of this workspace's log. It differs from log to log, so that a Position alone tells
+    whether it belongs to this log: one of another workspace, or of a store that was since made anew, does not."""
+    return int.from_bytes(hashlib.sha256(workspace_id.encode()).digest()[:_BASE_BYTES])
 
 
 def restore(record: LaneRecord, live: list[RunRecord]) -> Lane:

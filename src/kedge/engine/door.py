@@ -132,20 +132,29 @@ class Door:
         command: Command,
         *,
         accept: RunRecord | None = None,
+        is_new_id: bool = False,
         compose: Compose | None = None,
         durable: bool = True,
     ) -> Decided:
-        """Put a command to the Lane; returns what was decided, after it is durable and acted upon."""
-        return await self._to_the_end(self._command(lane, command, accept, compose, durable))
+        """Put a command to the Lane; returns what was decided, after it is durable and acted upon.
+
+        `accept` is the Run of a Submit; `is_new_id`: its id was made for it, so nothing was accepted under it before."""
+        return await self._to_the_end(self._command(lane, command, accept, is_new_id, compose, durable))
 
     async def _command(
-        self, lane: OpenLane, command: Command, accept: RunRecord | None, compose: Compose | None, durable: bool
+        self,
+        lane: OpenLane,
+        command: Command,
+        accept: RunRecord | None,
+        is_new_id: bool,
+        compose: Compose | None,
+        durable: bool,
     ) -> Decided:
         async with lane.lock:
             for _ in range(DECISIONS_MAX):
                 if lane.stale:
                     await self._reload(lane)
-                if isinstance(command, Submit):
+                if isinstance(command, Submit) and not is_new_id:
                     command = replace(command, accepted_content=await self._accepted_content(lane, command.run_id))
                 before = lane.lane
                 events = decide(before, command)

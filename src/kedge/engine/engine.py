@@ -194,7 +194,7 @@ class Engine:
             lane = await self.workspaces.lane(workspace, session_id)
             if lane.deleting:
                 raise SessionNotFound(f"Session {session_id} is being deleted.")
-            decided = await self._door.command(lane, command, accept=new)
+            decided = await self._door.command(lane, command, accept=new, is_new_id=run_id is None)
             return decided.runs.get(new.run_id) or await self.run(workspace, new.run_id)
 
     async def cancel(self, workspace: Workspace, session_id: str) -> Cancelled:

@@ -45,15 +45,28 @@ class Models:
             raise BadConfig(f"Model {name}: provider {provider_name} lists {', '.join(known_models)}.")
         if not provider.base_url:
             raise BadConfig(f"Provider {provider_name} has no base_url; add it to the configuration.")
-        # Loaded with the first real model: a server with none needs neither the time nor the memory.
         from kedge.llm.openai import OpenAIModel
-        from kedge.llm.transport import new_client
 
         if self._client is None:
             self._client = new_client()
         key = secret(provider.api_key) if provider.api_key else None
         return OpenAIModel(provider_name, model, provider.base_url, key, self._client)
 
+    async def adopt(self, client: httpx2.AsyncClient) -> None:
+        """Use this pool: made by `new_client` in a thread, before a first prompt has to wait for it."""
+        if self._client is None:
+            self._client = client
+        else:
+            await client.aclose()
+
     async def close(self) -> None:
         if self._client is not None:
             await self._client.aclose()
+
+
+def new_client() -> httpx2.AsyncClient:
+    """A connection pool. It takes a tenth of a second and some memory to load, which a server without a provider does
+    not need."""
+    from kedge.llm import transport
+
+    return transport.new_client()

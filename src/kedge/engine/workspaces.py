@@ -146,7 +146,8 @@ class Workspaces:
             if client_id is not None and client_id in self._retired:
                 raise ClientRetired(f"client {client_id} was retired; make a new client_id")
             now = self._clock.now_ms()
-            new = WorkspaceRecord(self._ids.new("w"), path, now, first_position(now))
+            new_id = self._ids.new("w")
+            new = WorkspaceRecord(new_id, path, now, first_position(new_id))
             record = await self._store.workspace(path, new)
             workspace = self._open.get(record.id) or await self._load(record)
             if client_id is not None:

@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from kedge import paths
 from kedge.engine.config import load_user
 from kedge.engine.engine import Engine
-from kedge.engine.models import Models
+from kedge.engine.models import Models, new_client
 from kedge.errors import BadConfig, Invalid, KedgeError
 from kedge.server.app import App
 from kedge.server.auth import Gate
@@ -141,7 +141,8 @@ def _loop_factory() -> Any:
 
 async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit_when_idle: bool) -> None:
     config = load_user(paths.config_file())
-    engine = Engine(_store(store_url), SystemClock(), RandomIds(), WireEncoder(), Models(), config)
+    models = Models()
+    engine = Engine(_store(store_url), SystemClock(), RandomIds(), WireEncoder(), models, config)
     token = _token()
     gate = Gate(token, frozenset({socket.gethostname().lower()}) if allow_remote else frozenset(), allow_remote)
     stopping = asyncio.Event()
@@ -152,6 +153,7 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
     system.specs.extend(route.spec for route in routes)
     # The store before the sockets: its lock is what makes this the only server of this data directory.
     await engine.open()
+    prepared = asyncio.create_task(_prepare(models)) if config.providers else None
     try:
         sockets = [_bind(host, allow_remote) for host in hosts]
         if any(sock.family != socket.AF_UNIX for sock in sockets):
@@ -161,7 +163,13 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
         finally:
             _unlink_sockets(hosts)
     finally:
+        if prepared is not None:
+            await prepared
         await engine.close()
+
+
+async def _prepare(models: Models) -> None:
+    await models.adopt(await asyncio.to_thread(new_client))
 
 
 async def _listen(
@@ -175,6 +183,7 @@ async def _listen(
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # who a client is, is not for a header to say
             server_header=False,
             date_header=False,
             backlog=BACKLOG,
