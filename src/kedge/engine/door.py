@@ -138,7 +138,7 @@ class Door:
     ) -> Decided:
         """Put a command to the Lane; returns what was decided, after it is durable and acted upon.
 
-        `accept` is the Run of a Submit; `is_new_id`: its id was made for it, so nothing was accepted under it before."""
+        `accept` is the Run of a Submit; `is_new_id`: its id was made for it, nothing was accepted under it before."""
         return await self._to_the_end(self._command(lane, command, accept, is_new_id, compose, durable))
 
     async def _command(
