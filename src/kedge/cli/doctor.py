@@ -105,7 +105,7 @@ def _config_file() -> Iterator[Finding]:
     except OSError as error:
         yield Finding("config file", "fail", f"{file} cannot be read: {error.strerror}", "fix its owner and mode")
     else:
-        yield Finding("config file", "ok", str(file))
+        yield Finding("config file", "ok", f"{file} is TOML; what it says is checked when a server reads it")
 
 
 async def _server(host: str | None, cwd: str) -> list[Finding]:

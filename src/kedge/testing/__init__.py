@@ -2,6 +2,8 @@
 
 - `ScriptedModel` (with `Say`, `Think`, `Hold`, `Linger`, `Call`, `Fail`, `End`): a model inside the process that says
   what the test wrote down.
+- `ManualClock`, `CountingIds`: the engine's ports on a machine that does the same every time.
+- `walk`: every history of so many prompts, cancels and crashes through the real Lane.
 - `ScriptedEndpoint`, `HostedEndpoint`: a real HTTP server that speaks OpenAI's format and follows the prompt's script.
 
 Names are loaded when they are first used, so that a test pays only for what it needs.
@@ -14,28 +16,38 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kedge.testing.endpoint import EndpointRequest, ScriptedEndpoint
+    from kedge.testing.histories import WalkResult, walk
     from kedge.testing.hosted import HostedEndpoint
+    from kedge.testing.machine import CountingIds, ManualClock
     from kedge.testing.scripted import Call, End, Fail, Hold, Linger, Say, ScriptedModel, ScriptedRequest, Think
 
 __all__ = [
     "Call",
+    "CountingIds",
     "End",
     "EndpointRequest",
     "Fail",
     "Hold",
     "HostedEndpoint",
     "Linger",
+    "ManualClock",
     "Say",
     "ScriptedEndpoint",
     "ScriptedModel",
     "ScriptedRequest",
     "Think",
+    "WalkResult",
+    "walk",
 ]
 
 _HOME = {
+    "CountingIds": "machine",
     "EndpointRequest": "endpoint",
     "HostedEndpoint": "hosted",
+    "ManualClock": "machine",
     "ScriptedEndpoint": "endpoint",
+    "WalkResult": "histories",
+    "walk": "histories",
 }
 
 
