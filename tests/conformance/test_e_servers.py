@@ -32,7 +32,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "force"])
-async def test_e6_a_stop_ends_runs_in_order_and_everything_is_on_disk(
+async def test_e6_e11_a_stop_ends_runs_in_order_and_everything_is_on_disk(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint, how: str
 ) -> None:
     """E11, too: a signal does the same as the command."""
