@@ -16,7 +16,7 @@ from kedge.core.records import Prompt, RunOptions, RunRecord
 from kedge.engine.config import Config
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
-from kedge.errors import StoreUnavailable
+from kedge.errors import KedgeError, StoreUnavailable
 from kedge.llm.base import Model
 from kedge.server.ports import WireEncoder
 from kedge.store.base import LogEntry, Write
@@ -33,9 +33,14 @@ class FaultyStore(MemoryStore):
     fail_before = 0
     fail_after = 0
     appends = 0
+    #: The next append is refused with this.
+    refuse: KedgeError | None = None
 
     async def append(self, write: Write) -> int:
         self.appends += 1
+        if (refusal := self.refuse) is not None:
+            self.refuse = None
+            raise refusal
         if self.fail_before:
             self.fail_before -= 1
             raise StoreUnavailable("the disk is full; free some space")

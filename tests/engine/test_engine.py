@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from kedge.core.events import RunEnded, RunReported
-from kedge.errors import SessionNotFound, ShuttingDown, StoreUnavailable, WorkspaceClosing, WorkspaceNotFound
+from kedge.errors import (
+    SessionNotFound,
+    ShuttingDown,
+    StoreUnavailable,
+    WorkspaceClosing,
+    WorkspaceNotFound,
+    WrongType,
+)
 from kedge.testing.scripted import Call, Fail, Hold, Linger, Say, ScriptedModel
 from tests.engine.rig import CLIENT, FaultyStore, Rig, rig, spin, until
 
@@ -283,3 +290,22 @@ async def test_whoever_waits_for_a_run_that_goes_on_elsewhere_is_let_go_at_a_shu
         await r.model.wait_requests(1)
         await r.engine.close()
         assert (await waiting).state == "queued"
+
+
+async def test_half_a_character_from_a_model_does_not_break_anything(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel([Say("a \ud800 b"), Say(" \U0001f600")])) as r:
+        assert (await r.end(await r.submit())).text == "a ? b \U0001f600"
+
+
+async def test_a_run_whose_answer_the_store_refuses_still_ends(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel([Say("unspeakable"), Hold("k")], "next")) as r:
+        run = await r.submit(run_id="a")
+        behind = await r.submit(run_id="b")
+        await r.model.wait_requests(1)
+        await spin()
+        r.store.refuse = WrongType("this cannot be stored")
+        r.model.release("k")
+        ended = await r.end(run)
+        assert (ended.outcome, ended.reason, ended.text) == ("failed", "internal", "")
+        assert (await r.transcript())[1] == ("assistant", "", "error")
+        assert (await r.end(behind)).text == "next"

@@ -35,6 +35,10 @@ class Draft:
             part.unsent.clear()
             part.unsaved.clear()
 
+    def blank(self) -> Draft:
+        """The same message without what it says."""
+        return Draft(self._message)
+
     @property
     def id(self) -> str:
         return self._message.id
@@ -50,6 +54,9 @@ class Draft:
     def add(self, kind: DraftKind, text: str) -> None:
         if self._closed:
             return
+        if not text.isascii():
+            # Half a surrogate pair is a legal Python string and breaks every store and stream: it becomes a "?".
+            text = text.encode("utf-8", "replace").decode()
         if not self._parts or self._parts[-1].kind != kind:
             self._parts.append(_DraftPart(kind))
         part = self._parts[-1]

@@ -155,6 +155,11 @@ class Runner:
                 break  # its end is recorded: the first durable fact wins
             except (StoreUnavailable, StoreError) as error:
                 log.error("run %s: its end could not be written: %s", active.run.run_id, error)
+            except Exception as error:  # whatever it is, the Run must end: the store does not take what it said
+                log.exception("run %s: its end is written without its last message", active.run.run_id)
+                verdict.outcome, verdict.reason = "failed", "internal"
+                verdict.error = f"The answer could not be stored ({type(error).__name__}); the server's log has more."
+                active.draft, active.open_calls = active.draft.blank() if active.draft else None, ()
             else:
                 break
             await asyncio.sleep(wait_s)
