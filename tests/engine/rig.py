@@ -103,10 +103,7 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     """An engine with one workspace and, in a new store, one session."""
     store, clock = store or FaultyStore(), ManualClock()
-    ids = CountingIds()
-    if store.data.logs:
-        for _ in range(1000):
-            ids.new("")  # ids of the process before this one are taken
+    ids = CountingIds(after=1000 if store.data.logs else 0)
     engine = Engine(store, clock, ids, WireEncoder(), OneModel(model), msgspec.convert(config, Config))
     await engine.open()
     workspace = await engine.workspaces.open(str(directory), CLIENT)

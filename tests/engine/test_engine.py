@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from kedge.core.events import RunEnded, RunReported
+from kedge.engine.config import Config
+from kedge.engine.engine import Engine
 from kedge.errors import (
     SessionNotFound,
     ShuttingDown,
@@ -17,8 +19,10 @@ from kedge.errors import (
     WorkspaceNotFound,
     WrongType,
 )
+from kedge.server.ports import WireEncoder
+from kedge.testing.machine import CountingIds, ManualClock
 from kedge.testing.scripted import Call, Fail, Hold, Linger, Say, ScriptedModel
-from tests.engine.rig import CLIENT, FaultyStore, Rig, rig, spin, until
+from tests.engine.rig import CLIENT, FaultyStore, OneModel, Rig, rig, spin, until
 
 
 async def test_the_append_of_an_end_holds_the_last_message_and_the_next_start(tmp_path: Path) -> None:
@@ -309,3 +313,18 @@ async def test_a_run_whose_answer_the_store_refuses_still_ends(tmp_path: Path) -
         assert (ended.outcome, ended.reason, ended.text) == ("failed", "internal", "")
         assert (await r.transcript())[1] == ("assistant", "", "error")
         assert (await r.end(behind)).text == "next"
+
+
+async def test_a_broken_file_in_a_repository_does_not_keep_the_server_from_going_on(tmp_path: Path) -> None:
+    store = FaultyStore()
+    async with rig(tmp_path, ScriptedModel([Hold("never")]), store) as r:
+        await r.submit(run_id="a")
+        await r.submit(run_id="b")
+        await r.model.wait_requests(1)
+    (tmp_path / "kedge.toml").write_text("model = ")
+    ids, models = CountingIds(after=1000), OneModel(ScriptedModel("done"))
+    engine = Engine(FaultyStore(store.data), ManualClock(), ids, WireEncoder(), models, Config())
+    await engine.open()
+    (workspace,) = engine.workspaces.all()
+    assert (await engine.wait_run(workspace, "b", 20)).text == "done"
+    await engine.close()

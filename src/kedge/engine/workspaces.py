@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from kedge.engine.door import OpenLane
 from kedge.engine.feed import Feed
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.errors import (
+    BadConfig,
     ClientNotAttached,
     ClientRetired,
     Invalid,
@@ -25,6 +27,8 @@ from kedge.errors import (
     WorkspaceNotFound,
 )
 from kedge.store.base import Store
+
+log = logging.getLogger("kedge.engine")
 
 #: Stands for all clients of the last process; no client's id, which is a UUID.
 _LOST = "lost"
@@ -149,14 +153,21 @@ class Workspaces:
             new_id = self._ids.new("w")
             new = WorkspaceRecord(new_id, path, now, first_position(new_id))
             record = await self._store.workspace(path, new)
-            workspace = self._open.get(record.id) or await self._load(record)
+            workspace = self._open.get(record.id) or await self._load(record, for_client=client_id is not None)
             if client_id is not None:
                 workspace.claims = workspace.claims.opened(client_id, now)
                 self.look_again()
             return workspace
 
-    async def _load(self, record: WorkspaceRecord) -> Workspace:
-        config = load_workspace(self._user_config, Path(record.path))
+    async def _load(self, record: WorkspaceRecord, *, for_client: bool) -> Workspace:
+        try:
+            config = load_workspace(self._user_config, Path(record.path))
+        except BadConfig as error:
+            if for_client:
+                raise
+            # Nobody to tell, and one repository's mistake must not keep the server from going on with its Runs.
+            log.warning("%s The user's own configuration is used.", error.message)
+            config = self._user_config
         server = self._user_config.server
         claims = Claims(int(server.hold_s * 1000), int(server.grace_s * 1000))
         workspace = Workspace(record, config, claims)

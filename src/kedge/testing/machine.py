@@ -17,10 +17,10 @@ class ManualClock:
 
 
 class CountingIds:
-    """w1, s2, m3, ...: unique, and short enough to be read in a failure."""
+    """w1, s2, m3, ...: unique, and short enough to be read in a failure. A second process begins `after` the first."""
 
-    def __init__(self) -> None:
-        self._count = 0
+    def __init__(self, after: int = 0) -> None:
+        self._count = after
 
     def new(self, prefix: str) -> str:
         self._count += 1
