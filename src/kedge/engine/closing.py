@@ -30,13 +30,13 @@ def close_run(
     runs: dict[str, RunRecord],
     verdict: Verdict,
     last: tuple[Change, Message],
-    cut_off: Message | None,
+    before: list[tuple[Change, Message]],
     now: int,
 ) -> Addition:
     """The Run's last message with its end, and what its record says of it. `events` hold the Run's RunEnded first.
 
     `last` is the message that was streaming, or a new empty one: a Run that was stopped before it did anything leaves
-    its trace all the same. `cut_off` holds results for tool calls that got none."""
+    its trace all the same. `before`: messages to be put ahead of it, such as results for tool calls that got none."""
     ended = next(event for event in events if isinstance(event, RunEnded))
     reason = verdict.finish_reason if ended.outcome == "completed" else _REASONS[ended.outcome]
     said = ended.reason if ended.outcome in ("failed", "interrupted") else ""
@@ -55,7 +55,6 @@ def close_run(
             # Folded Runs share their host's answer; what it cost is counted once.
             usage=verdict.usage if event is ended else Usage(),
         )
-    before: list[tuple[Change, Message]] = [("created", cut_off)] if cut_off else []
     return Addition([*before, (last[0], message)], runs=changes)
 
 

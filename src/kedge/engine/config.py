@@ -96,12 +96,17 @@ def load_workspace(user: Config, workspace: Path) -> Config:
     """The user's configuration with the choices of the workspace's repository over it."""
     merged: dict[str, Any] = msgspec.to_builtins(user)
     source = workspace
-    for path in repository_files(workspace):
+    try:
+        files = repository_files(workspace)
+    except OSError as error:
+        raise BadConfig(f"{workspace} cannot be looked into: {error.strerror}.") from None
+    for path in files:
         source = path
         for key, value in _read(path).items():
             if key not in REPOSITORY_KEYS:
                 continue
-            merged[key] = {**merged[key], **value} if isinstance(value, dict) else value
+            both_tables = isinstance(value, dict) and isinstance(merged[key], dict)
+            merged[key] = {**merged[key], **value} if both_tables else value
     return _checked(merged, source)
 
 

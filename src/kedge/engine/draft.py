@@ -25,12 +25,12 @@ class Draft:
         self._message = message
         self._parts: list[_DraftPart] = []
         self.chars = 0
-        self._closed = False
+        self.closed = False
 
     def close(self) -> None:
         """The message is put whole from here on: no tail may come behind that, and nothing that is added counts. (A
         task that does not let itself be stopped may still try.)"""
-        self._closed = True
+        self.closed = True
         for part in self._parts:
             part.unsent.clear()
             part.unsaved.clear()
@@ -52,7 +52,7 @@ class Draft:
         return "".join("".join(part.all) for part in self._parts if part.kind == "text")
 
     def add(self, kind: DraftKind, text: str) -> None:
-        if self._closed:
+        if self.closed:
             return
         if not text.isascii():
             # Half a surrogate pair is a legal Python string and breaks every store and stream: it becomes a "?".

@@ -131,7 +131,7 @@ class Feed:
 
     def grew(self, draft: Draft) -> None:
         """The draft has more text."""
-        if not self._readers:
+        if not self._readers or draft.id not in self._drafts:
             return
         self._unsent[draft.id] = self._unshown[draft.id] = draft
         loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ async def recover(lane: OpenLane, door: Door, store: Store, clock: Clock, ids: I
     host = next((run for run in live if run.state == "active" and run.folded_into is None), None)
     if host is None:
         return
-    messages = await store.messages(lane.session.id, None, HISTORY_MESSAGES_MAX)
+    messages = await store.last_messages(lane.session.id, HISTORY_MESSAGES_MAX)
     own = [message for message in messages if message.run_id == host.run_id]
 
     def compose(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
@@ -38,12 +38,12 @@ def _made_whole(
 ) -> Addition:
     streaming = next((message for message in own if message.role == "assistant" and not message.finish), None)
     cut_off = cut_off_results(ids.new("m"), host, _open_calls(own), now)
+    before: list[tuple[Change, Message]] = [("created", cut_off)] if cut_off else []
     if any(isinstance(event, RunEnded) for event in events):
         blank = Message(ids.new("m"), host.session_id, "assistant", (), now, now, host.run_id)
         last: tuple[Change, Message] = ("updated", streaming) if streaming else ("created", blank)
         verdict = Verdict("interrupted", usage=host.usage)
-        return close_run(events, runs, verdict, last, cut_off, now)
-    before: list[tuple[Change, Message]] = [("created", cut_off)] if cut_off else []
+        return close_run(events, runs, verdict, last, before, now)
     if streaming:
         cut = Finish("error", now, "interrupted", "The server process was lost; this step was begun again.")
         before.append(("updated", streaming.closed(cut)))

@@ -53,6 +53,9 @@ class ActiveRun:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     #: The message being streamed; None between Steps.
     draft: Draft | None = None
+    #: Messages given to the store whose arrival is not known yet: their append is under way, failed or was left alone.
+    #: The end puts them again, whole: that is right in either case.
+    unsure: dict[str, Message] = field(default_factory=dict)
     #: Tool calls of the last Step that have no result yet.
     open_calls: tuple[ToolCall, ...] = ()
     finish_reason: FinishReason = "end_turn"
@@ -137,19 +140,31 @@ class Runner:
         """Write the end. Until the store has taken it the Run has not ended, so this tries for as long as it takes."""
         verdict.usage, verdict.finish_reason = active.usage, active.finish_reason
 
+        missing: set[str] = set()
+
         def closing(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
             now = self._clock.now_ms()
             self._end_stream(active)
-            cut_off = cut_off_results(self._ids.new("m"), active.run, active.open_calls, now)
-            last: tuple[Change, Message] = ("created", self._assistant_message(active))
-            if active.draft is not None:
-                last = ("updated", active.draft.message(now))
-            return close_run(events, runs, verdict, last, cut_off, now)
+            last = self._assistant_message(active)
+            draft = active.draft
+            again = [message for message in active.unsure.values() if draft is None or message.id != draft.id]
+            before = [(_change(message, missing), message) for message in again]
+            if cut_off := cut_off_results(self._ids.new("m"), active.run, active.open_calls, now):
+                before.append(("created", cut_off))
+            if draft is not None:
+                last = draft.message(now)
+            change: Change = "created" if draft is None else _change(last, missing)
+            return close_run(events, runs, verdict, (change, last), before, now)
 
         wait_s = RETRY_S
         while self._at_work.get(active.run.session_id) is active:
             finish = Finish(active.run.run_id, verdict.outcome, verdict.reason, self._clock.now_ms())
             try:
+                for message_id in active.unsure:
+                    if await self._store.message(active.run.workspace_id, message_id) is None:
+                        missing.add(message_id)
+                    else:
+                        missing.discard(message_id)
                 await self._door.command(active.lane, finish, compose=closing)
             except RunNotActive:
                 break  # its end is recorded: the first durable fact wins
@@ -160,6 +175,7 @@ class Runner:
                 verdict.outcome, verdict.reason = "failed", "internal"
                 verdict.error = f"The answer could not be stored ({type(error).__name__}); the server's log has more."
                 active.draft, active.open_calls = active.draft.blank() if active.draft else None, ()
+                active.unsure.clear()
             else:
                 break
             await asyncio.sleep(wait_s)
@@ -188,16 +204,22 @@ class Runner:
 
     async def _begin_step(self, active: ActiveRun) -> None:
         message = self._assistant_message(active)
-        added = Addition(behind=[("created", message)])
+
+        def begun(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
+            active.draft = Draft(message)
+            active.unsure[message.id] = message
+            return Addition(behind=[("created", message)])
+
         command = BeginStep(active.run.run_id, message.created_at)
-        await self._door.command(active.lane, command, compose=lambda events, runs: added, durable=False)
-        active.draft = Draft(message)
+        await self._door.command(active.lane, command, compose=begun, durable=False)
+        active.unsure.clear()
+        assert active.draft is not None
         active.lane.feed.stream(active.draft)
 
     async def _ask(self, active: ActiveRun, model: Model) -> ModelEnd:
         draft = active.draft
         assert draft is not None
-        history = await self._store.messages(active.run.session_id, None, HISTORY_MESSAGES_MAX)
+        history = await self._store.last_messages(active.run.session_id, HISTORY_MESSAGES_MAX)
         request = ModelRequest(model.name, tuple(for_model(history)), "", self._tools.specs, active.workspace)
         feed = active.lane.feed
         async with model.stream(request) as parts:
@@ -209,6 +231,8 @@ class Runner:
                         draft.add("reasoning", text)
                     case ModelEnd():
                         return part
+                if draft.closed:
+                    raise RunNotActive(f"run {active.run.run_id} has ended and says no more")
                 feed.grew(draft)
                 if active.checkpoint_timer is None:
                     self._plan_checkpoint(active)
@@ -221,14 +245,19 @@ class Runner:
         assert draft is not None
         now = self._clock.now_ms()
         self._end_stream(active)
-        active.draft, active.open_calls = None, calls
         message = draft.message(now, *calls).closed(FinishPart("tool_use", now))
-        await self._door.put_message(active.lane, "updated", message)
+        active.draft, active.open_calls = None, calls
+        await self._put(active, "updated", message)
         results = tuple([await self._tools.call(call, active.workspace) for call in calls])
         run, now = active.run, self._clock.now_ms()
         answer = Message(self._ids.new("m"), run.session_id, "tool", results, now, now, run.run_id)
-        await self._door.put_message(active.lane, "created", answer)
         active.open_calls = ()
+        await self._put(active, "created", answer)
+
+    async def _put(self, active: ActiveRun, change: Change, message: Message) -> None:
+        active.unsure[message.id] = message
+        await self._door.put_message(active.lane, change, message)
+        del active.unsure[message.id]
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -260,6 +289,10 @@ class Runner:
         if active.draft is not None:
             active.draft.close()
             active.lane.feed.stream_ended(active.draft)
+
+
+def _change(message: Message, missing: set[str]) -> Change:
+    return "created" if message.id in missing else "updated"
 
 
 def _look_away(work: asyncio.Task[None]) -> None:

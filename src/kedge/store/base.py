@@ -131,6 +131,10 @@ class Store(Protocol):
         if the session does not hold that one."""
         ...
 
+    async def last_messages(self, session_id: str, limit: int) -> list[Message]:
+        """The last `limit` of them, in the same order."""
+        ...
+
     async def message(self, workspace_id: str, message_id: str) -> Message | None: ...
 
     async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:

@@ -215,6 +215,12 @@ class MemoryStore:
         await asyncio.sleep(0)
         return shown
 
+    async def last_messages(self, session_id: str, limit: int) -> list[Message]:
+        found = list(self._mine().transcripts.get(session_id, {}).values())
+        shown = [codec.merged(stored.message, stored.tails) for stored in found[max(len(found) - max(limit, 0), 0) :]]
+        await asyncio.sleep(0)
+        return shown
+
     async def message(self, workspace_id: str, message_id: str) -> Message | None:
         stored = self._mine().messages.get((workspace_id, message_id))
         found = codec.merged(stored.message, stored.tails) if stored else None

@@ -195,6 +195,10 @@ class SqliteStore:
         _, reader = self._open()
         return await reader.ask(lambda db: sqlite_read.messages(db, session_id, after, limit))
 
+    async def last_messages(self, session_id: str, limit: int) -> list[Message]:
+        _, reader = self._open()
+        return await reader.ask(lambda db: sqlite_read.last_messages(db, session_id, limit))
+
     async def message(self, workspace_id: str, message_id: str) -> Message | None:
         _, reader = self._open()
         return await reader.ask(lambda db: sqlite_read.message(db, workspace_id, message_id))

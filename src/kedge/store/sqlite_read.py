@@ -132,6 +132,13 @@ def messages(db: apsw.Connection, session_id: str, after: str | None, limit: int
     return [_message(db, row) for row in rows]
 
 
+def last_messages(db: apsw.Connection, session_id: str, limit: int) -> list[Message]:
+    rows = db.execute(
+        f"{_MESSAGE} WHERE session_id = ? ORDER BY ordinal DESC LIMIT ?", (session_id, max(limit, 0))
+    ).fetchall()
+    return [_message(db, row) for row in reversed(rows)]
+
+
 def message(db: apsw.Connection, workspace_id: str, message_id: str) -> Message | None:
     found = db.execute(f"{_MESSAGE} WHERE workspace_id = ? AND id = ?", (workspace_id, message_id)).fetchone()
     return _message(db, found) if found else None
