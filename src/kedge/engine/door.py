@@ -31,7 +31,7 @@ from kedge.core.transcript import Message
 from kedge.engine.draft import Draft
 from kedge.engine.feed import Feed, Frame
 from kedge.engine.ports import Clock, Ids
-from kedge.errors import RunNotActive, StoreUnavailable, VersionConflict
+from kedge.errors import RunNotActive, SessionNotFound, StoreUnavailable, VersionConflict
 from kedge.store.base import LaneWrite, Store, Write
 
 #: A version conflict means that another process wrote this Lane: read it again and decide again, so many times.
@@ -71,8 +71,9 @@ class OpenLane:
     #: To be read before the next decision: not read yet, or an append failed and may or may not have happened.
     stale: bool = True
     loaded: bool = False
-    #: The session is being deleted: no more accepts.
+    #: The session is being deleted: no more accepts. Then it is gone, and nothing may bring it back.
     deleting: bool = False
+    deleted: bool = False
 
     @property
     def is_busy(self) -> bool:
@@ -286,7 +287,9 @@ class Door:
         _, head = await self._store.bounds(lane.session.workspace_id)
         lane.lane = restore(record, live)
         lane.runs = {run.run_id: run for run in live}
-        lane.session = await self._store.session(lane.session.workspace_id, lane.session.id) or lane.session
+        session = await self._store.session(lane.session.workspace_id, lane.session.id)
+        lane.deleted = session is None
+        lane.session = session or lane.session
         for run_id in [run_id for run_id in lane.ended if run_id not in lane.runs]:
             if run := await self._store.run(lane.session.workspace_id, run_id):
                 lane.ended.pop(run_id).set_result(run)
@@ -308,6 +311,8 @@ class Door:
 
     async def _put_message(self, lane: OpenLane, change: Change, message: Message) -> None:
         async with lane.lock:
+            if lane.stale:
+                await self._reload(lane)
             if lane.lane.active is None or lane.lane.active.run_id != message.run_id:
                 raise RunNotActive(f"run {message.run_id} has ended and writes no more")
             draught = _Draught()
@@ -326,11 +331,16 @@ class Door:
         self, lane: OpenLane, change: Change, title: str | None, messages: tuple[Message, ...]
     ) -> None:
         async with lane.lock:
+            if lane.stale:
+                await self._reload(lane)
+            if lane.deleted:
+                raise SessionNotFound(f"Session {lane.session.id} was deleted.")
             session = lane.session
             if title is not None:
                 session = replace(session, title=title, updated_at=self._clock.now_ms())
             draught = _Draught(log=[SessionChanged(session.id, change)])
             await self._append_plain(lane, session, draught, messages, deleted=change == "deleted")
+            lane.deleted = change == "deleted"
 
     async def _append_plain(
         self,
@@ -348,7 +358,11 @@ class Door:
             messages=messages,
             deleted_sessions=(session.id,) if deleted else (),
         )
-        last = await self._store.append(write)
+        try:
+            last = await self._store.append(write)
+        except StoreUnavailable:
+            self._doubt(lane)
+            raise
         lane.session = session
         self._publish(lane, last - len(draught.log) + 1, draught, {})
 

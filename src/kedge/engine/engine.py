@@ -7,15 +7,16 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from kedge.core.commands import Cancel, CancelRun, ClearQueue, EditRun, MoveRun, Submit, WhenBusy, when_busy_default
 from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
 from kedge.core.lane import Covered, covered_by
 from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord, content_digest
-from kedge.core.transcript import Message
+from kedge.core.transcript import Finish, Message
 from kedge.engine.config import Config
-from kedge.engine.door import Addition, Door, OpenLane
+from kedge.engine.door import RETRY_S, RETRY_S_MAX, Addition, Door, OpenLane
 from kedge.engine.feed import Reader
 from kedge.engine.models import ModelChooser
 from kedge.engine.ports import Clock, Encoder, Ids
@@ -23,7 +24,15 @@ from kedge.engine.recovery import recover
 from kedge.engine.runner import Runner
 from kedge.engine.tools import NoTools, Tools
 from kedge.engine.workspaces import Workspace, Workspaces
-from kedge.errors import KedgeError, MessageNotFound, RunNotFound, RunNotQueued, SessionNotFound, ShuttingDown
+from kedge.errors import (
+    KedgeError,
+    MessageNotFound,
+    RunNotFound,
+    RunNotQueued,
+    SessionNotFound,
+    ShuttingDown,
+    StoreUnavailable,
+)
 from kedge.llm.base import Model
 from kedge.store.base import SearchHit, Store
 
@@ -64,7 +73,7 @@ class Engine:
         self.workspaces = Workspaces(store, clock, ids, encoder, config, self._abandoned)
         self._closing = False
         self._stopped: asyncio.Future[None]
-        self._cancels: set[asyncio.Task[None]] = set()
+        self._cancels: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -127,13 +136,14 @@ class Engine:
             self.workspaces.look_again()
 
     def reconcile(self, lane: OpenLane) -> None:
-        active = lane.lane.active
-        if active is None or self._closing:
+        if self._closing:
             return
-        if not self._runner.is_at_work(lane.session.id, active.run_id):
-            self._start(lane, active.run_id)
-        if lane.lane.covers(active):
-            self._runner.stop(lane.session.id, active.run_id)
+        if (active := lane.lane.active) is not None:
+            if not self._runner.is_at_work(lane.session.id, active.run_id):
+                self._start(lane, active.run_id)
+            if lane.lane.covers(active):
+                self._runner.stop(lane.session.id, active.run_id)
+        self.workspaces.look_again()
 
     def _start(self, lane: OpenLane, run_id: str) -> None:
         workspace = self.workspaces.get(lane.session.workspace_id)
@@ -142,16 +152,30 @@ class Engine:
     def _abandoned(self, workspace: Workspace) -> None:
         """All clients have left: Runs whose submitter wished so are cancelled, the others go on."""
         for run in workspace.live_runs():
-            if run.options.on_disconnect == "cancel" and not run.stopping and run.folded_into is None:
-                task = asyncio.get_running_loop().create_task(self._cancel_quietly(workspace, run.run_id))
-                self._cancels.add(task)
-                task.add_done_callback(self._cancels.discard)
+            key = (workspace.id, run.run_id)
+            wished = run.options.on_disconnect == "cancel" and run.folded_into is None
+            if wished and not run.stopping and key not in self._cancels:
+                task = asyncio.get_running_loop().create_task(self._cancel_abandoned(workspace, run.run_id))
+                self._cancels[key] = task
+                task.add_done_callback(partial(self._cancel_is_over, key))
 
-    async def _cancel_quietly(self, workspace: Workspace, run_id: str) -> None:
-        try:
-            await self.cancel_run(workspace, run_id)
-        except KedgeError as error:
-            log.warning("run %s was abandoned but could not be cancelled: %s", run_id, error)
+    def _cancel_is_over(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        del self._cancels[key]
+
+    async def _cancel_abandoned(self, workspace: Workspace, run_id: str) -> None:
+        wait_s = RETRY_S
+        while not self._closing:
+            try:
+                await self.cancel_run(workspace, run_id)
+            except StoreUnavailable as error:
+                log.warning("run %s was abandoned and could not be cancelled yet: %s", run_id, error)
+            except KedgeError as error:
+                log.warning("run %s was abandoned and cannot be cancelled: %s", run_id, error)
+                return
+            else:
+                return
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, RETRY_S_MAX)
 
     def _model_for(self, lane: OpenLane, run: RunRecord) -> Model:
         config = self.workspaces.get(run.workspace_id).config
@@ -281,8 +305,16 @@ class Engine:
         now = self._clock.now_ms()
         session = SessionRecord(self._ids.new("s"), workspace.id, title, now, now)
         with self._in_use(workspace):
-            await self._door.put_session(self.workspaces.new_lane(workspace, session), "created")
+            await self._make_session(workspace, session)
         return session
+
+    async def _make_session(self, workspace: Workspace, session: SessionRecord, *messages: Message) -> None:
+        lane = self.workspaces.new_lane(workspace, session)
+        try:
+            await self._door.put_session(lane, "created", messages=messages)
+        except BaseException:
+            workspace.lanes.pop(session.id, None)  # if it was made all the same, whoever asks reads it from the store
+            raise
 
     async def sessions(self, workspace: Workspace) -> list[SessionRecord]:
         return await self._store.sessions(workspace.id)
@@ -303,16 +335,16 @@ class Engine:
             lane.deleting = True
             try:
                 await self._door.command(lane, Cancel(self._clock.now_ms()))
-            except KedgeError:
-                lane.deleting = False
-                raise
-            for run_id in list(lane.runs):
-                await asyncio.wait({lane.end_of(run_id)})
-            try:
+                # All at once: a host and the Runs folded into it end together.
+                if ends := [lane.end_of(run_id) for run_id in lane.runs]:
+                    await asyncio.wait(ends)
                 await self._door.put_session(lane, "deleted")
-            finally:
-                # No Run is left in it. If the store refused, whoever asks next reads there whether the session is.
-                workspace.lanes.pop(session_id, None)
+            except BaseException:
+                lane.deleting = False  # refused, or nobody waits for it any more: the session is as usable as before
+                if not lane.runs:
+                    workspace.lanes.pop(session_id, None)  # whoever asks next reads in the store whether it is there
+                raise
+            workspace.lanes.pop(session_id, None)
 
     async def fork_session(self, workspace: Workspace, session_id: str, message_id: str) -> SessionRecord:
         """A new session that begins with this one's messages up to and including that one."""
@@ -328,8 +360,11 @@ class Engine:
             new = SessionRecord(
                 self._ids.new("s"), workspace.id, parent.title, now, now, parent.id, message_count=len(kept)
             )
-            copies = tuple(replace(message, id=self._ids.new("m"), session_id=new.id) for message in kept)
-            await self._door.put_session(self.workspaces.new_lane(workspace, new), "created", messages=copies)
+            copies = [replace(message, id=self._ids.new("m"), session_id=new.id) for message in kept]
+            if copies[-1].role == "assistant":
+                # It may be streaming: the copy has what was said so far, and nobody else will give it an end.
+                copies[-1] = copies[-1].closed(Finish("unknown", now, "copied while it was being written"))
+            await self._make_session(workspace, new, *copies)
             return new
 
     async def messages(self, workspace: Workspace, session_id: str, after: str | None, limit: int) -> list[Message]:

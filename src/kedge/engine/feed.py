@@ -31,6 +31,8 @@ from kedge.store.base import LogEntry, Store
 
 #: Frames kept for readers that are a little late: seconds of a busy stream. One larger frame alone is kept too. Bytes.
 RING_BYTES_MAX = 1024 * 1024
+#: What a frame costs beside its data: empty ones, too, must run out some day. Bytes.
+FRAME_BYTES = 200
 #: What one read returns at the most, give or take a frame: the memory a reader holds while its socket is full. Bytes.
 READ_BYTES_MAX = 256 * 1024
 #: Entries fetched from the log at once by a reader that is behind. Items.
@@ -185,16 +187,16 @@ class Feed:
 
     def _forget_snapshot(self, message_id: str) -> None:
         if frame := self._snapshots.pop(message_id, None):
-            self._bytes -= len(frame.data)
+            self._bytes -= len(frame.data)  # its place in the ring is still counted
             frame.data = b""
 
     def _push(self, frame: Frame) -> None:
         self._frames.append(frame)
-        self._bytes += len(frame.data)
+        self._bytes += FRAME_BYTES + len(frame.data)
         evicted = 0
         while self._bytes > self.ring_bytes_max and evicted < len(self._frames) - 1:
             old = self._frames[evicted]
-            self._bytes -= len(old.data)
+            self._bytes -= FRAME_BYTES + len(old.data)
             old.data = b""
             if old.position is not None:
                 self._floor = old.position
@@ -323,14 +325,16 @@ class Reader:
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
+    def take_gap(self) -> bytes:
+        """The frame that says where this reader could not resume, if so. It comes before everything else."""
+        gap, self._gap = self._gap, b""
+        return gap
+
     async def read(self, wait_s: float) -> bytes | None:
         """The next frames, joined; empty when none came in this time. None: this is the end, everything was read.
 
         Do not cancel it: frames taken from the log but not returned would be lost to this reader."""
         feed = self.feed
-        if self._gap:
-            gap, self._gap = self._gap, b""
-            return gap
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while not self._closed:

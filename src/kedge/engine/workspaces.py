@@ -61,7 +61,9 @@ class Workspace:
 
     @property
     def is_held(self) -> bool:
-        return self.claims.held or self._in_use > 0
+        # A Lane in doubt may turn out to have a live Run.
+        in_doubt = any(lane.loaded and lane.stale for lane in self.lanes.values())
+        return self.claims.held or self._in_use > 0 or in_doubt
 
     @property
     def id(self) -> str:

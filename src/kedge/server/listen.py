@@ -156,12 +156,13 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
     prepared = asyncio.create_task(_prepare(models)) if config.providers else None
     try:
         sockets = [_bind(host, allow_remote) for host in hosts]
+        files = _socket_files(hosts)
         if any(sock.family != socket.AF_UNIX for sock in sockets):
             _write_token(token)
         try:
             await _listen(App(routes, gate, lambda: engine.is_closing), engine, sockets, stopping, exit_when_idle)
         finally:
-            _unlink_sockets(hosts)
+            _unlink_sockets(files)
     finally:
         if prepared is not None:
             await prepared
@@ -194,7 +195,11 @@ async def _listen(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping)
     serving = loop.create_task(server.serve(sockets))
-    await server.ready.wait()
+    ready = loop.create_task(server.ready.wait())
+    await asyncio.wait({ready, serving}, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        await serving  # it could not begin, and says why
+        return
     for sock in sockets:
         print(f"listening on {_url(sock)}", flush=True)
     idle = loop.create_task(_watch_idle(engine, stopping)) if exit_when_idle else None
@@ -271,10 +276,17 @@ def _bind(host: str, allow_remote: bool) -> socket.socket:
     raise Invalid(f"host {host} is not understood; write unix:///path.sock or tcp://127.0.0.1:PORT")
 
 
-def _unlink_sockets(hosts: list[str]) -> None:
-    for host in hosts:
-        if host.startswith("unix://"):
-            Path(host.removeprefix("unix://")).unlink(missing_ok=True)
+def _socket_files(hosts: list[str]) -> dict[Path, int]:
+    """The files of our sockets, and which they are: by the time we leave, the name may be another server's."""
+    names = [Path(host.removeprefix("unix://")) for host in hosts if host.startswith("unix://")]
+    return {path: path.stat().st_ino for path in names}
+
+
+def _unlink_sockets(files: dict[Path, int]) -> None:
+    for path, ours in files.items():
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == ours:
+                path.unlink()
 
 
 def _bind_unix(path: Path) -> socket.socket:

@@ -72,7 +72,8 @@ class Streams:
         try:
             await call.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             # The Position it starts from, at once: a stream that is lost before its first event can still be resumed.
-            data: bytes | None = b": connected\nid: %d\n\n" % reader.position
+            # Behind a gap, so that a client never takes this Position without being told of the gap.
+            data: bytes | None = reader.take_gap() + b": connected\nid: %d\n\n" % reader.position
             while data is not None:
                 stall.begin()
                 await call.send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
