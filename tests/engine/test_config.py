@@ -57,8 +57,9 @@ def test_a_repository_chooses_but_cannot_set_endpoints_or_keys(tmp_path: Path) -
     assert repository_files(inner) == [tmp_path / "kedge.toml", inner / ".kedge" / "config.toml"]
 
 
-def test_a_repository_that_is_wrong_in_shape_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "kedge.toml").write_text('runs = "often"\n')
+@pytest.mark.parametrize("text", ['runs = "often"\n', "[model]\na = 1\n"])
+def test_a_repository_that_is_wrong_in_shape_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "kedge.toml").write_text(text)
     with pytest.raises(BadConfig, match="kedge.toml"):
         load_workspace(Config(), tmp_path)
 

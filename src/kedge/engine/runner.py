@@ -160,6 +160,8 @@ class Runner:
         while self._at_work.get(active.run.session_id) is active:
             finish = Finish(active.run.run_id, verdict.outcome, verdict.reason, self._clock.now_ms())
             try:
+                if active.unsure:
+                    await self._door.refresh(active.lane)  # what is still under way at the door comes before
                 for message_id in active.unsure:
                     if await self._store.message(active.run.workspace_id, message_id) is None:
                         missing.add(message_id)

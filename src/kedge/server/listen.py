@@ -276,17 +276,22 @@ def _bind(host: str, allow_remote: bool) -> socket.socket:
     raise Invalid(f"host {host} is not understood; write unix:///path.sock or tcp://127.0.0.1:PORT")
 
 
-def _socket_files(hosts: list[str]) -> dict[Path, int]:
+def _socket_files(hosts: list[str]) -> dict[Path, tuple[int, int]]:
     """The files of our sockets, and which they are: by the time we leave, the name may be another server's."""
     names = [Path(host.removeprefix("unix://")) for host in hosts if host.startswith("unix://")]
-    return {path: path.stat().st_ino for path in names}
+    return {path: _identity(path) for path in names}
 
 
-def _unlink_sockets(files: dict[Path, int]) -> None:
+def _unlink_sockets(files: dict[Path, tuple[int, int]]) -> None:
     for path, ours in files.items():
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_ino == ours:
+            if _identity(path) == ours:
                 path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    about = path.stat()
+    return about.st_ino, about.st_ctime_ns  # the number alone is given to the next new file
 
 
 def _bind_unix(path: Path) -> socket.socket:
