@@ -210,6 +210,17 @@ async def test_messages_come_in_the_order_they_were_first_put(store: Store) -> N
             await store.messages(S, unknown, 10)
 
 
+async def test_the_last_messages_come_in_the_same_order(store: Store) -> None:
+    await with_workspace(store)
+    await store.append(Write(W, messages=(message("b"), message("a"), message("x", session_id="s2"), message("c"))))
+    await store.append(Write(W, tails=(tail(" more", message_id="c"),)))
+    assert [found.id for found in await store.last_messages(S, 2)] == ["a", "c"]
+    assert (await store.last_messages(S, 1))[0].text == "Hello more"
+    assert [found.id for found in await store.last_messages(S, 10)] == ["b", "a", "c"]
+    assert await store.last_messages(S, 0) == []
+    assert await store.last_messages("s9", 10) == []
+
+
 async def test_tails_are_part_of_the_message_until_it_is_put_whole(store: Store) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=(message(text=""), message("m2", "two"))))
