@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -271,6 +272,8 @@ def test_generated_documents_are_fresh() -> None:
     from kedge.testing.drawing import lifecycle_svg
 
     assert (ROOT / "docs" / "lifecycle.svg").read_text() == lifecycle_svg(), "run scripts/docs"
+    scenarios = runpy.run_path(str(ROOT / "scripts" / "scenarios.py"))["scenarios"]
+    assert (ROOT / "docs" / "scenarios.md").read_text() == scenarios(), "run scripts/docs"
 
 
 def test_the_version_is_the_same_everywhere() -> None:

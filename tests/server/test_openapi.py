@@ -14,7 +14,7 @@ import pytest
 from kedge.testing.hosted import HostedEndpoint
 from tests.conformance.harness import Json, Peer, Server
 
-#: PROTOCOL.md section 3, as far as it is built: what other clients may rely on.
+#: The outside contract: what other clients may rely on.
 CONTRACT = """
 GET /health · GET /version · POST /control · DELETE /clients/{client_id} · GET /metrics · GET /runs · GET /openapi.json
 GET /docs · POST /workspaces · GET /workspaces · GET /workspaces/{id} · DELETE /workspaces/{id}

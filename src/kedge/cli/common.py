@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kedge.client.client import Client
     from kedge.wire.models import SessionBody, WorkspaceBody
 
-# PROTOCOL.md section 6.
+# Part of the contract with scripts: `kedge run --help` and the README list them.
 EXIT_COMPLETED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -1,0 +1,39 @@
+"""docs/scenarios.md: the numbered behaviour that must hold, read off the names of the tests that hold it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+GROUPS = {
+    "a": "Accept",
+    "b": "Cancel",
+    "c": "Queue and fold",
+    "d": "Events",
+    "e": "Workspaces, clients, servers",
+    "f": "kedge run",
+    "g": "Crash",
+}
+HEAD = """# Scenarios
+
+Numbered behaviour that must hold. Each line is a test of that name, black-box against a real server process where that
+is possible (`tests/conformance/`; some need the engine itself, `tests/engine/`). Written by `scripts/docs`.
+"""
+
+
+def scenarios() -> str:
+    found: dict[str, list[tuple[int, str]]] = {group: [] for group in GROUPS}
+    for folder in ("conformance", "engine"):
+        for path in sorted((ROOT / "tests" / folder).glob("test_*.py")):
+            for letter, number, name in re.findall(r"def test_([a-g])(\d+)_(\w+)\(", path.read_text()):
+                found[letter].append((int(number), name.replace("_", " ")))
+    parts = [HEAD]
+    for group, title in GROUPS.items():
+        lines = [f"- **{group.upper()}{number}** {name}" for number, name in sorted(set(found[group]))]
+        parts.append("\n".join([f"## {group.upper()}. {title}", "", *lines, ""]))
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "scenarios.md").write_text(scenarios())
