@@ -328,3 +328,15 @@ async def test_a_broken_file_in_a_repository_does_not_keep_the_server_from_going
     (workspace,) = engine.workspaces.all()
     assert (await engine.wait_run(workspace, "b", 20)).text == "done"
     await engine.close()
+
+
+async def test_a_server_that_leaves_unused_lets_nobody_in_between(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel("x")) as r:
+        assert not r.engine.refuse_new_if_unused()
+        r.engine.workspaces.release(r.workspace.id, CLIENT)
+        opening = asyncio.create_task(r.engine.workspaces.open(str(tmp_path), CLIENT))
+        await asyncio.sleep(0)
+        assert not r.engine.refuse_new_if_unused()
+        r.engine.workspaces.release((await opening).id, CLIENT)
+        assert r.engine.refuse_new_if_unused()
+        assert r.engine.is_closing

@@ -71,7 +71,7 @@ class Engine:
         self._door = Door(store, clock, ids, self)
         self._runner = Runner(self._door, store, clock, ids, tools or NoTools(), self._model_for, config.runs.cleanup_s)
         self.workspaces = Workspaces(store, clock, ids, encoder, config, self._abandoned)
-        self._closing = False
+        self._closing = self._close_begun = False
         self._stopped: asyncio.Future[None]
         self._cancels: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -95,9 +95,9 @@ class Engine:
 
     async def close(self) -> None:
         """In order: accept nothing more, stop the Runs, wait for their ends, end the streams, close the store."""
-        if self._closing:
+        if self._close_begun:
             return
-        self._closing = True
+        self._closing = self._close_begun = True
         await self._runner.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
         self._door.closing = True
         await self._door.drain()
@@ -110,6 +110,12 @@ class Engine:
                     await feed.wait_left()
         await self._models.close()
         await self._store.close()
+
+    def refuse_new_if_unused(self) -> bool:
+        """For a server that leaves when nobody uses it: decided and in force at once, so that no client can come in
+        between and be thrown out."""
+        self._closing = self._closing or self.workspaces.is_unused
+        return self._closing
 
     @property
     def is_closing(self) -> bool:

@@ -108,6 +108,11 @@ class Workspaces:
 
     # --- finding -------------------------------------------------------------------------------------------------
 
+    @property
+    def is_unused(self) -> bool:
+        """Nothing is open, and nothing about to be."""
+        return not self._open and not self._opening.locked()
+
     def all(self) -> list[Workspace]:
         return list(self._open.values())
 

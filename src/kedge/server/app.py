@@ -20,6 +20,7 @@ from kedge.errors import (
     NotJson,
     RouteNotFound,
     ShuttingDown,
+    StoreUnavailable,
     TooLarge,
     WrongType,
 )
@@ -117,6 +118,8 @@ class App:
         except Disconnected:
             return
         except KedgeError as error:
+            if isinstance(error, StoreUnavailable) and self._is_closing():
+                error = _leaving()  # it was under way when the store was closed
             if error.status >= 500 and error.retry_after_s is None:
                 log.error("%s %s: %s", scope["method"], scope["path"], error.message)
             await _send_error(send, error)
@@ -140,7 +143,7 @@ class App:
         public = route is not None and not route.spec.needs_token
         self._gate.check(headers, local_socket=scope.get("kedge.local_socket", False), needs_token=not public)
         if self._is_closing() and not public:
-            raise ShuttingDown("The server is shutting down; try again in a moment.")
+            raise _leaving()
         if found is None:
             raise RouteNotFound(f"there is nothing at {scope['path'][:200]}; /v1/openapi.json lists what there is")
         if route is None:
@@ -168,6 +171,10 @@ class App:
         any_route = next(iter(routes.values()))
         names = [part[1:-1] for part in any_route.spec.path.split("/") if part.startswith("{")]
         return routes, dict(zip(names, values, strict=True))
+
+
+def _leaving() -> ShuttingDown:
+    return ShuttingDown("The server is shutting down; try again in a moment.")
 
 
 def _query(given: bytes, route: Route) -> Any:

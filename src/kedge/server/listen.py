@@ -225,7 +225,7 @@ async def _watch_idle(engine: Engine, stopping: asyncio.Event) -> None:
     while True:
         since = engine.workspaces.idle_since
         idle_s = loop.time() - max(since, started) if since is not None else 0.0
-        if since is not None and idle_s >= allowed_s:
+        if since is not None and idle_s >= allowed_s and engine.refuse_new_if_unused():
             log.info("nothing to do for %g s", allowed_s)
             stopping.set()
             return
