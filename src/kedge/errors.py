@@ -11,9 +11,11 @@
     ├── BadOrigin               403
     ├── NotFound                404
     │   ├── WorkspaceNotFound · SessionNotFound · RunNotFound · MessageNotFound · RouteNotFound
+    │   ├── AskNotFound · GrantNotFound
     ├── MethodNotAllowed        405
     ├── Conflict                409  the thing exists, its state says no
     │   ├── RunIdReused · LaneBusy · RunIsFolded · RunNotQueued · RunNotActive · RunIsStopping
+    │   ├── AskIsOver · FilesChanged
     │   ├── WorkspaceClosing · ClientNotAttached · ClientRetired · ServerNotIdle
     ├── TooLarge                413
     ├── NotJson                 415
@@ -23,6 +25,7 @@
     ├── Unavailable             503
     │   ├── ShuttingDown · StoreUnavailable
     ├── ModelFailed             502  the model's provider refused or broke off
+    │   └── ContextFull         502  the request was longer than the model's context
     ├── StoreError              500  the store refuses to answer rather than answer wrongly
     │   ├── VersionConflict · StoreDamaged · StoreLocked
     └── Unreachable             ---  raised by clients only: no server answered
@@ -100,6 +103,14 @@ class MessageNotFound(NotFound):
     code = "message_not_found"
 
 
+class AskNotFound(NotFound):
+    code = "ask_not_found"
+
+
+class GrantNotFound(NotFound):
+    code = "grant_not_found"
+
+
 class RouteNotFound(NotFound):
     code = "route_not_found"
 
@@ -139,6 +150,14 @@ class RunNotActive(Conflict):
 
 class RunIsStopping(Conflict):
     code = "run_is_stopping"
+
+
+class AskIsOver(Conflict):
+    code = "ask_is_over"
+
+
+class FilesChanged(Conflict):
+    code = "files_changed"
 
 
 class WorkspaceClosing(Conflict):
@@ -195,6 +214,17 @@ class StoreUnavailable(Unavailable):
 
 class ModelFailed(KedgeError):
     code, status = "model_failed", 502
+
+    def __init__(self, message: str = "", *, retryable: bool = False, wait_s: float | None = None) -> None:
+        super().__init__(message)
+        #: The same request may well succeed when it is made again.
+        self.retryable = retryable
+        #: How long the provider asks to wait before that; None: it did not say.
+        self.wait_s = wait_s
+
+
+class ContextFull(ModelFailed):
+    code = "context_full"
 
 
 class StoreError(KedgeError):

@@ -17,6 +17,8 @@ from tests.client.process import Home, Server, until
 EVERY_COMMAND = [
     *([name] for name in COMMANDS if name not in ("sessions", "config")),
     *(["sessions", name] for name in ("list", "show", "rename", "delete", "export", "search")),
+    *(["sessions", name] for name in ("undo", "model", "summarize")),
+    *(["approvals", name] for name in ("list", "allow", "deny", "answer", "forget")),
     *(["config", name] for name in ("path", "show")),
 ]
 
@@ -174,7 +176,7 @@ def test_attach_prints_the_transcript_and_then_what_happens(server: Server, endp
     run.communicate(timeout=20)
     assert until(attached, "\n") == " beta\n"
     assert until(attached, "\n") == "* no_such {}\n"
-    assert until(attached, "\n").startswith("  failed: ")
+    assert until(attached, "\n").startswith("  -> failed: ")
     assert until(attached, "\n").startswith("[failed: ")
     attached.send_signal(signal.SIGINT)
     assert attached.wait(20) == 0
@@ -232,6 +234,8 @@ def test_doctor_works_without_a_server_and_starts_none(home: Home) -> None:
     assert code == 0
     assert {finding["status"] for finding in found.values()} == {"ok"}
     assert "none is running" in found["server"]["message"]
+    assert {"processes", "sandbox", "ripgrep"} <= set(found)
+    assert found["models"]["message"].startswith("local/fake-large")
     assert not (home.data / "server.log").exists()
     home.data.rmdir()
     assert findings(home)[1]["data directory"]["status"] == "ok"
@@ -312,6 +316,7 @@ def test_the_client_commands_load_neither_server_nor_engine(home: Home) -> None:
         "import sys\n"
         "import kedge.cli.main, kedge.cli.run, kedge.cli.runs, kedge.cli.sessions, kedge.cli.attach\n"
         "import kedge.cli.config, kedge.cli.doctor, kedge.cli.serve, kedge.client.facade\n"
+        "import kedge.cli.approvals, kedge.cli.init, kedge.cli.models\n"
         "print(*sorted(sys.modules))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -320,6 +325,8 @@ def test_the_client_commands_load_neither_server_nor_engine(home: Home) -> None:
         "kedge.engine",
         "kedge.store",
         "kedge.llm",
+        "kedge.tools",
+        "kedge.warden",
         "uvicorn",
         "apsw",
         "pydantic",

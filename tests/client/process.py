@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -154,6 +155,61 @@ class Server:
 
     def log(self) -> str:
         return (self.home.root / "server.stderr").read_text()
+
+
+class Terminal:
+    """`kedge` at a terminal of its own, as a person has it: it is read, and typed at."""
+
+    def __init__(self, home: Home, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+
+        def own_terminal() -> None:
+            os.setsid()
+            os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal a session leader opens becomes its own
+
+        self.process = subprocess.Popen(
+            _command(*arguments),
+            env=home.env | {"TERM": "xterm"},
+            cwd=home.workspace,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            preexec_fn=own_terminal,
+            text=True,
+        )
+        home.started.append(self.process)
+        os.close(slave)
+        self._shown = ""
+
+    def until(self, text: str) -> str:
+        """What was shown up to and with this text, since it was last asked."""
+        self.until_either(text, text)
+        shown, found, self._shown = self._shown.partition(text)
+        return shown + found
+
+    def until_either(self, text: str, other: str) -> bool:
+        """Whether the first of them was shown. Nothing is taken away."""
+        while text not in self._shown and other not in self._shown:
+            piece = self._read()
+            assert piece, f"it ended without {text!r}: {self._shown!r}"
+            self._shown += piece
+        return text in self._shown
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def end(self) -> tuple[int, str]:
+        """The exit code, and what was shown since it was last asked."""
+        while piece := self._read():
+            self._shown += piece
+        os.close(self._master)
+        return self.process.wait(WAIT_S), self._shown
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._master, 4096).decode("utf-8", "replace").replace("\r\n", "\n")
+        except OSError:  # nobody has it open any more
+            return ""
 
 
 def _command(*arguments: str) -> list[str]:

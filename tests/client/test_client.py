@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import pytest
 
 from kedge import errors
 from kedge.client.client import Client, new_run_id
-from kedge.wire.models import SubmitPrompt
+from kedge.client.follow import FollowedSummary
+from kedge.client.stream import EventStream, StreamEvent
+from kedge.wire.models import QuestionResponse, SubmitPrompt
 from tests.client.process import Home, Server
 
 
@@ -139,3 +144,62 @@ async def test_a_forced_shutdown_ends_the_server(own_client: Client, own_server:
     await own_client.control("shutdown", force=True)
     assert own_server.process
     assert own_server.process.wait(20) == 0
+
+
+async def test_approvals_questions_and_grants_have_a_method_each(client: Client, home: Home) -> None:
+    workspace_id, session_id = await begin(client, home)
+    assert (await client.permissions(workspace_id), await client.questions(workspace_id)) == ([], [])
+    assert await client.skip_permissions(workspace_id) is False
+    assert await client.skip_permissions(workspace_id, True) is True
+    assert await client.skip_permissions(workspace_id) is True
+    assert await client.skip_permissions(workspace_id, False) is False
+    script = 'script: tool write {"path": "a.txt", "content": "x"} | tool question {"questions": [{"question": "?"}]}'
+    async with client.events(workspace_id, session_id=session_id) as events:
+        receipt = await client.submit(workspace_id, prompt(session_id, f"{script} | say done"))
+        asked = [event.payload["id"] async for event in _requests(events)]
+    (approval,), (batch,) = await client.permissions(workspace_id), await client.questions(workspace_id)
+    assert sorted(asked) == sorted([approval.id, batch.id])
+    assert (await client.answer_permission(workspace_id, approval.id, "allow_always")).resolved
+    late = await client.answer_permission(workspace_id, approval.id, "deny", "too late")
+    assert (late.resolved, late.answered) == (False, "allow_always")
+    said = QuestionResponse(request_id=batch.questions[0].request_id, fill_in_text="so be it")
+    assert (await client.answer_questions(workspace_id, batch.id, [said])).resolved
+    assert (await client.wait_run(workspace_id, receipt.run_id)).outcome == "completed"
+    with pytest.raises(errors.AskIsOver):
+        await client.cancel_questions(workspace_id, batch.id)
+    (grant,) = await client.grants(workspace_id)
+    assert (grant.rule, grant.given_by) == ("edit(**)", client.client_id)
+    await client.forget_grant(workspace_id, grant.id)
+    with pytest.raises(errors.GrantNotFound):
+        await client.forget_grant(workspace_id, grant.id)
+    undone = await client.undo(workspace_id, session_id)
+    assert (undone.run_id, [Path(file).name for file in undone.files]) == (receipt.run_id, ["a.txt"])
+
+
+async def _requests(events: EventStream) -> AsyncIterator[StreamEvent]:
+    """The approval and the question of that Run."""
+    found = 0
+    async for event in events:
+        if event.type in ("permission_request", "question_batch_request"):
+            yield event
+            found += 1
+        if found == 2:
+            return
+
+
+async def test_a_session_is_changed_summarized_and_has_commands_run(client: Client, home: Home) -> None:
+    workspace_id, session_id = await begin(client, home)
+    changed = await client.change_session(workspace_id, session_id, model="kedge/offline")
+    assert (changed.model, changed.title) == ("kedge/offline", "")
+    changed = await client.change_session(workspace_id, session_id, title="T", model="")
+    assert (changed.model, changed.title) == ("", "T")
+    done = await client.shell(workspace_id, session_id, "echo hello; exit 2")
+    assert (done.exit_code, done.output.strip()) == (2, "hello")
+    receipt = await client.summarize(workspace_id, session_id)
+    run = await client.wait_run(workspace_id, receipt.run_id)
+    assert (run.outcome, run.text) == ("completed", "A scripted summary.")
+    followed = FollowedSummary(client, workspace_id, session_id)
+    async with followed:
+        receipt = await followed.submit()
+        events = [event async for event in followed]
+    assert events[-1].payload["run_id"] == receipt.run_id == followed.run_id

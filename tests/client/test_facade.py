@@ -4,11 +4,13 @@ import asyncio
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 import kedge
 from kedge.testing import HostedEndpoint
+from kedge.wire.models import PermissionRequest
 from tests.client.process import Home, Server
 
 
@@ -61,6 +63,37 @@ def test_a_prompt_is_streamed(server: Server) -> None:
         left = k.session().stream("script: say a | hang")
         next(left)
         left.close()
+
+
+WRITE = (
+    'script: tool write {"path": "a.txt", "content": "x"} | tool question {"questions": [{"question": "?"}]} | say ok'
+)
+
+
+def test_approvals_are_put_to_the_caller(server: Server) -> None:
+    asked: list[str] = []
+
+    def approve(request: PermissionRequest) -> bool:
+        asked.append(f"{request.tool_name} {request.params['path']}")
+        return len(asked) > 1
+
+    file = server.home.workspace / "a.txt"
+    with kedge.connect(server.home.workspace, server.host) as k:
+        session = k.session()
+        assert session.run(WRITE, approve).outcome == "completed"
+        assert not file.exists()
+        assert session.run(WRITE, approve).text == "ok"
+        assert file.exists()
+        assert asked == ["write a.txt", "write a.txt"]
+        assert [Path(name).name for name in session.undo().files] == ["a.txt"]
+        assert session.shell("echo hi").output.strip() == "hi"
+
+
+def test_without_somebody_to_ask_a_run_ends_instead_of_hanging(server: Server) -> None:
+    with kedge.connect(server.home.workspace, server.host) as k:
+        run = k.session().run(WRITE)
+        assert (run.outcome, run.reason) == ("failed", "approval_needed")
+        assert k.session().run(WRITE, allow=["write"]).outcome == "completed"
 
 
 def test_it_runs_inside_a_program_with_a_loop_of_its_own(server: Server) -> None:

@@ -130,6 +130,7 @@ class Told:
         self.streams = list(streams)
         self.run: dict[str, Any] = {}
         self.messages: list[dict[str, Any]] = []
+        self.permissions: list[dict[str, Any]] = []
         self.refusals = 0
         self.submitted: list[bytes] = []
 
@@ -151,6 +152,10 @@ class Told:
             writer.write(json(200, self.run))
         elif asked.path.endswith("/messages"):
             writer.write(json(200, self.messages))
+        elif asked.path.endswith("/permissions"):
+            writer.write(json(200, self.permissions))
+        elif asked.path.endswith("/questions"):
+            writer.write(json(200, []))
         await writer.drain()
 
 
@@ -210,6 +215,23 @@ async def test_after_a_gap_the_state_is_read_again_and_the_run_goes_on() -> None
     async with StandIn(told) as standin, Client(standin.host) as client:
         _, text = await follow(told_follow(client))
     assert text == "abcde"
+
+
+def told_ask(ask_id: str, run_id: str = "r1") -> dict[str, Any]:
+    ids = {"id": ask_id, "session_id": "s", "run_id": run_id, "tool_call_id": "c1", "tool_name": "bash"}
+    return {**ids, "action": "execute", "description": "", "path": "", "params": {}, "grant": "", "asked_at": 1}
+
+
+async def test_after_a_gap_what_waits_is_told_again_and_what_does_not_is_closed() -> None:
+    gap = frame("gap", {"reason": "evicted", "position": 50})
+    asked = [frame("permission_request", told_ask("a1"), 11), frame("permission_request", told_ask("a2", "r0"), 12)]
+    told = Told([STREAM, *asked, gap, frame("run_complete", told_end(""), 51)])
+    told.run = told_run("active")
+    told.permissions = [told_ask("a3"), told_ask("a4", "r0")]
+    async with StandIn(told) as standin, Client(standin.host) as client:
+        events, _ = await follow(told_follow(client))
+    told_of = [(event.type, event.payload["id"]) for event in events if event.type.startswith("permission")]
+    assert told_of == [("permission_request", "a1"), ("permission_notification", "a1"), ("permission_request", "a3")]
 
 
 async def test_after_a_gap_an_end_that_was_missed_is_found() -> None:

@@ -45,8 +45,8 @@ def own_server(endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[..., Ser
         pytest.skip("needs a server process of its own")
     started: list[Server] = []
 
-    def start(config: str = "") -> Server:
-        server = Server(tmp_path / f"server-{len(started)}", endpoint.hosted.url, config)
+    def start(config: str = "", *, titles: bool = False) -> Server:
+        server = Server(tmp_path / f"server-{len(started)}", endpoint.hosted.url, config, titles=titles)
         started.append(server)
         return server.start()
 

@@ -3,7 +3,7 @@
 Nothing here imports the product but the scripted model endpoint that stands behind the server, so that what these tests
 see is what any client sees. With `KEDGE_URL` (and `KEDGE_TOKEN`) the same tests run against another server; its model
 must be `local/fake-large` of an OpenAI-compatible provider at port `KEDGE_TEST_ENDPOINT_PORT` (9001) of this machine,
-which lists the models `fake-large` and `fake-small`: the configuration that `Server` below writes.
+which lists the models `fake-large` and `fake-small`, and so on: the configuration that `Server` below writes.
 """
 
 from __future__ import annotations
@@ -256,6 +256,12 @@ class Peer:
         found: list[Json] = await self.call("GET", f"{self.at}/sessions/{session_id}/messages")
         return found
 
+    async def answer(self, ask_id: str, action: str, *, expect: int = 200, message: str = "") -> Json:
+        body = {"permission": {"id": ask_id}, "action": action, "message": message}
+        path = f"{self.at}/permissions/grant"
+        reply: Json = await self.call("POST", path, body, expect=expect, client_id=self.client_id)
+        return reply
+
     def stream(self, *, last_event_id: int | str | None = None, **params: Any) -> Stream:
         """`async with peer.stream(deltas=1, session_id=..., after=...) as stream:`"""
         headers = {} if last_event_id is None else {"last-event-id": str(last_event_id)}
@@ -275,6 +281,12 @@ def finish_of(message: Json) -> str | None:
     return next((part["data"]["reason"] for part in message["parts"] if part["type"] == "finish"), None)
 
 
+def results_of(messages: list[Json]) -> list[Json]:
+    """The tool results of a transcript, in order."""
+    parts = [part for message in messages for part in message["parts"]]
+    return [part["data"] for part in parts if part["type"] == "tool_result"]
+
+
 def outline(messages: list[Json]) -> list[tuple[str, str, str | None]]:
     """(role, text, finish reason) of each message: a transcript at a glance."""
     return [(message["role"], text_of(message), finish_of(message)) for message in messages]
@@ -283,14 +295,20 @@ def outline(messages: list[Json]) -> list[tuple[str, str, str | None]]:
 class Server:
     """A real `kedge serve` process with a data directory of its own."""
 
-    def __init__(self, home: Path, endpoint_url: str, config: str = "") -> None:
+    def __init__(self, home: Path, endpoint_url: str, config: str = "", *, titles: bool = False) -> None:
         self.home = home
         self.data_dir = home / "data"
         self.socket = home / "s.sock"
         home.mkdir(parents=True, exist_ok=True)
+        # Titles have tests of their own; here a second request beside the Run's would only be in the way.
+        runs = f"[runs]\ntitles = {str(titles).lower()}\nretry_s = 0.01\nretries_max = 2\n"
+        config = config.replace("[runs]\n", runs) if "[runs]\n" in config else f"{config}\n{runs}"
         (home / "config.toml").write_text(
             f'model = "local/fake-large"\n[providers.local]\nbase_url = "{endpoint_url}"\napi_key = "a-key"\n'
-            f'models = [{{ id = "fake-large" }}, {{ id = "fake-small" }}]\n{config}\n'
+            f'models = [{{ id = "fake-large" }}, {{ id = "fake-small" }}, '
+            '{ id = "fake-narrow", context_window = 4000, images = false, input_price = 1, output_price = 2 }]\n'
+            f'[providers.claude]\ntype = "anthropic"\nbase_url = "{endpoint_url}"\napi_key = "a-key"\n'
+            f'models = [{{ id = "fake-large" }}]\n{config}\n'
         )
         self.process: subprocess.Popen[str] | None = None
         self.url = ""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conformance import raw
-from tests.conformance.harness import Peer
+from tests.conformance.harness import Json, Peer
 from tests.conformance.rounds import no_trace
 
 Header = tuple[str, bytes]
@@ -170,11 +170,20 @@ async def test_a_method_a_path_does_not_have_is_refused_and_the_others_are_named
 async def test_ids_that_exist_nowhere_are_not_found_on_any_route(kedge: Peer) -> None:
     """First an unknown workspace, then unknown things in a known one. The body has something for every route."""
     session = await kedge.session()
-    body = {"session_id": "nobody", "prompt": "x", "title": "x", "message_id": "nobody", "before": None}
+    body: Json = {
+        "session_id": "nobody",
+        "prompt": "x",
+        "title": "x",
+        "message_id": "nobody",
+        "before": None,
+        "command": "x",
+    }
+    body |= {"permission": {"id": "nobody"}, "action": "deny", "batch_request_id": "nobody", "skip": False}
     async with no_trace(kedge, session):
         for path, operations in (await reference(kedge)).items():
             for workspace in ("nowhere", kedge.workspace):
                 at = path.replace("{id}", workspace).replace("{sid}", "nobody").replace("{run_id}", "nobody")
+                at = at.replace("{grant_id}", "nobody")
                 if "nowhere" not in at and "nobody" not in at:
                     continue
                 for method in operations:

@@ -372,7 +372,7 @@ async def test_d8_an_error_says_whose_it_is_and_is_no_error_of_another_session(k
         assert (complete["outcome"], complete["text"]) == ("completed", "fine indeed")
         assert "error" not in complete
         await only_good.until_complete(held["run_id"], stopped["run_id"])
-    (error,) = stream.of("agent_event")
+    (error,) = [frame for frame in stream.of("agent_event") if frame.payload["type"] == "error"]
     assert error.payload["type"] == "error"
     assert (error.payload["run_id"], error.payload["session_id"]) == (failing["run_id"], bad)
     assert "out of luck" in error.payload["error"]

@@ -15,6 +15,7 @@ from kedge.core.commands import WhenBusy
 from kedge.core.records import Prompt, RunOptions, RunRecord
 from kedge.engine.config import Config
 from kedge.engine.engine import Engine
+from kedge.engine.models import Chosen
 from kedge.engine.workspaces import Workspace
 from kedge.errors import KedgeError, StoreUnavailable
 from kedge.llm.base import Model
@@ -57,8 +58,11 @@ class OneModel:
 
     model: Model
 
-    def choose(self, config: Config, wanted: str | None) -> Model:
-        return self.model
+    def choose(self, config: Config, wanted: str) -> Chosen:
+        return Chosen(self.model)
+
+    def choose_small(self, config: Config, wanted: str) -> Chosen:
+        return Chosen(self.model, writes_titles=False)
 
     async def close(self) -> None:
         pass

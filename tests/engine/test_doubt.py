@@ -142,7 +142,7 @@ async def test_a_rename_while_in_doubt_keeps_what_the_doubtful_append_wrote(tmp_
         store.after = lambda write: bool(write.runs)
         with pytest.raises(StoreUnavailable):
             await r.submit("hello", run_id="a")
-        await r.engine.rename_session(r.workspace, r.session, "mine")
+        await r.engine.change_session(r.workspace, r.session, "mine")
         await r.model.wait_requests(1)
         r.model.release("k")
         await r.end("a")
@@ -169,7 +169,7 @@ async def test_nothing_brings_a_deleted_session_back_and_it_is_deleted_once(tmp_
         deleting = asyncio.create_task(r.engine.delete_session(r.workspace, r.session))
         await store.waiting.wait()
         others = [
-            asyncio.create_task(r.engine.rename_session(r.workspace, r.session, "back again")),
+            asyncio.create_task(r.engine.change_session(r.workspace, r.session, "back again")),
             asyncio.create_task(r.engine.delete_session(r.workspace, r.session)),
         ]
         await spin()

@@ -12,8 +12,11 @@ from typing import Any
 
 import httpx2
 import msgspec
+import pytest
 
 from kedge.core.transcript import Message, Part, Role, Text
+from kedge.errors import ModelFailed
+from kedge.llm.anthropic import AnthropicModel
 from kedge.llm.base import Model, ModelEnd, ModelPart, ModelRequest, TextDelta
 from kedge.llm.openai import OpenAIModel
 from kedge.llm.transport import TIMEOUT
@@ -21,9 +24,9 @@ from kedge.llm.transport import TIMEOUT
 KEY = "sk-secret-0123456789"
 
 
-def message(role: Role, *parts: Part | str, run_id: str = "r1") -> Message:
+def message(role: Role, *parts: Part | str, run_id: str = "r1", provider: str = "") -> Message:
     whole = tuple(Text(part) if isinstance(part, str) else part for part in parts)
-    return Message("m", "s", role, whole, 0, 0, run_id)
+    return Message("m", "s", role, whole, 0, 0, run_id, provider=provider)
 
 
 def asking(*messages: Message | str, **more: Any) -> ModelRequest:
@@ -92,9 +95,17 @@ class Bench:
     def model(self, url: str, key: str | None = KEY, timeout: httpx2.Timeout = TIMEOUT) -> OpenAIModel:
         return OpenAIModel("local", "fake-large", url, key, self.client, timeout)
 
+    def claude(
+        self, url: str, key: str | None = KEY, timeout: httpx2.Timeout = TIMEOUT, name: str = "fake-large"
+    ) -> AnthropicModel:
+        return AnthropicModel("claude", name, url, key, self.client, timeout)
+
     async def raw(self, *pieces: bytes, then: str = "close") -> OpenAIModel:
         """A model behind which a server sends these bytes."""
         return self.model(await self.raw_url(*pieces, then=then))
+
+    async def raw_claude(self, *pieces: bytes, then: str = "close") -> AnthropicModel:
+        return self.claude(await self.raw_url(*pieces, then=then))
 
     async def raw_url(self, *pieces: bytes, then: str = "close") -> str:
         return (await self._stack.enter_async_context(RawServer(pieces, then))).url
@@ -103,6 +114,13 @@ class Bench:
 async def parts_of(model: Model, request: ModelRequest) -> list[ModelPart]:
     async with model.stream(request) as parts:
         return [part async for part in parts]
+
+
+async def failed(model: Model, request: ModelRequest) -> ModelFailed:
+    """How it fails, after whatever it said before."""
+    with pytest.raises(ModelFailed) as caught:
+        await parts_of(model, request)
+    return caught.value
 
 
 def text_of(parts: list[ModelPart]) -> str:
@@ -120,3 +138,33 @@ def frame(finish: str | None = None, **delta: Any) -> bytes:
 
 
 DONE = b"data: [DONE]\n\n"
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    """One of Anthropic's events."""
+    return f"event: {kind}\ndata: ".encode() + msgspec.json.encode({"type": kind, **fields}) + b"\n\n"
+
+
+def block(index: int, begun: dict[str, Any], *deltas: dict[str, Any]) -> bytes:
+    """One of Anthropic's content blocks, whole."""
+    return b"".join(
+        [
+            event("content_block_start", index=index, content_block=begun),
+            *(event("content_block_delta", index=index, delta=delta) for delta in deltas),
+            event("content_block_stop", index=index),
+        ]
+    )
+
+
+def text_block(index: int, *words: str) -> bytes:
+    return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": word} for word in words))
+
+
+def ending(reason: str | None = "end_turn", **usage: int) -> bytes:
+    delta = {"stop_reason": reason, "stop_sequence": None}
+    return event("message_delta", delta=delta, usage=usage) + event("message_stop")
+
+
+START = event(
+    "message_start", message={"id": "msg_1", "role": "assistant", "content": [], "usage": {"input_tokens": 7}}
+)

@@ -11,7 +11,7 @@ from kedge.core.records import Usage
 from kedge.core.transcript import ToolCall
 from kedge.errors import ModelFailed
 from kedge.llm.base import ModelEnd, ReasoningDelta, TextDelta
-from kedge.llm.openai import TOOL_CALLS_MAX, TOOL_INPUT_CHARS_MAX
+from kedge.llm.streaming import TOOL_CALLS_MAX, TOOL_INPUT_CHARS_MAX
 from kedge.testing import ScriptedEndpoint
 from tests.llm.support import DONE, KEY, Bench, asking, chunked, end_of, frame, http, parts_of, text_of
 

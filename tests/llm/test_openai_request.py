@@ -146,3 +146,38 @@ async def test_lone_surrogates_do_not_stop_a_request(sent: Any) -> None:
         system="\ud800",
     )
     assert [found["content"] for found in body["messages"]] == ["?", "a?b", "c?d", "?"]
+
+
+async def test_images_of_tools_follow_all_results_of_the_step(sent: Any) -> None:
+    png = "data:image/png;base64,iVBORw=="
+    body = await sent(
+        "go",
+        message("assistant", ToolCall("c", "view", "{}"), ToolCall("d", "ls", "{}"), ToolCall("e", "view", "{}")),
+        message(
+            "tool",
+            ToolResult("c", "view", "a.png", images=(png,)),
+            ToolResult("d", "ls", "x"),
+            ToolResult("e", "view", "b.png", images=(png, png)),
+        ),
+    )
+    assert [found["role"] for found in body["messages"]] == ["user", "assistant", "tool", "tool", "tool", "user"]
+    image = {"type": "image_url", "image_url": {"url": png}}
+    assert body["messages"][-1]["content"] == [
+        {"type": "text", "text": "Image from tool call c:"},
+        image,
+        {"type": "text", "text": "Image from tool call e:"},
+        image,
+        image,
+    ]
+
+
+async def test_a_name_that_no_tool_can_have_is_changed(sent: Any) -> None:
+    body = await sent(
+        "go", message("assistant", ToolCall("c", "do it!", "{}")), message("tool", ToolResult("c", "", ""))
+    )
+    assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "do_it_"
+
+
+async def test_a_limit_is_sent_only_if_there_is_one(sent: Any) -> None:
+    assert "max_tokens" not in await sent("hello")
+    assert (await sent("hello", output_tokens_max=500))["max_tokens"] == 500

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from kedge.core.approvals import Ask, Grant
 from kedge.core.events import RunAccepted, RunEnded, RunStarted
-from kedge.core.records import LaneRecord, Prompt, RunOptions, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.records import (
+    FileVersion,
+    LaneRecord,
+    Prompt,
+    RunOptions,
+    RunRecord,
+    SessionRecord,
+    WorkspaceRecord,
+)
 from kedge.core.transcript import Message, Tail, Text
 from kedge.store.base import LaneWrite, Store, Write
 
@@ -40,6 +49,20 @@ def message(message_id: str = "m1", text: str = "Hello", session_id: str = S, **
 
 def tail(text: str, message_id: str = "m1", part: int = 0, **fields: Any) -> Tail:
     return Tail(message_id, fields.pop("session_id", S), part, fields.pop("kind", "text"), text)
+
+
+def ask(ask_id: str = "a1", session_id: str = S, workspace_id: str = W, **fields: Any) -> Ask:
+    given = {"run_id": "r1", "tool_call_id": "c1", "tool": "bash", "kind": "approval", "asked_at": 1, **fields}
+    return Ask(ask_id, workspace_id, session_id, **{"description": "run ls", "params": "{}", **given})
+
+
+def grant(grant_id: str = "g1", session_id: str = S, workspace_id: str = W, **fields: Any) -> Grant:
+    return Grant(grant_id, workspace_id, session_id, **{"rule": "bash(ls)", "created_at": 1, **fields})
+
+
+def file_version(version_id: str = "f1", session_id: str = S, workspace_id: str = W, **fields: Any) -> FileVersion:
+    given = {"run_id": "r1", "path": "/home/w1/a", "before": b"old", "after": "digest", "created_at": 1, **fields}
+    return FileVersion(version_id, workspace_id, session_id, **given)
 
 
 def lane(version: int, expected: int, session_id: str = S) -> LaneWrite:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kedge.core.events import EVENT_TYPES, Event, MessageChanged, RunEnded
-from kedge.core.records import LaneRecord
+from kedge.core.events import EVENT_TYPES, Event, MessageChanged, RetryReported, RunEnded
+from kedge.core.records import LaneRecord, Todo
 from kedge.errors import StoreError, StoreUnavailable, VersionConflict, WorkspaceNotFound, WrongType
 from kedge.store import codec
 from kedge.store.base import Store, Write
@@ -19,8 +19,11 @@ from tests.store.samples import (
     S,
     W,
     accepted,
+    ask,
     ended,
     events,
+    file_version,
+    grant,
     lane,
     message,
     run,
@@ -47,6 +50,13 @@ VALUES: dict[str, Any] = {
     "outcome": "cancelled",
     "reason": 'said "no" 🚫\0',
     "change": "updated",
+    "attempt": 2,
+    "attempts_max": 5,
+    "wait_s": 0.25,
+    "error": "the provider is overloaded",
+    "ask_id": "a1",
+    "version_id": "f1",
+    "path": "/home/w1/ü 🗂",
 }
 ONE_OF_EACH: list[Event] = [
     kind(**{field.name: VALUES[field.name] for field in fields(kind)}) for kind in EVENT_TYPES.values()
@@ -62,12 +72,15 @@ async def everything(store: Store, *sessions: str) -> dict[str, Any]:
         "sessions": await store.sessions(W),
         "live": await store.live_runs(),
         "search": await store.search(W, "h", 100),
+        "asks": await store.asks(W),
+        "grants": await store.grants(W),
     }
     for session_id in sessions or (S,):
         seen[session_id] = (
             await store.lane(session_id),
             await store.runs(session_id, 100),
             await store.messages(session_id, None, 100),
+            await store.file_versions(W, session_id, None),
         )
     return seen
 
@@ -206,13 +219,26 @@ REFUSED = {
     "message elsewhere": Write(W, messages=(message("m2"), message("m1", session_id="s2"))),
     "tail": Write(W, ((S, accepted("r2")),), lane=lane(9, 3), messages=(message(text="x"),), tails=(tail("y", "m9"),)),
     "tail of another session": Write(W, tails=(tail("y"), tail("y", session_id="s2"))),
+    "ask elsewhere": Write(W, ((S, accepted("r2")),), asks=(ask("a2"), ask("a1", "s2"))),
+    "ask of another workspace": Write(W, asks=(ask("a2"), ask("a-of-w2"))),
+    "ask settled": Write(W, ((S, accepted("r2")),), asks=(ask("a2"), ask("a0", state="answered", answer="deny"))),
+    "ask twice": Write(W, asks=(ask("a2", state="withdrawn"), ask("a2", state="answered", answer="allow"))),
+    "grant elsewhere": Write(W, asks=(ask("a2"),), grants=(grant("g2"), grant("g1", ""))),
+    "grant of another workspace": Write(W, grants=(grant("g2"), grant("g-of-w2"))),
+    "grant twice": Write(W, grants=(grant("g2"), grant("g2", "s2"))),
+    "file elsewhere": Write(W, grants=(grant("g2"),), files=(file_version("f2"), file_version("f1", "s2"))),
+    "file of another workspace": Write(W, files=(file_version("f2"), file_version("f-of-w2"))),
+    "file twice": Write(W, files=(file_version("f2"), file_version("f2", "s2"))),
 }
 
 
 @pytest.mark.parametrize("reason", REFUSED)
 async def test_a_write_whose_last_part_is_refused_leaves_nothing(store: Store, reason: str) -> None:
     await with_workspace(store, "w1", "w2")
-    await store.append(Write("w2", sessions=(session("s-of-w2", "w2"),)))
+    w2 = Write("w2", sessions=(session("s-of-w2", "w2"),), asks=(ask("a-of-w2", S, "w2"),))
+    await store.append(replace(w2, grants=(grant("g-of-w2", S, "w2"),), files=(file_version("f-of-w2", S, "w2"),)))
+    asks = (ask("a0", state="answered", answer="allow"), ask())
+    await store.append(Write(W, asks=asks, grants=(grant(),), files=(file_version(),)))
     await store.append(events(accepted("r0"), ended("r0"), runs=(run(),), messages=(message(),), lane=lane(3, 0)))
     before = await everything(store, S, "s2", "s-of-w2")
     with pytest.raises(VersionConflict):
@@ -272,11 +298,16 @@ async def test_a_run_that_takes_the_id_of_a_deleted_one_can_end(store: Store) ->
 
 async def test_a_record_of_another_workspace_is_refused(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
-    for write in (Write("w1", runs=(run(workspace_id="w2"),)), Write("w1", sessions=(session(workspace_id="w2"),))):
+    for write in (
+        *(Write("w1", runs=(run(workspace_id="w2"),)), Write("w1", sessions=(session(workspace_id="w2"),))),
+        *(Write("w1", asks=(ask(workspace_id="w2"),)), Write("w1", grants=(grant(workspace_id="w2"),))),
+        Write("w1", files=(file_version(workspace_id="w2"),)),
+    ):
         with pytest.raises(StoreError, match="w2"):
             await store.append(write)
     assert await store.live_runs() == []
     assert await store.sessions("w2") == []
+    assert (await store.asks("w2"), await store.grants("w2"), await store.file_versions("w2", S, None)) == ([], [], [])
 
 
 BROKEN = "half \ud83d of one"
@@ -293,6 +324,13 @@ BROKEN = "half \ud83d of one"
         Write(W, messages=(message(), message(BROKEN))),
         Write(W, messages=(message(),), tails=(tail(BROKEN),)),
         Write(W, runs=(run(options=replace(run().options, timeout_s=float("inf"))),)),
+        Write(W, sessions=(session(todos=(Todo(BROKEN),)),)),
+        Write(W, asks=(ask(), ask("a2", params=BROKEN))),
+        Write(W, asks=(ask(BROKEN),)),
+        Write(W, grants=(grant(), grant("g2", rule=BROKEN))),
+        Write(W, grants=(grant(),), deleted_grants=(BROKEN,)),
+        Write(W, files=(file_version(), file_version("f2", path="/not/unicode/\udcff"))),
+        events(RetryReported("r1", 1, 2, float("inf"), "")),
         Write(W, sessions=(session(usage=replace(session().usage, cost_usd=float("nan"))),)),
     ],
 )
@@ -317,6 +355,9 @@ async def test_what_was_appended_is_read_by_the_next_store(place: Place) -> None
             sessions=(session(),),
             runs=(run(state="active"), run("r2", seq=2)),
             messages=(message(text="Hel"), message("m2", "x")),
+            asks=(ask(), ask("a2", state="withdrawn")),
+            grants=(grant(), grant("g2", "")),
+            files=(file_version(), file_version("f2", before=None)),
             durable=False,
         )
     )

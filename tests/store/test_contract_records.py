@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from kedge.core.records import Attachment, LaneRecord, Prompt, RunOptions, Usage
+from kedge.core.records import Attachment, LaneRecord, Prompt, RunOptions, Todo, Usage
 from kedge.core.transcript import (
     Binary,
     Finish,
@@ -60,6 +61,8 @@ async def test_sessions_are_listed_last_updated_first(store: Store) -> None:
     await store.append(Write("w2", sessions=(session("d", "w2", updated_at=8),)))
     assert [found.id for found in await store.sessions(W)] == ["b", "c", "a"]
     changed = session("a", title="New 🏷", updated_at=10, message_count=3, usage=Usage(1, 2, 0.1), parent_session_id="b")
+    todos = (Todo("Look 👀", "completed", "Looking"), Todo("Leap"))
+    changed = replace(changed, todos=todos, summary_message_id="m9", title_is_makeshift=True)
     await store.append(Write(W, sessions=(changed,)))
     assert [found.id for found in await store.sessions(W)] == ["a", "b", "c"]
     assert await store.session(W, "a") == changed
@@ -101,9 +104,11 @@ async def test_a_run_is_read_as_it_was_put(store: Store) -> None:
         "ended_at": 2**53,
         "message_id": "m",
         "text": "t",
-        "usage": Usage(2**40, 3, 0.1),
+        "usage": Usage(2**40, 3, 0.1, 2**39, 4),
         "cleanup": "failed",
-        "options": RunOptions("m", 5, 1.5, 0.25, "cancel"),
+        "options": RunOptions(
+            "m", 5, 1.5, 0.25, "cancel", "fail", ("view", "bash(ls)"), ("fetch",), True, "summary", "r0"
+        ),
         "prompt": Prompt("Do it \0 🛠", (Attachment("/a/b", "b", "image/png", "aGk="), Attachment("", "", "", ""))),
     }
     whole = run("r~1", **odd)
@@ -165,7 +170,11 @@ async def test_every_kind_of_part_is_read_as_it_was_put(store: Store) -> None:
     await with_workspace(store)
     parts = (
         *(Text("a"), Reasoning("b", "sig", 1, 2), ToolCall("c", "n", '{"malformed', False)),
-        *(ToolResult("c", "n", "out", "meta", True), Finish("tool_use", 5, "m", "d"), Binary("/p", "t/t", "aGk=")),
+        *(
+            ToolResult("c", "n", "out", "meta", True, ("data:image/png;base64,aGk=",)),
+            Finish("tool_use", 5, "m", "d"),
+            Binary("/p", "t/t", "aGk="),
+        ),
         *(ImageUrl("https://x", "high"), ShellCommand("ls", "out", -1)),
     )
     whole = Message("m1", S, "tool", parts, 1, 2**53, "r1", "model", "provider")

@@ -16,13 +16,27 @@ from kedge.errors import KedgeError
 from kedge.store.base import Store, Write
 from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
-from tests.store.samples import accepted, ended, lane, run, session, started, tail, with_workspace
+from tests.store.samples import (
+    accepted,
+    ask,
+    ended,
+    file_version,
+    grant,
+    lane,
+    run,
+    session,
+    started,
+    tail,
+    with_workspace,
+)
 
 WORKSPACES, SESSIONS, RUNS, MESSAGES = ("w1", "w2"), ("s1", "s2"), ("r1", "r2", "r3"), ("m1", "m2", "m3")
+ASKS, GRANTS, FILES = ("a1", "a2", "a3"), ("g1", "g2", "g3"), ("f1", "f2", "f3")
 QUERIES = ("a", "ab b", "É", "_", "0")
 
 texts = st.text(st.sampled_from("aAbB é_É0 ß\0\n🙂\"*'"), max_size=12)
 session_ids, run_ids, message_ids = st.sampled_from(SESSIONS), st.sampled_from(RUNS), st.sampled_from(MESSAGES)
+ask_ids, grant_ids, file_ids = st.sampled_from(ASKS), st.sampled_from(GRANTS), st.sampled_from(FILES)
 happenings = st.one_of(
     st.builds(accepted, run_ids, st.integers(1, 5)),
     st.builds(started, run_ids),
@@ -45,7 +59,7 @@ def writes(draw: st.DrawFn) -> Write:
     def some(strategy: st.SearchStrategy[Any]) -> tuple[Any, ...]:
         return tuple(draw(st.lists(strategy, max_size=2)))
 
-    versions = st.integers(0, 2)
+    versions, nobody = st.integers(0, 2), st.just("")
     return Write(
         workspace_id,
         some(st.tuples(session_ids, happenings)),
@@ -59,6 +73,22 @@ def writes(draw: st.DrawFn) -> Write:
         some(messages()),
         some(st.builds(lambda text, m, s: tail(text, m, 0, session_id=s), texts, message_ids, session_ids)),
         draw(st.just(()) | st.just(()) | st.lists(session_ids, max_size=1).map(tuple)),
+        asks=some(
+            st.builds(
+                lambda a, s, at, x, why: ask(a, s, workspace_id, asked_at=at, state=x, message=why),
+                *(ask_ids, session_ids, versions, st.sampled_from(["pending", "answered", "withdrawn"]), texts),
+            )
+        ),
+        grants=some(
+            st.builds(lambda g, s, rule: grant(g, s, workspace_id, rule=rule), grant_ids, session_ids | nobody, texts)
+        ),
+        deleted_grants=some(grant_ids),
+        files=some(
+            st.builds(
+                lambda f, s, r, old, undone: file_version(f, s, workspace_id, run_id=r, before=old, undone=undone),
+                *(file_ids, session_ids, run_ids, st.none() | st.binary(max_size=3), st.booleans()),
+            )
+        ),
         durable=draw(st.booleans()),
     )
 
@@ -82,9 +112,14 @@ async def observed(store: Store) -> list[Any]:
         seen += [await store.run(workspace_id, run_id) for run_id in RUNS]
         seen += [await store.message(workspace_id, message_id) for message_id in MESSAGES]
         seen += [await store.search(workspace_id, query, 2) for query in QUERIES]
+        seen += [await store.asks(workspace_id), await store.grants(workspace_id)]
+        seen += [await store.ask(workspace_id, ask_id) for ask_id in ASKS]
+        for session_id in SESSIONS:
+            seen += [await store.file_versions(workspace_id, session_id, run_id) for run_id in (None, *RUNS)]
     for session_id in SESSIONS:
         seen += [await store.lane(session_id), await store.messages(session_id, None, 2)]
         seen += [await store.runs(session_id, 2)]
+        seen += [await store.session_asks(session_id), await store.runs_with_files(session_id)]
         seen += [await answer(store.messages(session_id, "m1", 2))]
     return seen
 

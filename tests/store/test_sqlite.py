@@ -24,7 +24,22 @@ from kedge.store.base import Write
 from kedge.store.sqlite import SqliteStore
 from kedge.store.sqlite_threads import BATCH_WRITES_MAX, PENDING_REQUESTS_MAX
 from tests.store.disk import Disk
-from tests.store.samples import BASE, W, accepted, events, lane, message, run, session, tail, with_workspace
+from tests.store.samples import (
+    BASE,
+    S,
+    W,
+    accepted,
+    ask,
+    events,
+    file_version,
+    grant,
+    lane,
+    message,
+    run,
+    session,
+    tail,
+    with_workspace,
+)
 
 
 @asynccontextmanager
@@ -274,6 +289,18 @@ async def test_a_long_prompt_is_not_written_again_with_each_step(tmp_path: Path)
         assert await store.run(W, "r1") == run(prompt=long, steps=19)
 
 
+async def test_the_content_of_a_file_is_not_written_again_when_its_change_is_undone(tmp_path: Path) -> None:
+    disk = Disk()
+    version = file_version(before=b"x" * 1_000_000)
+    async with opened(tmp_path, disk.name) as store:
+        await with_workspace(store)
+        await store.append(Write(W, files=(version,)))
+        before = disk.bytes_written["wal"]
+        await store.append(Write(W, files=(replace(version, undone=True),)))
+        assert disk.bytes_written["wal"] - before < 100_000
+        assert await store.file_versions(W, S, "r1") == [replace(version, undone=True)]
+
+
 async def test_a_deleted_session_leaves_no_row_behind(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_workspace(store)
@@ -289,8 +316,10 @@ async def test_a_deleted_session_leaves_no_row_behind(tmp_path: Path) -> None:
 
         before = rows()
         records = Write(W, runs=(run(),), messages=(message(),), tails=(tail("x"),), sessions=(session(),))
-        await store.append(replace(records, lane=lane(1, 0)))
-        assert sum(rows().values()) == sum(before.values()) + 7, "and two for the Run: itself and its prompt"
+        records = replace(records, lane=lane(1, 0), asks=(ask(),), grants=(grant(),), files=(file_version(),))
+        await store.append(records)
+        # Two for the Run (itself and its prompt), two for the file version (itself and its content).
+        assert sum(rows().values()) == sum(before.values()) + 11
         await store.append(Write(W, deleted_sessions=("s1",)))
         assert rows() == before
 
@@ -381,8 +410,9 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, lines: int)
     assert process.stdout is not None
     told = [process.stdout.readline() for _ in range(lines)]
     process.send_signal(signal.SIGKILL)
-    rest, _ = process.communicate()
-    told += rest.splitlines(keepends=True)
+    # Through the same reader: what it has taken from the pipe already may end in the middle of a line.
+    told += process.stdout.readlines()
+    process.communicate()
     acknowledged = dict(line.split() for line in told if line.endswith("\n"))
     assert len(acknowledged) >= lines
     async with opened(tmp_path) as store:

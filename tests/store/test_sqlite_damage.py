@@ -15,7 +15,23 @@ from kedge.errors import StoreDamaged, StoreError
 from kedge.store.base import Write
 from kedge.store.migrations import Migration, migrate, shipped, version_of
 from kedge.store.sqlite import SqliteStore, page_checksums
-from tests.store.samples import BASE, S, W, accepted, ended, events, lane, message, run, session, tail, with_workspace
+from tests.store.samples import (
+    BASE,
+    S,
+    W,
+    accepted,
+    ask,
+    ended,
+    events,
+    file_version,
+    grant,
+    lane,
+    message,
+    run,
+    session,
+    tail,
+    with_workspace,
+)
 from tests.store.test_sqlite import opened, python
 
 
@@ -23,6 +39,7 @@ async def fill(directory: Path, runs: int = 20) -> None:
     async with opened(directory) as store:
         await with_workspace(store)
         await store.append(Write(W, sessions=(session(),), messages=(message(),), tails=(tail("!"),)))
+        await store.append(Write(W, asks=(ask(),), grants=(grant(),), files=(file_version(before=b"old " * 3_000),)))
         for i in range(runs):
             state = "ended" if i % 2 else "queued"
             happened = (accepted(f"r{i}", i),) if state == "queued" else (accepted(f"r{i}", i), ended(f"r{i}"))
@@ -41,6 +58,9 @@ async def observed(store: SqliteStore) -> dict[str, Any]:
         "runs": await store.runs(S, 100),
         "messages": await store.messages(S, None, 100),
         "search": await store.search(W, "hel", 10),
+        "asks": await store.asks(W),
+        "grants": await store.grants(W),
+        "files": await store.file_versions(W, S, None),
         **{f"r{i}": await store.run(W, f"r{i}") for i in range(20)},
     }
 
@@ -88,6 +108,17 @@ async def test_the_ends_of_the_log_are_checked_too(tmp_path: Path, change: str, 
         for call in (store.read(W, 0, 100), store.verify(W)):
             with pytest.raises(StoreDamaged, match=f"{position}"):
                 await call
+
+
+async def test_a_file_version_without_its_content_is_refused(tmp_path: Path) -> None:
+    """Taken for a file that was not there, undoing would remove it."""
+    await fill(tmp_path)
+    db = apsw.Connection(str(tmp_path / "kedge.db"), vfs="cksmvfs")
+    db.execute("DELETE FROM file_contents")
+    db.close()
+    async with opened(tmp_path) as store:
+        with pytest.raises(StoreDamaged, match="content of file version f1 is missing"):
+            await store.file_versions(W, S, None)
 
 
 # --- Bits ------------------------------------------------------------------------------------------------------------

@@ -54,6 +54,13 @@ def test_the_last_script_is_in_force_and_its_tag_stays() -> None:
         ("script: hang now", "'hang' takes nothing"),
         ("script: pause x", r"'pause' needs 1 number\(s\), not 'x'"),
         ("script: usage 1", r"'usage' needs 2 number\(s\)"),
+        ("script: usage 1 2 x", r"'usage' needs 3 number\(s\)"),
+        ("script: fail times=2", r"'fail' needs 1 number\(s\)"),
+        ("script: fail 500 times=x", "'times' of 'fail' is a number, not 'x'"),
+        ("script: cut now", "'cut' takes times=N or nothing, not 'now'"),
+        ("script: title", "no directive is called ''"),
+        ("script: title tool x {}", "'title' takes say, wait, hold, fail, cut, garbage, hang, not 'tool'"),
+        ("script: summary hold", "'hold' needs something behind it"),
     ],
 )
 def test_a_wrong_directive_is_named(script: str, says: str) -> None:

@@ -11,14 +11,14 @@ import msgspec
 
 from kedge.cli.common import cwd_option, do, examples, host_option, json_option, one_of
 from kedge.cli.terminal import Output, Status
-from kedge.cli.transcript import message_lines
+from kedge.cli.transcript import TOOL_CHARS_MAX, event_line, message_lines, thought_line
 from kedge.client.answer import AssistantText
 from kedge.client.client import Client
 from kedge.client.stream import StreamEvent
 from kedge.client.transport import NotConnected
 from kedge.errors import NotFound, WorkspaceNotFound
 
-#: User and tool messages that were printed, remembered so that none is printed twice. Items.
+#: Parts of messages and events that were printed, remembered so that none is printed twice. Items.
 PRINTED_MAX = 10_000
 
 
@@ -96,6 +96,8 @@ class _Follower:
         self._as_json = as_json
         self._answer = AssistantText()
         self._printed: dict[str, None] = {}
+        #: The beginning of what a model thinks, until it says something: message -> text.
+        self._thoughts: dict[str, str] = {}
 
     async def catch_up(self, client: Client, workspace_id: str, session_id: str) -> None:
         async for message in client.all_messages(workspace_id, session_id):
@@ -105,30 +107,55 @@ class _Follower:
         if self._as_json:
             await self._output.write(event.envelope().decode() + "\n")
             return
+        await self._think(event)
         await self._write(self._answer.feed(event))
         if event.type == "message" and event.change != "deleted":
             await self._message(event.payload)
-        elif event.type == "run_complete" and event.payload.get("outcome") != "completed":
-            why = event.payload.get("error") or event.payload.get("reason") or ""
-            await self._line(f"[{event.payload.get('outcome')}{': ' + why if why else ''}]")
+        elif (line := event_line(event)) and self._is_new(f"{event.type}:{event.payload.get('id') or event.position}"):
+            await self._line(line)
 
     async def leave(self) -> None:
         if not self._as_json:
             await self._line("")
 
+    async def _think(self, event: StreamEvent) -> None:
+        """A thought takes one line, before what is said or done because of it."""
+        payload, ended = event.payload, True
+        match event.type:
+            case "delta":
+                message_id, thought = payload["message_id"], ""
+                if payload.get("kind") == "reasoning":
+                    thought, ended = payload["text"], False
+            case "message" if event.change != "deleted" and payload["role"] == "assistant":
+                message_id, parts = payload["id"], payload.get("parts") or []
+                thought = " ".join(part["data"]["thinking"] for part in parts if part["type"] == "reasoning")
+                ended = any(part["type"] != "reasoning" for part in parts)
+                self._thoughts.pop(message_id, None)  # this is all of it
+            case _:
+                return
+        thought = (self._thoughts.pop(message_id, "") + thought)[: 4 * TOOL_CHARS_MAX]
+        if not ended:
+            self._thoughts[message_id] = thought
+        elif thought.strip() and self._is_new(f"thought:{message_id}"):
+            await self._line(thought_line(thought))
+
     async def _message(self, message: dict[str, Any]) -> None:
-        """What AssistantText does not print: prompts, tools."""
-        parts = [(part["type"], part["data"]) for part in message.get("parts") or [] if part["type"] != "finish"]
-        if message["role"] == "assistant":
-            parts = [(kind, data) for kind, data in parts if kind == "tool_call" and data.get("finished")]
-        key = f"{message['id']}:{len(parts)}"
-        if not parts or key in self._printed:
-            return
+        """What is not printed elsewhere: prompts, tools."""
+        for index, part in enumerate(message.get("parts") or []):
+            kind, data = part["type"], part["data"]
+            if message["role"] == "assistant" and not (kind == "tool_call" and data.get("finished")):
+                continue
+            if kind != "finish" and self._is_new(f"{message['id']}:{index}"):
+                for line in message_lines(message["role"], [(kind, data)]):
+                    await self._line(line)
+
+    def _is_new(self, key: str) -> bool:
+        if key in self._printed:
+            return False
         self._printed[key] = None
         if len(self._printed) > PRINTED_MAX:
             del self._printed[next(iter(self._printed))]
-        for line in message_lines(message["role"], parts):
-            await self._line(line)
+        return True
 
     async def _line(self, line: str) -> None:
         """On a line of its own."""

@@ -1,4 +1,4 @@
-"""`kedge doctor`: is everything as it should be, and if not, what to do. It starts nothing and changes nothing."""
+"""`kedge doctor`: is everything as it should be, and if not, what to do. It starts no server and changes nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from msgspec import Struct
@@ -20,6 +20,9 @@ from kedge.client.text import one_line
 from kedge.client.transport import NotConnected
 from kedge.errors import BadConfig, KedgeError, ShuttingDown
 from kedge.wire.models import Version
+
+if TYPE_CHECKING:
+    from kedge.engine.schema import Config
 
 PYTHON_MIN = (3, 11)
 #: What the kernel takes for a socket's path, with its end. Bytes.
@@ -41,7 +44,8 @@ class Finding(Struct):
 @host_option
 def doctor(as_json: bool, cwd: str, host: str | None) -> int:
     """Check this installation. Exit code 0: nothing is broken; 1: something is."""
-    findings = [*_python(), *_data_directory(), *_socket(), *_config_file(), *do(_server(host, cwd))]
+    findings = [*_python(), *_data_directory(), *_socket(), *_config_file(), *_models(cwd), *_ripgrep()]
+    findings += [*do(_processes(cwd)), *do(_server(host, cwd))]
     if as_json:
         print_json(findings)
     else:
@@ -106,6 +110,74 @@ def _config_file() -> Iterator[Finding]:
         yield Finding("config file", "fail", f"{file} cannot be read: {error.strerror}", "fix its owner and mode")
     else:
         yield Finding("config file", "ok", f"{file} is TOML; what it says is checked when a server reads it")
+
+
+def _config(cwd: str) -> Config | None:
+    """What the files say in this directory; None when they cannot be understood, which is told elsewhere."""
+    from kedge.engine.config import layered, user_layer
+    from kedge.engine.trust import FILE_NAME, Trust
+
+    try:
+        trust = Trust(paths.data_dir() / FILE_NAME)
+        return layered(user_layer(paths.config_file()), Path(cwd), trust, strict=False).config
+    except BadConfig:
+        return None
+
+
+def _models(cwd: str) -> Iterator[Finding]:
+    from kedge.engine.choice import choices
+
+    config = _config(cwd)
+    if config is None:
+        yield Finding("models", "warn", "the configuration cannot be read", "see `kedge config check`")
+        return
+    found = [choice.name for choice in choices(config)]
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        yield Finding("models", "ok", f"{found[0]}{more} (see `kedge models`)")
+    else:
+        yield Finding("models", "ok", "none is configured: the built-in offline model answers (see `kedge models`)")
+
+
+def _ripgrep() -> Iterator[Finding]:
+    from kedge.tools.ripgrep import find_rg
+
+    if found := find_rg():
+        yield Finding("ripgrep", "ok", found)
+    else:
+        yield Finding("ripgrep", "warn", "it is missing, so models cannot search files", "install ripgrep (rg)")
+
+
+async def _processes(cwd: str) -> list[Finding]:
+    """What holds the processes of tools on this machine: a keeper is started for a moment, as a server does it."""
+    from kedge.warden.base import WardenFailed
+    from kedge.warden.warden import Warden
+
+    warden = Warden()
+    try:
+        await warden.start()
+        mechanism, sandbox = warden.mechanism, warden.sandbox
+    except WardenFailed as error:
+        return [Finding("processes", "fail", error.message, "tools cannot start processes until this is solved")]
+    finally:
+        await warden.close()
+    return [Finding("processes", "ok", _MECHANISMS.get(mechanism, mechanism)), _sandbox(sandbox, _config(cwd))]
+
+
+#: What the mechanism means for somebody who reads it.
+_MECHANISMS = {
+    "pid namespace": "pid namespace (nothing a tool starts outlives its run)",
+    "subreaper": "subreaper (what a tool starts is found and ended, though not as surely as in a pid namespace)",
+}
+
+
+def _sandbox(found: str, config: Config | None) -> Finding:
+    is_on = config is not None and config.sandbox.mode != "off"
+    if found == "none" and is_on:
+        wayout = "use Linux 6.2 or later, install bubblewrap, or set sandbox.mode to off"
+        return Finding("sandbox", "fail", "it is on, and this machine has none: commands are refused", wayout)
+    mode = f"on: {config.sandbox.mode}" if config is not None and is_on else "off: sandbox.mode in your configuration"
+    return Finding("sandbox", "ok", f"{found} ({mode})")
 
 
 async def _server(host: str | None, cwd: str) -> list[Finding]:

@@ -22,8 +22,11 @@ COMMANDS = {
     "runs": ("kedge.cli.runs:runs", "List what is running on this server."),
     "cancel": ("kedge.cli.runs:cancel", "Stop a run, or every run of a session."),
     "attach": ("kedge.cli.attach:attach", "Follow a session in the terminal, read-only."),
-    "sessions": ("kedge.cli.sessions:sessions", "List, show, rename, delete, export and search sessions."),
-    "config": ("kedge.cli.config:config", "Show the configuration and where it is."),
+    "approvals": ("kedge.cli.approvals:approvals", "Show what waits for your answer, and answer it."),
+    "sessions": ("kedge.cli.sessions:sessions", "List, show, undo, export, search and change sessions."),
+    "init": ("kedge.cli.init:init", "Have AGENTS.md written for this directory."),
+    "models": ("kedge.cli.models:models", "List the models you can use."),
+    "config": ("kedge.cli.config:config", "Show, check and trust the configuration."),
     "doctor": ("kedge.cli.doctor:doctor", "Check this installation."),
     "serve": ("kedge.cli.serve:serve", "Run a server."),
 }
@@ -35,6 +38,7 @@ kedge: the agent that stops where you say.
   kedge run -C "And who wrote it?"              go on in the last session
   kedge runs                                    what is running
   kedge cancel RUN                              stop it
+  kedge approvals                               what waits for your answer
   kedge doctor                                  check this installation
   kedge --help                                  everything else
 """

@@ -16,17 +16,30 @@ SILENT_S_MAX = 2.0
 #: Read at once. Bytes.
 READ_BYTES = 64 * 1024
 
+#: A prompt that begins with it is a command for the shell, not for the model.
+COMMAND_MARK = "!"
+
 _TOO_LARGE = (
     f"the prompt is larger than {PROMPT_BYTES_MAX // 1024} KiB: write it to a file in the workspace and name that file"
 )
 
 
-def prompt_from(arguments: tuple[str, ...]) -> str:
+def command_in(prompt: str, arguments: tuple[str, ...]) -> str:
+    """The command of a prompt that is one (`!ls`); empty for others. What is piped in is never one."""
+    is_command = prompt.startswith(COMMAND_MARK) and " ".join(arguments).strip().startswith(COMMAND_MARK)
+    if prompt == COMMAND_MARK:
+        raise click.UsageError(f"no command behind the {COMMAND_MARK}")
+    return prompt.removeprefix(COMMAND_MARK).strip() if is_command else ""
+
+
+def prompt_from(arguments: tuple[str, ...], *, has_files: bool = False) -> str:
     """The prompt, or a usage error that says why there is none. `-` among the arguments stands for standard input."""
     words = " ".join(word for word in arguments if word != "-").strip()
-    piped = _standard_input(asked="-" in arguments, has_words=bool(words)).strip("\n")
+    piped = _standard_input(asked="-" in arguments, has_words=bool(words) or has_files).strip("\n")
     prompt = "\n\n".join(part for part in (piped, words) if part.strip())
-    if not prompt:
+    if words.startswith(COMMAND_MARK) and piped.strip():
+        raise click.UsageError("a command (!...) takes nothing from standard input")
+    if not prompt and not has_files:
         raise click.UsageError("no prompt: give one as arguments or on standard input")
     try:
         size = len(prompt.encode())

@@ -3,39 +3,102 @@
 from __future__ import annotations
 
 import math
+from typing import TypedDict, Unpack
 
 import click
+import msgspec
 
-from kedge.cli.common import (
-    EXIT_CANCELLED,
-    EXIT_COMPLETED,
-    EXIT_FAILED,
-    EXIT_TIMEOUT,
-    Opened,
-    cwd_option,
-    do,
-    examples,
-    find_session,
-    host_option,
-    opened,
-)
-from kedge.cli.prompt import prompt_from
+from kedge.cli.asking import can_ask
+from kedge.cli.attachments import attachments
+from kedge.cli.common import F, Opened, cwd_option, do, examples, find_session, host_option, opened
+from kedge.cli.following import RECONNECT_S, exit_code, follow
+from kedge.cli.prompt import command_in, prompt_from
 from kedge.cli.stop import Stop, stoppable
 from kedge.cli.terminal import Output, Status
 from kedge.cli.view import Form, RunView
 from kedge.client.client import new_run_id
 from kedge.client.follow import FollowedRun
+from kedge.core.approvals import parse_rule
 from kedge.core.commands import WhenBusy
-from kedge.wire.models import RunComplete, SessionBody, SubmitPrompt
+from kedge.errors import Invalid
+from kedge.wire.models import SessionBody, SubmitPrompt
 
-#: A server that is started again is back within a few seconds; scripts should not hang for longer. Seconds.
-RECONNECT_S = 15.0
+#: Shells say by 128 and the signal's number that a command was killed.
+EXIT_SIGNAL = 128
 
 
-def _finite(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+def _above_zero(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
     if value is not None and not (math.isfinite(value) and value > 0):
-        raise click.BadParameter("must be a number of seconds above 0", context, option)
+        raise click.BadParameter("must be a number above 0", context, option)
     return value
+
+
+def _rules(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(str(parse_rule(value)) for value in values)
+    except Invalid as error:
+        raise click.BadParameter(error.message, context, option) from None
+
+
+class Limits(TypedDict):
+    """What a Run may be given beside its prompt, as the options have it."""
+
+    model: str | None
+    timeout_s: float | None
+    max_steps: int | None
+    budget_usd: float | None
+    allow: tuple[str, ...]
+    deny: tuple[str, ...]
+    asks_nobody: bool
+
+
+def limit_options(command: F) -> F:
+    for option in reversed(
+        (
+            click.option("-m", "--model", metavar="PROVIDER/MODEL", help="Another model than the configured one."),
+            click.option(
+                *("--timeout", "timeout_s"),
+                metavar="S",
+                type=float,
+                callback=_above_zero,
+                help="Stop the run after S seconds.",
+            ),
+            click.option("--max-steps", metavar="N", type=click.IntRange(min=1), help="Stop the run after N steps."),
+            click.option(
+                *("--budget", "budget_usd"),
+                metavar="USD",
+                type=float,
+                callback=_above_zero,
+                help="Stop the run when it has cost so many US dollars.",
+            ),
+            click.option(
+                *("--allow",),
+                metavar="RULE",
+                multiple=True,
+                callback=_rules,
+                help="Allow without asking: 'bash(pytest *)', 'edit(src/**)', 'fetch'. May be repeated.",
+            ),
+            click.option(
+                *("--deny",),
+                metavar="RULE",
+                multiple=True,
+                callback=_rules,
+                help="Never allow, whatever else is said. May be repeated.",
+            ),
+            click.option("--yolo", "asks_nobody", is_flag=True, help="Allow everything that no deny rule forbids."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def limited(prompt: SubmitPrompt, limits: Limits) -> SubmitPrompt:
+    prompt.model, prompt.timeout_s = limits["model"], limits["timeout_s"]
+    prompt.max_steps, prompt.budget_usd = limits["max_steps"], limits["budget_usd"]
+    prompt.allow, prompt.deny = [*prompt.allow, *limits["allow"]], list(limits["deny"])
+    prompt.yolo = limits["asks_nobody"]
+    prompt.on_approval = "ask" if can_ask() else "fail"
+    return prompt
 
 
 @click.command(
@@ -43,61 +106,63 @@ def _finite(context: click.Context, option: click.Parameter, value: float | None
         'kedge run "What does this repository do?"',
         'git diff | kedge run "Write a commit message"',
         'kedge run -C "Go on"                       # in the last session of this directory',
+        'kedge run -a screen.png "What is wrong here?"',
+        "kedge run --allow 'edit(src/**)' --allow 'bash(pytest *)' \"Make the tests pass\"",
         'kedge run --output json "..." | jq -r .text',
         'slow-command | kedge run - "Explain this"  # - waits for standard input',
+        "kedge run '!git status'                    # a command of yours: the model sees its output next time",
         "",
         "Exit codes: 0 completed, 1 failed, 2 usage, 3 approval needed,",
         "            4 server unreachable, 124 timeout, 130 cancelled.",
     )
 )
 @click.argument("words", metavar="[PROMPT]...", nargs=-1)
-@click.option("-m", "--model", metavar="PROVIDER/MODEL", help="Another model than the configured one.")
 @click.option("-s", "--session", "session_id", metavar="ID", help="Go on in this session (a unique beginning will do).")
 @click.option("-C", "--continue", "goes_on", is_flag=True, help="Go on in the last session of this workspace.")
-@click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
+@click.option(
+    *("-a", "--attach", "files"), metavar="FILE", multiple=True, help="Send a text or a picture too. May be repeated."
+)
+@limit_options
+@click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors and questions.")
 @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr, also without a terminal.")
 @click.option("--output", "form", type=click.Choice(["text", "json", "stream-json"]), default="text", show_default=True)
-@click.option("--timeout", "timeout_s", metavar="S", type=float, callback=_finite, help="Stop the run after S seconds.")
-@click.option("--max-steps", metavar="N", type=click.IntRange(min=1), help="Stop the run after N steps.")
 @click.option(
     "--when-busy",
     type=click.Choice(["queue", "fold", "reject", "interrupt"]),
     help="What to do when the session is at work. Default: queue.",
 )
-@click.option("--reconnect", "reconnect_s", type=float, callback=_finite, default=RECONNECT_S, hidden=True)
+@click.option("--reconnect", "reconnect_s", type=float, callback=_above_zero, default=RECONNECT_S, hidden=True)
 @cwd_option
 @host_option
 def run(
     words: tuple[str, ...],
-    model: str | None,
     session_id: str | None,
     goes_on: bool,
+    files: tuple[str, ...],
     quiet: bool,
     verbose: bool,
     form: Form,
-    timeout_s: float | None,
-    max_steps: int | None,
     when_busy: WhenBusy | None,
     reconnect_s: float,
     cwd: str,
     host: str | None,
+    **limits: Unpack[Limits],
 ) -> int:
     """Send a prompt and print the answer.
 
     The prompt is the arguments; what is piped in comes before them. A pipe that stays silent for 2 s is left out when
     there are arguments; the argument - waits for it. Text is printed as it comes. Ctrl-C cancels the run on the server
-    and waits for its end; a second one leaves at once. A run goes on when its terminal is closed."""
+    and waits for its end; a second one leaves at once. A run goes on when its terminal is closed.
+
+    What needs an approval is asked at the terminal. Without one the run ends with exit code 3: see --allow."""
     if session_id is not None and goes_on:
         raise click.UsageError("--session and --continue exclude each other")
-    text = prompt_from(words)
-    prompt = SubmitPrompt(
-        prompt=text,
-        run_id=new_run_id(),
-        model=model,
-        max_steps=max_steps,
-        timeout_s=timeout_s,
-        when_busy=when_busy,
-    )
+    text = prompt_from(words, has_files=bool(files))
+    command = command_in(text, words)
+    if command and files:
+        raise click.UsageError("a command (!...) takes no attachments")
+    prompt = limited(SubmitPrompt(prompt=text, run_id=new_run_id(), when_busy=when_busy), limits)
+    prompt.attachments = attachments(files, cwd) or None
     output = Output()
     status = Status(output, quiet=quiet, verbose=verbose)
     view = RunView(output, status, form)
@@ -107,8 +172,11 @@ def run(
         async with opened(host, cwd) as workspace:
             session = await _choose_session(workspace, session_id, goes_on)
             prompt.session_id = session.id
+            if command:
+                return await _run_command(workspace, session.id, command, output, status, form)
             followed = FollowedRun(workspace.client, workspace.id, prompt, give_up_s=reconnect_s)
-            return await _follow(followed, view, stop)
+            asks = prompt.on_approval == "ask"
+            return exit_code(await follow(followed, workspace.client, view, status, stop, asks=asks))
 
     return do(stoppable(work, status))
 
@@ -121,21 +189,15 @@ async def _choose_session(opened: Opened, session_id: str | None, goes_on: bool)
     return await opened.client.create_session(opened.id)
 
 
-async def _follow(followed: FollowedRun, view: RunView, stop: Stop) -> int:
-    async with followed:
-        stop.followed = followed
-        receipt = await followed.submit()
-        stop.accepted.set()
-        view.accepted(receipt)
-        async for event in followed:
-            await view.see(event, followed.complete)
-    complete = followed.complete
-    assert complete is not None, "the events of a Run end with its end"
-    await view.end(complete)
-    return exit_code(complete)
-
-
-def exit_code(complete: RunComplete) -> int:
-    if complete.reason == "timeout":
-        return EXIT_TIMEOUT
-    return {"completed": EXIT_COMPLETED, "cancelled": EXIT_CANCELLED}.get(complete.outcome, EXIT_FAILED)
+async def _run_command(
+    opened: Opened, session_id: str, command: str, output: Output, status: Status, form: Form
+) -> int:
+    """A command of the user's own: its output, and its exit code as ours."""
+    status.doing("running your command")
+    done = await opened.client.shell(opened.id, session_id, command)
+    status.doing("")
+    if form == "text":
+        await output.write(done.output if done.output.endswith("\n") or not done.output else done.output + "\n")
+    else:
+        await output.write(msgspec.json.encode(done).decode() + "\n")
+    return done.exit_code if done.exit_code >= 0 else EXIT_SIGNAL - done.exit_code

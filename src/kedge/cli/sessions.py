@@ -20,14 +20,19 @@ from kedge.cli.common import (
     print_json,
     print_table,
 )
+from kedge.cli.following import RECONNECT_S, exit_code, follow
+from kedge.cli.stop import Stop, stoppable
+from kedge.cli.terminal import Output, Status
 from kedge.cli.transcript import transcript_lines
-from kedge.client.text import harmless, one_line
-from kedge.wire.models import MessageBody, SearchHitBody, SessionBody
+from kedge.cli.view import RunView
+from kedge.client.follow import FollowedSummary
+from kedge.client.text import harmless, one_line, visible
+from kedge.wire.models import MessageBody, SearchHitBody, SessionBody, UndoReply
 
 
 @click.group()
 def sessions() -> None:
-    """List, show, rename, delete, export and search the sessions of a workspace.
+    """List, show, undo, export, search and change the sessions of a workspace.
 
     SESSION is an id or a unique beginning of one."""
 
@@ -188,3 +193,78 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, cwd: str, host: st
             click.echo(f"{hit.session_id}  {one_line(hit.session_title, 60) or '(no title)'}")
             click.echo(f"    {one_line(hit.snippet, 200)}")
     return 0
+
+
+@sessions.command(epilog=examples("kedge sessions undo 3f2a", "kedge sessions undo 3f2a RUN --json"))
+@click.argument("session")
+@click.argument("run_id", metavar="[RUN]", required=False)
+@json_option
+@cwd_option
+@host_option
+def undo(session: str, run_id: str | None, as_json: bool, cwd: str, host: str | None) -> int:
+    """Put files back as they were before a run: the last one that changed any, or RUN.
+
+    Only what kedge's own tools changed; nothing is touched when one of the files has changed since."""
+
+    async def act() -> UndoReply:
+        async with opened(host, cwd) as workspace:
+            found = await find_session(workspace, session)
+            return await workspace.client.undo(workspace.id, found.id, run_id)
+
+    undone = do(act())
+    if as_json:
+        print_json(undone)
+    else:
+        click.echo(f"undone: what run {undone.run_id} changed")
+        for file in undone.files:
+            click.echo(f"  {visible(file, keep='')}")
+    return 0
+
+
+@sessions.command(epilog=examples("kedge sessions model 3f2a", "kedge sessions model 3f2a local/fake-large"))
+@click.argument("session")
+@click.argument("name", metavar="[PROVIDER/MODEL]", required=False)
+@json_option
+@cwd_option
+@host_option
+def model(session: str, name: str | None, as_json: bool, cwd: str, host: str | None) -> int:
+    """Print the model of a session, or give it another. An empty name means the configured one again."""
+
+    async def act() -> tuple[SessionBody, str]:
+        async with opened(host, cwd) as workspace:
+            client, found = workspace.client, await find_session(workspace, session)
+            if name is not None:
+                found = await client.change_session(workspace.id, found.id, model=name)
+            configured = (await client.agent(workspace.id)).model
+            return found, f"{configured.get('provider')}/{configured.get('id')}"
+
+    found, configured = do(act())
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(one_line(found.model) if found.model else f"{one_line(configured)} (the configured one)")
+    return 0
+
+
+@sessions.command(epilog=examples("kedge sessions summarize 3f2a"))
+@click.argument("session")
+@click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more on stderr, also without a terminal.")
+@cwd_option
+@host_option
+def summarize(session: str, quiet: bool, verbose: bool, cwd: str, host: str | None) -> int:
+    """Have a session summarized: the model goes on from the summary, and the transcript stays whole.
+
+    A run like any other: Ctrl-C cancels it, and the exit codes are those of `kedge run`."""
+    output = Output()
+    status = Status(output, quiet=quiet, verbose=verbose)
+    view = RunView(output, status, "text")
+
+    async def work(stop: Stop) -> int:
+        status.doing("connecting")
+        async with opened(host, cwd) as workspace:
+            found = await find_session(workspace, session)
+            followed = FollowedSummary(workspace.client, workspace.id, found.id, give_up_s=RECONNECT_S)
+            return exit_code(await follow(followed, workspace.client, view, status, stop, asks=False))
+
+    return do(stoppable(work, status))

@@ -44,7 +44,9 @@ async def stoppable(work: Callable[[Stop], Coroutine[Any, Any, int]], status: St
                 signalled.cancel()
                 if working.done():
                     return working.result()
-                if stop.followed is None or len(helpers) > 1:
+                if stop.followed is None:
+                    return EXIT_CANCELLED  # nothing was accepted: there is nothing that could go on
+                if len(helpers) > 1:
                     status.note("leaving; the run goes on until the server has stopped it")
                     return EXIT_CANCELLED
                 status.doing("cancelling")

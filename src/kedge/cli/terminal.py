@@ -26,7 +26,7 @@ class Output:
 
     def __init__(self) -> None:
         self._handle = 1
-        self.is_terminal = _is_terminal(self._handle)
+        self.is_terminal = is_terminal(self._handle)
         self._encoding = sys.stdout.encoding if sys.stdout is not None else "utf-8"
 
     async def write(self, text: str) -> None:
@@ -53,7 +53,7 @@ class Status:
     """One line on standard error that says what is going on and for how long; nothing at all without a terminal."""
 
     def __init__(self, output: Output, *, quiet: bool = False, verbose: bool = False) -> None:
-        self.shows = _is_terminal(2) and not quiet and os.environ.get("TERM") != "dumb"
+        self.shows = is_terminal(2) and not quiet and os.environ.get("TERM") != "dumb"
         self.verbose = verbose and not quiet
         self._shares_screen = output.is_terminal
         self._doing = ""
@@ -61,6 +61,8 @@ class Status:
         self._ticks = 0
         self._drawn = False
         self._at_line_start = True
+        #: What stands before the place where somebody types; empty: nobody is asked.
+        self._asking = ""
 
     def doing(self, what: str) -> None:
         """What the line says from now on; empty: no line."""
@@ -74,13 +76,35 @@ class Status:
 
     def note(self, line: str, *, always: bool = False) -> None:
         """A line that stays: on a terminal, with --verbose, or always."""
-        if not (self.shows or self.verbose or always):
-            return
+        if self.shows or self.verbose or always:
+            indent = line[: len(line) - len(line.lstrip(" "))]
+            self._lines(indent + one_line(line, 1000))
+
+    def say(self, *lines: str) -> None:
+        """Lines for somebody who is being asked: on any terminal, whole. Whoever gives them has made them harmless."""
+        self._lines(*lines)
+
+    def ask(self, prompt: str) -> None:
+        """Put the prompt before the place where somebody types, and draw nothing until `answered`; empty: give up."""
+        if not prompt and self._asking:
+            self._write("\n")
+        self._asking = prompt
+        if prompt:
+            self._lines()
+            self._write(prompt)
+
+    def answered(self, *, with_enter: bool) -> None:
+        if not with_enter:
+            self._write("\n")
+        self._asking = ""
+
+    def _lines(self, *lines: str) -> None:
         self.hide()
-        # On one screen with unfinished text the line would stick to it.
-        begin = "\n" if self.shows and self._shares_screen and not self._at_line_start else ""
+        # On one screen with unfinished text the line would stick to it. So it would to a question.
+        is_inside = (self._shares_screen and not self._at_line_start) or (self._asking and lines)
+        begin = "\n" if is_inside and is_terminal(2) else ""
         self._at_line_start = self._at_line_start or bool(begin)
-        self._write(f"{begin}{one_line(line, 1000)}\n")
+        self._write(begin + "".join(f"{line}\n" for line in lines) + (self._asking if lines else ""))
 
     def hide(self) -> None:
         if self._drawn:
@@ -90,7 +114,7 @@ class Status:
     async def tick(self) -> None:
         """Draws until it is cancelled."""
         while self.shows:
-            if self._doing and (self._at_line_start or not self._shares_screen):
+            if self._doing and not self._asking and (self._at_line_start or not self._shares_screen):
                 self._draw()
             await asyncio.sleep(TICK_S)
 
@@ -113,7 +137,7 @@ def _columns() -> int:
         return 80
 
 
-def _is_terminal(handle: int) -> bool:
+def is_terminal(handle: int) -> bool:
     try:
         return os.isatty(handle)
     except OSError:

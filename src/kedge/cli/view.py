@@ -9,11 +9,16 @@ import msgspec
 from kedge.cli.terminal import Output, Status
 from kedge.client.answer import AssistantText
 from kedge.client.stream import StreamEvent
-from kedge.client.text import one_line
-from kedge.wire.models import Receipt, RunComplete
+from kedge.client.text import visible_line
+from kedge.wire.brief import call_brief, result_brief
+from kedge.wire.models import Receipt, RunComplete, UsageBody
 
 #: Tool calls that were announced; a Run that makes more is announced twice rather than remembered for ever. Items.
 CALLS_MAX = 10_000
+#: Of a call and of what came of it: a line each. Characters.
+CALL_CHARS_MAX = 160
+#: Of what a call is doing right now, in the status line. Characters.
+PROGRESS_CHARS_MAX = 60
 
 Form = Literal["text", "json", "stream-json"]
 
@@ -26,7 +31,9 @@ class RunView:
         self._status = status
         self._form = form
         self._answer = AssistantText()
-        self._calls: set[str] = set()
+        #: id -> what a call is about, as it was announced.
+        self._calls: dict[str, str] = {}
+        self._results: set[str] = set()
 
     def accepted(self, receipt: Receipt) -> None:
         self._status.doing("working" if receipt.state == "active" else "queued behind other runs")
@@ -50,10 +57,14 @@ class RunView:
             await self._write(msgspec.json.encode(complete).decode() + "\n")
         elif self._form == "text" and self._answer.last != "\n":
             await self._write("\n")
+        used = usage_words(complete.usage)
         if problem := _problem(complete):
             self._status.note(f"kedge: {problem}", always=True)
-        elif self._form == "text":
-            self._status.note(f"(session {complete.session_id}; `kedge run -C ...` goes on)")
+            if used:
+                self._status.note(f"({used})")
+        elif self._form == "text" or self._status.verbose:
+            how = f"session {complete.session_id}; `kedge run -C ...` goes on"
+            self._status.note(f"({used}; {how})" if used else f"({how})")
 
     async def _write(self, text: str) -> None:
         if text:
@@ -69,6 +80,15 @@ class RunView:
             case "message":
                 for part in payload.get("parts") or []:
                     self._tell_part(part["type"], part["data"])
+            case "delta" if payload.get("kind") == "reasoning":
+                self._status.doing("thinking")
+            case "delta":
+                self._status.doing("working")
+            case "progress":
+                lines = payload.get("text", "").strip().splitlines()
+                self._status.doing(visible_line(lines[-1], PROGRESS_CHARS_MAX) if lines else "working")
+            case "agent_event" if payload.get("type") == "retry":
+                self._status.note(retry_words(payload))
             case "gap" if self._status.verbose:
                 self._status.note("events were missed; the state was read again")
 
@@ -76,10 +96,37 @@ class RunView:
         if kind == "tool_call" and data.get("finished") and data["id"] not in self._calls:
             if len(self._calls) >= CALLS_MAX:
                 self._calls.clear()
-            self._calls.add(data["id"])
-            self._status.note(f"* {data['name']} {one_line(data['input'], 100)}")
-        elif kind == "tool_result" and data.get("is_error") and self._status.verbose:
-            self._status.note(f"  {data['name']} failed: {one_line(data['content'], 200)}")
+                self._results.clear()
+            about = visible_line(f"{data['name']} {call_brief(data['name'], data['input'])}", CALL_CHARS_MAX)
+            self._calls[data["id"]] = about
+            self._status.note(f"* {about}")
+        elif kind == "tool_result" and data["tool_call_id"] not in self._results:
+            self._results.add(data["tool_call_id"])
+            self._status.doing("working")
+            self._tell_result(data)
+
+    def _tell_result(self, data: dict[str, Any]) -> None:
+        came = result_brief(data.get("metadata") or "", data["content"], is_error=bool(data.get("is_error")))
+        if not came:
+            return
+        # Of several calls at once it has to be said which one this is.
+        about = self._calls.get(data["tool_call_id"], data["name"])
+        is_last = data["tool_call_id"] == next(reversed(self._calls), None)
+        self._status.note(f"  -> {visible_line(came if is_last else f'{about}: {came}', CALL_CHARS_MAX)}")
+
+
+def retry_words(payload: dict[str, Any]) -> str:
+    why = visible_line(str(payload.get("error") or "the provider failed")).rstrip(".")
+    attempt = f"attempt {payload.get('attempt')} of {payload.get('attempts_max')}"
+    return f"{why}; trying again in {payload.get('wait_s', 0):g} s ({attempt})"
+
+
+def usage_words(usage: UsageBody) -> str:
+    """Tokens and cost, as far as they are known."""
+    if not usage.input_tokens and not usage.output_tokens:
+        return ""
+    cost = f", ${usage.cost_usd:.4f}" if usage.cost_usd else ""
+    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out{cost}"
 
 
 def _problem(complete: RunComplete) -> str:

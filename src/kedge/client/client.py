@@ -23,6 +23,7 @@ import msgspec
 
 from kedge.client.stream import GIVE_UP_S, EventStream
 from kedge.client.transport import ANSWER_S_MAX, Transport
+from kedge.core.approvals import Answer
 from kedge.errors import Invalid, KedgeError, WorkspaceNotFound
 from kedge.wire import models as m
 from kedge.wire.limits import WAIT_S_MAX
@@ -34,6 +35,8 @@ HEALTH_S_MAX = 5.0
 #: One request to wait for a Run's end; asked again until it has ended. Below WAIT_S_MAX, so that a connection that died
 #: silently costs this and not more. Seconds.
 WAIT_S = min(60.0, WAIT_S_MAX)
+#: The server ends a command it runs for a user after 120 s; this is longer, so that it is the one to say so. Seconds.
+COMMAND_S_MAX = 130.0
 
 R = TypeVar("R")
 
@@ -155,9 +158,15 @@ class Client:
     async def session(self, workspace_id: str, session_id: str) -> m.SessionBody:
         return await self._inside("GET", workspace_id, "sessions", session_id, reply=m.SessionBody)
 
-    async def rename_session(self, workspace_id: str, session_id: str, title: str) -> m.SessionBody:
-        body = m.UpdateSession(title=title)
+    async def change_session(
+        self, workspace_id: str, session_id: str, *, title: str | None = None, model: str | None = None
+    ) -> m.SessionBody:
+        """Another title or another model; None leaves it as it is, and an empty model means the configured one."""
+        body = m.UpdateSession(title=title, model=model)
         return await self._inside("PUT", workspace_id, "sessions", session_id, body=body, reply=m.SessionBody)
+
+    async def rename_session(self, workspace_id: str, session_id: str, title: str) -> m.SessionBody:
+        return await self.change_session(workspace_id, session_id, title=title)
 
     async def delete_session(self, workspace_id: str, session_id: str) -> None:
         """Its Runs are cancelled first."""
@@ -192,6 +201,64 @@ class Client:
         parts = ("sessions", session_id, "export")
         return await self._inside_raw("GET", workspace_id, *parts, params={"format": form})
 
+    async def undo(self, workspace_id: str, session_id: str, run_id: str | None = None) -> m.UndoReply:
+        """Put files back as they were before that Run, or before the last one that changed any."""
+        body = m.UndoRun(run_id=run_id)
+        return await self._inside("POST", workspace_id, "sessions", session_id, "undo", body=body, reply=m.UndoReply)
+
+    async def shell(self, workspace_id: str, session_id: str, command: str) -> m.ShellReply:
+        """Run a command for the user; it becomes part of the transcript."""
+        parts, body = ("agent", "sessions", session_id, "shell"), m.RunShell(command=command)
+        return await self._inside(
+            "POST", workspace_id, *parts, body=body, answer_s_max=COMMAND_S_MAX + ANSWER_S_MAX, reply=m.ShellReply
+        )
+
+    # --- approvals and questions --------------------------------------------------------------------------------------
+
+    async def permissions(self, workspace_id: str) -> list[m.PermissionRequest]:
+        """Approvals that wait for an answer."""
+        return await self._inside("GET", workspace_id, "permissions", reply=list[m.PermissionRequest])
+
+    async def answer_permission(
+        self, workspace_id: str, permission_id: str, action: Answer, message: str = ""
+    ) -> m.Resolved:
+        """The first answer wins. A denial may say why, which the model is told."""
+        body = m.GrantPermission(permission=m.AskRef(id=permission_id), action=action, message=message)
+        return await self._answer(workspace_id, "permissions", "grant", body=body)
+
+    async def skip_permissions(self, workspace_id: str, skip: bool | None = None) -> bool:
+        """Whether approvals are skipped in this workspace; say True or False to change that."""
+        method, body = ("GET", None) if skip is None else ("POST", m.SkipPermissions(skip=skip))
+        reply = await self._inside(method, workspace_id, "permissions", "skip", body=body, reply=m.SkipPermissions)
+        return reply.skip
+
+    async def grants(self, workspace_id: str) -> list[m.GrantBody]:
+        """Standing answers: what was allowed for a session, or always."""
+        return await self._inside("GET", workspace_id, "permissions", "grants", reply=list[m.GrantBody])
+
+    async def forget_grant(self, workspace_id: str, grant_id: str) -> None:
+        """Take a standing answer back: people are asked again."""
+        await self._inside_raw("DELETE", workspace_id, "permissions", "grants", grant_id)
+
+    async def questions(self, workspace_id: str) -> list[m.QuestionBatch]:
+        """Questions of models that wait for answers."""
+        return await self._inside("GET", workspace_id, "questions", reply=list[m.QuestionBatch])
+
+    async def answer_questions(
+        self, workspace_id: str, batch_id: str, responses: list[m.QuestionResponse]
+    ) -> m.Resolved:
+        body = m.AnswerQuestions(batch_request_id=batch_id, responses=responses)
+        return await self._answer(workspace_id, "questions", "answer", body=body)
+
+    async def cancel_questions(self, workspace_id: str, batch_id: str) -> m.Resolved:
+        """Rather not answer."""
+        body = m.CancelQuestions(batch_request_id=batch_id)
+        return await self._answer(workspace_id, "questions", "cancel", body=body)
+
+    async def _answer(self, workspace_id: str, *parts: str, body: msgspec.Struct) -> m.Resolved:
+        params = {"client_id": self.client_id}
+        return await self._inside("POST", workspace_id, *parts, body=body, params=params, reply=m.Resolved)
+
     # --- runs ---------------------------------------------------------------------------------------------------------
 
     async def agent(self, workspace_id: str) -> m.AgentInfo:
@@ -200,6 +267,11 @@ class Client:
     async def submit(self, workspace_id: str, prompt: m.SubmitPrompt) -> m.Receipt:
         """Have a prompt accepted. With a run_id of its own it may be repeated: that is the idempotency key."""
         return await self._inside("POST", workspace_id, "agent", body=prompt, reply=m.Receipt)
+
+    async def summarize(self, workspace_id: str, session_id: str) -> m.Receipt:
+        """A Run like any other, that replaces what the model is shown of the session by a summary."""
+        parts = ("agent", "sessions", session_id, "summarize")
+        return await self._inside("POST", workspace_id, *parts, reply=m.Receipt)
 
     async def run(self, workspace_id: str, run_id: str) -> m.RunBody:
         return await self._inside("GET", workspace_id, "agent", "runs", run_id, reply=m.RunBody)

@@ -7,6 +7,9 @@
         for event in session.stream("And who wrote it?"):
             print(event.type)
 
+        # Whoever runs it decides: a tool call that needs an approval is put to `approve`.
+        session.run("Tidy up the tests", approve=lambda asked: asked.tool_name == "edit")
+
 A private event loop beside the caller does the work, so this also runs inside a program that has a loop of its own.
 """
 
@@ -21,16 +24,29 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
+from msgspec import convert
+
 from kedge.client.client import Client, new_run_id
 from kedge.client.follow import FollowedRun
 from kedge.client.spawn import find_or_start, open_workspace
 from kedge.client.stream import GIVE_UP_S, PAUSE_S_MAX, PAUSE_S_MIN, StreamEvent
 from kedge.client.transport import NotConnected
+from kedge.core.approvals import Answer
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome
-from kedge.core.records import OnDisconnect
-from kedge.errors import KedgeError, Unreachable
-from kedge.wire.models import CancelReply, MessageBody, RunBody, SessionBody, SubmitPrompt, UsageBody
+from kedge.core.records import OnApproval, OnDisconnect
+from kedge.errors import AskIsOver, KedgeError, Unreachable
+from kedge.wire.models import (
+    CancelReply,
+    MessageBody,
+    PermissionRequest,
+    RunBody,
+    SessionBody,
+    ShellReply,
+    SubmitPrompt,
+    UndoReply,
+    UsageBody,
+)
 
 T = TypeVar("T")
 
@@ -44,6 +60,15 @@ class RunSettings(TypedDict, total=False):
     budget_usd: float
     when_busy: WhenBusy
     on_disconnect: OnDisconnect
+    #: fail: a call that needs an approval ends the Run instead of waiting for somebody.
+    on_approval: OnApproval
+    #: Rules for this Run, such as "bash(git status)" or "edit(src/**)".
+    allow: list[str]
+    deny: list[str]
+
+
+#: Asked for each approval of a Run: True allows it once, False denies it, an Answer says more.
+Approve = Callable[[PermissionRequest], bool | Answer]
 
 
 def connect(path: str | os.PathLike[str] = ".", host: str | None = None, token: str | None = None) -> Connection:
@@ -91,6 +116,16 @@ class Connection:
     def sessions(self) -> list[SessionBody]:
         return self._retried(lambda: self._client.sessions(self.workspace_id))
 
+    def _answer(self, ask_id: str, answer: bool | Answer) -> None:
+        action: Answer = answer if isinstance(answer, str) else "allow" if answer else "deny"
+        with suppress(AskIsOver):
+            self._retried(lambda: self._client.answer_permission(self.workspace_id, ask_id, action))
+
+    def _leave_unanswered(self, batch_id: str) -> None:
+        """Nobody here can answer a model's questions: it is told so and decides itself."""
+        with suppress(AskIsOver):
+            self._retried(lambda: self._client.cancel_questions(self.workspace_id, batch_id))
+
     def _do(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if self._loop.is_closed():
             raise KedgeError("this connection was closed: use kedge.connect() again")
@@ -134,9 +169,23 @@ class Session:
         self._connection = connection
         self.id = session_id
 
-    def run(self, prompt: str, **settings: Unpack[RunSettings]) -> Run:
-        """Submit a prompt and wait for the Run's end."""
-        return self.submit(prompt, **settings).wait()
+    def run(self, prompt: str, approve: Approve | None = None, **settings: Unpack[RunSettings]) -> Run:
+        """Submit a prompt and wait for the Run's end.
+
+        Approvals are put to `approve`. Without it a call that needs one ends the Run (reason `approval_needed`), since
+        nobody may be there to answer; `on_approval="ask"` waits for other clients."""
+        if approve is None:
+            settings.setdefault("on_approval", "fail")
+            return self.submit(prompt, **settings).wait()
+        event = None
+        for event in self.stream(prompt, **settings):
+            if event.type == "permission_request" and event.change != "deleted":
+                asked = convert(event.payload, PermissionRequest)
+                self._connection._answer(asked.id, approve(asked))
+            elif event.type == "question_batch_request":
+                self._connection._leave_unanswered(event.payload["id"])
+        assert event is not None, "the events of a Run end with its end"
+        return Run(self._connection, event.payload["run_id"], self.id).wait()
 
     def submit(self, prompt: str, **settings: Unpack[RunSettings]) -> Run:
         """Have a prompt accepted; it runs from then on, whatever happens to this program."""
@@ -183,6 +232,16 @@ class Session:
         """Stop every Run accepted until now; says which."""
         k = self._connection
         return k._retried(lambda: k._client.cancel_session(k.workspace_id, self.id))
+
+    def undo(self, run_id: str | None = None) -> UndoReply:
+        """Put files back as they were before that Run, or before the last one that changed any."""
+        k = self._connection
+        return k._retried(lambda: k._client.undo(k.workspace_id, self.id, run_id), once=True)
+
+    def shell(self, command: str) -> ShellReply:
+        """Run a command in the workspace; it becomes part of the transcript."""
+        k = self._connection
+        return k._retried(lambda: k._client.shell(k.workspace_id, self.id, command), once=True)
 
     def delete(self) -> None:
         k = self._connection

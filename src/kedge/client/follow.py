@@ -17,7 +17,15 @@ import msgspec
 from kedge.client.client import Client
 from kedge.client.stream import GIVE_UP_S, PAUSE_S_MAX, PAUSE_S_MIN, StreamEvent
 from kedge.errors import Unavailable, Unreachable
-from kedge.wire.models import CancelReply, Receipt, RunBody, RunComplete, SubmitPrompt
+from kedge.wire.models import (
+    CancelReply,
+    PermissionRequest,
+    QuestionBatch,
+    Receipt,
+    RunBody,
+    RunComplete,
+    SubmitPrompt,
+)
 
 
 class FollowedRun:
@@ -26,7 +34,6 @@ class FollowedRun:
     def __init__(
         self, client: Client, workspace_id: str, prompt: SubmitPrompt, *, give_up_s: float = GIVE_UP_S
     ) -> None:
-        assert prompt.run_id, "a Run that is followed has an id from the beginning"
         self.run_id = prompt.run_id
         self.receipt: Receipt | None = None
         #: The payload of its `run_complete`, once that has come.
@@ -38,6 +45,8 @@ class FollowedRun:
         #: Runs whose messages belong to this one: itself, and the one it was folded into.
         self._writers = {prompt.run_id}
         self._messages: set[str] = set()
+        #: Approvals and questions of this Run that nobody has answered yet: id -> the type of what closes them.
+        self._asked: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         await self._stream.connect()
@@ -54,6 +63,7 @@ class FollowedRun:
 
     async def submit(self) -> Receipt:
         """Accepted, durably. A lost answer is asked for again: the run_id makes that the same Run."""
+        assert self.run_id, "a Run whose submit may be repeated has an id from the beginning"
         deadline = time.monotonic() + self._give_up_s
         pause = PAUSE_S_MIN
         while True:
@@ -65,10 +75,13 @@ class FollowedRun:
                     raise
             await sleep(pause)
             pause = min(2 * pause, PAUSE_S_MAX)
+        return self._accepted(self.receipt)
+
+    def _accepted(self, receipt: Receipt) -> Receipt:
         if self._stream.position is None:
             # A stream lost before its first event then still resumes before everything this Run did.
-            self._stream.position = self.receipt.position - 1
-        return self.receipt
+            self._stream.position = receipt.position - 1
+        return receipt
 
     async def cancel(self) -> CancelReply:
         return await self._client.cancel_run(self.workspace_id, self.run_id)
@@ -79,6 +92,7 @@ class FollowedRun:
             for own in filter(self._is_own, found):
                 if own.type == "run_complete":
                     self.complete = msgspec.convert(own.payload, RunComplete)
+                self._keep_asked(own)
                 yield own
                 if self.complete:
                     return
@@ -101,8 +115,18 @@ class FollowedRun:
                 if host := payload.get("folded_into"):
                     self._writers.add(host)
                 return True
+            case "permission_request" | "permission_notification" | "progress" | "file":
+                return payload.get("run_id") in self._writers
+            case "question_batch_request" | "question_batch_notification":
+                return payload.get("run_id") in self._writers
             case _:
                 return payload.get("run_id") in (None, self.run_id)
+
+    def _keep_asked(self, event: StreamEvent) -> None:
+        if event.type in _CLOSED_BY and event.change != "deleted":
+            self._asked[event.payload["id"]] = _CLOSED_BY[event.type]
+        elif event.type in _CLOSED_BY or event.type in _CLOSED_BY.values():
+            self._asked.pop(event.payload["id"], None)
 
     async def _reread(self) -> list[StreamEvent]:
         """The state, as the events that would have told it."""
@@ -116,9 +140,45 @@ class FollowedRun:
             if message.run_id in self._writers
         ]
         events.append(StreamEvent("run", "updated", _builtins(run)))
+        events += await self._reread_asked()
         if run.state == "ended":
             events.append(StreamEvent("run_complete", "created", _builtins(_completed(run))))
         return events
+
+    async def _reread_asked(self) -> list[StreamEvent]:
+        """What waits for people now; and the end of what did, and does not any more."""
+        asked: list[tuple[str, PermissionRequest | QuestionBatch]] = [
+            *(("permission_request", ask) for ask in await self._client.permissions(self.workspace_id)),
+            *(("question_batch_request", ask) for ask in await self._client.questions(self.workspace_id)),
+        ]
+        pending = {ask.id for _, ask in asked}
+        closed = [
+            StreamEvent(kind, "created", {"id": ask_id, "run_id": self.run_id, "withdrawn": True})
+            for ask_id, kind in self._asked.items()
+            if ask_id not in pending
+        ]
+        return closed + [StreamEvent(kind, "created", _builtins(ask)) for kind, ask in asked]
+
+
+class FollowedSummary(FollowedRun):
+    """A Run that summarizes a session. The server gives it its id; what it did before we know that is in the stream."""
+
+    def __init__(self, client: Client, workspace_id: str, session_id: str, *, give_up_s: float = GIVE_UP_S) -> None:
+        super().__init__(client, workspace_id, SubmitPrompt(session_id=session_id), give_up_s=give_up_s)
+
+    async def submit(self) -> Receipt:
+        """Accepted, durably. Not repeated: a second one would be another Run."""
+        self.receipt = await self._client.summarize(self.workspace_id, self._prompt.session_id)
+        self.run_id = self.receipt.run_id
+        self._writers = {self.run_id}
+        return self._accepted(self.receipt)
+
+
+#: What people are asked by, and what tells that it is over.
+_CLOSED_BY = {
+    "permission_request": "permission_notification",
+    "question_batch_request": "question_batch_notification",
+}
 
 
 def _completed(run: RunBody) -> RunComplete:

@@ -139,7 +139,46 @@ class MessageChanged:
     change: Change
 
 
-ReportEvent = RunReported | ErrorReported | SessionChanged | MessageChanged
+@dataclass(frozen=True, slots=True)
+class RetryReported:
+    """A request to the model failed and is made again after a pause: for people, who would wonder why nothing comes."""
+
+    run_id: str
+    attempt: int
+    attempts_max: int
+    wait_s: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An Ask is pending: people are to see it."""
+
+    run_id: str
+    ask_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskSettled:
+    """It was answered, or withdrawn with its Run: whoever shows it takes it away."""
+
+    run_id: str
+    ask_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanged:
+    """A tool call of the Run changed a file, or the change was undone."""
+
+    run_id: str
+    version_id: str
+    path: str
+    change: Change
+
+
+ReportEvent = (
+    RunReported | ErrorReported | SessionChanged | MessageChanged | RetryReported | Asked | AskSettled | FileChanged
+)
 Event = LaneEvent | ReportEvent
 
 #: The log stores an event under its class name.
@@ -148,5 +187,6 @@ EVENT_TYPES: dict[str, type[Event]] = {
     for kind in (
         *(RunAccepted, RunStarted, RunResumed, StepStarted, RunFolded, RunEdited, RunMoved),
         *(CancelMarked, RunCancelMarked, RunEnded, RunReported, ErrorReported, SessionChanged, MessageChanged),
+        *(RetryReported, Asked, AskSettled, FileChanged),
     )
 }

@@ -8,7 +8,7 @@ Lane as the records have it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from kedge.core.events import (
@@ -29,6 +29,10 @@ from kedge.core.lane import Lane, LaneRun
 from kedge.core.transcript import Binary, Message, Part, Text
 
 OnDisconnect = Literal["continue", "cancel"]
+#: What a Run does when a tool call needs an approval: ask the people who are attached, or end, since there are none.
+OnApproval = Literal["ask", "fail"]
+#: answer: what most Runs do. summary: replace the history by a summary, and nothing else.
+Purpose = Literal["answer", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +57,76 @@ class RunOptions:
     timeout_s: float | None = None
     budget_usd: float | None = None
     on_disconnect: OnDisconnect = "continue"
+    on_approval: OnApproval = "ask"
+    #: Rules for this Run alone, over the configured ones.
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    #: Nobody is asked; deny rules still hold.
+    skip_approvals: bool = False
+    purpose: Purpose = "answer"
+    #: The Run whose tool call this one serves: it ends with that one, and may only look, not change.
+    parent_run_id: str = ""
+
+
+#: The options there were first: always part of a digest. Later ones are part of it when they say something, so that a
+#: prompt sent again after an upgrade is still the same one.
+_FIRST_OPTIONS = ("model", "max_steps", "timeout_s", "budget_usd", "on_disconnect")
 
 
 def content_digest(session_id: str, prompt: Prompt, options: RunOptions) -> str:
     """Equal iff a Run is asked to do the same: where, what and within which limits. How to wait is not part of it."""
-    asked = repr((session_id, prompt, options))
+    said = ", ".join(
+        f"{option.name}={getattr(options, option.name)!r}"
+        for option in fields(options)
+        if option.name in _FIRST_OPTIONS or getattr(options, option.name) != option.default
+    )
+    asked = f"({session_id!r}, {prompt!r}, RunOptions({said}))"
     return hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
+    #: All that was read, what came from the provider's cache and what was put there included.
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.cost_usd + other.cost_usd,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    content: str
+    status: Literal["pending", "in_progress", "completed"] = "pending"
+    #: What it is called while it is being done.
+    active_form: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """A file as it was before a tool call of a Run changed it, so that the change can be undone."""
+
+    id: str
+    workspace_id: str
+    session_id: str
+    run_id: str
+    #: Absolute.
+    path: str
+    #: Its content; None: it was not there.
+    before: bytes | None
+    #: Digest of what the tool wrote; empty: the tool removed it.
+    after: str
+    created_at: int
+    undone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +148,13 @@ class SessionRecord:
     parent_session_id: str = ""
     message_count: int = 0
     usage: Usage = Usage()
+    todos: tuple[Todo, ...] = ()
+    #: What was said before this message is not sent to a model any more: it is the summary of that.
+    summary_message_id: str = ""
+    #: Which model its Runs use unless they say otherwise; empty: the configured one.
+    model: str = ""
+    #: A title taken from the first prompt stands until a model or a person gives a better one.
+    title_is_makeshift: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,11 @@ class ToolResult:
     tool_call_id: str
     name: str
     content: str
+    #: JSON text for people's screens: the diff of an edit, the exit code of a command. Models do not see it.
     metadata: str = ""
     is_error: bool = False
+    #: Pictures the model is to see, as data URLs.
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +150,19 @@ def with_tails(message: Message, tails: list[Tail]) -> Message:
 CUT_OFF = "This call was cut off before it gave a result. It may or may not have had an effect."
 
 
-def for_model(messages: list[Message]) -> list[Message]:
+SUMMARY = "This is a summary of the conversation so far; what was said before it is not shown any more.\n\n"
+
+
+def for_model(messages: list[Message], summary_message_id: str = "") -> list[Message]:
     """What a model is sent: complete for every provider's rules, whatever was cut off by cancels, errors and crashes.
 
+    - behind a summary only: what came before it is left out, and the summary stands for it as the user's words;
     - an attempt at a Step that failed and was tried again in the same Run is left out: the later attempt stands for it;
     - a tool call without a result gets one that says so, and a result without its call is left out, since providers
       refuse a dangling one of either kind;
     - a message with nothing in it for a model is left out.
     """
+    messages = since_summary(messages, summary_message_id)
     kept = [message for message in _without_failed_attempts(messages) if _has_content(message)]
     repaired: list[Message] = []
     for index, message in enumerate(kept):
@@ -165,6 +173,14 @@ def for_model(messages: list[Message]) -> list[Message]:
         if calls:
             repaired.append(_results_for(message, calls, kept[index + 1 :]))
     return repaired
+
+
+def since_summary(messages: list[Message], summary_message_id: str) -> list[Message]:
+    place = next((index for index, message in enumerate(messages) if message.id == summary_message_id), None)
+    if place is None:
+        return messages
+    summary = messages[place]
+    return [replace(summary, role="user", parts=(Text(SUMMARY + summary.text),)), *messages[place + 1 :]]
 
 
 def _results_for(message: Message, calls: list[ToolCall], later: list[Message]) -> Message:

@@ -8,7 +8,7 @@ from typing import Literal
 from kedge.core.events import Change, LaneEvent, Outcome, RunEnded
 from kedge.core.records import RunRecord, Usage
 from kedge.core.transcript import CUT_OFF, Finish, FinishReason, Message, ToolCall, ToolResult
-from kedge.engine.door import Addition
+from kedge.engine.openlane import Addition
 
 _REASONS: dict[Outcome, FinishReason] = {"failed": "error", "cancelled": "canceled", "interrupted": "error"}
 

@@ -1,154 +1,263 @@
-"""Configuration: TOML files in layers, later ones over earlier ones, checked against one schema.
+"""Configuration: TOML files in layers, later ones over earlier ones, checked against one schema (`schema.py`).
 
     the user's file            everything
-    kedge.toml in the          choices only: which model, how Runs wait. A repository can never set endpoints, keys
-    workspace's repository     or anything else that would make this machine act for it.
+    kedge.toml, or             choices only: which model, how Runs go, which instruction files. The rest is ignored, and
+    .kedge/config.toml, from   said to be, until the user trusts that exact content; then it may say everything but
+    the repository's root      how the server runs
+    down to the workspace
+    KEDGE_MODEL and so on      the environment of the server
 
-Values named "$NAME" are read from the environment when they are used; they are never shown.
+A later value replaces an earlier one. Lists grow, so that a repository cannot drop what its user denies. A provider or
+an MCP server is replaced as a whole, so that the user's key never goes to a repository's address.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Struct, field
 
-from kedge.core.claims import GRACE_S, HOLD_S
-from kedge.core.commands import OnCrash, WhenBusy
-from kedge.errors import BadConfig
+from kedge.engine.keys import secret
+from kedge.engine.providers import api_key, base_url, provider_for
+from kedge.engine.repository import LeadsOut, levels, read_inside, read_regular
+from kedge.engine.schema import (
+    DEMO,
+    MASK,
+    OFFLINE,
+    Config,
+    McpServer,
+    ModelEntry,
+    Provider,
+    RunsConfig,
+    ServerConfig,
+    first_fault,
+)
+from kedge.engine.trust import Trust
+from kedge.errors import BadConfig, Invalid
 
-OFFLINE = "kedge/offline"
-MASK = "********"
+__all__ = [
+    "DEMO",
+    "MASK",
+    "OFFLINE",
+    "Config",
+    "Loaded",
+    "McpServer",
+    "ModelEntry",
+    "Provider",
+    "RepositoryFile",
+    "RunsConfig",
+    "ServerConfig",
+    "api_key",
+    "base_url",
+    "environment_keys",
+    "layered",
+    "load_user",
+    "load_workspace",
+    "parsed",
+    "provider_for",
+    "repository_files",
+    "secret",
+    "user_layer",
+]
+
 #: A configuration is written by a person. Bytes.
 CONFIG_BYTES_MAX = 1024 * 1024
-#: What a repository's file may say before its user has trusted it: top-level keys.
-REPOSITORY_KEYS = frozenset({"model", "small_model", "runs"})
-#: Directories from the workspace up in which a repository's root is looked for. Items.
-PARENTS_MAX = 64
+#: What a repository's file may say before its user has trusted it, and after: top-level keys.
+OPEN_KEYS = frozenset({"model", "small_model", "runs", "context"})
+TRUSTED_KEYS = OPEN_KEYS | {"permissions", "sandbox", "tools", "mcp", "providers"}
+FILE_NAMES = ("kedge.toml", ".kedge/config.toml")
+#: Variable -> the key it sets.
+VARIABLES = {"KEDGE_MODEL": "model", "KEDGE_SMALL_MODEL": "small_model"}
+#: Beginnings of keys of named things, each of which is replaced as a whole.
+_NAMED = frozenset({"providers.", "mcp."})
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-class ModelEntry(Struct, forbid_unknown_fields=True):
-    id: str
-    context_window: int | None = None
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration, and how it came about."""
+
+    config: Config
+    #: Dotted key -> where its value comes from. What is not here has its default.
+    sources: dict[str, str]
+    #: What was left out, a sentence each.
+    ignored: tuple[str, ...] = ()
+    #: As it was written, for the next layer.
+    plain: dict[str, Any] = field(default_factory=dict)
 
 
-class Provider(Struct, forbid_unknown_fields=True):
-    type: Literal["openai"] = "openai"
-    base_url: str = ""
-    api_key: str = ""
-    models: list[ModelEntry] = []
+@dataclass(frozen=True, slots=True)
+class RepositoryFile:
+    path: Path
+    #: None: it is not read, and `why` says so.
+    content: bytes | None
+    why: str = ""
+    #: It should have been read, and could not be.
+    is_fault: bool = False
 
 
-class RunsConfig(Struct, forbid_unknown_fields=True):
-    when_busy: Literal["auto"] | WhenBusy = "auto"
-    on_crash: OnCrash = "resume"
-    queue_runs_max: int = 100
-    #: How long a stopped Run's clean-up may take before it ends with `cleanup: failed`.
-    cleanup_s: float = 10.0
-
-
-class ServerConfig(Struct, forbid_unknown_fields=True):
-    heartbeat_s: float = 15.0
-    #: A stream that has taken nothing for so long is dropped.
-    stall_s: float = 60.0
-    hold_s: float = HOLD_S
-    grace_s: float = GRACE_S
-    #: A server that a client started exits so long after its last workspace is gone.
-    idle_exit_s: float = 60.0
-    #: How long an orderly shutdown may wait for Runs, beyond their own clean-up.
-    shutdown_s: float = 5.0
-    #: Entries of a workspace's log kept when the server starts; a reader from before gets a `gap`.
-    log_entries_max: int = 200_000
-
-
-class Config(Struct, forbid_unknown_fields=True):
-    model: str = ""
-    small_model: str = ""
-    providers: dict[str, Provider] = field(default_factory=dict)
-    runs: RunsConfig = field(default_factory=RunsConfig)
-    server: ServerConfig = field(default_factory=ServerConfig)
-
-    def shown(self) -> dict[str, Any]:
-        """For people and clients: everything but secrets."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        for name, provider in plain["providers"].items():
-            provider |= {"id": name, "name": name, "api_key": MASK if provider["api_key"] else ""}
-        large = self.model or OFFLINE
-        plain["models"] = {"large": _selected(large), "small": _selected(self.small_model or large)}
-        return plain
-
-
-def _selected(name: str) -> dict[str, str]:
-    provider, _, model = name.partition("/")
-    return {"provider": provider, "model": model}
+# --- the layers -----------------------------------------------------------------------------------------------------
 
 
 def load_user(path: Path) -> Config:
-    return _checked(_read(path), path)
+    return user_layer(path).config
 
 
-def load_workspace(user: Config, workspace: Path) -> Config:
-    """The user's configuration with the choices of the workspace's repository over it."""
-    merged: dict[str, Any] = msgspec.to_builtins(user)
-    source = workspace
+def user_layer(path: Path) -> Loaded:
+    """The user's own file; without one everything has its default."""
     try:
-        files = repository_files(workspace)
-    except OSError as error:
-        raise BadConfig(f"{workspace} cannot be looked into: {error.strerror}.") from None
-    for path in files:
-        source = path
-        for key, value in _read(path).items():
-            if key not in REPOSITORY_KEYS:
-                continue
-            both_tables = isinstance(value, dict) and isinstance(merged[key], dict)
-            merged[key] = {**merged[key], **value} if both_tables else value
-    return _checked(merged, source)
-
-
-def repository_files(workspace: Path) -> list[Path]:
-    """The files that apply, from the repository's root down to the workspace."""
-    upward = [workspace, *workspace.parents][:PARENTS_MAX]
-    root = next((place for place in upward if (place / ".git").exists()), workspace)
-    levels = upward[: upward.index(root) + 1]
-    names = ("kedge.toml", ".kedge/config.toml")
-    return [place / name for place in reversed(levels) for name in names if (place / name).is_file()]
-
-
-def secret(value: str, environment: Mapping[str, str] = os.environ) -> str:
-    """A literal, or the content of the environment variable that "$NAME" names."""
-    if not value.startswith("$"):
-        return value
-    if found := environment.get(value[1:]):
-        return found
-    raise BadConfig(f"The environment variable {value[1:]} is not set; it should hold the API key.")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            text = file.read(CONFIG_BYTES_MAX + 1)
-    except FileNotFoundError:
-        return {}
+        content = read_regular(path, CONFIG_BYTES_MAX + 1)
     except OSError as error:
         raise BadConfig(f"{path} cannot be read: {error.strerror}.") from None
-    if len(text) > CONFIG_BYTES_MAX:
+    if content is None and path.is_dir():
+        raise BadConfig(f"{path} is a directory; the configuration is a file.")
+    plain = parsed(content, path) if content is not None else {}
+    sources: dict[str, str] = {}
+    _merge({}, plain, str(path), sources)
+    return Loaded(checked(plain, path), sources, (), plain)
+
+
+def load_workspace(user: Config, workspace: Path, *, strict: bool = True) -> Config:
+    """Without trust and without provenance. For a server use `layered`."""
+    plain = msgspec.to_builtins(user)
+    return layered(Loaded(user, {}, (), plain), workspace, Trust(), {}, strict=strict).config
+
+
+def layered(
+    user: Loaded, workspace: Path, trust: Trust, environment: Mapping[str, str] = os.environ, *, strict: bool = True
+) -> Loaded:
+    """The user's configuration, with the repository's over it and the environment over both.
+
+    A repository's file that is wrong raises BadConfig; with `strict` False it is left out, and said to be."""
+    merged = dict(user.plain)  # tables and lists in it are replaced, never changed
+    sources = dict(user.sources)
+    ignored = list(user.ignored)
+    for file in repository_files(workspace):
+        if file.content is None:
+            if strict and file.is_fault:
+                raise BadConfig(file.why)
+            ignored.append(file.why)
+            continue
+        try:
+            said, left_out = _said(file.path, file.content, trust)
+        except BadConfig as error:
+            if strict:
+                raise
+            ignored.append(f"{error.message.rstrip('.')}; the file is left out.")
+            continue
+        ignored += left_out
+        _merge(merged, said, str(file.path), sources)
+    for variable, value in environment_keys(environment).items():
+        _merge(merged, {VARIABLES[variable]: value}, f"${variable}", sources)
+    return Loaded(checked(merged, workspace), sources, tuple(ignored), merged)
+
+
+def environment_keys(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are set and say something."""
+    return {name: environment[name] for name in VARIABLES if environment.get(name)}
+
+
+def _said(path: Path, content: bytes, trust: Trust) -> tuple[dict[str, Any], list[str]]:
+    """What of this file counts, and a sentence for each thing that does not."""
+    plain = parsed(content, path)
+    left_out = []
+    try:
+        is_trusted = trust.holds(path, content)
+    except BadConfig as error:
+        is_trusted = False
+        left_out.append(error.message)
+    counts = {key: value for key, value in plain.items() if key in (TRUSTED_KEYS if is_trusted else OPEN_KEYS)}
+    if waiting := [] if is_trusted else needing_trust(plain):
+        verb = "is" if len(waiting) == 1 else "are"
+        left_out.append(
+            f"{path} sets {', '.join(waiting)}, which {verb} ignored until you trust it: kedge config trust"
+        )
+    if never := sorted(plain.keys() - TRUSTED_KEYS):
+        left_out.append(f"{path} sets {', '.join(never)}, which only your own file can set.")
+    checked(counts, path)  # by itself first: a mistake is told with the file it is in
+    return counts, left_out
+
+
+def needing_trust(plain: dict[str, Any]) -> list[str]:
+    """The keys of a repository's file that count only when it is trusted."""
+    return sorted(plain.keys() & (TRUSTED_KEYS - OPEN_KEYS))
+
+
+def _merge(into: dict[str, Any], layer: dict[str, Any], where: str, sources: dict[str, str], prefix: str = "") -> None:
+    for key, value in layer.items():
+        dotted = prefix + (key if _BARE.fullmatch(key) else f'"{key}"')
+        before = into.get(key)
+        if isinstance(value, dict):
+            if prefix in _NAMED:
+                before = None
+                for name in [name for name in sources if name.startswith(f"{dotted}.")]:
+                    del sources[name]
+            table = into[key] = dict(before) if isinstance(before, dict) else {}
+            _merge(table, value, where, sources, f"{dotted}.")
+        elif isinstance(value, list) and isinstance(before, list) and before:
+            into[key] = [*before, *(item for item in value if item not in before)]
+            sources[dotted] = f"{sources[dotted]}, {where}" if dotted in sources else where
+        else:
+            into[key] = value
+            sources[dotted] = where
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def repository_files(workspace: Path) -> list[RepositoryFile]:
+    """The files that apply, from the repository's root down to the workspace."""
+    try:
+        places = levels(workspace)
+    except OSError as error:
+        return [RepositoryFile(workspace, None, f"{workspace} cannot be looked into: {error.strerror}.", True)]
+    found = []
+    for path in (place / name for place in places for name in FILE_NAMES):
+        try:
+            content = read_inside(path, places[0], CONFIG_BYTES_MAX + 1)
+        except LeadsOut:
+            found.append(RepositoryFile(path, None, f"{path} is a link out of the repository and is not read."))
+        except OSError as error:
+            found.append(RepositoryFile(path, None, f"{path} cannot be read: {error.strerror}.", True))
+        else:
+            if content is not None:
+                found.append(RepositoryFile(path, content))
+    return found
+
+
+def parsed(content: bytes, path: Path) -> dict[str, Any]:
+    if len(content) > CONFIG_BYTES_MAX:
         raise BadConfig(f"{path} has more than {CONFIG_BYTES_MAX} bytes; this is not a configuration.")
     try:
-        return tomllib.loads(text.decode())
+        return tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadConfig(f"{path} is not valid TOML: {error}.") from None
+        raise BadConfig(f"{path} is not valid TOML: {_without_content(error)}.") from None
+    except RecursionError:
+        raise BadConfig(f"{path} is not valid TOML: it is nested too deeply.") from None
 
 
-def _checked(plain: dict[str, Any], path: Path) -> Config:
+def _without_content(error: tomllib.TOMLDecodeError | UnicodeDecodeError) -> str:
+    """Where the mistake is. A decoding error would show bytes of the file, which may be those of a key."""
+    return f"byte {error.start} is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+def checked(plain: dict[str, Any], path: Path) -> Config:
+    """BadConfig, with the file's name, if it is not what the schema says."""
     try:
         config = msgspec.convert(plain, Config)
+        config.permissions.rules()
     except msgspec.ValidationError as error:
         raise BadConfig(f"{path}: {error}.") from None
-    if config.runs.queue_runs_max < 1:
-        raise BadConfig(f"{path}: runs.queue_runs_max must be at least 1.")
+    except Invalid as error:
+        raise BadConfig(f"{path}: permissions: {error.message}.") from None
+    except RecursionError:
+        raise BadConfig(f"{path} is nested too deeply.") from None
+    if fault := first_fault(config):
+        raise BadConfig(f"{path}: {fault}.")
     return config

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from kedge.core.commands import Command, Submit
 from kedge.core.events import (
+    Asked,
+    AskSettled,
     Change,
     ErrorReported,
-    Event,
+    FileChanged,
     LaneEvent,
     MessageChanged,
     RunAccepted,
@@ -25,11 +27,12 @@ from kedge.core.events import (
     RunStarted,
     SessionChanged,
 )
-from kedge.core.lane import Lane, apply_all, decide
-from kedge.core.records import LaneRecord, RunRecord, SessionRecord, Usage, project, restore, user_message
+from kedge.core.lane import apply_all, decide
+from kedge.core.records import LaneRecord, RunRecord, SessionRecord, project, restore, user_message
 from kedge.core.transcript import Message
 from kedge.engine.draft import Draft
-from kedge.engine.feed import Feed, Frame
+from kedge.engine.feed import Frame
+from kedge.engine.openlane import Addition, Compose, Decided, Draught, OpenLane, session_after, withdrawn_asks
 from kedge.engine.ports import Clock, Ids
 from kedge.errors import RunNotActive, SessionNotFound, StoreUnavailable, VersionConflict
 from kedge.store.base import LaneWrite, Store, Write
@@ -38,59 +41,11 @@ from kedge.store.base import LaneWrite, Store, Write
 DECISIONS_MAX = 5
 #: First and longest wait before asking a store again that did not answer. Seconds.
 RETRY_S, RETRY_S_MAX = 0.1, 5.0
-#: A session without a title gets the beginning of its first prompt. Characters.
-TITLE_CHARS = 60
+
+#: Fills an append that decides nothing: sees the session, gives it back as it is afterwards.
+Plain = Callable[[Draught, SessionRecord], SessionRecord]
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Addition:
-    """What goes into the same append as a decision: messages put before or behind its events, changed Run records."""
-
-    before: list[tuple[Change, Message]] = field(default_factory=list)
-    behind: list[tuple[Change, Message]] = field(default_factory=list)
-    runs: dict[str, RunRecord] = field(default_factory=dict)
-
-
-#: Sees the decided events and the Run records after them.
-Compose = Callable[[tuple[LaneEvent, ...], dict[str, RunRecord]], Addition]
-
-
-@dataclass(slots=True)
-class OpenLane:
-    """A Lane as this process has it: the value, the records behind it, and who waits for the ends of its Runs."""
-
-    session: SessionRecord
-    feed: Feed
-    lane: Lane = field(default_factory=Lane)
-    #: Live Runs.
-    runs: dict[str, RunRecord] = field(default_factory=dict)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    ended: dict[str, asyncio.Future[RunRecord]] = field(default_factory=dict)
-    #: To be read before the next decision: not read yet, or an append failed and may or may not have happened.
-    stale: bool = True
-    loaded: bool = False
-    #: The session is being deleted: no more accepts. Then it is gone, and nothing may bring it back.
-    deleting: bool = False
-    deleted: bool = False
-
-    @property
-    def is_busy(self) -> bool:
-        return self.lane.active is not None
-
-    def end_of(self, run_id: str) -> asyncio.Future[RunRecord]:
-        """Done when this live Run has ended."""
-        return self.ended.setdefault(run_id, asyncio.get_running_loop().create_future())
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """What came of a command: the Lane it met, its events, and the Run records they changed."""
-
-    before: Lane
-    events: tuple[LaneEvent, ...]
-    runs: dict[str, RunRecord]
 
 
 class Reactions(Protocol):
@@ -100,20 +55,6 @@ class Reactions(Protocol):
 
     def reconcile(self, lane: OpenLane) -> None:
         """The Lane was read again, after appends whose end was unknown: see that what is active is at work."""
-
-
-@dataclass(slots=True)
-class _Draught:
-    """One append in the making: log entries in order, with the records they speak of."""
-
-    log: list[Event] = field(default_factory=list)
-    messages: dict[str, Message] = field(default_factory=dict)
-    created: int = 0
-
-    def put(self, change: Change, message: Message) -> None:
-        self.messages[message.id] = message
-        self.log.append(MessageChanged(message.id, change))
-        self.created += change == "created"
 
 
 class Door:
@@ -186,6 +127,7 @@ class Door:
         live = lane.runs if accept is None else {**lane.runs, accept.run_id: accept}
         changed = project(live, events, after)
         addition = compose(events, changed) if compose else Addition()
+        addition.asks += withdrawn_asks(lane, events, now)
         changed |= addition.runs
         if accept is not None:
             state = changed[accept.run_id].state
@@ -193,7 +135,7 @@ class Door:
                 changed[accept.run_id], accepted_state="active" if state == "active" else "queued"
             )
         draught = self._draught(events, changed, addition, now)
-        session = _session_after(lane, events, changed, draught, now)
+        session = session_after(lane, events, changed, draught, now)
         if session.title != lane.session.title or any(isinstance(event, RunStarted | RunEnded) for event in events):
             draught.log.append(SessionChanged(session.id, "updated"))
         last = await self._store.append(
@@ -204,6 +146,7 @@ class Door:
                 (session,),
                 tuple(changed.values()),
                 tuple(draught.messages.values()),
+                asks=tuple(draught.asks.values()),
                 durable=durable,
             )
         )
@@ -214,6 +157,7 @@ class Door:
         lane.lane, lane.session = after, session
         lane.runs |= changed
         self._publish(lane, first, draught, changed)
+        _settle_asks(lane, draught)
         for run in changed.values():
             if run.state == "ended":
                 del lane.runs[run.run_id]
@@ -223,8 +167,8 @@ class Door:
 
     def _draught(
         self, events: tuple[LaneEvent, ...], changed: dict[str, RunRecord], addition: Addition, now: int
-    ) -> _Draught:
-        draught = _Draught()
+    ) -> Draught:
+        draught = Draught()
         for change, message in addition.before:
             draught.put(change, message)
         for event in events:
@@ -240,9 +184,11 @@ class Door:
                     pass
         for change, message in addition.behind:
             draught.put(change, message)
+        for ask in addition.asks:
+            draught.put_ask(ask)
         return draught
 
-    def _publish(self, lane: OpenLane, first: int, draught: _Draught, runs: dict[str, RunRecord]) -> None:
+    def _publish(self, lane: OpenLane, first: int, draught: Draught, runs: dict[str, RunRecord]) -> None:
         feed = lane.feed
         if not feed.has_readers:
             return feed.skip(first + len(draught.log) - 1)
@@ -254,6 +200,10 @@ class Door:
                     data = feed.encoder.message(position, event, message, lane.session.id)
                 case SessionChanged():
                     data = feed.encode_session(position, event, None if event.change == "deleted" else lane.session)
+                case Asked() | AskSettled():
+                    data = feed.encoder.ask(position, event, draught.asks[event.ask_id])
+                case FileChanged():
+                    data = feed.encoder.file(position, lane.session.id, event)
                 case _:
                     data = feed.encoder.run(position, lane.session.id, event, runs.get(event.run_id))
             frames.append(Frame(position, lane.session.id, "all", data))
@@ -290,6 +240,10 @@ class Door:
         session = await self._store.session(lane.session.workspace_id, lane.session.id)
         lane.deleted = session is None
         lane.session = session or lane.session
+        lane.asks = {ask.id: ask for ask in await self._store.session_asks(lane.session.id)}
+        for ask_id in [ask_id for ask_id in lane.settled if ask_id not in lane.asks]:
+            if ask := await self._store.ask(lane.session.workspace_id, ask_id):
+                lane.settled.pop(ask_id).set_result(ask)
         for run_id in [run_id for run_id in lane.ended if run_id not in lane.runs]:
             if run := await self._store.run(lane.session.workspace_id, run_id):
                 lane.ended.pop(run_id).set_result(run)
@@ -307,64 +261,59 @@ class Door:
 
     async def put_message(self, lane: OpenLane, change: Change, message: Message) -> None:
         """A message of the active Run, between the start and the end of one of its Steps."""
-        await self._to_the_end(self._put_message(lane, change, message))
 
-    async def _put_message(self, lane: OpenLane, change: Change, message: Message) -> None:
-        async with lane.lock:
-            if lane.stale:
-                await self._reload(lane)
-            if lane.lane.active is None or lane.lane.active.run_id != message.run_id:
-                raise RunNotActive(f"run {message.run_id} has ended and writes no more")
-            draught = _Draught()
+        def put(draught: Draught, session: SessionRecord) -> SessionRecord:
             draught.put(change, message)
-            count = lane.session.message_count + draught.created
-            session = replace(lane.session, message_count=count, updated_at=self._clock.now_ms())
-            await self._append_plain(lane, session, draught, tuple(draught.messages.values()))
+            return session
 
-    async def put_session(
-        self, lane: OpenLane, change: Change, *, title: str | None = None, messages: tuple[Message, ...] = ()
-    ) -> None:
-        """A session made (with the messages it starts from), renamed or deleted."""
-        await self._to_the_end(self._put_session(lane, change, title, messages))
+        await self.put(lane, put, of_run=message.run_id)
 
-    async def _put_session(
-        self, lane: OpenLane, change: Change, title: str | None, messages: tuple[Message, ...]
-    ) -> None:
+    async def put(self, lane: OpenLane, compose: Plain, *, of_run: str = "", change: Change = "updated") -> None:
+        """A write that decides nothing. `compose` fills the draught and gives the session as it is afterwards.
+
+        `of_run`: refused (RunNotActive) unless that Run is active. `change`: of the session as a whole."""
+        await self._to_the_end(self._put(lane, compose, of_run, change))
+
+    async def _put(self, lane: OpenLane, compose: Plain, of_run: str, change: Change) -> None:
         async with lane.lock:
             if lane.stale:
                 await self._reload(lane)
             if lane.deleted:
                 raise SessionNotFound(f"Session {lane.session.id} was deleted.")
-            session = lane.session
-            if title is not None:
-                session = replace(session, title=title, updated_at=self._clock.now_ms())
-            draught = _Draught(log=[SessionChanged(session.id, change)])
-            await self._append_plain(lane, session, draught, messages, deleted=change == "deleted")
-            lane.deleted = change == "deleted"
+            if of_run and (lane.lane.active is None or lane.lane.active.run_id != of_run):
+                raise RunNotActive(f"run {of_run} has ended and writes no more")
+            draught = Draught()
+            session = compose(draught, lane.session)
+            if change == "updated" and session == lane.session and not draught.log:
+                return
+            if change != "updated" or session != lane.session:
+                draught.log.append(SessionChanged(session.id, change))
+            count = session.message_count + (draught.created if change != "created" else 0)
+            session = replace(session, message_count=count, updated_at=self._clock.now_ms())
+            deleted = change == "deleted"
+            write = Write(
+                session.workspace_id,
+                tuple((session.id, event) for event in draught.log),
+                sessions=() if deleted else (session,),
+                messages=tuple(draught.messages.values()),
+                asks=tuple(draught.asks.values()),
+                grants=draught.grants,
+                deleted_grants=draught.deleted_grants,
+                files=draught.files,
+                deleted_sessions=(session.id,) if deleted else (),
+            )
+            try:
+                last = await self._store.append(write)
+            except StoreUnavailable:
+                self._doubt(lane)
+                raise
+            lane.session, lane.deleted = session, deleted
+            self._publish(lane, last - len(draught.log) + 1, draught, {})
+            _settle_asks(lane, draught)
 
-    async def _append_plain(
-        self,
-        lane: OpenLane,
-        session: SessionRecord,
-        draught: _Draught,
-        messages: tuple[Message, ...],
-        *,
-        deleted: bool = False,
-    ) -> None:
-        write = Write(
-            session.workspace_id,
-            tuple((session.id, event) for event in draught.log),
-            sessions=() if deleted else (session,),
-            messages=messages,
-            deleted_sessions=(session.id,) if deleted else (),
-        )
-        try:
-            last = await self._store.append(write)
-        except StoreUnavailable:
-            self._doubt(lane)
-            raise
-        lane.session = session
-        self._publish(lane, last - len(draught.log) + 1, draught, {})
+    async def forget_grant(self, workspace_id: str, grant_id: str) -> None:
+        """A standing answer belongs to a workspace, not to a Lane; taking it back is nobody's event."""
+        await self._to_the_end(self._store.append(Write(workspace_id, deleted_grants=(grant_id,))))
 
     async def save_tails(self, lane: OpenLane, draft: Draft) -> None:
         """The text a streaming message gained: a change of a record that is no event."""
@@ -396,19 +345,12 @@ class Door:
             await asyncio.wait(self._under_way)
 
 
-def _session_after(
-    lane: OpenLane, events: tuple[LaneEvent, ...], changed: dict[str, RunRecord], draught: _Draught, now: int
-) -> SessionRecord:
-    session = lane.session
-    usage = sum((changed[event.run_id].usage for event in events if isinstance(event, RunEnded)), Usage())
-    title = session.title
-    if not title:
-        started = next((changed[event.run_id] for event in events if isinstance(event, RunStarted)), None)
-        title = _title_of(started.prompt.text) if started else ""
-    count = session.message_count + draught.created
-    return replace(session, title=title, message_count=count, usage=session.usage + usage, updated_at=now)
-
-
-def _title_of(prompt: str) -> str:
-    line = " ".join(prompt.split())
-    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1].rstrip() + "…"
+def _settle_asks(lane: OpenLane, draught: Draught) -> None:
+    for ask in draught.asks.values():
+        if ask.state == "pending":
+            lane.asks[ask.id] = ask
+            continue
+        lane.asks.pop(ask.id, None)
+        waiting = lane.settled.pop(ask.id, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(ask)

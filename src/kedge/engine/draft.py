@@ -15,6 +15,8 @@ DraftKind = Literal["text", "reasoning"]
 @dataclass(slots=True)
 class _DraftPart:
     kind: DraftKind
+    #: Of reasoning: what its provider wants back with it. It closes the part.
+    signature: str = ""
     all: list[str] = field(default_factory=list)
     unsent: list[str] = field(default_factory=list)
     unsaved: list[str] = field(default_factory=list)
@@ -40,6 +42,10 @@ class Draft:
         return Draft(self._message)
 
     @property
+    def is_empty(self) -> bool:
+        return not self._parts
+
+    @property
     def id(self) -> str:
         return self._message.id
 
@@ -51,15 +57,16 @@ class Draft:
     def text(self) -> str:
         return "".join("".join(part.all) for part in self._parts if part.kind == "text")
 
-    def add(self, kind: DraftKind, text: str) -> None:
+    def add(self, kind: DraftKind, text: str, signature: str = "") -> None:
         if self.closed:
             return
         if not text.isascii():
             # Half a surrogate pair is a legal Python string and breaks every store and stream: it becomes a "?".
             text = text.encode("utf-8", "replace").decode()
-        if not self._parts or self._parts[-1].kind != kind:
+        if not self._parts or self._parts[-1].kind != kind or self._parts[-1].signature:
             self._parts.append(_DraftPart(kind))
         part = self._parts[-1]
+        part.signature = signature
         for pieces in (part.all, part.unsent, part.unsaved):
             pieces.append(text)
         self.chars += len(text)
@@ -70,7 +77,7 @@ class Draft:
         for part in self._parts:
             text = "".join(part.all)
             part.all = [text]
-            parts.append(Text(text) if part.kind == "text" else Reasoning(text, finished_at=now))
+            parts.append(Text(text) if part.kind == "text" else Reasoning(text, part.signature, finished_at=now))
         return replace(self._message, parts=(*parts, *more), updated_at=now)
 
     def take_unsent(self) -> list[tuple[int, DraftKind, str]]:

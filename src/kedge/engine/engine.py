@@ -11,19 +11,25 @@ from functools import partial
 from typing import Any
 
 from kedge.core.commands import Cancel, CancelRun, ClearQueue, EditRun, MoveRun, Submit, WhenBusy, when_busy_default
-from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
+from kedge.core.events import Asked, CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
 from kedge.core.lane import Covered, covered_by
 from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord, content_digest
 from kedge.core.transcript import Finish, Message
+from kedge.engine.approving import Approvals
+from kedge.engine.asking import Asking
+from kedge.engine.calls import Calls
 from kedge.engine.config import Config
-from kedge.engine.door import RETRY_S, RETRY_S_MAX, Addition, Door, OpenLane
+from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.feed import Reader
-from kedge.engine.models import ModelChooser
-from kedge.engine.ports import Clock, Encoder, Ids
+from kedge.engine.models import Chosen, ModelChooser
+from kedge.engine.openlane import Addition, Draught, OpenLane
+from kedge.engine.ports import Clock, Encoder, Ids, Machine
+from kedge.engine.processes import NoMachine
 from kedge.engine.recovery import recover
-from kedge.engine.runner import Runner
-from kedge.engine.tools import NoTools, Tools
-from kedge.engine.workspaces import Workspace, Workspaces
+from kedge.engine.runner import NoPrompts, Prompts, Runner
+from kedge.engine.shell import Shell
+from kedge.engine.undoing import Undo
+from kedge.engine.workspaces import MakeSource, Workspace, Workspaces
 from kedge.errors import (
     KedgeError,
     MessageNotFound,
@@ -33,13 +39,16 @@ from kedge.errors import (
     ShuttingDown,
     StoreUnavailable,
 )
-from kedge.llm.base import Model
 from kedge.store.base import SearchHit, Store
+from kedge.tools.base import Tool
+from kedge.tools.registry import Toolset
 
 log = logging.getLogger("kedge.engine")
 
 #: Time for readers to take the last events when the server stops. Seconds.
 LAST_READ_S = 1.0
+#: What the transcript shows of a summary that was asked for.
+SUMMARY_PROMPT = "Summarize this session."
 #: Messages a fork copies at the most: one append writes them all. Items.
 FORK_MESSAGES_MAX = 100_000
 
@@ -61,7 +70,10 @@ class Engine:
         encoder: Encoder,
         models: ModelChooser,
         config: Config,
-        tools: Tools | None = None,
+        tools: tuple[Tool, ...] = (),
+        machine: Machine | None = None,
+        prompts: Prompts | None = None,
+        make_source: MakeSource | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -69,8 +81,15 @@ class Engine:
         self.config = config
         self._models = models
         self._door = Door(store, clock, ids, self)
-        self._runner = Runner(self._door, store, clock, ids, tools or NoTools(), self._model_for, config.runs.cleanup_s)
-        self.workspaces = Workspaces(store, clock, ids, encoder, config, self._abandoned)
+        self._machine = machine or NoMachine()
+        self.workspaces = Workspaces(store, clock, ids, encoder, config, make_source, self._abandoned)
+        asking = Asking(self._door, clock, ids)
+        calls = Calls(self._door, store, clock, ids, asking, Toolset(tools), self._machine, self)
+        choose = (self._model_for, self._small_model_for)
+        self._runner = Runner(self._door, store, clock, ids, asking, calls, prompts or NoPrompts(), *choose)
+        self.approvals = Approvals(store, self._door, self.workspaces, clock, ids)
+        self.undo = Undo(store, self._door, self.workspaces)
+        self.shell = Shell(self._door, self.workspaces, self._machine, clock, ids)
         self._closing = self._close_begun = False
         self._stopped: asyncio.Future[None]
         self._cancels: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -98,7 +117,9 @@ class Engine:
         if self._close_begun:
             return
         self._closing = self._close_begun = True
+        await self.shell.close()
         await self._runner.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
+        await self._machine.close()
         self._door.closing = True
         await self._door.drain()
         feeds = [workspace.feed for workspace in self.workspaces.all()]
@@ -153,7 +174,7 @@ class Engine:
 
     def _start(self, lane: OpenLane, run_id: str) -> None:
         workspace = self.workspaces.get(lane.session.workspace_id)
-        self._runner.start(lane, lane.runs[run_id], workspace.record.path)
+        self._runner.start(lane, lane.runs[run_id], workspace)
 
     def _abandoned(self, workspace: Workspace) -> None:
         """All clients have left: Runs whose submitter wished so are cancelled, the others go on."""
@@ -183,9 +204,43 @@ class Engine:
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, RETRY_S_MAX)
 
-    def _model_for(self, lane: OpenLane, run: RunRecord) -> Model:
+    def _model_for(self, lane: OpenLane, run: RunRecord) -> Chosen:
         config = self.workspaces.get(run.workspace_id).config
-        return self._models.choose(config, run.options.model)
+        return self._models.choose(config, run.options.model or lane.session.model)
+
+    def _small_model_for(self, lane: OpenLane, run: RunRecord) -> Chosen:
+        config = self.workspaces.get(run.workspace_id).config
+        return self._models.choose_small(config, run.options.model or lane.session.model)
+
+    async def run_child(self, parent: RunRecord, prompt: str, title: str) -> RunRecord:
+        """The Run of a read-only agent, in a child session: accepted like every Run, and ended before this returns."""
+        workspace = self.workspaces.get(parent.workspace_id)
+        now = self._clock.now_ms()
+        session = SessionRecord(self._ids.new("s"), workspace.id, title, now, now, parent.session_id)
+        options = RunOptions(
+            parent.options.model,
+            on_approval="fail",
+            allow=parent.options.allow,
+            deny=parent.options.deny,
+            parent_run_id=parent.run_id,
+        )
+        with self._in_use(workspace):
+            lane = await self._make_session(workspace, session)
+            accepting = asyncio.ensure_future(self.submit(workspace, session.id, Prompt(prompt), options))
+            try:
+                child = await asyncio.shield(accepting)
+                return await asyncio.shield(lane.end_of(child.run_id)) if child.run_id in lane.runs else child
+            except asyncio.CancelledError:
+                await self._end_child(workspace, lane, accepting)
+                raise
+
+    async def _end_child(self, workspace: Workspace, lane: OpenLane, accepting: asyncio.Future[RunRecord]) -> None:
+        """Its parent is told to stop, so it is too; the parent's end waits for this one."""
+        with suppress(KedgeError):
+            child = await accepting
+            await self.cancel_run(workspace, child.run_id)
+            if child.run_id in lane.runs:
+                await asyncio.wait({lane.end_of(child.run_id)})
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
@@ -226,6 +281,12 @@ class Engine:
                 raise SessionNotFound(f"Session {session_id} is being deleted.")
             decided = await self._door.command(lane, command, accept=new, is_new_id=run_id is None)
             return decided.runs.get(new.run_id) or await self.run(workspace, new.run_id)
+
+    async def summarize(self, workspace: Workspace, session_id: str) -> RunRecord:
+        """A Run like any other, that replaces the history of the session by a summary."""
+        return await self.submit(
+            workspace, session_id, Prompt(SUMMARY_PROMPT), RunOptions(purpose="summary"), when_busy="queue"
+        )
 
     async def cancel(self, workspace: Workspace, session_id: str) -> Cancelled:
         with self._in_use(workspace):
@@ -314,13 +375,18 @@ class Engine:
             await self._make_session(workspace, session)
         return session
 
-    async def _make_session(self, workspace: Workspace, session: SessionRecord, *messages: Message) -> None:
+    async def _make_session(self, workspace: Workspace, session: SessionRecord, *messages: Message) -> OpenLane:
+        def made(draught: Draught, session: SessionRecord) -> SessionRecord:
+            draught.messages |= {message.id: message for message in messages}
+            return session
+
         lane = self.workspaces.new_lane(workspace, session)
         try:
-            await self._door.put_session(lane, "created", messages=messages)
+            await self._door.put(lane, made, change="created")
         except BaseException:
-            workspace.lanes.pop(session.id, None)  # if it was made all the same, whoever asks reads it from the store
+            workspace.forget(session.id)  # if it was made all the same, whoever asks reads it from the store
             raise
+        return lane
 
     async def sessions(self, workspace: Workspace) -> list[SessionRecord]:
         return await self._store.sessions(workspace.id)
@@ -328,10 +394,19 @@ class Engine:
     async def session(self, workspace: Workspace, session_id: str) -> SessionRecord:
         return (await self.workspaces.lane(workspace, session_id)).session
 
-    async def rename_session(self, workspace: Workspace, session_id: str, title: str) -> SessionRecord:
+    async def change_session(
+        self, workspace: Workspace, session_id: str, title: str | None, model: str | None = None
+    ) -> SessionRecord:
+        """Give it another title, or a model of its own (empty: the configured one)."""
+
+        def changed(draught: Draught, session: SessionRecord) -> SessionRecord:
+            if title is not None:
+                session = replace(session, title=title, title_is_makeshift=False)
+            return session if model is None else replace(session, model=model)
+
         with self._in_use(workspace):
             lane = await self.workspaces.lane(workspace, session_id)
-            await self._door.put_session(lane, "updated", title=title)
+            await self._door.put(lane, changed)
             return lane.session
 
     async def delete_session(self, workspace: Workspace, session_id: str) -> None:
@@ -344,13 +419,13 @@ class Engine:
                 # All at once: a host and the Runs folded into it end together.
                 if ends := [lane.end_of(run_id) for run_id in lane.runs]:
                     await asyncio.wait(ends)
-                await self._door.put_session(lane, "deleted")
+                await self._door.put(lane, lambda draught, session: session, change="deleted")
             except BaseException:
                 lane.deleting = False  # refused, or nobody waits for it any more: the session is as usable as before
                 if not lane.runs:
-                    workspace.lanes.pop(session_id, None)  # whoever asks next reads in the store whether it is there
+                    workspace.forget(session_id)  # whoever asks next reads in the store whether it is there
                 raise
-            workspace.lanes.pop(session_id, None)
+            workspace.forget(session_id)
 
     async def fork_session(self, workspace: Workspace, session_id: str, message_id: str) -> SessionRecord:
         """A new session that begins with this one's messages up to and including that one."""
@@ -396,7 +471,17 @@ class Engine:
     ) -> Reader:
         if session_id is not None:
             await self.workspaces.lane(workspace, session_id)
-        return await workspace.feed.reader(after, session_id, deltas=deltas)
+        reader = await workspace.feed.reader(after, session_id, deltas=deltas)
+        try:
+            # Behind the reader's start, so that none can be missed; one that is put meanwhile may come twice.
+            asks = await self._store.asks(workspace.id)
+        except BaseException:
+            reader.close()
+            raise
+        encode = workspace.feed.encoder.ask
+        wanted = [ask for ask in asks if session_id in (None, ask.session_id)]
+        reader.pending = b"".join(encode(None, Asked(ask.run_id, ask.id), ask) for ask in wanted)
+        return reader
 
     @contextmanager
     def _in_use(self, workspace: Workspace) -> Iterator[None]:

@@ -23,7 +23,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from kedge.core.events import MessageChanged, SessionChanged
+from kedge.core.events import Asked, AskSettled, FileChanged, MessageChanged, SessionChanged
 from kedge.core.records import SessionRecord
 from kedge.engine.draft import Draft
 from kedge.engine.ports import Clock, Encoder
@@ -142,6 +142,12 @@ class Feed:
             self._flush_timer = loop.call_at(max(loop.time(), self._flushed_at + pace), self._flush)
         if self._show_timer is None and self._without_deltas:
             self._show_timer = loop.call_at(max(loop.time(), self._shown_at + SNAPSHOT_S), self._show)
+
+    def pass_on(self, session_id: str, data: bytes) -> None:
+        """Something of the moment, for readers that take Deltas: it is not kept, and losing it loses nothing."""
+        if len(self._readers) > len(self._without_deltas):
+            self._push(Frame(None, session_id, "deltas", data))
+            self._wake()
 
     def streaming(self, message_id: str) -> Draft | None:
         return self._drafts.get(message_id)
@@ -300,6 +306,11 @@ class Feed:
             case MessageChanged(message_id=message_id):
                 message = await self.store.message(self.workspace_id, message_id)
                 return self.encoder.message(entry.position, event, message, entry.session_id)
+            case Asked(ask_id=ask_id) | AskSettled(ask_id=ask_id):
+                ask = await self.store.ask(self.workspace_id, ask_id)
+                return self.encoder.ask(entry.position, event, ask)
+            case FileChanged():
+                return self.encoder.file(entry.position, entry.session_id, event)
             case _:
                 run = await self.store.run(self.workspace_id, event.run_id)
                 return self.encoder.run(entry.position, entry.session_id, event, run)
@@ -318,6 +329,8 @@ class Reader:
         self.session_id = session_id
         self.deltas = deltas
         self._gap = gap
+        #: Asks that wait for an answer, for a client that was not there when they were put.
+        self.pending = b""
         #: Number of the next frame in the ring; None while it reads the log.
         self._next: int | None = None
         self._waiter: asyncio.Future[None] | None = None

@@ -1,23 +1,52 @@
-"""From a name such as "local/fake-large" to a model that can be asked."""
+"""From a name such as "local/fake-large" to a model that can be asked, with what is known of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from kedge.engine.config import OFFLINE, Config, secret
-from kedge.errors import BadConfig
+from kedge.core.records import Usage
+from kedge.engine.choice import Choice
+from kedge.engine.choice import chosen as choice_of
+from kedge.engine.schema import DEMO, OFFLINE, Config
 from kedge.llm.base import Model
+from kedge.llm.catalogue import Price, cost_usd
 from kedge.llm.offline import OfflineModel
 
 if TYPE_CHECKING:
     import httpx2
 
+    from kedge.llm.demo import DemoModel
+
+FREE = Price(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A model, and what a Run must know of it. None: not known."""
+
+    model: Model
+    context_window: int | None = None
+    output_tokens_max: int | None = None
+    thinking_tokens: int | None = None
+    takes_images: bool = True
+    price: Price | None = None
+    #: The built-in ones are not asked for a title: theirs would be no better than the prompt's beginning.
+    writes_titles: bool = True
+
+    def priced(self, usage: Usage) -> Usage:
+        return usage if self.price is None else replace(usage, cost_usd=cost_usd(self.price, usage))
+
 
 class ModelChooser(Protocol):
     """The port: where the engine gets its models from."""
 
-    def choose(self, config: Config, wanted: str | None) -> Model:
-        """The model a Run wishes, or the configured one, or the built-in one; BadConfig says why there is none."""
+    def choose(self, config: Config, wanted: str) -> Chosen:
+        """The model of this name, or the configured one, or the built-in one; BadConfig says why there is none."""
+        ...
+
+    def choose_small(self, config: Config, wanted: str) -> Chosen:
+        """The one for small things, such as titles; where none is configured, the one of this name."""
         ...
 
     async def close(self) -> None: ...
@@ -28,29 +57,51 @@ class Models:
 
     def __init__(self) -> None:
         self._client: httpx2.AsyncClient | None = None
+        self._demo: DemoModel | None = None
 
-    def choose(self, config: Config, wanted: str | None) -> Model:
+    def choose(self, config: Config, wanted: str) -> Chosen:
         name = wanted or config.model or OFFLINE
         if name == OFFLINE:
-            return OfflineModel()
-        provider_name, _, model = name.partition("/")
-        provider = config.providers.get(provider_name)
-        if provider is None:
-            known = ", ".join(sorted(config.providers)) or "none"
-            raise BadConfig(f"Model {name}: there is no provider {provider_name} (configured: {known}).")
-        if not model:
-            raise BadConfig(f"Model {name}: write it as provider/model.")
-        known_models = [entry.id for entry in provider.models]
-        if known_models and model not in known_models:
-            raise BadConfig(f"Model {name}: provider {provider_name} lists {', '.join(known_models)}.")
-        if not provider.base_url:
-            raise BadConfig(f"Provider {provider_name} has no base_url; add it to the configuration.")
-        from kedge.llm.openai import OpenAIModel
+            return Chosen(OfflineModel(), price=FREE, takes_images=False, writes_titles=False)
+        if name == DEMO:
+            from kedge.llm.demo import DemoModel
 
+            self._demo = self._demo or DemoModel(self._pool)
+            return Chosen(self._demo, price=FREE, takes_images=False, writes_titles=False)
+        choice = choice_of(config, name)
+        known = choice.facts
+        return Chosen(
+            self._model(choice),
+            known.context_window,
+            known.output_tokens_max,
+            choice.entry.thinking_tokens if choice.entry else None,
+            known.takes_images is not False,
+            known.price,
+        )
+
+    def choose_small(self, config: Config, wanted: str) -> Chosen:
+        return self.choose(config, config.small_model or wanted)
+
+    def _model(self, choice: Choice) -> Model:
+        provider, name, key = choice.provider, choice.provider_name, choice.key()
+        match provider.type:
+            case "openai":
+                from kedge.llm.openai import OpenAIModel
+
+                return OpenAIModel(name, choice.model, provider.base_url, key, self._pool())
+            case "anthropic":
+                from kedge.llm.anthropic import AnthropicModel
+
+                return AnthropicModel(name, choice.model, provider.base_url, key, self._pool())
+            case _:
+                from kedge.llm.pydantic_ai import PydanticAIModel
+
+                return PydanticAIModel(name, choice.model, provider.type, provider.base_url, key, self._pool())
+
+    def _pool(self) -> httpx2.AsyncClient:
         if self._client is None:
             self._client = new_client()
-        key = secret(provider.api_key) if provider.api_key else None
-        return OpenAIModel(provider_name, model, provider.base_url, key, self._client)
+        return self._client
 
     async def adopt(self, client: httpx2.AsyncClient) -> None:
         """Use this pool: made by `new_client` in a thread, before a first prompt has to wait for it."""
@@ -60,6 +111,8 @@ class Models:
             await client.aclose()
 
     async def close(self) -> None:
+        if self._demo is not None:
+            await self._demo.close()
         if self._client is not None:
             await self._client.aclose()
 

@@ -7,10 +7,14 @@ from kedge.core.events import Change, LaneEvent, RunEnded
 from kedge.core.records import RunRecord
 from kedge.core.transcript import Finish, Message, ToolCall, ToolResult
 from kedge.engine.closing import Verdict, close_run, cut_off_results
-from kedge.engine.door import Addition, Door, OpenLane
+from kedge.engine.door import Door
+from kedge.engine.openlane import Addition, OpenLane
 from kedge.engine.ports import Clock, Ids
 from kedge.engine.runner import HISTORY_MESSAGES_MAX
 from kedge.store.base import Store
+
+#: A Run that keeps taking its process down is ended after this many resumptions.
+RESUMES_MAX = 3
 
 
 async def recover(lane: OpenLane, door: Door, store: Store, clock: Clock, ids: Ids, on_crash: OnCrash) -> None:
@@ -21,23 +25,30 @@ async def recover(lane: OpenLane, door: Door, store: Store, clock: Clock, ids: I
         return
     messages = await store.last_messages(lane.session.id, HISTORY_MESSAGES_MAX)
     own = [message for message in messages if message.run_id == host.run_id]
+    # A call that people had not answered yet has not begun: it goes on to wait. Any other may have had an effect.
+    waiting = {ask.tool_call_id for ask in await store.session_asks(lane.session.id)}
+    # Nobody waits for an agent's Run any more: the call it served was cut off with its process.
+    resumes_max = 0 if host.options.parent_run_id else RESUMES_MAX
 
     def compose(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
-        return _made_whole(host, own, events, runs, clock.now_ms(), ids)
+        ends = any(isinstance(event, RunEnded) for event in events)
+        calls = tuple(call for call in _open_calls(own) if ends or call.id not in waiting)
+        return _made_whole(host, own, calls, events, runs, clock.now_ms(), ids)
 
-    await door.command(lane, Recover(on_crash, clock.now_ms()), compose=compose)
+    await door.command(lane, Recover(on_crash, clock.now_ms(), resumes_max), compose=compose)
 
 
 def _made_whole(
     host: RunRecord,
     own: list[Message],
+    calls: tuple[ToolCall, ...],
     events: tuple[LaneEvent, ...],
     runs: dict[str, RunRecord],
     now: int,
     ids: Ids,
 ) -> Addition:
     streaming = next((message for message in own if message.role == "assistant" and not message.finish), None)
-    cut_off = cut_off_results(ids.new("m"), host, _open_calls(own), now)
+    cut_off = cut_off_results(ids.new("m"), host, calls, now)
     before: list[tuple[Change, Message]] = [("created", cut_off)] if cut_off else []
     if any(isinstance(event, RunEnded) for event in events):
         blank = Message(ids.new("m"), host.session_id, "assistant", (), now, now, host.run_id)

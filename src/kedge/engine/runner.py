@@ -1,8 +1,9 @@
 """Runs at work: one Run is one supervised task.
 
-The work task asks the model, Step by Step. Its supervisor waits for it, for a stop, or for the Run's time to be over,
-and then writes the terminal event, whatever the task did: it ended, failed, was cancelled before its first line, or
-does not let itself be cancelled. The outcome is not read off an exception: the supervisor reports, the Lane decides.
+The work task does what `core.step` says, action by action. Its supervisor waits for it, for a stop, or for the Run's
+time to be over, and then writes the terminal event, whatever the task did: it ended, failed, was cancelled before its
+first line, or does not let itself be cancelled. The outcome is not read off an exception: the supervisor reports, the
+Lane decides. Before that, everything the Run has started is gone: its tool processes, its title in the making.
 """
 
 from __future__ import annotations
@@ -10,58 +11,59 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 from kedge.core.commands import BeginStep, Finish
 from kedge.core.events import Change, LaneEvent
-from kedge.core.records import RunRecord, Usage
+from kedge.core.records import RunRecord
+from kedge.core.step import AskModel, CallTools, Compact, End, Limits, estimated_tokens, next_action, repeats
 from kedge.core.transcript import Finish as FinishPart
-from kedge.core.transcript import FinishReason, Message, ToolCall, for_model
+from kedge.core.transcript import Message, ToolCall, ToolResult, for_model
+from kedge.engine.active import ActiveRun
+from kedge.engine.asking import Asking
+from kedge.engine.calls import Calls
 from kedge.engine.closing import Verdict, close_run, cut_off_results
-from kedge.engine.door import RETRY_S, RETRY_S_MAX, Addition, Door, OpenLane
+from kedge.engine.compaction import compact
+from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.draft import Draft
+from kedge.engine.models import Chosen
+from kedge.engine.openlane import Addition, OpenLane
 from kedge.engine.ports import Clock, Ids
-from kedge.engine.tools import Tools
-from kedge.errors import KedgeError, ModelFailed, RunIsStopping, RunNotActive, StoreError, StoreUnavailable
-from kedge.llm.base import Model, ModelEnd, ModelRequest, ReasoningDelta, TextDelta
+from kedge.engine.titles import make_title
+from kedge.engine.workspaces import Workspace
+from kedge.errors import BadConfig, ContextFull, KedgeError, RunIsStopping, RunNotActive, StoreError, StoreUnavailable
+from kedge.llm.base import ModelRequest
 from kedge.store.base import Store
 
 log = logging.getLogger("kedge.engine")
 
-#: How often text already shown to readers is put where a killed process cannot lose it. Seconds.
-CHECKPOINT_S = 0.2
-#: A model that has written this much in one message is taken to be stuck. Characters.
-MESSAGE_CHARS_MAX = 10_000_000
-#: Steps of one Run unless it says otherwise: far above real work, so that a model in a loop ends some day. Items.
-STEPS_MAX = 200
 #: Messages of history a Run reads. Items.
 HISTORY_MESSAGES_MAX = 10_000
+#: How long what a Run left running in the background may take to end by itself when it is told to. Seconds.
+GRACE_S = 1.0
+
+#: Which model a Run uses; and the small one, for titles.
+ChooseModel = Callable[[OpenLane, RunRecord], Chosen]
 
 
-class StepsUsedUp(KedgeError):
-    code = "max_steps"
+class Prompts(Protocol):
+    """What models are told besides the conversation."""
+
+    #: For the small model: how to name a session. For any model: how to summarise one.
+    title: str
+    summary: str
+
+    async def system(self, workspace: Workspace, run: RunRecord) -> str: ...
 
 
-@dataclass(slots=True)
-class ActiveRun:
-    """A Run at work in this process."""
+class NoPrompts:
+    """For an engine whose models need not be told anything."""
 
-    lane: OpenLane
-    run: RunRecord
-    workspace: str
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    #: The message being streamed; None between Steps.
-    draft: Draft | None = None
-    #: Messages given to the store whose arrival is not known yet: their append is under way, failed or was left alone.
-    #: The end puts them again, whole: that is right in either case.
-    unsure: dict[str, Message] = field(default_factory=dict)
-    #: Tool calls of the last Step that have no result yet.
-    open_calls: tuple[ToolCall, ...] = ()
-    finish_reason: FinishReason = "end_turn"
-    usage: Usage = Usage()
-    model_name: tuple[str, str] = ("", "")  # provider, name
-    checkpoint_timer: asyncio.TimerHandle | None = None
+    title, summary = "Write a title.", "Summarize the conversation."
+
+    async def system(self, workspace: Workspace, run: RunRecord) -> str:
+        return ""
 
 
 class Runner:
@@ -71,22 +73,29 @@ class Runner:
         store: Store,
         clock: Clock,
         ids: Ids,
-        tools: Tools,
-        choose_model: Callable[[OpenLane, RunRecord], Model],
-        cleanup_s: float,
+        asking: Asking,
+        calls: Calls,
+        prompts: Prompts,
+        choose_model: ChooseModel,
+        choose_small: ChooseModel,
     ) -> None:
         self._door = door
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._tools = tools
+        self._asking = asking
+        self._calls = calls
+        self._prompts = prompts
         self._choose_model = choose_model
-        self._cleanup_s = cleanup_s
+        self._choose_small = choose_small
         self._at_work: dict[str, ActiveRun] = {}  # by session
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, lane: OpenLane, run: RunRecord, workspace: str) -> None:
+    def start(self, lane: OpenLane, run: RunRecord, workspace: Workspace) -> None:
         active = self._at_work[run.session_id] = ActiveRun(lane, run, workspace)
+        # Now, before anybody can answer: an answer that comes before the Run has got there must not be lost.
+        mine = [ask for ask in lane.asks.values() if ask.run_id == run.run_id]
+        active.standing = {ask.tool_call_id: (ask, lane.end_of_ask(ask.id)) for ask in mine}
         self._spawn(self._supervise(active), f"supervisor of run {run.run_id}")
 
     def is_at_work(self, session_id: str, run_id: str) -> bool:
@@ -116,6 +125,7 @@ class Runner:
     async def _supervise(self, active: ActiveRun) -> None:
         loop = asyncio.get_running_loop()
         timeout_s = active.run.options.timeout_s
+        cleanup_s = active.workspace.config.runs.cleanup_s
         work = loop.create_task(self._work(active), name=f"work of run {active.run.run_id}")
         stopped = loop.create_task(active.stop.wait())
         await asyncio.wait({work, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
@@ -126,30 +136,44 @@ class Runner:
             verdict = Verdict("interrupted", "the server was shut down")
         else:
             verdict = Verdict("failed", "timeout", f"The run took longer than its {timeout_s:g} s.")
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work}, timeout=self._cleanup_s)
-        if not work.done():
-            verdict.cleanup = "failed"
-            verdict.error = f"The run could not be stopped within {self._cleanup_s:g} s; its task was left behind."
-            log.error("run %s: %s", active.run.run_id, verdict.error)
+        clean_up = loop.create_task(self._clean_up(active, work))
+        await asyncio.wait({clean_up}, timeout=cleanup_s)
+        left = active.background.left_pids
+        if not clean_up.done():
             work.add_done_callback(_look_away)
+            clean_up.add_done_callback(_look_away)
+            clean_up.cancel()
+            verdict.cleanup = "failed"
+            verdict.error = f"The run could not be stopped within {cleanup_s:g} s; its task was left behind."
+        if left:
+            verdict.cleanup = "failed"
+            verdict.error = f"Processes of the run could not be ended: {', '.join(map(str, sorted(left)))}."
+        if verdict.cleanup == "failed":
+            log.error("run %s: %s", active.run.run_id, verdict.error)
         await self._finish(active, verdict)
+
+    async def _clean_up(self, active: ActiveRun, work: asyncio.Task[End]) -> None:
+        """Everything of the Run is over when this returns: its work, its title, its processes."""
+        tasks: set[asyncio.Task[Any]] = {task for task in (work, active.title) if task is not None}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await active.background.end_all(GRACE_S)
 
     async def _finish(self, active: ActiveRun, verdict: Verdict) -> None:
         """Write the end. Until the store has taken it the Run has not ended, so this tries for as long as it takes."""
-        verdict.usage, verdict.finish_reason = active.usage, active.finish_reason
+        verdict.usage = active.usage
 
         missing: set[str] = set()
 
         def closing(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
             now = self._clock.now_ms()
-            self._end_stream(active)
-            last = self._assistant_message(active)
+            self._asking.end_stream(active)
+            last = self._asking.new_message(active)
             draft = active.draft
             again = [message for message in active.unsure.values() if draft is None or message.id != draft.id]
             before = [(_change(message, missing), message) for message in again]
-            if cut_off := cut_off_results(self._ids.new("m"), active.run, active.open_calls, now):
+            if cut_off := cut_off_results(self._ids.new("m"), active.run, tuple(active.open_calls.values()), now):
                 before.append(("created", cut_off))
             if draft is not None:
                 last = draft.message(now)
@@ -176,7 +200,8 @@ class Runner:
                 log.exception("run %s: its end is written without its last message", active.run.run_id)
                 verdict.outcome, verdict.reason = "failed", "internal"
                 verdict.error = f"The answer could not be stored ({type(error).__name__}); the server's log has more."
-                active.draft, active.open_calls = active.draft.blank() if active.draft else None, ()
+                active.draft = active.draft.blank() if active.draft else None
+                active.open_calls.clear()
                 active.unsure.clear()
             else:
                 break
@@ -188,128 +213,159 @@ class Runner:
 
     # --- the work ------------------------------------------------------------------------------------------------
 
-    async def _work(self, active: ActiveRun) -> None:
-        model = self._choose_model(active.lane, active.run)
-        active.model_name = (model.provider, model.name)
-        steps, steps_max = active.run.steps, active.run.options.max_steps or STEPS_MAX
+    async def _work(self, active: ActiveRun) -> End:
+        await self._prepare(active)
         while True:
-            await self._begin_step(active)
-            end = await self._ask(active, model)
-            active.usage += end.usage
-            if not end.tool_calls:
-                active.finish_reason = end.reason
-                return
-            await self._call_tools(active, end.tool_calls)
-            steps += 1
-            if steps >= steps_max:
-                raise StepsUsedUp(f"The run used up its {steps_max} steps.")
+            match next_action(active.progress, active.limits):
+                case CallTools(calls=calls):
+                    await self._calls.make(active, calls)
+                    active.repeats = repeats(await self._own_messages(active))
+                case Compact():
+                    await self._compact(active)
+                case AskModel():
+                    await self._step(active)
+                case End() as end:
+                    return end
+
+    async def _prepare(self, active: ActiveRun) -> None:
+        """Where the Run stands: at its beginning, or, after a crash, behind its last durable Step."""
+        run, runs = active.run, active.workspace.config.runs
+        chosen = active.chosen = self._choose_model(active.lane, run)
+        if run.options.budget_usd is not None and chosen.price is None:
+            raise BadConfig(
+                f"The price of {chosen.model.provider}/{chosen.model.name} is not known, so a budget cannot be kept; "
+                "leave it out, or give the model's input_price and output_price in the configuration."
+            )
+        window = chosen.context_window
+        compact_at = None if window is None else int(window * runs.compact_at)
+        active.limits = Limits(run.options.max_steps or runs.max_steps, run.options.budget_usd, compact_at)
+        active.steps, active.usage = run.steps, run.usage
+        active.system = await self._prompts.system(active.workspace, run)
+        own = await self._own_messages(active) if run.resumes or run.steps else []
+        active.open_calls = {call.id: call for call in _open_calls(own)}
+        active.last = "tool_use" if active.open_calls else None
+        active.repeats = repeats(own)
+        history = await self._history(active)
+        active.context_tokens = estimated_tokens(for_model(history, active.lane.session.summary_message_id))
+
+    async def _step(self, active: ActiveRun) -> None:
+        await self._begin_step(active)
+        self._begin_title(active)
+        draft, chosen = active.draft, active.model
+        assert draft is not None
+        history = for_model(await self._history(active), active.lane.session.summary_message_id)
+        request = ModelRequest(
+            chosen.model.name,
+            tuple(history),
+            active.system,
+            self._calls.specs(active),
+            active.workspace.record.path,
+            chosen.output_tokens_max,
+            chosen.thinking_tokens,
+            chosen.takes_images,
+        )
+        try:
+            end = await self._asking.ask(active, request)
+        except ContextFull:
+            if active.is_compacted:
+                raise
+            active.context_is_full = True
+            await self._leave_step(active)
+            return
+        active.usage += end.usage
+        read = end.usage.input_tokens or estimated_tokens(history)
+        active.context_tokens = read + (end.usage.output_tokens or draft.chars // 4)
+        active.last, active.is_compacted = end.reason, False
+        if end.tool_calls:
+            await self._end_step(active, end.tool_calls)
 
     async def _begin_step(self, active: ActiveRun) -> None:
-        message = self._assistant_message(active)
+        message = self._asking.new_message(active)
 
         def begun(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
             active.draft = Draft(message)
             active.unsure[message.id] = message
-            return Addition(behind=[("created", message)])
+            spent = {active.run.run_id: replace(runs[active.run.run_id], usage=active.usage)}
+            return Addition(behind=[("created", message)], runs=spent)
 
         command = BeginStep(active.run.run_id, message.created_at)
         await self._door.command(active.lane, command, compose=begun, durable=False)
         active.unsure.clear()
+        active.steps += 1
         assert active.draft is not None
         active.lane.feed.stream(active.draft)
 
-    async def _ask(self, active: ActiveRun, model: Model) -> ModelEnd:
-        draft = active.draft
-        assert draft is not None
-        history = await self._store.last_messages(active.run.session_id, HISTORY_MESSAGES_MAX)
-        request = ModelRequest(model.name, tuple(for_model(history)), "", self._tools.specs, active.workspace)
-        feed = active.lane.feed
-        async with model.stream(request) as parts:
-            async for part in parts:
-                match part:
-                    case TextDelta(text=text):
-                        draft.add("text", text)
-                    case ReasoningDelta(text=text):
-                        draft.add("reasoning", text)
-                    case ModelEnd():
-                        return part
-                if draft.closed:
-                    raise RunNotActive(f"run {active.run.run_id} has ended and says no more")
-                feed.grew(draft)
-                if active.checkpoint_timer is None:
-                    self._plan_checkpoint(active)
-                if draft.chars > MESSAGE_CHARS_MAX:
-                    raise ModelFailed(f"The model wrote more than {MESSAGE_CHARS_MAX} characters and was stopped.")
-        raise ModelFailed("The model's answer broke off before its end; try again.")
-
-    async def _call_tools(self, active: ActiveRun, calls: tuple[ToolCall, ...]) -> None:
+    async def _end_step(self, active: ActiveRun, calls: tuple[ToolCall, ...]) -> None:
+        """The model wants tools: its message is whole, and says which."""
         draft = active.draft
         assert draft is not None
         now = self._clock.now_ms()
-        self._end_stream(active)
+        self._asking.end_stream(active)
         message = draft.message(now, *calls).closed(FinishPart("tool_use", now))
-        active.draft, active.open_calls = None, calls
-        await self._put(active, "updated", message)
-        results = tuple([await self._tools.call(call, active.workspace) for call in calls])
-        run, now = active.run, self._clock.now_ms()
-        answer = Message(self._ids.new("m"), run.session_id, "tool", results, now, now, run.run_id)
-        active.open_calls = ()
-        await self._put(active, "created", answer)
+        active.draft, active.open_calls = None, {call.id: call for call in calls}
+        await self._asking.put(active, "updated", message)
 
-    async def _put(self, active: ActiveRun, change: Change, message: Message) -> None:
-        active.unsure[message.id] = message
-        await self._door.put_message(active.lane, change, message)
-        del active.unsure[message.id]
-
-    # --- messages ------------------------------------------------------------------------------------------------
-
-    def _assistant_message(self, active: ActiveRun) -> Message:
+    async def _leave_step(self, active: ActiveRun) -> None:
+        """Nothing came of it; what there is of its message says so, and a later Step stands for it."""
+        draft = active.draft
+        assert draft is not None
         now = self._clock.now_ms()
-        provider, name = active.model_name
-        run = active.run
-        return Message(self._ids.new("m"), run.session_id, "assistant", (), now, now, run.run_id, name, provider)
+        self._asking.end_stream(active)
+        message = draft.message(now).closed(
+            FinishPart("error", now, "context_full", "The history is summarised first.")
+        )
+        active.draft = None
+        await self._asking.put(active, "updated", message)
 
-    def _plan_checkpoint(self, active: ActiveRun) -> None:
-        def save() -> None:
-            active.checkpoint_timer = None
-            if active.draft is not None:
-                self._spawn(self._save(active, active.draft), f"checkpoint of run {active.run.run_id}")
+    async def _compact(self, active: ActiveRun) -> None:
+        history = await self._history(active)
+        await self._begin_step(active)
+        folded = [run for run in active.lane.runs.values() if run.folded_into == active.run.run_id]
+        await compact(active, self._asking, self._clock, history, self._prompts.summary, folded)
 
-        active.checkpoint_timer = asyncio.get_running_loop().call_later(CHECKPOINT_S, save)
+    def _begin_title(self, active: ActiveRun) -> None:
+        config, run = active.workspace.config, active.run
+        wanted = config.runs.titles and active.lane.session.title_is_makeshift and not run.options.parent_run_id
+        if wanted and active.title is None:
+            try:
+                small = self._choose_small(active.lane, run)
+            except BadConfig:
+                return  # the large model works; a title is not worth a word
+            if small.writes_titles:
+                title = make_title(active, small, self._prompts.title, self._door)
+                active.title = self._spawn(title, f"title of run {run.run_id}")
 
-    async def _save(self, active: ActiveRun, draft: Draft) -> None:
-        try:
-            await self._door.save_tails(active.lane, draft)
-        except StoreUnavailable as error:
-            # The text is still here and is put whole when the message ends; only a kill in between would lose it.
-            log.warning("run %s: a checkpoint could not be written: %s", active.run.run_id, error)
+    async def _history(self, active: ActiveRun) -> list[Message]:
+        return await self._store.last_messages(active.run.session_id, HISTORY_MESSAGES_MAX)
 
-    def _end_stream(self, active: ActiveRun) -> None:
-        if active.checkpoint_timer is not None:
-            active.checkpoint_timer.cancel()
-            active.checkpoint_timer = None
-        if active.draft is not None:
-            active.draft.close()
-            active.lane.feed.stream_ended(active.draft)
+    async def _own_messages(self, active: ActiveRun) -> list[Message]:
+        return [message for message in await self._history(active) if message.run_id == active.run.run_id]
+
+
+def _open_calls(own: list[Message]) -> list[ToolCall]:
+    """Calls that wait for an answer of people since before a crash; recovery gave all others a result."""
+    answered = {result.tool_call_id for message in own for result in message.all(ToolResult)}
+    return [call for message in own for call in message.all(ToolCall) if call.id not in answered]
 
 
 def _change(message: Message, missing: set[str]) -> Change:
     return "created" if message.id in missing else "updated"
 
 
-def _look_away(work: asyncio.Task[None]) -> None:
+def _look_away(work: asyncio.Task[Any]) -> None:
     """An abandoned task's end is nobody's business; asking for its exception keeps asyncio from reporting it."""
     if not work.cancelled():
         work.exception()
 
 
-def _verdict_of(work: asyncio.Task[None]) -> Verdict:
+def _verdict_of(work: asyncio.Task[End]) -> Verdict:
     if work.cancelled():
         return Verdict("interrupted", "the server was shut down")
     error = work.exception()
     match error:
         case None:
-            return Verdict("completed")
+            end = work.result()
+            return Verdict(end.outcome, end.reason, end.error, finish_reason=end.finish)
         case RunIsStopping() | RunNotActive():
             return Verdict("interrupted", "the run was stopped")  # the Lane says what that means
         case KedgeError():

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from kedge.core.claims import Claims
 from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
 from kedge.engine.config import Config, load_workspace
-from kedge.engine.door import OpenLane
 from kedge.engine.feed import Feed
+from kedge.engine.openlane import OpenLane
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.errors import (
-    BadConfig,
     ClientNotAttached,
     ClientRetired,
     Invalid,
@@ -27,6 +27,7 @@ from kedge.errors import (
     WorkspaceNotFound,
 )
 from kedge.store.base import Store
+from kedge.tools.seen import SeenFiles
 
 log = logging.getLogger("kedge.engine")
 
@@ -36,15 +37,34 @@ _LOST = "lost"
 RETIRED_CLIENTS_MAX = 10_000
 
 
+class ConfigSource(Protocol):
+    """Where the configuration in force comes from: it may change while the workspace is open."""
+
+    @property
+    def config(self) -> Config: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedConfig:
+    config: Config
+
+
+#: The source of one workspace. strict: BadConfig when a file of its repository is wrong; else that file is left out.
+MakeSource = Callable[[Path, bool], ConfigSource]
+
+
 @dataclass(slots=True)
 class Workspace:
     record: WorkspaceRecord
-    config: Config
+    source: ConfigSource
     claims: Claims
     lanes: dict[str, OpenLane] = field(default_factory=dict)
     #: client_id -> the session it looks at.
     current: dict[str, str] = field(default_factory=dict)
+    #: Nobody is asked for approvals; deny rules still hold. Until the workspace is closed, or somebody says otherwise.
+    skip_approvals: bool = False
     feed: Feed = field(init=False)
+    _seen: dict[str, SeenFiles] = field(default_factory=dict)
     #: Commands under way; they hold it open too, or a Run could start in a workspace that is gone.
     _in_use: int = 0
 
@@ -69,6 +89,23 @@ class Workspace:
     def id(self) -> str:
         return self.record.id
 
+    @property
+    def config(self) -> Config:
+        return self.source.config
+
+    @property
+    def root(self) -> Path:
+        return Path(self.record.path)
+
+    def seen_files(self, session_id: str) -> SeenFiles:
+        """What the agent of this session has read so far. Lost with the process: then it reads again."""
+        return self._seen.setdefault(session_id, SeenFiles())
+
+    def forget(self, session_id: str) -> None:
+        """The session is gone."""
+        self.lanes.pop(session_id, None)
+        self._seen.pop(session_id, None)
+
     def is_busy(self, session_id: str) -> bool:
         lane = self.lanes.get(session_id)
         return lane is not None and lane.is_busy
@@ -88,13 +125,19 @@ class Workspaces:
         ids: Ids,
         encoder: Encoder,
         user_config: Config,
+        make_source: MakeSource | None,
         on_abandoned: Callable[[Workspace], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
         self._encoder = encoder
-        self._user_config = user_config
+        self._server = user_config.server
+
+        def fixed(path: Path, strict: bool) -> ConfigSource:
+            return FixedConfig(load_workspace(user_config, path, strict=strict))
+
+        self._make_source = make_source or fixed
         #: Called when the last client is gone while Runs are live.
         self._on_abandoned = on_abandoned
         self._open: dict[str, Workspace] = {}
@@ -167,17 +210,10 @@ class Workspaces:
             return workspace
 
     async def _load(self, record: WorkspaceRecord, *, for_client: bool) -> Workspace:
-        try:
-            config = load_workspace(self._user_config, Path(record.path))
-        except BadConfig as error:
-            if for_client:
-                raise
-            # Nobody to tell, and one repository's mistake must not keep the server from going on with its Runs.
-            log.warning("%s The user's own configuration is used.", error.message)
-            config = self._user_config
-        server = self._user_config.server
-        claims = Claims(int(server.hold_s * 1000), int(server.grace_s * 1000))
-        workspace = Workspace(record, config, claims)
+        # With nobody to tell, one repository's mistake must not keep the server from going on with its Runs.
+        source = self._make_source(Path(record.path), for_client)
+        claims = Claims(int(self._server.hold_s * 1000), int(self._server.grace_s * 1000))
+        workspace = Workspace(record, source, claims)
         _, head = await self._store.bounds(record.id)
         workspace.feed = Feed(record.id, head, self._store, self._encoder, self._clock, workspace)
         self._open[record.id] = workspace

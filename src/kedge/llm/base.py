@@ -1,7 +1,8 @@
 """The model port: what the engine asks of a model, and what it gets back.
 
 A model is asked once per Step. `stream` is an async context manager: leaving it, for whatever reason, closes the
-connection to the provider before it returns. Nothing is retried here; that is the engine's policy.
+connection to the provider before it returns. Nothing is retried here; that is the engine's policy, and `ModelFailed`
+carries what it needs for that: whether to try again, and after how long.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Protocol
 
 from kedge.core.records import Usage
 from kedge.core.transcript import FinishReason, Message, ToolCall
+
+#: Begins the signature of a thought whose text the provider keeps to itself; its sealed form follows.
+REDACTED = "redacted:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,12 @@ class ModelRequest:
     tools: tuple[ToolSpec, ...] = ()
     #: The directory the Run works in: for models that run here.
     workspace: str = ""
+    #: The most the model may write, its thinking included; None: what its provider takes for granted.
+    output_tokens_max: int | None = None
+    #: How much of that it may think, where a provider lets one say so; None: it is not asked to think.
+    thinking_tokens: int | None = None
+    #: False: an image in the newest prompt is refused with a sentence, and an older one is only noted.
+    accepts_images: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,12 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
+    """A signature ends a thought: it comes with no text, and what follows is another thought. It is to be stored with
+    the thought (`Reasoning.signature`), since some providers want both back, unchanged, when it led to tool calls.
+    A thought that the provider hides has a signature that begins with REDACTED, and no text."""
+
     text: str
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)

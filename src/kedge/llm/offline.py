@@ -1,19 +1,25 @@
-"""The built-in model: no network, no key, nothing to install. It looks at the workspace and says how to add a real one.
+"""The built-in model: no network, no key, nothing to install. It does a few plain requests with the real tools.
 
-It makes the first command of the README work on any machine.
+It makes the first command of the README work on any machine, and lets a newcomer see approvals, diffs, cancel and undo
+before any key is at hand. It keeps nothing between two Steps: what to do next is read off the last request of the user
+and the results of the calls made since.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from kedge.core.transcript import SUMMARY, Message, ShellCommand, ToolCall, ToolResult
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, TextDelta
-from kedge.llm.look import Refused, Workspace, clean_name, show_directory, show_file
+from kedge.llm.look import phrase
+from kedge.llm.offline_requests import Next, Used, understood
 
 #: Between two pieces, so that one sees it stream.
 PIECE_S: Final = 0.01
@@ -21,8 +27,10 @@ PIECE_S: Final = 0.01
 PIECES_MAX: Final = 100
 #: Words of a piece, unless there would be too many pieces.
 PIECE_WORDS_MIN: Final = 3
-#: Words of a prompt that are looked up as file names; a person names a file early, a pasted log has thousands of words.
-WORDS_LOOKED_UP_MAX: Final = 200
+#: Calls of one Run. No request takes as many; one that did would go round in circles.
+CALLS_MAX: Final = 8
+#: Prompts named in a summary.
+PROMPTS_TOLD_MAX: Final = 50
 
 #: What a config.toml needs for a real model; it is printed, and a test reads it back.
 EXAMPLE_CONFIG: Final = """\
@@ -35,12 +43,14 @@ api_key = "$OPENAI_API_KEY"              # read from the environment
 models = [{ id = "gpt-5-mini" }]
 """
 
-_ABOUT_DIRECTORY: Final = frozenset(
-    {"codebase", "dir", "directory", "directories", "file", "files", "folder", "folders"}
-    | {"here", "list", "ls", "project", "repo", "repository", "workspace"}
-)
-_ABOUT_CONTENT: Final = frozenset(
-    {"cat", "content", "contents", "display", "in", "inside", "open", "print", "read", "say", "says", "show", "view"}
+#: What it understands; it is printed, and a test tries them all.
+EXAMPLES: Final = (
+    "what is in this directory?",
+    "read README.md",
+    "find TODO",
+    "run `git status`",
+    'replace "old" with "new" in notes.txt',
+    "write notes.txt with some text",
 )
 
 
@@ -50,7 +60,7 @@ class OfflineModel:
 
     def __init__(self, config_path: str = "", piece_s: float = PIECE_S) -> None:
         #: Where the user's config.toml is, if the caller knows; otherwise the answer says how to find out.
-        self._config_path = config_path
+        self._where = f"to {config_path}" if config_path else "to your config.toml (`kedge config path` says where)"
         self._piece_s = piece_s
 
     @asynccontextmanager
@@ -59,26 +69,42 @@ class OfflineModel:
             yield parts
 
     async def _parts(self, request: ModelRequest) -> AsyncGenerator[ModelPart, None]:
-        prompt = next((message.text for message in reversed(request.messages) if message.role == "user"), "")
-        # Beside the event loop: the workspace may be on a network drive that does not answer.
-        answer = await asyncio.to_thread(self._answer, prompt, request.workspace)
-        for piece in pieces(answer):
-            yield TextDelta(piece)
-            await asyncio.sleep(self._piece_s)
-        yield ModelEnd("end_turn")
+        found = self._next(request)
+        if isinstance(found, str):
+            for piece in pieces(found):
+                yield TextDelta(piece)
+                await asyncio.sleep(self._piece_s)
+            yield ModelEnd("end_turn")
+        else:
+            calls = (ToolCall(f"call_{uuid.uuid4().hex}", use.tool, _json(use.given)) for use in found)
+            yield ModelEnd("tool_use", tuple(calls))
 
-    def _answer(self, prompt: str, workspace: str) -> str:
-        found = _about_workspace(prompt, Workspace(workspace)) if workspace else ""
-        where = (
-            f"to {self._config_path}" if self._config_path else "to your config.toml (`kedge config path` says where)"
+    def _next(self, request: ModelRequest) -> Next:
+        place, prompt = _last_prompt(request.messages)
+        if prompt.startswith("Summarize") and (not request.tools or "conversation" in prompt[:50]):
+            return _summary(request.messages[:place])
+        wish = understood(prompt) if request.tools else None
+        if wish is None:
+            return self._says_what_it_can(has_tools=bool(request.tools))
+        used = _used(request.messages[place + 1 :])
+        found = wish.next(used) if len(used) < CALLS_MAX else "I have tried several things, and gave up."
+        if not isinstance(found, str):
+            offered = {tool.name for tool in request.tools}
+            missing = next((use.tool for use in found if use.tool not in offered), "")
+            if not missing:
+                return found
+            found = f"That takes the tool {missing}, which is switched off here."
+        return f"{found}\n\nThis is kedge's built-in offline model; to use a real one, add it {self._where}."
+
+    def _says_what_it_can(self, *, has_tools: bool) -> str:
+        given = (
+            "I can do these with kedge's tools" if has_tools else "Given tools (there are none here), I could do these"
         )
-        if found:
-            return f"{found}\n\nThis is kedge's built-in offline model; to use a real one, add it {where}."
         return (
             "I cannot answer that: no language model is configured, and I am only kedge's built-in offline model. "
-            "I can tell what is in this directory (ask: what is in this directory?) and show a file of it "
-            "(ask: show README.md).\n\n"
-            f"To use a real model, add this {where}:\n\n{EXAMPLE_CONFIG}\n"
+            f"{given}, in about these words:\n\n"
+            + "".join(f"  {example}\n" for example in EXAMPLES)
+            + f"\nTo use a real model, add this {self._where}:\n\n{EXAMPLE_CONFIG}\n"
             "This is kedge's built-in offline model; the lines above configure a real one."
         )
 
@@ -90,37 +116,54 @@ def pieces(text: str) -> list[str]:
     return ["".join(words[start : start + size]) for start in range(0, len(words), size)]
 
 
-def _about_workspace(prompt: str, workspace: Workspace) -> str:
-    """What the prompt asks about the workspace; nothing if it asks something else."""
-    # Names with blanks are found when they are quoted.
-    quoted = [
-        name for found in re.findall(r"\"([^\"\n]+)\"|(?<!\w)'([^'\n]+)'|`([^`\n]+)`", prompt) for name in found if name
+# --- the transcript ----------------------------------------------------------------------------------------------
+
+
+def _last_prompt(messages: tuple[Message, ...]) -> tuple[int, str]:
+    """Its place among the messages, and its text. Commands that people ran themselves are no prompts."""
+    for place in range(len(messages) - 1, -1, -1):
+        if messages[place].role == "user" and not messages[place].all(ShellCommand):
+            return place, messages[place].text.strip()
+    return -1, ""
+
+
+def _used(messages: tuple[Message, ...]) -> list[Used]:
+    calls = {call.id: call for message in messages for call in message.all(ToolCall)}
+    return [
+        Used(
+            _object(calls[result.tool_call_id].input),
+            result.content,
+            _object(result.metadata),
+            result.is_error,
+            message.session_id,
+        )
+        for message in messages
+        for result in message.all(ToolResult)
+        if result.tool_call_id in calls
     ]
-    plain = [word.strip("\"'`?!,;:()[]<>").rstrip(".") for word in prompt.split()[:WORDS_LOOKED_UP_MAX]]
-    names = [*quoted[:WORDS_LOOKED_UP_MAX], *plain]
-    words = {word.lower() for word in plain}
-    about_content = bool(words & _ABOUT_CONTENT)
-    about_directory = bool(words & _ABOUT_DIRECTORY)
+
+
+def _object(text: str) -> dict[str, Any]:
+    """A JSON object; an empty one for anything else, since the transcript may be another model's."""
     try:
-        for name in names:
-            # A word such as "src" is a name only in a question about files; "src/x.py" and "Makefile" always are.
-            if not re.search(r"[./]|^[A-Z]", name) and name not in quoted and not about_content and not about_directory:
-                continue
-            if path := _named(workspace, name):
-                return show_directory(workspace, path) if path.is_dir() else show_file(workspace, path)
-    except Refused as refused:
-        if about_content or about_directory:
-            return str(refused)
-    if about_content and (path := workspace.like(words - _ABOUT_CONTENT - _ABOUT_DIRECTORY)):
-        return show_file(workspace, path)
-    missing = next((name for name in names if re.search(r"\w\.\w{1,8}$", name)), "")
-    if about_content and missing:
-        return f"There is no file {clean_name(missing)} in this workspace."
-    return show_directory(workspace, workspace.root) if about_directory else ""
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {}
 
 
-def _named(workspace: Workspace, name: str) -> Path | None:
-    """What the name stands for in the workspace. Words that only look like one, "/" and addresses are none."""
-    if not name.strip("/.") or "://" in name or name.lower() in _ABOUT_DIRECTORY | _ABOUT_CONTENT:
-        return None
-    return workspace.inside(name)
+def _json(given: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(given).decode()
+
+
+def _summary(messages: tuple[Message, ...]) -> str:
+    """What was asked so far, word for word: without a language model there is nothing better to be had."""
+    asked: list[str] = []
+    for message in messages:
+        if message.role == "user" and message.text.startswith(SUMMARY):
+            asked += [line[2:] for line in message.text.split("\n") if line.startswith("- ")]
+        elif message.role == "user" and message.text.strip():
+            asked.append(phrase(message.text.strip().split("\n")[0]))
+    if not asked:
+        return "Nothing was asked so far."
+    more = f"(and {len(asked) - PROMPTS_TOLD_MAX} before these)\n" if len(asked) > PROMPTS_TOLD_MAX else ""
+    return f"The user asked, in this order:\n\n{more}" + "\n".join(f"- {line}" for line in asked[-PROMPTS_TOLD_MAX:])

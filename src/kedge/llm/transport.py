@@ -1,22 +1,25 @@
 """What every HTTP provider shares: the client, its time limits, and the sentence each fault becomes.
 
-A fault becomes one `ModelFailed` that says what happened and what to do. No sentence ever holds the key: not when the
-provider repeats it, not when the address carries one.
+A fault becomes one `ModelFailed` that says what happened and what to do, and whether the same request may succeed
+later. No sentence ever holds the key: not when the provider repeats it, not when the address carries one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
+import time
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
 
 import httpx2
 import msgspec
 
-from kedge.errors import ModelFailed
+from kedge.errors import ContextFull, ModelFailed
 
 #: A server that is there answers a connect within a round trip; 10 s leave room for a slow network and TLS.
 CONNECT_S_MAX: Final = 10.0
@@ -33,6 +36,22 @@ DETAIL_CHARS_MAX: Final = 300
 #: Idle connections kept for the next Step, and for how long: most servers close idle ones after 60 s or later.
 _IDLE_CONNECTIONS_MAX: Final = 50
 _IDLE_S_MAX: Final = 30.0
+
+#: Longest wait that a provider's Retry-After is taken at its word for. Whoever is told to wait longer gives up anyway.
+WAIT_S_MAX: Final = 3600.0
+#: Statuses below 500 after which the same request may succeed: too slow, in each other's way, too early, too often.
+_RETRYABLE: Final = frozenset({408, 409, 425, 429})
+#: What an error inside a stream calls itself when the request is at fault, so that repeating it is of no use. Every
+#: other one, also without a name, is a fault of the server: it had accepted the request and begun to answer.
+_LASTING: Final = (
+    *("invalid", "authentication", "permission", "not_found", "too_large", "billing", "quota", "policy", "unsupported"),
+    *("content_filter", "context_length"),
+)
+#: How providers say that a request is longer than the model's context: in a code, or only in words.
+_CONTEXT_FULL: Final = (
+    *("context_length_exceeded", "exceed_context_size", "maximum context length", "context window", "context length"),
+    *("prompt is too long", "exceed context limit", "available context size", "maximum number of tokens allowed"),
+)
 
 #: A shorter key is a placeholder for a server that wants none.
 _KEY_CHARS_MIN: Final = 8
@@ -81,16 +100,15 @@ class Provider:
         # The path alone is added to, since an address may end with a query (?api-version=...).
         return url.copy_with(path=url.path.rstrip("/") + path)
 
-    def checked_headers(self) -> dict[str, str]:
-        """The key as a header, or ModelFailed: the HTTP library's own error for a bad one would repeat it."""
-        if not self.api_key:
-            return {}
-        if not (self.api_key.isascii() and self.api_key.isprintable()):
+    def checked_key(self) -> str:
+        """The key to send, empty if there is none, or ModelFailed: the HTTP library's own error would repeat it."""
+        key = self.api_key or ""
+        if not (key.isascii() and key.isprintable()):
             raise ModelFailed(
                 f"The api_key of provider {self.name} holds a line break or another character that no key has; "
                 f"check {self._setting('api_key')}."
             )
-        return {"Authorization": f"Bearer {self.api_key}"}
+        return key
 
     @property
     def shown_url(self) -> str:
@@ -115,6 +133,8 @@ class Provider:
         """A fault below HTTP: no connection, no answer in time, or one that broke off."""
         where = f"Provider {self.name} at {self.shown_url}"
         causes = _causes(error)
+        unknown_host = next((cause for cause in causes if isinstance(cause, socket.gaierror)), None)
+        retryable = True
         match error:
             case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
                 what = f"{where} took no connection within {self.timeout.connect:g} s; check the network and base_url"
@@ -124,22 +144,32 @@ class Provider:
                 what = f"{where} took nothing in for {self.timeout.write:g} s; check the network and try again"
             case httpx2.ConnectError() if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
                 what = f"{where} refused the connection; check that the server there is running"
-            case httpx2.ConnectError() if any(isinstance(cause, socket.gaierror) for cause in causes):
+            case httpx2.ConnectError() if unknown_host:
                 what = f"{where} has a host name that is not known; check {self._setting('base_url')} and the network"
+                # "Ask again" is what a name server in trouble says, not one that knows no such name.
+                retryable = unknown_host.errno == socket.EAI_AGAIN
             case httpx2.ConnectError() if any(isinstance(cause, ssl.SSLError) for cause in causes):
                 what = f"{where} could not agree on TLS ({self.said(str(error))}); check https and the certificate"
+                retryable = False
             case httpx2.ConnectError():
                 what = f"{where} cannot be reached ({self.said(str(error))}); check the network and base_url"
             case httpx2.ProxyError():
                 what = f"The proxy on the way to {self.shown_url} refused; check HTTPS_PROXY and NO_PROXY"
+                retryable = False
             case _:
                 what = f"{where} broke off the connection; try again"
-        return ModelFailed(f"{what}.")
+        return ModelFailed(f"{what}.", retryable=retryable)
 
     def status_failed(self, status: int, headers: httpx2.Headers, body: bytes, model: str) -> ModelFailed:
         """An answer that is an HTTP error."""
+        found = _decoded(body)
         detail = self.said(detail_of(body))
         answer = f"(HTTP {status}: {detail})" if detail else f"(HTTP {status})"
+        if status in (400, 413, 422) and _says_context_full(found):
+            return self._context_full(model, answer)
+        wait_s = retry_after_s(headers)
+        when = "later" if wait_s is None else f"in {math.ceil(wait_s)} s"
+        retryable = status in _RETRYABLE or status >= 500
         match status:
             case 401 | 403 if not self.api_key:
                 what = f"Provider {self.name} wants an API key {answer}; set {self._setting('api_key')}"
@@ -158,17 +188,43 @@ class Provider:
                 )
             case 413:
                 what = f"The request is too large for provider {self.name} {answer}; start a new session or send less"
+            case 429 if "insufficient_quota" in _names(found):
+                what = f"What was paid to provider {self.name} is used up {answer}; check the account"
+                retryable = False
             case 429:
-                what = f"Provider {self.name} limits the rate {answer}; try again {_when(headers)}"
+                what = f"Provider {self.name} limits the rate {answer}; try again {when}"
+            case 529:
+                what = f"Provider {self.name} is overloaded {answer}; try again {when}"
             case _ if 300 <= status < 400:
                 what = f"Provider {self.name} is somewhere else {answer}; check {self._setting('base_url')}"
-            case _ if status >= 500:
-                what = f"Provider {self.name} has a fault of its own {answer}; try again {_when(headers)}"
+            case _ if retryable:
+                what = f"Provider {self.name} has a fault of its own {answer}; try again {when}"
             case _:
                 what = (
                     f"Provider {self.name} refused the request {answer}; check that model {model} can do what was asked"
                 )
-        return ModelFailed(f"{what}.")
+        given_s = None if wait_s is None or not retryable else min(wait_s, WAIT_S_MAX)
+        return ModelFailed(f"{what}.", retryable=retryable, wait_s=given_s)
+
+    def stream_failed(self, error: object, model: str) -> ModelFailed:
+        """An error that came instead of the rest of a reply."""
+        said = self.said(error_text(error))
+        if _says_context_full(error):
+            return self._context_full(model, f"({said})")
+        names = _names(error)
+        status = next((int(name) for name in names if name.isdigit()), None)
+        lasting = any(word in name for name in names for word in _LASTING)
+        if lasting or (status is not None and status < 500 and status not in _RETRYABLE):
+            return ModelFailed(
+                f"Provider {self.name} broke off with an error ({said}); change the prompt or the model."
+            )
+        return ModelFailed(f"Provider {self.name} broke off with an error ({said}); try again.", retryable=True)
+
+    def _context_full(self, model: str, answer: str) -> ContextFull:
+        return ContextFull(
+            f"The session is longer than what model {model} of provider {self.name} can read {answer}; "
+            "start a new session or send less."
+        )
 
     def _setting(self, key: str) -> str:
         return f"{key} under [providers.{self.name}]"
@@ -194,13 +250,18 @@ async def error_body(response: httpx2.Response, wait_s: float = ERROR_S_MAX) -> 
 
 def detail_of(body: bytes) -> str:
     """What a provider's error says. Seen are {"error": {"message"}}, {"error"}, {"detail"}, a list of one, and text."""
+    found = _decoded(body)
+    # A page for browsers tells a person at a terminal nothing.
+    return "" if isinstance(found, str) and found.startswith("<") else error_text(found)
+
+
+def _decoded(body: bytes) -> object:
+    """The JSON in a body, or its text."""
     try:
         found: object = msgspec.json.decode(body)
     except NOT_JSON:
-        text = body.decode("utf-8", "replace").strip()
-        # A page for browsers tells a person at a terminal nothing.
-        return "" if text.startswith("<") else text
-    return error_text(found)
+        return body.decode("utf-8", "replace").strip()
+    return found
 
 
 def error_text(found: object) -> str:
@@ -215,11 +276,38 @@ def error_text(found: object) -> str:
     return "" if found is None else str(found)
 
 
-def _when(headers: httpx2.Headers) -> str:
-    wait = headers.get("retry-after", "")
-    if wait.isascii() and wait.isdigit() and len(wait) < 8:
-        return f"in {int(wait)} s"
-    return "later"
+def _names(found: object) -> set[str]:
+    """What an error calls itself: its `type`, `code` and `status`, on every level, as text in lower case."""
+    names: set[str] = set()
+    waiting: list[Any] = [found]
+    # Each level is smaller than the one around it, and the whole came out of one JSON text of bounded size.
+    while waiting:
+        match waiting.pop():
+            case list() as listed:
+                waiting += listed
+            case dict() as given:
+                names |= {str(given[key]).lower() for key in ("type", "code", "status") if given.get(key) is not None}
+                waiting += [inner for inner in given.values() if isinstance(inner, dict | list)]
+            case _:
+                pass
+    return names
+
+
+def _says_context_full(found: object) -> bool:
+    said = " ".join([error_text(found), *_names(found)]).lower()
+    return any(phrase in said for phrase in _CONTEXT_FULL)
+
+
+def retry_after_s(headers: httpx2.Headers) -> float | None:
+    """Retry-After in seconds, whether it was given as a number or as a date; None if it is neither."""
+    given = headers.get("retry-after", "").strip()
+    # Up to a hundred days: a longer number is no time to wait.
+    if given.isascii() and given.replace(".", "", 1).isdigit() and len(given) < 8:
+        return float(given)
+    try:
+        return max(0.0, parsedate_to_datetime(given).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -23,20 +23,27 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kedge import paths
-from kedge.engine.config import load_user
 from kedge.engine.engine import Engine
 from kedge.engine.models import Models, new_client
+from kedge.engine.processes import WardenMachine
+from kedge.engine.prompting import WrittenPrompts
+from kedge.engine.reload import UserConfig, WorkspaceConfig
+from kedge.engine.trust import FILE_NAME as TRUST_FILE
+from kedge.engine.trust import Trust
 from kedge.errors import BadConfig, Invalid, KedgeError
 from kedge.server.app import App
 from kedge.server.auth import Gate
 from kedge.server.ports import RandomIds, SystemClock, WireEncoder
 from kedge.server.routes_agent import AgentRoutes
+from kedge.server.routes_approvals import ApprovalRoutes
 from kedge.server.routes_system import System
 from kedge.server.routes_workspaces import WorkspaceRoutes
 from kedge.server.stream import Streams
 from kedge.store.base import Store
 from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
+from kedge.tools.registry import all_tools
+from kedge.warden.warden import Warden
 from kedge.wire.models import ErrorBody
 
 log = logging.getLogger("kedge.server")
@@ -140,16 +147,24 @@ def _loop_factory() -> Any:
 
 
 async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit_when_idle: bool) -> None:
-    config = load_user(paths.config_file())
+    user = UserConfig(paths.config_file())
+    config, trust = user.config, Trust(paths.data_dir() / TRUST_FILE)
     models = Models()
-    engine = Engine(_store(store_url), SystemClock(), RandomIds(), WireEncoder(), models, config)
+    clock = SystemClock()
+    engine = Engine(
+        *(_store(store_url), clock, RandomIds(), WireEncoder(), models, config),
+        tools=all_tools((paths.config_file(), paths.data_dir())),
+        machine=WardenMachine(Warden()),
+        prompts=WrittenPrompts(clock.today, paths.config_file().parent),
+        make_source=lambda path, strict: WorkspaceConfig(user, path, trust, strict=strict),
+    )
     token = _token()
     gate = Gate(token, frozenset({socket.gethostname().lower()}) if allow_remote else frozenset(), allow_remote)
     stopping = asyncio.Event()
     streams = Streams(engine)
     system = System(engine, streams, str(paths.data_dir()), stopping.set)
     workspaces, agent = WorkspaceRoutes(engine, streams, str(paths.data_dir())), AgentRoutes(engine)
-    routes = [*system.routes(), *workspaces.routes(), *agent.routes()]
+    routes = [*system.routes(), *workspaces.routes(), *agent.routes(), *ApprovalRoutes(engine).routes()]
     system.specs.extend(route.spec for route in routes)
     # The store before the sockets: its lock is what makes this the only server of this data directory.
     await engine.open()

@@ -6,7 +6,8 @@ import secrets
 import time
 from typing import Literal
 
-from kedge.core.events import Event, MessageChanged, SessionChanged
+from kedge.core.approvals import Ask
+from kedge.core.events import Asked, AskSettled, Event, FileChanged, MessageChanged, SessionChanged
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.core.transcript import Message
 from kedge.wire import codec
@@ -20,6 +21,9 @@ _ID_CHARS = 14
 class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def today(self) -> str:
+        return time.strftime("%Y-%m-%d")
 
 
 class RandomIds:
@@ -40,6 +44,15 @@ class WireEncoder:
 
     def message(self, position: int, event: MessageChanged, message: Message | None, session_id: str) -> bytes:
         return codec.message_frame(position, event, message, session_id)
+
+    def ask(self, position: int | None, event: Asked | AskSettled, ask: Ask | None) -> bytes:
+        return codec.ask_frame(position, event, ask)
+
+    def file(self, position: int, session_id: str, event: FileChanged) -> bytes:
+        return codec.file_frame(position, session_id, event)
+
+    def progress(self, session_id: str, run_id: str, tool_call_id: str, text: str) -> bytes:
+        return codec.progress_frame(session_id, run_id, tool_call_id, text)
 
     def delta(self, message_id: str, part: int, text: str, kind: Literal["text", "reasoning"]) -> bytes:
         return codec.delta_frame(message_id, part, text, kind)

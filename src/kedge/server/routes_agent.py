@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from kedge.core.approvals import parse_rules
 from kedge.core.ids import check_run_id
 from kedge.core.records import Attachment, Prompt, RunOptions
 from kedge.engine.config import OFFLINE
@@ -17,7 +18,14 @@ from kedge.server.app import Call, Route, route
 from kedge.server.routes_workspaces import PageLimit, check_text
 from kedge.wire import models as m
 from kedge.wire.codec import receipt, run_body, session_body
-from kedge.wire.limits import ATTACHMENTS_MAX, BODY_BYTES_MAX, PAGE_ITEMS_MAX, PROMPT_BYTES_MAX, WAIT_S_MAX
+from kedge.wire.limits import (
+    ATTACHMENTS_MAX,
+    BODY_BYTES_MAX,
+    COMMAND_BYTES_MAX,
+    PAGE_ITEMS_MAX,
+    PROMPT_BYTES_MAX,
+    WAIT_S_MAX,
+)
 
 
 class WaitQuery(Struct):
@@ -64,6 +72,19 @@ class AgentRoutes:
 
     async def cancel_run(self, call: Call) -> m.CancelReply:
         return _cancel_reply(await self._engine.cancel_run(self._workspace(call), call.path["run_id"]))
+
+    async def summarize(self, call: Call) -> m.Receipt:
+        return receipt(await self._engine.summarize(self._workspace(call), call.path["sid"]))
+
+    async def shell(self, call: Call) -> m.ShellReply:
+        command, workspace = call.body.command, self._workspace(call)
+        await self._engine.session(workspace, call.path["sid"])
+        if not command.strip():
+            raise EmptyPrompt("the command is empty; say what to run")
+        if len(command.encode("utf-8", "replace")) > COMMAND_BYTES_MAX:
+            raise TooLarge(f"the command has more than {COMMAND_BYTES_MAX} bytes; put it into a script")
+        done = await self._engine.shell.run(workspace, call.path["sid"], check_text(command, "command"))
+        return m.ShellReply(exit_code=done.exit_code, output=done.output)
 
     async def runs(self, call: Call) -> list[m.RunBody]:
         query: PageQuery = call.query
@@ -125,6 +146,13 @@ class AgentRoutes:
             route("GET", f"{session}/prompts/queued", self.queued, "How many are queued", reply=int),
             route("GET", f"{session}/prompts/list", self.queue, "The queued prompts", reply=list[str]),
             route("POST", f"{session}/prompts/clear", self.clear_queue, "Cancel the queued runs", reply=cancelled),
+            route("POST", f"{session}/summarize", self.summarize, "Summarize the session", reply=m.Receipt),
+            route(
+                *("POST", f"{session}/shell", self.shell, "Run a command for the user"),
+                body=m.RunShell,
+                reply=m.ShellReply,
+                body_bytes_max=2 * COMMAND_BYTES_MAX,
+            ),
             route("GET", run, self.run, "One run", reply=one),
             route("GET", f"{run}/wait", self.wait, "The run, when it has ended", query=WaitQuery, reply=one),
             route("POST", f"{run}/cancel", self.cancel_run, "Cancel one run", reply=cancelled),
@@ -166,4 +194,17 @@ def _prompt(body: m.SubmitPrompt) -> Prompt:
 
 def _options(body: m.SubmitPrompt) -> RunOptions:
     model = check_text(body.model, "model") if body.model else None
-    return RunOptions(model, body.max_steps, body.timeout_s, body.budget_usd, body.on_disconnect)
+    allow = tuple(check_text(rule, "allow") for rule in body.allow)
+    deny = tuple(check_text(rule, "deny") for rule in body.deny)
+    parse_rules(allow, deny)  # a rule that is none is refused before anything is accepted
+    return RunOptions(
+        model,
+        body.max_steps,
+        body.timeout_s,
+        body.budget_usd,
+        body.on_disconnect,
+        body.on_approval,
+        allow,
+        deny,
+        body.yolo,
+    )

@@ -107,10 +107,15 @@ class WorkspaceRoutes:
         workspace = self._workspace(call)
         return _session(workspace, await self._engine.session(workspace, call.path["sid"]))
 
-    async def rename_session(self, call: Call) -> m.SessionBody:
+    async def change_session(self, call: Call) -> m.SessionBody:
         workspace = self._workspace(call)
-        title = _check_title(call.body.title)
-        return _session(workspace, await self._engine.rename_session(workspace, call.path["sid"], title))
+        body: m.UpdateSession = call.body
+        title = None if body.title is None else _check_title(body.title)
+        model = None if body.model is None else check_text(body.model, "model")
+        if title is None and model is None:
+            raise WrongType("title or model is needed: what to change")
+        changed = await self._engine.change_session(workspace, call.path["sid"], title, model)
+        return _session(workspace, changed)
 
     async def delete_session(self, call: Call) -> m.Ok:
         await self._engine.delete_session(self._workspace(call), call.path["sid"])
@@ -179,7 +184,7 @@ class WorkspaceRoutes:
             route("GET", f"{one}/sessions", self.sessions, "Sessions, last used first", reply=list[m.SessionBody]),
             route("POST", f"{one}/sessions", self.create_session, "A new session", body=make, reply=reply),
             route("GET", session, self.session, "One session", reply=reply),
-            route("PUT", session, self.rename_session, "Rename a session", body=rename, reply=reply),
+            route("PUT", session, self.change_session, "Rename a session", body=rename, reply=reply),
             route("DELETE", session, self.delete_session, "Cancel its runs, then delete it", reply=m.Ok),
             route("GET", f"{session}/messages", self.messages, "The transcript", query=MessagesQuery, reply=messages),
             route("POST", f"{session}/fork", self.fork, "Begin another like this", body=m.ForkSession, reply=reply),

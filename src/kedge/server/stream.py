@@ -73,7 +73,7 @@ class Streams:
             await call.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             # The Position it starts from, at once: a stream that is lost before its first event can still be resumed.
             # Behind a gap, so that a client never takes this Position without being told of the gap.
-            data: bytes | None = reader.take_gap() + b": connected\nid: %d\n\n" % reader.position
+            data: bytes | None = reader.take_gap() + b": connected\nid: %d\n\n" % reader.position + reader.pending
             while data is not None:
                 stall.begin()
                 await call.send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})

@@ -5,6 +5,8 @@
 - Entries of one workspace's log get consecutive Positions, in the order in which they become visible to `read`.
 - A second RunEnded for a Run is refused (`VersionConflict`), whatever else is in the Write. A Run is known by its
   session and its run_id, which is free again once the session is deleted.
+- An Ask is settled once: one that is not pending any more is not replaced by another (`VersionConflict`), so that the
+  first answer wins. Putting the very same again is harmless.
 - A record that exists under another session or workspace is not moved: `VersionConflict`.
 - When `append` returns, the Write survives the death of the process; if it is `durable`, also a loss of power.
 - Each entry carries a hash over itself and the entry before; `read` refuses (`StoreDamaged`) what does not fit.
@@ -18,8 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from kedge.core.approvals import Ask, Grant
 from kedge.core.events import Event
-from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 
 
@@ -45,8 +48,14 @@ class Write:
     runs: tuple[RunRecord, ...] = ()
     messages: tuple[Message, ...] = ()
     tails: tuple[Tail, ...] = ()
-    #: A deleted session takes its messages, its Lane and its Runs with it. The log keeps its entries.
+    #: A deleted session takes its messages, its Lane, its Runs, its Asks, the grants for it alone and its file versions
+    #: with it. The log keeps its entries.
     deleted_sessions: tuple[str, ...] = ()
+    asks: tuple[Ask, ...] = ()
+    grants: tuple[Grant, ...] = ()
+    #: Ids of grants of this workspace; others are left alone.
+    deleted_grants: tuple[str, ...] = ()
+    files: tuple[FileVersion, ...] = ()
     #: False: may be lost with the machine's power (never with the process alone).
     durable: bool = True
 
@@ -142,4 +151,32 @@ class Store(Protocol):
 
         Searched is what people and models say (Text parts), as it was last put whole; `store/words.py` has the limits.
         """
+        ...
+
+    # Approvals and undo
+
+    async def asks(self, workspace_id: str) -> list[Ask]:
+        """The pending ones, oldest first: by when they were asked, then in the order they were first put."""
+        ...
+
+    async def session_asks(self, session_id: str) -> list[Ask]:
+        """Those of one session that are pending, in the same order."""
+        ...
+
+    async def ask(self, workspace_id: str, ask_id: str) -> Ask | None:
+        """Settled or not."""
+        ...
+
+    async def grants(self, workspace_id: str) -> list[Grant]:
+        """In the order they were first put."""
+        ...
+
+    async def file_versions(self, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
+        """In the order they were first put, undone ones included; those of all Runs if `run_id` is None. They come with
+        their content, all at once: whoever cannot hold what a whole session changed asks Run by Run."""
+        ...
+
+    async def runs_with_files(self, session_id: str) -> list[str]:
+        """The run_ids of the session that have a version which is not undone; the one whose first such version was put
+        first comes first."""
         ...

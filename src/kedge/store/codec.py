@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from kedge.core.events import EVENT_TYPES, Event
-from kedge.core.records import Prompt, RunRecord, SessionRecord
+from kedge.core.approvals import Ask, Grant
+from kedge.core.events import EVENT_TYPES, Event, RetryReported
+from kedge.core.records import FileVersion, Prompt, RunRecord, SessionRecord
 from kedge.core.transcript import PART_TYPES, Message, Part, Tail, with_tails
 from kedge.errors import StoreDamaged, StoreError, VersionConflict, WrongType
 from kedge.store.base import LogEntry, Write
@@ -46,10 +47,14 @@ _part_decoders: dict[str, msgspec.json.Decoder[Any]] = {
 }
 _session_decoder = msgspec.json.Decoder(SessionRecord)
 _prompt_decoder = msgspec.json.Decoder(Prompt)
+_ask_decoder = msgspec.json.Decoder(Ask)
+_grant_decoder = msgspec.json.Decoder(Grant)
 _fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
 #: The prompt is kept apart: it may be megabytes, and stays the same while the rest of the Run changes with each Step.
 _RUN_FIELDS = tuple(field.name for field in fields(RunRecord) if field.name not in ("prompt", "position"))
+#: The content is kept apart: it is bytes, may be megabytes, and stays the same when the change is undone.
+_FILE_FIELDS = tuple(field.name for field in fields(FileVersion) if field.name != "before")
 
 
 def _encode(value: object) -> bytes:
@@ -86,6 +91,8 @@ class LogRow:
 
 
 def encode_event(event: Event) -> bytes:
+    if isinstance(event, RetryReported):
+        _check_finite(event.wait_s)
     return _encode({"t": type(event).__name__, "d": event})
 
 
@@ -176,6 +183,36 @@ def decode_run(body: bytes, prompt: bytes) -> RunRecord:
         raise StoreDamaged(f"a Run's record cannot be read: {error}") from error
 
 
+def encode_ask(ask: Ask) -> bytes:
+    return _encode(ask)
+
+
+def decode_ask(data: bytes) -> Ask:
+    return _decode(_ask_decoder, data, "an Ask's record")
+
+
+def encode_grant(grant: Grant) -> bytes:
+    return _encode(grant)
+
+
+def decode_grant(data: bytes) -> Grant:
+    return _decode(_grant_decoder, data, "a grant's record")
+
+
+def encode_file(version: FileVersion) -> bytes:
+    """The record without the file's content."""
+    return _encode({name: getattr(version, name) for name in _FILE_FIELDS})
+
+
+def decode_file(body: bytes, before: bytes | None) -> FileVersion:
+    content = _decode(_fields_decoder, body, "a file version's record")
+    content["before"] = before
+    try:
+        return msgspec.convert(content, FileVersion)
+    except msgspec.ValidationError as error:
+        raise StoreDamaged(f"a file version's record cannot be read: {error}") from error
+
+
 def _check_finite(*numbers: float | None) -> None:
     """JSON has no word for them: they would come back as null."""
     for number in numbers:
@@ -213,10 +250,16 @@ def check_write(write: Write) -> None:
     """Refuses what no store can keep, before anything is changed.
 
     A Write that holds a record of another workspace is a fault of ours, and must not reach that one's rows."""
-    for owner in (*(session.workspace_id for session in write.sessions), *(run.workspace_id for run in write.runs)):
+    owners = [session.workspace_id for session in write.sessions]
+    owners += (run.workspace_id for run in write.runs)
+    owners += (ask.workspace_id for ask in write.asks)
+    owners += (grant.workspace_id for grant in write.grants)
+    owners += (version.workspace_id for version in write.files)
+    for owner in owners:
         if owner != write.workspace_id:
             raise StoreError(f"a Write to workspace {write.workspace_id} holds a record of workspace {owner}")
-    texts = [write.workspace_id, *write.deleted_sessions, *(session_id for session_id, _ in write.events)]
+    texts = [write.workspace_id, *write.deleted_sessions, *write.deleted_grants]
+    texts += (session_id for session_id, _ in write.events)
     if write.lane is not None:
         texts.append(write.lane.lane.session_id)
     for message in write.messages:
@@ -247,6 +290,10 @@ def lane_moved_on(session_id: str, expected: int, version: int) -> VersionConfli
 
 def run_has_ended(run_id: str) -> VersionConflict:
     return VersionConflict(f"Run {run_id} has ended already; a Run ends once")
+
+
+def ask_is_settled(ask_id: str) -> VersionConflict:
+    return VersionConflict(f"Ask {ask_id} is settled already; the first answer stands")
 
 
 def belongs_elsewhere(what: str, record_id: str) -> VersionConflict:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.approvals import Ask, Grant
+from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 from kedge.errors import MessageNotFound, StoreUnavailable, WorkspaceNotFound
 from kedge.store import codec, words
 from kedge.store.base import LogEntry, SearchHit, Write
 
 Key = tuple[str, str]  # workspace_id, and the id of a Run or message
+Owned = Ask | Grant | FileVersion  # each of one session, but known by its id alone
+OwnedT = TypeVar("OwnedT", Ask, Grant, FileVersion)
 
 
 @dataclass(slots=True)
@@ -56,6 +60,9 @@ class MemoryData:
     live: dict[Key, RunRecord] = field(default_factory=dict)  # those of them that have not ended
     messages: dict[Key, StoredMessage] = field(default_factory=dict)  # in the order they were first put
     transcripts: dict[str, dict[Key, StoredMessage]] = field(default_factory=dict)  # the same, by session_id
+    asks: dict[str, Ask] = field(default_factory=dict)
+    grants: dict[str, Grant] = field(default_factory=dict)
+    files: dict[str, FileVersion] = field(default_factory=dict)
     #: The store that may use it. One that was left behind by a simulated crash must not go on writing.
     owner: MemoryStore | None = None
 
@@ -120,6 +127,12 @@ class MemoryStore:
             _put_message(data, write.workspace_id, message)
         for tail in write.tails:
             data.messages[write.workspace_id, tail.message_id].tails.append(tail)
+        data.asks |= {ask.id: ask for ask in write.asks}
+        data.grants |= {grant.id: grant for grant in write.grants}
+        data.files |= {version.id: version for version in write.files}
+        for grant_id in write.deleted_grants:
+            if grant_id in data.grants and data.grants[grant_id].workspace_id == write.workspace_id:
+                del data.grants[grant_id]
         for session_id in write.deleted_sessions:
             _delete_session(data, write.workspace_id, session_id)
         return log.head
@@ -239,6 +252,43 @@ class MemoryStore:
         await asyncio.sleep(0)
         return hits
 
+    # Approvals and undo
+
+    async def asks(self, workspace_id: str) -> list[Ask]:
+        found = _pending(ask for ask in self._mine().asks.values() if ask.workspace_id == workspace_id)
+        await asyncio.sleep(0)
+        return found
+
+    async def session_asks(self, session_id: str) -> list[Ask]:
+        found = _pending(ask for ask in self._mine().asks.values() if ask.session_id == session_id)
+        await asyncio.sleep(0)
+        return found
+
+    async def ask(self, workspace_id: str, ask_id: str) -> Ask | None:
+        found = self._mine().asks.get(ask_id)
+        await asyncio.sleep(0)
+        return found if found and found.workspace_id == workspace_id else None
+
+    async def grants(self, workspace_id: str) -> list[Grant]:
+        found = [grant for grant in self._mine().grants.values() if grant.workspace_id == workspace_id]
+        await asyncio.sleep(0)
+        return found
+
+    async def file_versions(self, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
+        found = [
+            version
+            for version in self._mine().files.values()
+            if (version.workspace_id, version.session_id) == (workspace_id, session_id)
+            and run_id in (None, version.run_id)
+        ]
+        await asyncio.sleep(0)
+        return found
+
+    async def runs_with_files(self, session_id: str) -> list[str]:
+        kept = [file for file in self._mine().files.values() if file.session_id == session_id and not file.undone]
+        await asyncio.sleep(0)
+        return list(dict.fromkeys(version.run_id for version in kept))
+
     def _mine(self) -> MemoryData:
         if self.data.owner is not self:
             raise StoreUnavailable("the store is closed, not open yet, or was taken over by another one")
@@ -253,6 +303,10 @@ class MemoryStore:
 
 def _by_seq(runs: Iterable[RunRecord]) -> list[RunRecord]:
     return sorted(runs, key=lambda run: (run.seq, run.workspace_id, run.run_id))
+
+
+def _pending(asks: Iterable[Ask]) -> list[Ask]:
+    return sorted((ask for ask in asks if ask.state == "pending"), key=lambda ask: ask.asked_at)
 
 
 def _check(data: MemoryData, log: Log, write: Write, rows: list[codec.LogRow], runs: list[RunRecord]) -> None:
@@ -285,6 +339,7 @@ def _check(data: MemoryData, log: Log, write: Write, rows: list[codec.LogRow], r
         if sessions_of_runs.setdefault(run.run_id, known) != run.session_id:
             raise codec.belongs_elsewhere("Run", run.run_id)
     _check_messages(data, write)
+    _check_approvals(data, write)
 
 
 def _check_messages(data: MemoryData, write: Write) -> None:
@@ -300,6 +355,31 @@ def _check_messages(data: MemoryData, write: Write) -> None:
         held = stored.message.session_id if stored else sessions_of_messages.get(tail.message_id)
         if held != tail.session_id:
             raise codec.no_message_for_tail(tail.message_id)
+
+
+def _check_approvals(data: MemoryData, write: Write) -> None:
+    # A Write may name one id twice: the second time it is measured against the first.
+    asks: dict[str, Ask] = {}
+    for ask in write.asks:
+        codec.encode_ask(ask)
+        held = asks.get(ask.id) or data.asks.get(ask.id, ask)
+        _check_place("Ask", held, ask)
+        if held.state != "pending" and held != ask:
+            raise codec.ask_is_settled(ask.id)
+        asks[ask.id] = ask
+    grants: dict[str, Grant] = {}
+    for grant in write.grants:
+        codec.encode_grant(grant)
+        _check_place("grant", grants.setdefault(grant.id, data.grants.get(grant.id, grant)), grant)
+    files: dict[str, FileVersion] = {}
+    for version in write.files:
+        codec.encode_file(version)
+        _check_place("file version", files.setdefault(version.id, data.files.get(version.id, version)), version)
+
+
+def _check_place(what: str, held: Owned, given: Owned) -> None:
+    if (held.workspace_id, held.session_id) != (given.workspace_id, given.session_id):
+        raise codec.belongs_elsewhere(what, given.id)
 
 
 def _put_run(data: MemoryData, run: RunRecord) -> None:
@@ -335,3 +415,11 @@ def _delete_session(data: MemoryData, workspace_id: str, session_id: str) -> Non
         del data.messages[key], transcript[key]
     if not transcript:
         data.transcripts.pop(session_id, None)
+    _forget(data.asks, workspace_id, session_id)
+    _forget(data.grants, workspace_id, session_id)
+    _forget(data.files, workspace_id, session_id)
+
+
+def _forget(owned: dict[str, OwnedT], workspace_id: str, session_id: str) -> None:
+    for key in [key for key, of in owned.items() if (of.workspace_id, of.session_id) == (workspace_id, session_id)]:
+        del owned[key]

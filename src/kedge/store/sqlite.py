@@ -19,7 +19,8 @@ from pathlib import Path
 import apsw
 import apsw.sqlite_extra
 
-from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.approvals import Ask, Grant
+from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message
 from kedge.errors import StoreError, StoreUnavailable
 from kedge.store import migrations, sqlite_read, sqlite_write
@@ -206,6 +207,32 @@ class SqliteStore:
     async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
         _, reader = self._open()
         return await reader.ask(lambda db: sqlite_read.search(db, workspace_id, query, limit))
+
+    # Approvals and undo
+
+    async def asks(self, workspace_id: str) -> list[Ask]:
+        _, reader = self._open()
+        return await reader.ask(lambda db: sqlite_read.asks(db, workspace_id))
+
+    async def session_asks(self, session_id: str) -> list[Ask]:
+        _, reader = self._open()
+        return await reader.ask(lambda db: sqlite_read.session_asks(db, session_id))
+
+    async def ask(self, workspace_id: str, ask_id: str) -> Ask | None:
+        _, reader = self._open()
+        return await reader.ask(lambda db: sqlite_read.ask(db, workspace_id, ask_id))
+
+    async def grants(self, workspace_id: str) -> list[Grant]:
+        _, reader = self._open()
+        return await reader.ask(lambda db: sqlite_read.grants(db, workspace_id))
+
+    async def file_versions(self, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
+        _, reader = self._open()
+        return await reader.ask(lambda db: sqlite_read.file_versions(db, workspace_id, session_id, run_id))
+
+    async def runs_with_files(self, session_id: str) -> list[str]:
+        _, reader = self._open()
+        return await reader.ask(lambda db: sqlite_read.runs_with_files(db, session_id))
 
 
 def page_checksums() -> bool:

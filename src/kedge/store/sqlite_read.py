@@ -6,9 +6,10 @@ from typing import Any
 
 import apsw
 
-from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.approvals import Ask, Grant
+from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
-from kedge.errors import MessageNotFound
+from kedge.errors import MessageNotFound, StoreDamaged
 from kedge.store import codec, words
 from kedge.store.base import LogEntry, SearchHit
 from kedge.store.sqlite_write import unknown_workspace
@@ -167,3 +168,52 @@ def search(db: apsw.Connection, workspace_id: str, query: str, limit: int) -> li
         found = Message(message_id, session_id, "user", codec.decode_parts(parts, f"message {message_id}"), 0, 0)
         hits.append(SearchHit(session_id, message_id, words.snippet(words.searched_text(found), wanted)))
     return hits
+
+
+def asks(db: apsw.Connection, workspace_id: str) -> list[Ask]:
+    rows = db.execute(
+        "SELECT record FROM asks WHERE workspace_id = ? AND state = 'pending' ORDER BY asked_at, ordinal",
+        (workspace_id,),
+    )
+    return [codec.decode_ask(record) for (record,) in rows]
+
+
+def session_asks(db: apsw.Connection, session_id: str) -> list[Ask]:
+    rows = db.execute(
+        "SELECT record FROM asks WHERE session_id = ? AND state = 'pending' ORDER BY asked_at, ordinal", (session_id,)
+    )
+    return [codec.decode_ask(record) for (record,) in rows]
+
+
+def ask(db: apsw.Connection, workspace_id: str, ask_id: str) -> Ask | None:
+    found = db.execute("SELECT record FROM asks WHERE id = ? AND workspace_id = ?", (ask_id, workspace_id)).fetchone()
+    return codec.decode_ask(found[0]) if found else None
+
+
+def grants(db: apsw.Connection, workspace_id: str) -> list[Grant]:
+    rows = db.execute("SELECT record FROM grants WHERE workspace_id = ? ORDER BY ordinal", (workspace_id,))
+    return [codec.decode_grant(record) for (record,) in rows]
+
+
+def file_versions(db: apsw.Connection, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
+    rows = db.execute(
+        "SELECT id, record, version, content FROM file_versions LEFT JOIN file_contents ON version = ordinal"
+        " WHERE session_id = ?1 AND workspace_id = ?2 AND (?3 IS NULL OR run_id = ?3) ORDER BY ordinal",
+        (session_id, workspace_id, run_id),
+    )
+    found: list[FileVersion] = []
+    for version_id, record, version, content in rows:
+        if version is None:
+            raise StoreDamaged(
+                f"the content of file version {version_id} is missing; restore the data directory from a backup"
+            )
+        found.append(codec.decode_file(record, content))
+    return found
+
+
+def runs_with_files(db: apsw.Connection, session_id: str) -> list[str]:
+    rows = db.execute(
+        "SELECT run_id FROM file_versions WHERE session_id = ? AND undone = 0 GROUP BY run_id ORDER BY min(ordinal)",
+        (session_id,),
+    )
+    return [str(run_id) for (run_id,) in rows]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import apsw
 
-from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.approvals import Ask, Grant
+from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 from kedge.errors import WorkspaceNotFound
 from kedge.store import codec, words
@@ -35,6 +36,14 @@ def append(db: apsw.Connection, write: Write) -> int:
         _put_message(db, write.workspace_id, message)
     for tail in write.tails:
         _add_tail(db, write.workspace_id, tail)
+    for ask in write.asks:
+        _put_ask(db, ask)
+    for grant in write.grants:
+        _put_grant(db, grant)
+    for version in write.files:
+        _put_file(db, version)
+    for grant_id in write.deleted_grants:
+        db.execute("DELETE FROM grants WHERE id = ? AND workspace_id = ?", (grant_id, write.workspace_id))
     for session_id in write.deleted_sessions:
         _delete_session(db, write.workspace_id, session_id)
     return rows[-1].position if rows else int(place[0])
@@ -199,6 +208,60 @@ def _add_tail(db: apsw.Connection, workspace_id: str, tail: Tail) -> None:
         raise codec.no_message_for_tail(tail.message_id)
 
 
+# --- Approvals and undo ----------------------------------------------------------------------------------------------
+
+
+def _put_ask(db: apsw.Connection, ask: Ask) -> None:
+    body = codec.encode_ask(ask)
+    held = db.execute("SELECT workspace_id, session_id, state, record FROM asks WHERE id = ?", (ask.id,)).fetchone()
+    if held is not None:
+        workspace_id, session_id, state, record = held
+        if (workspace_id, session_id) != (ask.workspace_id, ask.session_id):
+            raise codec.belongs_elsewhere("Ask", ask.id)
+        # Not the bytes are compared: an older version may have written the same Ask differently.
+        if state != "pending" and codec.decode_ask(record) != ask:
+            raise codec.ask_is_settled(ask.id)
+    db.execute(
+        "INSERT INTO asks (id, workspace_id, session_id, asked_at, state, record) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (id)"
+        " DO UPDATE SET asked_at = excluded.asked_at, state = excluded.state, record = excluded.record",
+        (ask.id, ask.workspace_id, ask.session_id, ask.asked_at, ask.state, body),
+    )
+
+
+def _put_grant(db: apsw.Connection, grant: Grant) -> None:
+    changed = db.execute(
+        "INSERT INTO grants (id, workspace_id, session_id, record) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (id) DO UPDATE SET record = excluded.record"
+        " WHERE workspace_id = excluded.workspace_id AND session_id = excluded.session_id RETURNING 1",
+        (grant.id, grant.workspace_id, grant.session_id, codec.encode_grant(grant)),
+    ).fetchall()
+    if not changed:
+        raise codec.belongs_elsewhere("grant", grant.id)
+
+
+def _put_file(db: apsw.Connection, version: FileVersion) -> None:
+    changed = db.execute(
+        "INSERT INTO file_versions (id, workspace_id, session_id, run_id, undone, record) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (id) DO UPDATE SET run_id = excluded.run_id, undone = excluded.undone, record = excluded.record"
+        " WHERE workspace_id = excluded.workspace_id AND session_id = excluded.session_id RETURNING ordinal",
+        (
+            *(version.id, version.workspace_id, version.session_id, version.run_id, version.undone),
+            codec.encode_file(version),
+        ),
+    ).fetchall()
+    if not changed:
+        raise codec.belongs_elsewhere("file version", version.id)
+    db.execute(
+        "INSERT INTO file_contents (version, content) VALUES (?, ?)"
+        " ON CONFLICT (version) DO UPDATE SET content = excluded.content WHERE content IS NOT excluded.content",
+        (changed[0][0], version.before),
+    )
+
+
+# --- Deletion --------------------------------------------------------------------------------------------------------
+
+
 def _delete_session(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
     key = (session_id, workspace_id)
     ordinals = "SELECT ordinal FROM messages WHERE session_id = ? AND workspace_id = ?"
@@ -211,5 +274,10 @@ def _delete_session(db: apsw.Connection, workspace_id: str, session_id: str) -> 
         key,
     )
     db.execute("DELETE FROM runs WHERE session_id = ? AND workspace_id = ?", key)
+    versions = "SELECT ordinal FROM file_versions WHERE session_id = ? AND workspace_id = ?"
+    db.execute(f"DELETE FROM file_contents WHERE version IN ({versions})", key)
+    db.execute("DELETE FROM file_versions WHERE session_id = ? AND workspace_id = ?", key)
+    db.execute("DELETE FROM asks WHERE session_id = ? AND workspace_id = ?", key)
+    db.execute("DELETE FROM grants WHERE session_id = ? AND workspace_id = ?", key)
     db.execute("DELETE FROM lanes WHERE session_id = ? AND workspace_id = ?", key)
     db.execute("DELETE FROM sessions WHERE id = ? AND workspace_id = ?", key)

@@ -1,6 +1,7 @@
-"""A real HTTP server that speaks OpenAI's chat completions and answers what the prompt's script says.
+"""A real HTTP server that speaks OpenAI's chat completions and Anthropic's messages and answers what the script of the
+prompt says. What those providers would refuse it refuses too (see `kedge.testing.rules`).
 
-    async with ScriptedEndpoint() as endpoint:          # endpoint.url is the base_url of a provider
+    async with ScriptedEndpoint() as endpoint:          # endpoint.url is the base_url of a provider of either kind
         ...
         await endpoint.wait_open(1)
         endpoint.release("k1")
@@ -9,7 +10,8 @@
 
     python -m kedge.testing.endpoint --port 9001        # prints: listening on http://127.0.0.1:9001/v1
 
-`kedge.testing.script` describes the language. From another process: POST /release/KEY, GET /stats.
+`kedge.testing.script` describes the language, `kedge.testing.voices` speaks the formats. From another process:
+POST /release/KEY, GET /stats.
 
 It is a bare `asyncio.Protocol`, not a stream server, since then a client that goes away is noticed in the same pass of
 the event loop, whatever the answer is waiting for, and 200 streams at once cost little.
@@ -28,7 +30,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from kedge.testing.answer import Answer
 from kedge.testing.script import Directive, Plan, ScriptError, last_user_text, plan
+from kedge.testing.voices import AnthropicVoice, OpenAIVoice, Voice
 from kedge.testing.waiting import Keys, Signal
 
 #: Head of a request, in bytes; ours have a few hundred.
@@ -39,15 +43,11 @@ BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 REQUESTS_KEPT_MAX: Final = 10_000
 #: Tags counted. One per session of a test run.
 TAGS_MAX: Final = 10_000
-#: Words are gathered up to this many bytes before they are written, while there is no pause between them.
-WRITE_BYTES: Final = 64 * 1024
+#: Refusals kept for tests to look at; one is a bug, and a loop around it is cut short here.
+REFUSALS_KEPT_MAX: Final = 1000
 
-_WORD: Final = (b'data: {"id":"scripted","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"', b'":')
-_WORD_END: Final = b'},"finish_reason":null}]}\n\n'
-_STREAM_HEAD: Final = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
-    b"Transfer-Encoding: chunked\r\n\r\n"
-)
+#: How the path of a request for a reply ends, and the format that is spoken there.
+_VOICES: Final[dict[str, type[Voice]]] = {"/chat/completions": OpenAIVoice, "/v1/messages": AnthropicVoice}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -62,19 +62,22 @@ class EndpointRequest:
     #: Names in lower case.
     headers: dict[str, str]
     tag: str = ""
+    #: "title" or "summary" for a request that is not one of a Run's own; see `kedge.testing.script`.
+    aside: str = ""
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     #: The client went away before the reply was complete.
     closed_early: bool = False
 
     @property
     def messages(self) -> list[dict[str, Any]]:
+        """As they were sent, in the format that was spoken."""
         found: list[dict[str, Any]] = self.body["messages"]
         return found
 
     @property
     def text(self) -> str:
         """Of the last user message."""
-        return last_user_text(self.messages)
+        return last_user_text((_voice_at(self.path) or OpenAIVoice).messages(self.body))
 
 
 class ScriptedEndpoint:
@@ -85,10 +88,15 @@ class ScriptedEndpoint:
         self._signal = Signal()
         self._connections: set[_Connection] = set()
         self._keys = Keys()
-        self._flaky: Counter[tuple[str, int]] = Counter()
+        self._reached: Counter[tuple[str, int]] = Counter()
         #: The last REQUESTS_KEPT_MAX of them, oldest first.
         self.requests: deque[EndpointRequest] = deque(maxlen=REQUESTS_KEPT_MAX)
         self.requests_count = 0
+        #: Requests for titles and summaries, which are not among `requests` and do not count as open streams.
+        self.asides: deque[EndpointRequest] = deque(maxlen=REQUESTS_KEPT_MAX)
+        self.asides_count = 0
+        #: Why requests were refused that no provider would have answered; a test may want it empty at its end.
+        self.refusals: deque[str] = deque(maxlen=REFUSALS_KEPT_MAX)
         self.connections_count = 0
         self.open_streams = 0
         self.open_streams_max = 0
@@ -130,6 +138,10 @@ class ScriptedEndpoint:
         """Until so many requests have come, ever."""
         await self._signal.wait_until(lambda: self.requests_count >= count)
 
+    async def wait_asides(self, count: int) -> None:
+        """Until so many requests for titles and summaries have come, ever."""
+        await self._signal.wait_until(lambda: self.asides_count >= count)
+
     async def wait_open(self, count: int) -> None:
         """Until exactly so many streams are open."""
         await self._signal.wait_until(lambda: self.open_streams == count)
@@ -150,8 +162,15 @@ class ScriptedEndpoint:
 
     # What connections report.
 
-    def opened(self, path: str, body: dict[str, Any], headers: dict[str, str], tag: str) -> EndpointRequest:
+    def opened(self, path: str, body: dict[str, Any], headers: dict[str, str], plan: Plan) -> EndpointRequest:
+        if plan.aside:
+            self.asides_count += 1
+            request = EndpointRequest(self.asides_count, path, body, headers, "", plan.aside)
+            self.asides.append(request)
+            self._signal.notify()
+            return request
         self.requests_count += 1
+        tag = plan.tag
         request = EndpointRequest(self.requests_count, path, body, headers, tag)
         self.requests.append(request)
         self.open_streams += 1
@@ -167,6 +186,9 @@ class ScriptedEndpoint:
             return
         request.closed_early = early
         request.closed.set()
+        if request.aside:
+            self._signal.notify()
+            return
         self.closed_early += early
         self.open_streams -= 1
         if request.tag in self.open_by_tag:
@@ -185,10 +207,12 @@ class ScriptedEndpoint:
     async def wait_released(self, key: str) -> None:
         await self._keys.wait(key)
 
-    def fails_now(self, directive: Directive, times: int) -> bool:
-        """Whether a `flaky` directive fails once more."""
-        self._flaky[directive.place] += 1
-        return self._flaky[directive.place] <= times
+    def works_now(self, directive: Directive, times: int | None) -> bool:
+        """Whether a directive that works so many times does so once more; without a number it always does."""
+        if times is None:
+            return True
+        self._reached[directive.place] += 1
+        return self._reached[directive.place] <= times
 
 
 class _Connection(asyncio.Protocol):
@@ -228,6 +252,9 @@ class _Connection(asyncio.Protocol):
     async def write(self, data: bytes) -> None:
         self.transport.write(data)
         await self._writable.wait()
+
+    def hang_up(self) -> None:
+        self.transport.close()
 
     def abort(self) -> None:
         self.transport.abort()
@@ -269,18 +296,8 @@ class _Connection(asyncio.Protocol):
         return True
 
     def _answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
-        if method == "POST" and path.partition("?")[0].endswith("/chat/completions"):
-            try:
-                asked = msgspec.json.decode(body, type=dict[str, Any])
-                found = plan(asked["messages"])
-            except (msgspec.DecodeError, KeyError, ScriptError) as error:
-                return self.reply(400, {"error": {"message": f"scripted endpoint: {error}"}})
-            if asked.get("stream") is not True:
-                return self.reply(400, {"error": {"message": "scripted endpoint: only stream=true is answered"}})
-            self._request = self._endpoint.opened(path, asked, headers, found.tag)
-            answer = _Answer(self._endpoint, self, self._request)
-            self._answering = asyncio.get_running_loop().create_task(answer.run(found))
-            return self._answering.add_done_callback(self._answered)
+        if method == "POST" and (speaks := _voice_at(path)):
+            return self._answer_model(speaks, path, headers, body)
         if method == "POST" and path.startswith("/release/"):
             key = path.removeprefix("/release/")
             self._endpoint.release(key)
@@ -288,6 +305,25 @@ class _Connection(asyncio.Protocol):
         if method == "GET" and path == "/stats":
             return self.reply(200, self._endpoint.stats())
         return self.reply(404, {"error": {"message": f"scripted endpoint: there is no {method} {path}"}})
+
+    def _answer_model(self, speaks: type[Voice], path: str, headers: dict[str, str], body: bytes) -> None:
+        try:
+            asked = msgspec.json.decode(body, type=dict[str, Any])
+            why = speaks.refusal(asked, headers)
+            if why is None and asked.get("stream") is not True:
+                why = "only stream=true is answered"
+            found = Plan(()) if why else plan(speaks.messages(asked))
+        # What is no request at all shows itself in one of these ways, wherever it is looked into.
+        except (msgspec.DecodeError, KeyError, IndexError, TypeError, AttributeError, ScriptError) as error:
+            why = f"{type(error).__name__}: {error}"
+        if why:
+            self._endpoint.refusals.append(why)
+            return self.reply(400, speaks.error(400, f"scripted endpoint: {why}", "invalid_request_error"))
+        request = self._request = self._endpoint.opened(path, asked, headers, found)
+        voice = speaks(request.number, asked)
+        answer = Answer(self._endpoint, self, voice, found, request.text, len(request.messages))
+        self._answering = asyncio.get_running_loop().create_task(answer.run())
+        return self._answering.add_done_callback(self._answered)
 
     def _answered(self, answering: asyncio.Task[None]) -> None:
         assert self._request is not None
@@ -314,127 +350,10 @@ class _Connection(asyncio.Protocol):
         self.transport.close()
 
 
-class _Answer:
-    """One reply, word by word."""
-
-    def __init__(self, endpoint: ScriptedEndpoint, connection: _Connection, request: EndpointRequest) -> None:
-        self._endpoint = endpoint
-        self._connection = connection
-        self._request = request
-        self._started = False
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-        self._pause_s = 0.0
-        #: By field: text and reasoning are two texts.
-        self._words: Counter[str] = Counter()
-        self._calls = 0
-        self._finish = ""
-        self._usage: tuple[int, int] | None = None
-
-    async def run(self, plan: Plan) -> None:
-        for directive in plan.directives:
-            if self._calls and directive.verb != "tool":
-                break  # the Step ends here; the rest is for the request that brings the results
-            if await self._obey(directive):
-                return
-        await self._end()
-
-    async def _obey(self, directive: Directive) -> bool:
-        """True when the reply is over by this."""
-        match directive.verb:
-            case "say":
-                await self._say("content", directive.rest.split())
-            case "think":
-                await self._say("reasoning_content", directive.rest.split())
-            case "words":
-                await self._say("content", [f"w{count + 1}" for count in range(directive.numbers(1)[0])])
-            case "echo":
-                await self._say("content", f"You said: {self._request.text}".split(" "))
-            case "pause":
-                self._pause_s = directive.numbers(1)[0] / 1000
-            case "hold":
-                await self._flush()
-                await self._endpoint.wait_released(directive.rest)
-            case "tool":
-                self._call(*directive.rest.partition(" ")[::2])
-            case "usage":
-                spent_in, spent_out = directive.numbers(2)
-                self._usage = (spent_in, spent_out)
-            case "finish":
-                self._finish = directive.rest
-            case "fail":
-                await self._fail(directive.numbers(1)[0], directive.after(1))
-                return True
-            case "flaky":
-                times, status = directive.numbers(2)
-                if self._endpoint.fails_now(directive, times):
-                    await self._fail(status, directive.after(2))
-                    return True
-            case "cut":
-                await self._flush()
-                self._connection.transport.close()
-                return True
-            case "hang":
-                await self._flush()
-                await asyncio.Event().wait()
-        return False
-
-    async def _say(self, field_name: str, words: list[str]) -> None:
-        before = _WORD[0] + field_name.encode() + _WORD[1]
-        for word in words:
-            if self._pause_s:
-                await asyncio.sleep(self._pause_s)
-            self._put(before + _encode(f" {word}" if self._words[field_name] else word) + _WORD_END)
-            self._words[field_name] += 1
-            if self._pause_s or self._waiting_bytes >= WRITE_BYTES:
-                await self._flush()
-
-    def _call(self, name: str, arguments: str) -> None:
-        """The input in two pieces, as real providers cut it."""
-        index, self._calls = self._calls, self._calls + 1
-        half = len(arguments) // 2
-        first = {"name": name, "arguments": arguments[:half]}
-        head = {"index": index, "id": f"call_{self._request.number}_{index}", "type": "function", "function": first}
-        for call in (head, {"index": index, "function": {"arguments": arguments[half:]}}):
-            self._put_frame({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]})
-
-    async def _fail(self, status: int, message: str) -> None:
-        error = {"error": {"message": message or "scripted failure", "code": status}}
-        if not self._started and not self._waiting:
-            self._connection.reply(status, error, "Retry-After: 1\r\n" if status == 429 else "")
-        else:
-            self._put_frame(error)
-            await self._flush(last=True)
-
-    async def _end(self) -> None:
-        reason = self._finish or ("tool_calls" if self._calls else "stop")
-        self._put_frame({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
-        if (self._request.body.get("stream_options") or {}).get("include_usage"):
-            spent_in, spent_out = self._usage or (len(self._request.messages), self._words.total())
-            usage = {"prompt_tokens": spent_in, "completion_tokens": spent_out, "total_tokens": spent_in + spent_out}
-            self._put_frame({"choices": [], "usage": usage})
-        self._put(b"data: [DONE]\n\n")
-        await self._flush(last=True)
-
-    def _put_frame(self, frame: object) -> None:
-        self._put(b"data: " + _encode(frame) + b"\n\n")
-
-    def _put(self, event: bytes) -> None:
-        self._waiting.append(event)
-        self._waiting_bytes += len(event)
-
-    async def _flush(self, last: bool = False) -> None:
-        """Write what waits, as one piece of a chunked body; before it the head, unless it is written already."""
-        data = b"".join(self._waiting)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        pieces = [b"" if self._started or not data else _STREAM_HEAD]
-        self._started = self._started or bool(data)
-        if data:
-            pieces += [b"%x\r\n" % len(data), data, b"\r\n"]
-        if last:
-            pieces.append(b"0\r\n\r\n")
-        await self._connection.write(b"".join(pieces))
+def _voice_at(path: str) -> type[Voice] | None:
+    """The format that is spoken at a path, if it is one for replies."""
+    ends = path.partition("?")[0]
+    return next((voice for end, voice in _VOICES.items() if ends.endswith(end)), None)
 
 
 async def _serve(host: str, port: int) -> None:

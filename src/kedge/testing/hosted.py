@@ -50,11 +50,22 @@ class HostedEndpoint:
     def requests(self) -> list[EndpointRequest]:
         return self._ask(self._requests())
 
+    @property
+    def asides(self) -> list[EndpointRequest]:
+        return self._ask(self._asides())
+
+    @property
+    def refusals(self) -> list[str]:
+        return self._ask(self._refusals())
+
     def release(self, key: str) -> None:
         self._ask(self._release(key))
 
     def wait_requests(self, count: int) -> None:
         self._ask(self._endpoint.wait_requests(count))
+
+    def wait_asides(self, count: int) -> None:
+        self._ask(self._endpoint.wait_asides(count))
 
     def wait_open(self, count: int) -> None:
         self._ask(self._endpoint.wait_open(count))
@@ -88,6 +99,12 @@ class HostedEndpoint:
 
     async def _requests(self) -> list[EndpointRequest]:
         return list(self._endpoint.requests)
+
+    async def _asides(self) -> list[EndpointRequest]:
+        return list(self._endpoint.asides)
+
+    async def _refusals(self) -> list[str]:
+        return list(self._endpoint.refusals)
 
     async def _release(self, key: str) -> None:
         self._endpoint.release(key)

@@ -3,35 +3,63 @@
 A user message that starts with `script:` carries directives, separated by ` | `:
 
     say WORDS             streams the words, one per Delta
-    think WORDS           the same as reasoning
+    think WORDS           the same as reasoning; in Anthropic's format with a signature at its end
+    redact DATA           a thought that is sealed; only in Anthropic's format
     words N               streams w1 w2 ... wN
     echo                  streams "You said: " and the text of the last user message
     pause MS              waits this long before each of the words that follow (default 0), also behind tools
+    wait MS               waits this long once; before the first word, the head of the answer waits too
     hold KEY              waits until KEY is released; once released, a key stays so
-    tool NAME {json}      calls a tool and ends the Step; tools next to each other are called in one Step
-    usage IN OUT          what the reply is said to have cost
+    head                  sends the head of the answer, without a word
+    tool NAME {json}      calls a tool and ends the Step; tools next to each other are called in one Step. The rest is
+                          the input as it stands, valid or not
+    step                  between two tools: the second is called in the next Step
+    usage IN OUT [READ [WRITE]]
+                          what the reply is said to have cost, and how much of IN was read from and written to a cache
     finish REASON         ends with this finish_reason instead of stop
-    fail STATUS [TEXT]    an HTTP error, or an error inside the stream if something was said already
-    flaky N STATUS [TEXT] fails like that the first N times that this place of this script is reached, then goes on
-    cut                   drops the connection
+    fail STATUS [OPTIONS] [TEXT]
+                          an HTTP error, or an error inside the stream if something was said already. Options:
+                          times=N (see below), retry-after=S (429 has one of 1 s anyway), code=NAME (what the error
+                          calls itself, such as insufficient_quota)
+    flaky N STATUS [TEXT] the same as fail STATUS times=N [TEXT]
+    cut [times=N]         drops the connection
+    garbage [times=N]     an event that is none of the format, and the end
     hang                  says nothing more, ever
     tag NAME              names the whole request, so that streams can be counted by tag
+    title DIRECTIVE       what the request for the session's title is answered: DIRECTIVE is say, wait, hold, fail, cut,
+    summary DIRECTIVE     garbage or hang; likewise for the request for a summary. May be given several times
 
     script: tag a | say hello there | hold k1 | tool view {"path": "x"} | say done
+    script: tool a {} | step | tool b {} | tool c {"broken | say three steps
+    script: fail 429 retry-after=0 times=2 | say at the third attempt | title hold k2
+
+With times=N a directive works the first N times that this place of this script is reached, and is passed over from then
+on: that is how a retry is seen to succeed.
 
 A request that ends with tool results goes on behind the directives of those tools. So does one whose script was joined
 by a plain user message after a tool's result (a folded prompt). Every other request without a script of its own is
 answered with `echo`. Note that a plain prompt sent after a Run that was cancelled *in* a tool looks just like a folded
 one: begin it with `script:` if that matters.
+
+A request whose system prompt begins with "Write a title" is answered with "A scripted title", one whose last user
+message begins with "Summarize" with "A scripted summary.", unless the script in it says otherwise. These are the
+*asides* of the endpoint, and it does not count them among its requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 MARK = "script:"
+#: How the system prompt of a request for a title begins, and the last user message of one for a summary.
+TITLE_MARK = "Write a title"
+SUMMARY_MARK = "Summarize"
+#: What such a request is answered when its script does not speak of it.
+ASIDES = {"title": "script: say A scripted title", "summary": "script: say A scripted summary."}
 
 Json = dict[str, Any]
 
@@ -58,6 +86,24 @@ class Directive:
         """The rest behind so many words."""
         return " ".join(self.rest.split()[words:])
 
+    def inner(self) -> Directive:
+        """The directive behind `title` or `summary`, checked."""
+        return _directive(self.rest, self.place)
+
+    def options(self, words: int) -> tuple[dict[str, str], str]:
+        """The options behind so many words, and the text behind those."""
+        found: dict[str, str] = {}
+        rest = self.rest.split()[words:]
+        while rest and (option := _OPTION.fullmatch(rest[0])):
+            found[option[1]] = option[2]
+            rest.pop(0)
+        if not found.get("times", "1").isdigit():
+            raise ScriptError(f"'times' of {self.verb!r} is a number, not {found['times']!r}")
+        return found, " ".join(rest)
+
+
+_OPTION = re.compile(r"(times|retry-after|code)=(\S+)")
+
 
 def _nothing(directive: Directive) -> None:
     if directive.rest:
@@ -67,6 +113,27 @@ def _nothing(directive: Directive) -> None:
 def _something(directive: Directive) -> None:
     if not directive.rest:
         raise ScriptError(f"{directive.verb!r} needs something behind it")
+
+
+def _times(directive: Directive) -> None:
+    _, rest = directive.options(0)
+    if rest:
+        raise ScriptError(f"{directive.verb!r} takes times=N or nothing, not {rest!r}")
+
+
+def _failure(directive: Directive) -> None:
+    directive.numbers(1)
+    directive.options(1)
+
+
+def _usage(directive: Directive) -> None:
+    directive.numbers(min(max(len(directive.rest.split()), 2), 4))
+
+
+def _aside(directive: Directive) -> None:
+    inner = directive.inner()
+    if inner.verb not in _IN_ASIDES:
+        raise ScriptError(f"{directive.verb!r} takes {', '.join(_IN_ASIDES)}, not {inner.verb!r}")
 
 
 def _numbers(count: int) -> Callable[[Directive], None]:
@@ -79,33 +146,43 @@ def _numbers(count: int) -> Callable[[Directive], None]:
 _CHECKS: dict[str, Callable[[Directive], None]] = {
     "say": _something,
     "think": _something,
+    "redact": _something,
     "words": _numbers(1),
     "echo": _nothing,
     "pause": _numbers(1),
+    "wait": _numbers(1),
     "hold": _something,
+    "head": _nothing,
     "tool": _something,
-    "usage": _numbers(2),
+    "step": _nothing,
+    "usage": _usage,
     "finish": _something,
-    "fail": _numbers(1),
+    "fail": _failure,
     "flaky": _numbers(2),
-    "cut": _nothing,
+    "cut": _times,
+    "garbage": _times,
     "hang": _nothing,
     "tag": _something,
+    "title": _aside,
+    "summary": _aside,
 }
+_IN_ASIDES = ("say", "wait", "hold", "fail", "cut", "garbage", "hang")
 
 
 def parse(text: str) -> tuple[Directive, ...]:
     """The directives of a message that starts with `script:`, checked."""
-    found: list[Directive] = []
-    for index, piece in enumerate(text.removeprefix(MARK).split(" | ")):
-        verb, _, rest = piece.strip().partition(" ")
-        directive = Directive(verb, rest.strip(), (text, index))
-        check = _CHECKS.get(verb)
-        if check is None:
-            raise ScriptError(f"no directive is called {verb!r}; there are {', '.join(_CHECKS)}")
-        check(directive)
-        found.append(directive)
-    return tuple(found)
+    pieces = text.removeprefix(MARK).split(" | ")
+    return tuple(_directive(piece, (text, index)) for index, piece in enumerate(pieces))
+
+
+def _directive(piece: str, place: tuple[str, int]) -> Directive:
+    verb, _, rest = piece.strip().partition(" ")
+    directive = Directive(verb, rest.strip(), place)
+    check = _CHECKS.get(verb)
+    if check is None:
+        raise ScriptError(f"no directive is called {verb!r}; there are {', '.join(_CHECKS)}")
+    check(directive)
+    return directive
 
 
 def text_of(message: Json) -> str:
@@ -126,13 +203,27 @@ class Plan:
 
     directives: tuple[Directive, ...]
     tag: str = ""
+    #: Which of ASIDES this is; empty for a request of a Run's own.
+    aside: str = ""
+
+    def of_this_step(self) -> Iterator[Directive]:
+        """Up to the tools that end it: the rest is for the request that brings their results."""
+        called = False
+        for directive in self.directives:
+            if called and directive.verb != "tool":
+                return
+            called = called or directive.verb == "tool"
+            yield directive
 
 
 def plan(messages: list[Json]) -> Plan:
+    """For messages in the shape of chat completions, the system prompt among them."""
+    if aside := _aside_of(messages):
+        return _plan_aside(aside, messages)
     start = next((index for index in reversed(range(len(messages))) if _is_script(messages[index])), None)
     if start is None:
         return Plan(_ECHO)
-    script = parse(text_of(messages[start]))
+    script = tuple(directive for directive in parse(text_of(messages[start])) if directive.verb not in ASIDES)
     # A tag counts from the first word of the request, wherever it stands, and for the plain prompts that follow.
     tag = next((directive.rest for directive in script if directive.verb == "tag"), "")
     later = messages[start + 1 :]
@@ -142,6 +233,27 @@ def plan(messages: list[Json]) -> Plan:
     if joined and (spoken or not results):
         return Plan(_ECHO, tag)  # a prompt of its own, after the script's Run
     return Plan(_behind_tools(script, results), tag)
+
+
+def _aside_of(messages: list[Json]) -> str:
+    system = next((text_of(message) for message in messages if message.get("role") == "system"), "")
+    if system.startswith(TITLE_MARK):
+        return "title"
+    return "summary" if last_user_text(messages).startswith(SUMMARY_MARK) else ""
+
+
+def _plan_aside(aside: str, messages: list[Json]) -> Plan:
+    """The script may stand anywhere in such a request: alone, or quoted as a line of something longer."""
+    lines = [line for message in messages for line in text_of(message).splitlines() if MARK in line]
+    directives: tuple[Directive, ...] = ()
+    for line in lines:
+        # What is quoted may be half of a script: then it has nothing to say.
+        with suppress(ScriptError):
+            script = parse(line[line.index(MARK) :])
+            directives = tuple(directive.inner() for directive in script if directive.verb == aside)
+    if not any(directive.verb == "say" for directive in directives):
+        directives += parse(ASIDES[aside])
+    return Plan(directives, aside=aside)
 
 
 _ECHO = parse("script: echo")

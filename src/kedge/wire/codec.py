@@ -8,10 +8,15 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
+from kedge.core.approvals import Ask
 from kedge.core.events import (
+    Asked,
+    AskSettled,
     ErrorReported,
     Event,
+    FileChanged,
     MessageChanged,
+    RetryReported,
     RunAccepted,
     RunReported,
     SessionChanged,
@@ -81,6 +86,11 @@ def session_body(session: SessionRecord, *, is_busy: bool, attached_clients: int
         updated_at=session.updated_at,
         is_busy=is_busy,
         attached_clients=attached_clients,
+        todos=[
+            m.TodoBody(content=todo.content, status=todo.status, active_form=todo.active_form) for todo in session.todos
+        ],
+        summary_message_id=session.summary_message_id,
+        model=session.model,
     )
 
 
@@ -160,12 +170,89 @@ def run_frame(position: int, session_id: str, event: Event, run: RunRecord | Non
             error = run.error if run else "the session was deleted"
             body = m.AgentEvent(type="error", error=error, run_id=run_id, session_id=session_id)
             return frame("agent_event", "created", body, position)
-        case SessionChanged() | MessageChanged():
+        case RetryReported(run_id=run_id, attempt=attempt, attempts_max=most, wait_s=wait_s, error=why):
+            said = f"Trying again in {wait_s:g} s (attempt {attempt} of {most})."
+            retry = m.AgentEvent(type="retry", error=why, run_id=run_id, session_id=session_id, message=said)
+            retry.attempt, retry.attempts_max, retry.wait_s = attempt, most, wait_s
+            return frame("agent_event", "created", retry, position)
+        case SessionChanged() | MessageChanged() | Asked() | AskSettled() | FileChanged():
             raise AssertionError("not an event about a Run")
         case _ if run is None:
             return frame("run", "deleted", {"run_id": event.run_id, "session_id": session_id}, position)
         case _:
             return frame("run", "created" if isinstance(event, RunAccepted) else "updated", run_body(run), position)
+
+
+def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:
+    if ask.kind == "question":
+        questions = [
+            m.QuestionBody(
+                request_id=f"q{number}",
+                question=asked["question"],
+                options=[
+                    m.QuestionOptionBody(id=f"o{place}", label=option["label"], description=option["description"])
+                    for place, option in enumerate(asked["options"], 1)
+                ],
+                multiple=asked["multiple"],
+            )
+            for number, asked in enumerate(msgspec.json.decode(ask.params), 1)
+        ]
+        return m.QuestionBatch(
+            id=ask.id,
+            session_id=ask.session_id,
+            run_id=ask.run_id,
+            tool_call_id=ask.tool_call_id,
+            questions=questions,
+            asked_at=ask.asked_at,
+        )
+    return m.PermissionRequest(
+        id=ask.id,
+        session_id=ask.session_id,
+        run_id=ask.run_id,
+        tool_call_id=ask.tool_call_id,
+        tool_name=ask.tool,
+        action=ask.action,
+        description=ask.description,
+        path=ask.path,
+        params=msgspec.json.decode(ask.params or "{}"),
+        grant=ask.grant,
+        asked_at=ask.asked_at,
+    )
+
+
+def ask_frame(position: int | None, event: Asked | AskSettled, ask: Ask | None) -> bytes:
+    """The record is gone when its session was deleted since: then there is nothing left to show or to close."""
+    if ask is None:
+        body = {"id": event.ask_id, "run_id": event.run_id}
+        return frame("permission_request", "deleted", body, position)
+    if isinstance(event, Asked):
+        kind: m.EventType = "permission_request" if ask.kind == "approval" else "question_batch_request"
+        return frame(kind, "created", ask_body(ask), position)
+    where = {"id": ask.id, "session_id": ask.session_id, "run_id": ask.run_id, "tool_call_id": ask.tool_call_id}
+    withdrawn = ask.state == "withdrawn"
+    if ask.kind == "question":
+        answered = ask.answer == "answered"
+        told = m.QuestionNotification(**where, answered=answered, answered_by=ask.answered_by, withdrawn=withdrawn)
+        return frame("question_batch_notification", "created", told, position)
+    closed = m.PermissionNotification(
+        **where,
+        granted=ask.is_allowed,
+        denied=not ask.is_allowed,
+        answer=ask.answer,
+        answered_by=ask.answered_by,
+        withdrawn=withdrawn,
+    )
+    return frame("permission_notification", "created", closed, position)
+
+
+def file_frame(position: int, session_id: str, event: FileChanged) -> bytes:
+    body = m.FileEvent(path=event.path, run_id=event.run_id, session_id=session_id, version_id=event.version_id)
+    return frame("file", event.change, body, position)
+
+
+def progress_frame(session_id: str, run_id: str, tool_call_id: str, text: str) -> bytes:
+    body = m.ProgressBody(session_id=session_id, run_id=run_id, tool_call_id=tool_call_id, text=text)
+    return frame("progress", "updated", body)
 
 
 def _run_complete(session_id: str, event: RunReported, run: RunRecord | None) -> m.RunComplete:

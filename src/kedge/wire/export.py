@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import re
 from datetime import UTC, datetime
+from typing import Literal
 
 import msgspec
 
 from kedge.core.records import SessionRecord
-from kedge.core.transcript import Binary, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
+from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
+from kedge.wire.brief import call_brief, diff_of, result_brief
 from kedge.wire.codec import message_body, session_body
 
 _WHO = {"user": "You", "assistant": "Assistant", "tool": "Tool", "system": "System"}
@@ -18,7 +21,8 @@ body { max-width: 46rem; margin: 3rem auto; padding: 0 1rem; font: 16px/1.6 syst
 h1 { font-size: 1.5rem; margin-bottom: 0; } .about { color: #667; margin-top: .3rem; }
 article { border-top: 1px solid #dde; padding: 1rem 0; } h2 { font-size: .85rem; color: #667; margin: 0 0 .4rem; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font: inherit; }
-.user pre { font-weight: 600; } .note { color: #a33; }
+pre + pre { margin-top: .6rem; } .output { font: 13px/1.5 ui-monospace, monospace; opacity: .8; }
+.user .words { font-weight: 600; } .note { color: #a33; }
 @media (prefers-color-scheme: dark) { body { background: #14181f; color: #dde3ec; } article { border-color: #2a3240; } }
 """
 
@@ -34,7 +38,8 @@ def as_json(session: SessionRecord, messages: list[Message]) -> bytes:
 def as_markdown(session: SessionRecord, messages: list[Message]) -> str:
     lines = [f"# {_title(session)}", "", f"*{_about(session)}*", ""]
     for message in messages:
-        lines += [f"## {_heading(message)}", "", _content(message), ""]
+        blocks = [text if kind == "words" else _fenced(text) for kind, text in _blocks(message)]
+        lines += [f"## {_heading(message)}", "", "\n\n".join(blocks), ""]
         if note := _note(message):
             lines += [f"> {note}", ""]
     return "\n".join(lines)
@@ -43,7 +48,7 @@ def as_markdown(session: SessionRecord, messages: list[Message]) -> str:
 def as_html(session: SessionRecord, messages: list[Message]) -> str:
     articles = "\n".join(
         f'<article class="{message.role}"><h2>{html.escape(_heading(message))}</h2>'
-        f"<pre>{html.escape(_content(message))}</pre>"
+        + "".join(f'<pre class="{kind}">{html.escape(text)}</pre>' for kind, text in _blocks(message))
         + (f'<p class="note">{html.escape(note)}</p>' if (note := _note(message)) else "")
         + "</article>"
         for message in messages
@@ -70,25 +75,42 @@ def _heading(message: Message) -> str:
     return f"{_WHO[message.role]}{model} · {_time(message.created_at)}"
 
 
-def _content(message: Message) -> str:
-    blocks: list[str] = []
+def _blocks(message: Message) -> list[tuple[Literal["words", "output"], str]]:
+    """What a message says, and what came out of programs, which stands as it is."""
+    blocks: list[tuple[Literal["words", "output"], str]] = []
     for part in message.parts:
         match part:
             case Text(text=text):
-                blocks.append(text)
+                blocks.append(("words", text))
             case Reasoning(thinking=thinking):
-                blocks.append("\n".join(f"| {line}" for line in thinking.splitlines()))
+                blocks.append(("words", "\n".join(f"| {line}" for line in thinking.splitlines())))
             case ToolCall(name=name, input=given):
-                blocks.append(f"[{name} {given}]")
-            case ToolResult(content=content):
-                blocks.append(content)
+                blocks.append(("output", f"* {name} {call_brief(name, given)}"))
+            case ToolResult() as result:
+                blocks.append(("output", _result(result)))
             case Binary(path=path, mime_type=mime_type):
-                blocks.append(f"[file {path}, {mime_type}]")
-            case ShellCommand(command=command, output=output):
-                blocks.append(f"$ {command}\n{output}")
+                blocks.append(("words", f"[file {path}, {mime_type}]"))
+            case ShellCommand(command=command, output=output, exit_code=exit_code):
+                blocks.append(("output", f"! {command}\n{output.rstrip()}\n-> exit {exit_code}"))
+            case ImageUrl(url=url):
+                blocks.append(("words", "[picture]" if url.startswith("data:") else f"[picture {url}]"))
             case _:
                 pass
-    return "\n\n".join(block for block in blocks if block)
+    return [(kind, text) for kind, text in blocks if text.strip()]
+
+
+def _fenced(text: str) -> str:
+    """As a block of code, whose fence is longer than any in the text."""
+    longest = max((len(found) for found in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{text.rstrip()}\n{fence}"
+
+
+def _result(result: ToolResult) -> str:
+    """What came of a call: in a few words, then the diff of a change, else all that was said."""
+    brief = result_brief(result.metadata, result.content, is_error=result.is_error)
+    said = "" if brief.startswith("failed: ") else diff_of(result.metadata) or result.content
+    return "\n".join(block for block in (f"-> {brief}" if brief else "", said) if block)
 
 
 def _note(message: Message) -> str:

@@ -24,3 +24,11 @@ PAGE_ITEMS_MAX = 1000
 STREAMS_MAX = 2000
 #: How long one GET .../wait may be kept open; clients ask again. Seconds.
 WAIT_S_MAX = 300.0
+#: Rules given with one prompt. Items.
+RULES_MAX = 100
+#: What a person types into a denial or an answer. Characters.
+MESSAGE_CHARS_MAX = 10_000
+#: Questions a model may ask at once, and so answers. Items.
+QUESTIONS_MAX = 20
+#: A command that a person has run for them. Bytes.
+COMMAND_BYTES_MAX = 64 * 1024

@@ -6,11 +6,12 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from kedge.core.approvals import Answer
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome
-from kedge.core.records import OnDisconnect
+from kedge.core.records import OnApproval, OnDisconnect
 from kedge.core.transcript import Role
-from kedge.wire.limits import MODEL_CHARS_MAX, OPTION_MAX
+from kedge.wire.limits import MESSAGE_CHARS_MAX, MODEL_CHARS_MAX, OPTION_MAX, QUESTIONS_MAX, RULES_MAX
 
 # --- what clients send ----------------------------------------------------------------------------------------------
 
@@ -25,7 +26,9 @@ class CreateSession(Struct, kw_only=True):
 
 
 class UpdateSession(Struct, kw_only=True):
-    title: str
+    title: str | None = None
+    #: The model its Runs use unless they say otherwise; empty: the configured one.
+    model: Annotated[str, Meta(max_length=MODEL_CHARS_MAX)] | None = None
 
 
 class CurrentSession(Struct, kw_only=True):
@@ -54,6 +57,55 @@ class SubmitPrompt(Struct, kw_only=True, omit_defaults=True):
     max_steps: Annotated[int, Meta(gt=0, le=OPTION_MAX)] | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=OPTION_MAX)] | None = None
     budget_usd: Annotated[float, Meta(gt=0, le=OPTION_MAX)] | None = None
+    #: fail: a call that needs an approval ends the Run (`approval_needed`) instead of waiting for somebody.
+    on_approval: OnApproval = "ask"
+    #: Rules for this Run, over the configured ones.
+    allow: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
+    deny: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
+    #: Nobody is asked in this Run; deny rules still hold.
+    yolo: bool = False
+
+
+class AskRef(Struct, kw_only=True):
+    """Of an approval only the id is believed; clients may send back all of it."""
+
+    id: str = ""
+
+
+class GrantPermission(Struct, kw_only=True):
+    permission: AskRef
+    action: Answer
+    #: For a denial: what the model is told.
+    message: Annotated[str, Meta(max_length=MESSAGE_CHARS_MAX)] = ""
+
+
+class SkipPermissions(Struct, kw_only=True):
+    skip: bool
+
+
+class QuestionResponse(Struct, kw_only=True):
+    request_id: str = ""
+    selected_ids: list[str] = []
+    fill_in_text: Annotated[str, Meta(max_length=MESSAGE_CHARS_MAX)] = ""
+    yes: bool | None = None
+
+
+class AnswerQuestions(Struct, kw_only=True):
+    batch_request_id: str = ""
+    responses: Annotated[list[QuestionResponse], Meta(max_length=QUESTIONS_MAX)] = []
+
+
+class CancelQuestions(Struct, kw_only=True):
+    batch_request_id: str = ""
+
+
+class RunShell(Struct, kw_only=True):
+    command: str = ""
+
+
+class UndoRun(Struct, kw_only=True):
+    #: Left out: the last Run that changed files.
+    run_id: str | None = None
 
 
 class EditRun(Struct, kw_only=True):
@@ -112,6 +164,12 @@ class UsageBody(Struct, kw_only=True):
     cost_usd: float
 
 
+class TodoBody(Struct, kw_only=True):
+    content: str
+    status: Literal["pending", "in_progress", "completed"]
+    active_form: str = ""
+
+
 class SessionBody(Struct, kw_only=True):
     id: str
     parent_session_id: str
@@ -124,8 +182,10 @@ class SessionBody(Struct, kw_only=True):
     updated_at: int
     is_busy: bool
     attached_clients: int
-    todos: list[dict[str, Any]] = []
+    todos: list[TodoBody] = []
     summary_message_id: str = ""
+    #: Empty: the configured one.
+    model: str = ""
 
 
 class PartBody(Struct, kw_only=True):
@@ -218,11 +278,126 @@ class RunComplete(Struct, kw_only=True):
 
 
 class AgentEvent(Struct, kw_only=True):
-    type: Literal["error"]
+    """error: the Run failed. retry: a request to its model did, and is made again after a pause."""
+
+    type: Literal["error", "retry"]
     error: str
     run_id: str
     session_id: str
     message: str = ""
+    attempt: int | UnsetType = UNSET
+    attempts_max: int | UnsetType = UNSET
+    wait_s: float | UnsetType = UNSET
+
+
+class PermissionRequest(Struct, kw_only=True):
+    """A tool call waits for an approval."""
+
+    id: str
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    tool_name: str
+    action: str
+    description: str
+    path: str
+    #: All there is to see: the whole command, the diff.
+    params: dict[str, Any]
+    #: The rule that allow_session and allow_always stand for; empty: they are not offered.
+    grant: str
+    asked_at: int
+
+
+class PermissionNotification(Struct, kw_only=True):
+    """It was answered, or is not asked any more: dialogs close."""
+
+    id: str
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    granted: bool
+    denied: bool
+    #: allow, allow_session, allow_always, deny; empty when it was withdrawn.
+    answer: str = ""
+    answered_by: str = ""
+    withdrawn: bool = False
+
+
+class QuestionOptionBody(Struct, kw_only=True):
+    id: str
+    label: str
+    description: str = ""
+
+
+class QuestionBody(Struct, kw_only=True):
+    request_id: str
+    question: str
+    options: list[QuestionOptionBody]
+    multiple: bool
+
+
+class QuestionBatch(Struct, kw_only=True):
+    """The model asks people something."""
+
+    id: str
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    questions: list[QuestionBody]
+    asked_at: int
+
+
+class QuestionNotification(Struct, kw_only=True):
+    id: str
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    answered: bool
+    answered_by: str = ""
+    withdrawn: bool = False
+
+
+class Resolved(Struct, kw_only=True, omit_defaults=True):
+    resolved: bool
+    #: What stands, when somebody else was first.
+    answered: str = ""
+
+
+class GrantBody(Struct, kw_only=True):
+    id: str
+    rule: str
+    #: Empty: in every session of the workspace.
+    session_id: str
+    given_by: str
+    created_at: int
+
+
+class ShellReply(Struct, kw_only=True):
+    exit_code: int
+    output: str
+
+
+class UndoReply(Struct, kw_only=True):
+    run_id: str
+    files: list[str]
+
+
+class FileEvent(Struct, kw_only=True):
+    """A tool of a Run changed a file, or the change was undone."""
+
+    path: str
+    run_id: str
+    session_id: str
+    version_id: str
+
+
+class ProgressBody(Struct, kw_only=True):
+    """What a tool call is doing right now: a line, or the end of its output. Passing."""
+
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    text: str
 
 
 class DeltaBody(Struct, kw_only=True, omit_defaults=True):
@@ -239,7 +414,21 @@ class GapBody(Struct, kw_only=True):
 
 
 #: `type` of an envelope on the stream.
-EventType = Literal["message", "session", "run", "run_complete", "agent_event", "delta", "gap"]
+EventType = Literal[
+    "message",
+    "session",
+    "run",
+    "run_complete",
+    "agent_event",
+    "delta",
+    "gap",
+    "file",
+    "progress",
+    "permission_request",
+    "permission_notification",
+    "question_batch_request",
+    "question_batch_notification",
+]
 
 
 class Change(Struct, kw_only=True):

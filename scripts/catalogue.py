@@ -1,0 +1,133 @@
+"""Writes src/kedge/llm/catalogue.json from genai-prices, for `kedge.llm.catalogue`, which says what the fields mean.
+
+genai-prices takes half a second and pydantic to load, so the product reads this instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from genai_prices import types
+from genai_prices.data import providers
+
+TARGET = Path(__file__).parent.parent / "src" / "kedge" / "llm" / "catalogue.json"
+
+#: What our Usage can tell apart, in the order in which a row names the prices.
+KEYS = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
+#: A model with one of these makes sound, pictures or films, and so does, or only measures, one with such a name.
+OTHER_OUTPUT = ("output_audio_mtok", "output_image_mtok", "output_video_mtok")
+OTHER_NAME = re.compile(r"embed|rerank|\b(audio|image|moderation|ocr|realtime|transcribe|tts|whisper)\b|^eleven_")
+
+
+def snapshot() -> str:
+    """The file, one model per line so that a change of prices reads well."""
+    lines = [f'{{"source": {json.dumps("genai-prices " + version("genai-prices"))}, "providers": [']
+    found = [(provider, [model for model in provider.models if is_language_model(model)]) for provider in providers]
+    found = [(provider, models) for provider, models in found if models]
+    for provider, models in found:
+        head = {
+            "id": provider.id,
+            "api": provider.api_pattern,
+            "names": rule(provider.provider_match),
+            "makes": rule(provider.model_match),
+            "also": provider.fallback_model_providers,
+        }
+        lines.append(compact({key: value for key, value in head.items() if value})[:-1] + ',"models":[')
+        lines += [row_of(model) + ("" if model is models[-1] else ",") for model in models]
+        lines.append("]}" if provider is found[-1][0] else "]},")
+    return "\n".join([*lines, "]}", ""])
+
+
+def is_language_model(model: types.ModelInfo) -> bool:
+    """It reads and writes text by the token. Free ones have a price of 0, others (speech, pictures, search) none."""
+    return not OTHER_NAME.search(model.id) and all(
+        getattr(price, "input_mtok", None) is not None
+        and getattr(price, "output_mtok", None) is not None
+        and not any(getattr(price, key, None) is not None for key in OTHER_OUTPUT)
+        for _, price in dated_prices(model)
+    )
+
+
+def dated_prices(model: types.ModelInfo) -> list[tuple[str, types.ModelPrice]]:
+    """(first day, price), the last that has begun counts.
+
+    A price for some hours of the day counts all day: those hours are the dear ones, and a Run with a budget should
+    rather end early than late.
+    """
+    if isinstance(model.prices, types.ModelPrice):
+        return [("", model.prices)]
+    dated: list[tuple[str, types.ModelPrice]] = []
+    for entry in model.prices:
+        if isinstance(entry.constraint, types.StartDateConstraint):
+            dated.append((entry.constraint.start_date.isoformat(), entry.prices))
+        else:
+            # It counts whatever the day: those before it are over, but for ones that begin some day behind it.
+            dated = [("", entry.prices)]
+    return dated
+
+
+def row_of(model: types.ModelInfo) -> str:
+    match = rule(model.match)
+    match = None if match == f"={model.id}" else match
+    prices = [row for day, price in dated_prices(model) for row in price_rows(day, price)]
+    return compact([model.id, match, model.context_window, prices])
+
+
+def price_rows(day: str, price: types.ModelPrice) -> list[list[Any]]:
+    """One row for the base and one for each tier above it."""
+    values = {key: getattr(price, key, None) for key in KEYS}
+    starts = {tier.start for value in values.values() if isinstance(value, types.TieredPrices) for tier in value.tiers}
+    rows = []
+    for start in (0, *sorted(starts)):
+        row = [*(number(at(value, start)) for value in values.values()), start, day]
+        while not row[-1] and len(row) > 2:
+            row.pop()
+        rows.append(row)
+    return rows
+
+
+def at(value: Decimal | types.TieredPrices | None, start: int) -> Decimal | None:
+    if not isinstance(value, types.TieredPrices):
+        return value
+    return next((tier.price for tier in reversed(value.tiers) if tier.start <= start), value.base)
+
+
+def number(value: Decimal | None) -> int | float | None:
+    if value is None:
+        return None
+    return int(value) if value == int(value) else float(value)
+
+
+def rule(clause: Any) -> Any:
+    """A match rule: a text with its kind as the first letter, a list for "one of", an object for "all of"."""
+    match clause:
+        case None:
+            return None
+        case types.ClauseEquals(equals=text):
+            return f"={text.lower()}"
+        case types.ClauseStartsWith(starts_with=text):
+            return f"^{text.lower()}"
+        case types.ClauseEndsWith(ends_with=text):
+            return f"${text.lower()}"
+        case types.ClauseContains(contains=text):
+            return f"*{text.lower()}"
+        case types.ClauseRegex(regex=pattern):
+            return f"~{pattern}"
+        case types.ClauseOr(or_=clauses):
+            return [rule(part) for part in clauses]
+        case types.ClauseAnd(and_=clauses):
+            return {"and": [rule(part) for part in clauses]}
+    raise TypeError(f"genai-prices has a new kind of rule: {clause!r}; teach it to kedge.llm.catalogue.")
+
+
+def compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    TARGET.write_text(snapshot())

@@ -1,0 +1,143 @@
+"""What a Run does next: ask the model, call tools, compact the history, or end. Pure; the runner does what it says.
+
+A Run is a loop over `next_action`. Everything the decision needs is in Progress and Limits, so that the whole policy is
+this one function, to be read from the top: the first line that applies wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from kedge.core.records import Purpose
+from kedge.core.transcript import Binary, FinishReason, ImageUrl, Message, ShellCommand, Text, ToolCall, ToolResult
+
+#: The same call with the same result, so often within the last CALLS_LOOKED_AT: the model goes round in circles. Items.
+REPEATS_MAX = 6
+#: Long enough to see a circle of three calls go round six times. Items.
+CALLS_LOOKED_AT = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    steps_max: int
+    budget_usd: float | None = None
+    #: Tokens in the model's context at which the history is compacted; None: the model's limit is not known.
+    compact_at_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a Run stands between two actions."""
+
+    purpose: Purpose = "answer"
+    steps: int = 0
+    cost_usd: float = 0.0
+    #: What the next request will have at least.
+    context_tokens: int = 0
+    #: The provider refused the last request as too long.
+    context_is_full: bool = False
+    #: The history was compacted and no Step has been made since.
+    is_compacted: bool = False
+    #: Calls of the last Step that have no result yet.
+    open_calls: tuple[ToolCall, ...] = ()
+    #: How the last Step ended; None: there was none, or it has to be made again.
+    last: FinishReason | None = None
+    #: How often the most frequent of the latest calls was made with the same result.
+    repeats: int = 0
+    #: A call needed an approval in a Run that may not ask for one: what it was.
+    unapproved: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AskModel:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class CallTools:
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    outcome: Literal["completed", "failed"] = "completed"
+    reason: str = ""
+    error: str = ""
+    finish: FinishReason = "end_turn"
+
+
+Action = AskModel | CallTools | Compact | End
+
+
+def next_action(progress: Progress, limits: Limits) -> Action:
+    if progress.open_calls:
+        return CallTools(progress.open_calls)
+    if progress.unapproved:
+        return End("failed", "approval_needed", progress.unapproved)
+    if progress.purpose == "summary":
+        return End() if progress.is_compacted else Compact()
+    if progress.last not in (None, "tool_use"):
+        return End(finish=progress.last)
+    if progress.repeats >= REPEATS_MAX:
+        return _failed("loop", f"The model made the same call {progress.repeats} times with the same result.")
+    if progress.steps >= limits.steps_max:
+        return _failed("max_steps", f"The run used up its {limits.steps_max} steps.")
+    if limits.budget_usd is not None and progress.cost_usd >= limits.budget_usd:
+        return _failed("budget", f"The run used up its budget of {limits.budget_usd:g} USD.")
+    if progress.context_is_full or _is_near(progress.context_tokens, limits.compact_at_tokens):
+        if not progress.is_compacted:
+            return Compact()
+        if progress.context_is_full:
+            return _failed("context_full", "The prompt alone is too long for the model; send less.")
+    return AskModel()
+
+
+def _failed(reason: str, error: str) -> End:
+    return End("failed", reason, f"{error} A new prompt goes on from here.")
+
+
+def _is_near(tokens: int, compact_at_tokens: int | None) -> bool:
+    return compact_at_tokens is not None and tokens >= compact_at_tokens
+
+
+def repeats(own: list[Message]) -> int:
+    """How often the most frequent of a Run's latest calls was made with the very same input and result."""
+    results = {result.tool_call_id: result for message in own for result in message.all(ToolResult)}
+    calls = [call for message in own for call in message.all(ToolCall)][-CALLS_LOOKED_AT:]
+    seen = Counter(signature(call, results[call.id]) for call in calls if call.id in results)
+    return max(seen.values(), default=0)
+
+
+def signature(call: ToolCall, result: ToolResult) -> str:
+    return hashlib.sha256(repr((call.name, call.input, result.content)).encode("utf-8", "replace")).hexdigest()
+
+
+#: Characters of text that make a token, roughly and rather too few: used only where no provider has counted.
+CHARS_PER_TOKEN = 4
+#: What a picture costs, roughly. Tokens.
+IMAGE_TOKENS = 1500
+
+
+def estimated_tokens(messages: list[Message]) -> int:
+    """What these messages cost a model to read, roughly: until a provider has counted them."""
+    chars = images = 0
+    for part in (part for message in messages for part in message.parts):
+        match part:
+            case Text(text=text) | ToolCall(input=text) | ShellCommand(output=text):
+                chars += len(text)
+            case ToolResult(content=text, images=pictures):
+                chars += len(text)
+                images += len(pictures)
+            case Binary() | ImageUrl():
+                images += 1
+            case _:
+                pass
+    return chars // CHARS_PER_TOKEN + images * IMAGE_TOKENS

@@ -1,0 +1,70 @@
+"""A Run at work in this process: what its supervisor, its Steps and its tool calls share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from kedge.core.approvals import Ask
+from kedge.core.records import RunRecord, Usage
+from kedge.core.step import Limits, Progress
+from kedge.core.transcript import FinishReason, Message, ToolCall
+from kedge.engine.draft import Draft
+from kedge.engine.models import Chosen
+from kedge.engine.openlane import OpenLane
+from kedge.engine.workspaces import Workspace
+from kedge.tools.background import Background
+
+
+@dataclass(slots=True)
+class ActiveRun:
+    lane: OpenLane
+    run: RunRecord
+    workspace: Workspace
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    chosen: Chosen | None = None
+    limits: Limits = field(default_factory=lambda: Limits(1))
+    #: The same for the whole Run, since providers keep what begins alike.
+    system: str = ""
+    #: The message being streamed; None between Steps.
+    draft: Draft | None = None
+    #: Messages given to the store whose arrival is not known yet: their append is under way, failed or was left alone.
+    #: The end puts them again, whole: that is right in either case.
+    unsure: dict[str, Message] = field(default_factory=dict)
+    #: Tool calls of the last Step that have no result yet.
+    open_calls: dict[str, ToolCall] = field(default_factory=dict)
+    #: What people were asked for these calls by the last process, and have not answered yet.
+    standing: dict[str, tuple[Ask, asyncio.Future[Ask]]] = field(default_factory=dict)
+    steps: int = 0
+    last: FinishReason | None = None
+    usage: Usage = Usage()
+    context_tokens: int = 0
+    context_is_full: bool = False
+    is_compacted: bool = False
+    repeats: int = 0
+    unapproved: str = ""
+    checkpoint_timer: asyncio.TimerHandle | None = None
+    #: Commands that its tool calls left running on purpose; they end with the Run.
+    background: Background = field(default_factory=Background)
+    #: Makes the title of the session meanwhile; it ends with the Run.
+    title: asyncio.Task[None] | None = None
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(
+            purpose=self.run.options.purpose,
+            steps=self.steps,
+            cost_usd=self.usage.cost_usd,
+            context_tokens=self.context_tokens,
+            context_is_full=self.context_is_full,
+            is_compacted=self.is_compacted,
+            open_calls=tuple(self.open_calls.values()),
+            last=self.last,
+            repeats=self.repeats,
+            unapproved=self.unapproved,
+        )
+
+    @property
+    def model(self) -> Chosen:
+        assert self.chosen is not None, "a Run chooses its model before anything else"
+        return self.chosen

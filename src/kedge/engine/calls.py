@@ -1,0 +1,214 @@
+"""Tool calls of one Step: understood, permitted by rules or people, made side by side, each with its result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import msgspec
+
+from kedge.core.approvals import Ask, Intent, parse_rules, permit
+from kedge.core.records import SessionRecord
+from kedge.core.transcript import Message, ToolCall, ToolResult
+from kedge.engine.active import ActiveRun
+from kedge.engine.asking import Asking
+from kedge.engine.desk import RunDesk
+from kedge.engine.door import Door
+from kedge.engine.openlane import Draught
+from kedge.engine.ports import Agents, Clock, Ids, Machine
+from kedge.errors import Invalid, KedgeError, RunIsStopping
+from kedge.llm.base import ToolSpec
+from kedge.store.base import Store
+from kedge.tools.base import Output, Place, Prepared, Tool, ToolFailed
+from kedge.tools.registry import Toolset
+
+log = logging.getLogger("kedge.engine")
+
+#: Of a result as it is stored: tools keep theirs shorter; this holds for those of others. Characters.
+RESULT_CHARS_MAX = 200_000
+
+
+class Calls:
+    def __init__(
+        self,
+        door: Door,
+        store: Store,
+        clock: Clock,
+        ids: Ids,
+        asking: Asking,
+        tools: Toolset,
+        machine: Machine,
+        agents: Agents,
+    ) -> None:
+        self._door = door
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._asking = asking
+        self._tools = tools
+        self._machine = machine
+        self._agents = agents
+
+    def specs(self, active: ActiveRun) -> tuple[ToolSpec, ...]:
+        return tuple(
+            ToolSpec(tool.name, self._tools.description(tool), self._tools.schema(tool)) for tool in self._for(active)
+        )
+
+    def _for(self, active: ActiveRun) -> list[Tool]:
+        disabled = active.workspace.config.tools.disabled
+        is_child = bool(active.run.options.parent_run_id)
+        return [tool for tool in self._tools.offered(only_look=is_child) if tool.name not in disabled]
+
+    async def make(self, active: ActiveRun, calls: tuple[ToolCall, ...]) -> None:
+        """Make them all, side by side; each result is put when it is there. Cancelled: every call has cleaned up."""
+        tasks = [asyncio.get_running_loop().create_task(self._make_one(active, call)) for call in calls]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            left = [task for task in tasks if not task.done()]
+            for task in left:
+                task.cancel()
+            while left:  # a second cancel of this Run must not leave a call behind in the middle of its clean-up
+                try:
+                    await asyncio.wait(left)
+                except asyncio.CancelledError:
+                    continue
+                break
+        for task in done:
+            task.result()
+
+    async def _make_one(self, active: ActiveRun, call: ToolCall) -> None:
+        output = await self._outcome(active, call)
+        now, run = self._clock.now_ms(), active.run
+        result = ToolResult(
+            call.id,
+            call.name,
+            _clean(output.content[:RESULT_CHARS_MAX]),
+            _clean(msgspec.json.encode(output.metadata).decode()) if output.metadata else "",
+            output.is_error,
+            output.images,
+        )
+        message = Message(self._ids.new("m"), run.session_id, "tool", (result,), now, now, run.run_id)
+        del active.open_calls[call.id]
+        await self._asking.put(active, "created", message)
+
+    async def _outcome(self, active: ActiveRun, call: ToolCall) -> Output:
+        try:
+            tool = next((tool for tool in self._for(active) if tool.name == call.name), None)
+            if tool is None:
+                names = ", ".join(tool.name for tool in self._for(active))
+                raise ToolFailed(f"There is no tool named {call.name}. There are: {names or 'none'}.")
+            place = await self._place(active, call)
+            prepared = await tool.prepare(self._tools.decoded(tool, call.input), place)
+            refusal = await self._refusal(active, call, prepared)
+            if refusal is not None:
+                return refusal
+            place.desk.progress(prepared.title)
+            return await prepared.run()
+        except ToolFailed as failed:
+            return Output(str(failed), is_error=True)
+        except KedgeError:
+            raise  # of the store or the Lane: the Run's own matter
+        except Exception as error:  # a fault of a tool ends the call, not the Run
+            log.exception("run %s: the tool %s failed in a way nobody foresaw", active.run.run_id, call.name)
+            return Output(f"The tool {call.name} failed ({type(error).__name__}): {error}", is_error=True)
+
+    async def _place(self, active: ActiveRun, call: ToolCall) -> Place:
+        workspace, run = active.workspace, active.run
+        processes = await self._machine.processes(workspace.config, workspace.record.path)
+        return Place(
+            root=workspace.root,
+            session_id=run.session_id,
+            run_id=run.run_id,
+            call_id=call.id,
+            todos=active.lane.session.todos,
+            seen=workspace.seen_files(run.session_id),
+            background=active.background,
+            processes=processes,
+            desk=RunDesk(active, call, self, self._door, self._agents, self._clock, self._ids),
+        )
+
+    # --- leave ---------------------------------------------------------------------------------------------------
+
+    async def _refusal(self, active: ActiveRun, call: ToolCall, prepared: Prepared) -> Output | None:
+        """Why the call may not be made; None: it may."""
+        intent, options = prepared.intent, active.run.options
+        workspace = active.workspace
+        configured = workspace.config.permissions
+        try:
+            rules = parse_rules(configured.allow, configured.deny) + parse_rules(options.allow, options.deny)
+        except Invalid as error:
+            raise ToolFailed(f"The permissions cannot be read: {error}") from None
+        grants = [
+            grant for grant in await self._store.grants(workspace.id) if grant.session_id in ("", active.run.session_id)
+        ]
+        skip = options.skip_approvals or workspace.skip_approvals
+        found = permit(intent, rules, tuple(grants), skip=skip)
+        if found.leave == "allow":
+            return None
+        if found.leave == "deny":
+            return Output(f"Not allowed: {found.reason}. Do not try to get around it.", is_error=True)
+        if options.on_approval == "fail":
+            active.unapproved = active.unapproved or _nobody_to_ask(intent)
+            return Output("Not done: it needs an approval, and there is nobody to ask.", is_error=True)
+        answered = await self._approval(active, call, intent)
+        if answered.is_allowed:
+            return None
+        if answered.state == "withdrawn":
+            raise RunIsStopping(f"run {active.run.run_id} is told to stop")
+        why = f" They say: {answered.message}" if answered.message else ""
+        return Output(f"Not done: the user denied it.{why}", {"denied": True}, is_error=True)
+
+    async def _approval(self, active: ActiveRun, call: ToolCall, intent: Intent) -> Ask:
+        """What people answered. After a crash the same question may still stand before them: it is not asked twice."""
+        standing, answer = active.standing.pop(call.id, (None, None))
+        if standing is not None and answer is not None and standing.binding == intent.binding:
+            return await answer
+        run = active.run
+        ask = Ask(
+            id=self._ids.new("ask"),
+            workspace_id=run.workspace_id,
+            session_id=run.session_id,
+            run_id=run.run_id,
+            tool_call_id=call.id,
+            tool=call.name,
+            kind="approval",
+            asked_at=self._clock.now_ms(),
+            description=_clean(intent.description),
+            params=_clean(intent.params),
+            action=intent.action,
+            path=_clean(intent.path),
+            grant=_clean(intent.grant),
+            binding=intent.binding,
+        )
+        return await self.put_ask(active, ask, instead_of=standing)
+
+    async def put_ask(self, active: ActiveRun, ask: Ask, instead_of: Ask | None = None) -> Ask:
+        """Put it to people, durably, and wait for what comes of it."""
+
+        def asking(draught: Draught, session: SessionRecord) -> SessionRecord:
+            lane = active.lane.lane
+            if lane.active is not None and lane.covers(lane.active):
+                raise RunIsStopping(f"run {ask.run_id} is told to stop and asks nobody")
+            if instead_of is not None and instead_of.id in active.lane.asks:
+                draught.put_ask(replace(instead_of, state="withdrawn", answered_at=ask.asked_at))
+            draught.put_ask(ask)
+            return session
+
+        settled = active.lane.end_of_ask(ask.id)
+        await self._door.put(active.lane, asking, of_run=ask.run_id)
+        return await settled
+
+
+def _nobody_to_ask(intent: Intent) -> str:
+    rule = intent.grant or intent.names[0]
+    return (
+        f"{intent.names[0]} needs an approval and nobody is there to give it ({intent.description[:200]}); "
+        f"allow it with --allow '{rule}', or everything with --yolo."
+    )
+
+
+def _clean(text: str) -> str:
+    """Without lone surrogates, which no store and no stream can carry."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,69 @@
+"""Compaction: a history that is about to fill the model's context is replaced by a summary, inside the same Run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kedge.core.records import RunRecord, SessionRecord
+from kedge.core.step import estimated_tokens
+from kedge.core.transcript import Finish, Message, Text, for_model
+from kedge.engine.active import ActiveRun
+from kedge.engine.asking import Asking
+from kedge.engine.ports import Clock
+from kedge.errors import ContextFull, ModelFailed
+from kedge.llm.base import ModelRequest
+
+#: When the history does not even fit for being summarised, so much of its beginning is left out, and then more.
+SHARES_KEPT = (1.0, 0.5, 0.25)
+#: Of the request under way, repeated behind the summary word for word. Characters.
+PROMPT_CHARS_MAX = 20_000
+
+
+async def compact(
+    active: ActiveRun,
+    asking: Asking,
+    clock: Clock,
+    history: list[Message],
+    instruction: str,
+    folded: list[RunRecord],
+) -> None:
+    """The draft of a begun Step becomes the summary, and everything before it stays out of later requests. `folded`:
+    Runs that have joined this one; what they ask for must not get lost in a summary either."""
+    draft = active.draft
+    assert draft is not None
+    session = active.lane.session
+    sent = for_model(history, session.summary_message_id)
+    now = clock.now_ms()
+    wish = Message("summary", session.id, "user", (Text(instruction),), now, now, active.run.run_id)
+    for share in SHARES_KEPT:
+        kept = sent[int(len(sent) * (1 - share)) :]
+        request = ModelRequest(active.model.model.name, tuple(for_model([*kept, wish])), workspace="")
+        try:
+            end = await asking.ask(active, request)
+            break
+        except ContextFull:
+            continue
+    else:
+        raise ContextFull("The conversation is too long even for a summary of it; start a new session.")
+    active.usage += end.usage
+    asking.end_stream(active)
+    written = draft.message(clock.now_ms())
+    if not written.text.strip():
+        raise ModelFailed("The model summarised the conversation with nothing; try again, or start a new session.")
+    text = written.text + _kept_beside(session, [active.run, *folded])
+    message = replace(written, parts=(Text(text),)).closed(Finish("end_turn", clock.now_ms(), "summary"))
+    active.draft = None
+    await asking.put(active, "updated", message, lambda before: replace(before, summary_message_id=message.id))
+    active.is_compacted, active.context_is_full = True, False
+    active.context_tokens = estimated_tokens([message])
+
+
+def _kept_beside(session: SessionRecord, runs: list[RunRecord]) -> str:
+    """What no summary may lose: the list of todos, and the request that is being worked on."""
+    kept = ""
+    if session.todos:
+        kept += "\n\nTodos:\n" + "\n".join(f"- [{todo.status}] {todo.content}" for todo in session.todos)
+    if runs[0].options.purpose == "answer":
+        asked = "\n\n".join(run.prompt.text[:PROMPT_CHARS_MAX] for run in runs)
+        kept += f"\n\nThe request you are working on:\n{asked}"
+    return kept

@@ -1,0 +1,186 @@
+"""What a model is told before the conversation begins: who it is, where it is, and how this repository wants to be
+worked on.
+
+Instruction files are AGENTS.md and its cousins, from the repository's root down to the workspace, the nearest last. In
+each directory AGENTS.md counts; a cousin only where there is none. They are bounded, regular files inside the
+repository, and marked with their paths. All functions here read files: call them beside the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from kedge.engine.config import Config
+from kedge.engine.repository import LeadsOut, levels, read_inside, read_regular
+
+Agent = Literal["main", "look"]
+
+#: In this order; in each directory the first that is there counts.
+NAMES = (
+    "AGENTS.md",
+    "KEDGE.md",
+    "CLAUDE.md",
+    "CRUSH.md",
+    "GEMINI.md",
+    ".cursorrules",
+    ".github/copilot-instructions.md",
+)
+#: Of one instruction file, and of all: a model reads them at every Step, and people pay for it. Bytes.
+FILE_BYTES_MAX = 64 * 1024
+ALL_BYTES_MAX = 256 * 1024
+#: Of the workspace's listing: enough to see what it is. Items.
+LISTED_MAX = 100
+#: Looked at to make it: a directory may hold millions. Items.
+SCANNED_MAX = 5000
+#: Of a branch's name and what leads to it. Bytes.
+GIT_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the caller knows of the machine and the day."""
+
+    #: Such as "2025-11-16".
+    today: str
+    #: Such as "Linux 6.8".
+    system: str
+    #: Where the user's own AGENTS.md is; None: nowhere.
+    config_dir: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionFile:
+    path: Path
+    text: str
+    #: There is more of it than is shown.
+    is_cut: bool = False
+
+
+@cache
+def prompt(name: Literal["system", "look", "title", "summary", "init"]) -> str:
+    """One of our own texts: prompts/NAME.md."""
+    return (Path(__file__).parent / "prompts" / f"{name}.md").read_text("utf-8").strip()
+
+
+def system_name() -> str:
+    about = os.uname()
+    return f"{about.sysname} {about.release}"
+
+
+def system_prompt(workspace: Path, config: Config, facts: Facts, agent: Agent = "main") -> str:
+    text = [prompt("system" if agent == "main" else "look"), _surroundings(workspace, facts)]
+    for file in instruction_files(workspace, config, facts.config_dir):
+        # A file cannot end its own mark and go on as if it were us.
+        inside = re.sub(r"<(?=/?instructions\b)", "&lt;", file.text, flags=re.IGNORECASE)
+        cut = "\n[cut here: the file is longer]" if file.is_cut else ""
+        text.append(f'<instructions path="{_plain(str(file.path))}">\n{inside}{cut}\n</instructions>')
+    return "\n\n".join(text) + "\n"
+
+
+def instruction_files(workspace: Path, config: Config, config_dir: Path | None = None) -> list[InstructionFile]:
+    """Those that count, in the order in which they are told: the user's own, then from the root down."""
+    found: list[InstructionFile] = []
+    seen: set[str] = set()
+    left = ALL_BYTES_MAX
+    for path, content in _contents(workspace, config, config_dir):
+        text = content[: min(FILE_BYTES_MAX, left)].decode("utf-8", "replace").replace("\0", "\ufffd").strip()
+        if not text or text in seen:  # one is often a copy of the other, or a link to it
+            continue
+        is_cut = len(content) > min(FILE_BYTES_MAX, left)
+        left -= min(len(content), FILE_BYTES_MAX, left)
+        seen.add(text)
+        found.append(InstructionFile(path, text, is_cut))
+        if left == 0:
+            break
+    return found
+
+
+def _contents(workspace: Path, config: Config, config_dir: Path | None) -> Iterator[tuple[Path, bytes]]:
+    """(path, one byte more than may be shown) of each file that is there. What cannot be read is as if it were not."""
+    if config_dir is not None:
+        own = config_dir / NAMES[0]
+        try:
+            content = read_regular(own, FILE_BYTES_MAX + 1)
+        except OSError:
+            content = None
+        if content is not None:
+            yield own, content
+    try:
+        places = levels(workspace)
+    except OSError:
+        return
+    further = tuple(config.context.files)
+    for place in places:
+        first = next(_readable(place, NAMES, places[0]), None)
+        if first is not None:
+            yield first
+        yield from _readable(place, further, places[0])
+
+
+def _readable(place: Path, names: tuple[str, ...], root: Path) -> Iterator[tuple[Path, bytes]]:
+    for name in names:
+        try:
+            content = read_inside(place / name, root, FILE_BYTES_MAX + 1)
+        except (OSError, ValueError, LeadsOut):
+            continue
+        if content is not None:
+            yield place / name, content
+
+
+def _surroundings(workspace: Path, facts: Facts) -> str:
+    lines = [f"Directory: {_plain(str(workspace))}"]
+    try:
+        root = levels(workspace)[0]
+    except OSError:
+        root = workspace
+    branch = git_branch(root)
+    if branch is None:
+        lines.append("Git repository: no")
+    else:
+        at = "" if root == workspace else f", its root is {_plain(str(root))}"
+        lines.append(f"Git repository: yes{at}; {_plain(branch)} when this conversation went on")
+    lines += [f"System: {_plain(facts.system)}", f"Date: {_plain(facts.today)}"]
+    return "# Where you are\n\n" + "\n".join(lines) + f"\n\nIn the directory:\n{_listing(workspace)}"
+
+
+def git_branch(root: Path) -> str | None:
+    """ "branch NAME" or "no branch"; None if this is not a repository."""
+    place = root / ".git"
+    try:
+        if place.is_file():  # a worktree or a submodule: the file says where
+            said = (read_regular(place, GIT_BYTES_MAX) or b"").decode("utf-8", "replace")
+            place = root / said.removeprefix("gitdir:").strip()
+        elif not place.is_dir():
+            return None
+        head = (read_regular(place / "HEAD", GIT_BYTES_MAX) or b"").decode("utf-8", "replace").strip()
+    except (OSError, ValueError):
+        return "no branch"
+    name = head.removeprefix("ref: refs/heads/")
+    return f"branch {name}" if name != head and name else "no branch"
+
+
+def _listing(workspace: Path) -> str:
+    try:
+        with os.scandir(workspace) as entries:
+            names = sorted(
+                _plain(entry.name) + ("/" if entry.is_dir(follow_symlinks=False) else "")
+                for entry in islice(entries, SCANNED_MAX)
+            )
+    except OSError:
+        return "(it cannot be read)"
+    if not names:
+        return "(nothing)"
+    more = ["(and more)"] if len(names) > LISTED_MAX else []
+    return "\n".join([*names[:LISTED_MAX], *more])
+
+
+def _plain(text: str) -> str:
+    """On one line: a file's name may hold line breaks, and with them anything."""
+    return "".join(character if character.isprintable() and character not in '"<>' else "?" for character in text)

@@ -1,0 +1,109 @@
+"""Tool processes as the engine lets them start: through the warden, with a listed environment, in the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kedge.engine.config import Config
+from kedge.tools.processes import Process, Processes, ToolFailed
+from kedge.warden.base import ProcessFailed, ProcessSpec, WardenFailed
+from kedge.warden.process import Process as WardenProcess
+from kedge.warden.warden import Warden
+
+#: What a tool process is given of the server's environment: what programs need to find things and to speak the user's
+#: language. Keys, tokens and everything else stay out unless the configuration names them.
+LISTED = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "LANGUAGE", "TZ", "XDG_RUNTIME_DIR"}
+    | {"XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "VIRTUAL_ENV", "PYENV_ROOT", "NVM_DIR", "JAVA_HOME"}
+    | {"GOPATH", "GOROOT", "CARGO_HOME", "RUSTUP_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+)
+#: No pager, no editor and no question: there is nobody at the terminal, and no terminal.
+SET = {
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_EDITOR": "true",
+    "EDITOR": "true",
+    "KEDGE": "1",
+}
+
+
+def environment(config: Config, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    named = LISTED | set(config.tools.environment)
+    kept = {name: value for name, value in given.items() if name in named or name.startswith("LC_")}
+    return {"PATH": os.defpath, **kept, **SET}
+
+
+class WardenMachine:
+    """One warden for all workspaces, started with the first tool process."""
+
+    def __init__(self, warden: Warden) -> None:
+        self._warden = warden
+        self._starting = asyncio.Lock()
+        self._is_started = False
+
+    async def processes(self, config: Config, workspace: str) -> Processes:
+        writable = None
+        if config.sandbox.mode == "workspace-write":
+            writable = (workspace, os.environ.get("TMPDIR", "/tmp"), *_expanded(config.sandbox.writable))
+        async with self._starting:
+            if not self._is_started:
+                try:
+                    await self._warden.start()
+                except WardenFailed as error:
+                    raise ToolFailed(str(error)) from error
+                self._is_started = True
+        return _WorkspaceProcesses(self._warden, environment(config), writable)
+
+    async def close(self) -> None:
+        await self._warden.close()
+
+
+class NoMachine:
+    """Where nothing can be started: an engine without tool processes."""
+
+    async def processes(self, config: Config, workspace: str) -> Processes:
+        return _NoProcesses()
+
+    async def close(self) -> None:
+        pass
+
+
+class _NoProcesses:
+    environment: Mapping[str, str] = {}
+
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
+        raise ToolFailed("No process can be started here.")
+
+
+class _WorkspaceProcesses:
+    def __init__(self, warden: Warden, environment: Mapping[str, str], writable: tuple[str, ...] | None) -> None:
+        self._warden = warden
+        self.environment = environment
+        self._writable = writable
+
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
+        spec = ProcessSpec(argv, str(cwd), self.environment, stdin, writable=self._writable)
+        try:
+            return _ToolProcess(await self._warden.run(spec))
+        except (ProcessFailed, WardenFailed) as error:
+            raise ToolFailed(str(error)) from error
+
+
+class _ToolProcess:
+    def __init__(self, process: WardenProcess) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.read, self.end, self.alive = process.read, process.end, process.alive
+
+    async def wait(self) -> int:
+        status = await self._process.wait()
+        return status.code if status.code is not None else -(status.signal or 0)
+
+
+def _expanded(paths: list[str]) -> list[str]:
+    return [os.path.expanduser(path) for path in paths]

@@ -1,0 +1,217 @@
+"""What a configuration may say: one Struct per table, each with its defaults and its limits.
+
+How files become one configuration is in `config.py`, which everybody imports. Secrets are references or literals here,
+and are only looked up when they are used (`keys.py`); `masked` and `shown` leave them out.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from kedge.core.approvals import Rules, parse_rules
+from kedge.core.claims import GRACE_S, HOLD_S
+from kedge.core.commands import OnCrash, WhenBusy
+
+OFFLINE = "kedge/offline"
+#: A true but tiny language model on this machine, without a network.
+DEMO = "demo/smollm2"
+MASK = "********"
+
+ProviderType = Literal[
+    "openai",
+    "anthropic",
+    "openai-responses",
+    "google",
+    "google-cloud",
+    "bedrock",
+    "mistral",
+    "cohere",
+    "groq",
+]
+
+# Upper limits are there for a repository's file, which may set some of these without being trusted, and for slips of
+# the keyboard. Far above what anybody wants.
+Seconds = Annotated[float, Meta(ge=0, le=10_000_000)]
+SomeSeconds = Annotated[float, Meta(gt=0, le=10_000_000)]
+Tokens = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+UsdPerMillion = Annotated[float, Meta(ge=0, le=1_000_000)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: What is surely the name of a variable or of an entry in the keyring, and not a key that begins oddly.
+_REFERENCE = re.compile(r"\$[A-Z_][A-Z0-9_]*|keyring:[^/\s]+/\S+")
+
+
+class ModelEntry(Struct, forbid_unknown_fields=True):
+    """What the user knows of a model; it counts more than the catalogue."""
+
+    id: Name
+    context_window: Tokens | None = None
+    output_tokens_max: Tokens | None = None
+    #: US dollars per million tokens.
+    input_price: UsdPerMillion | None = None
+    output_price: UsdPerMillion | None = None
+    #: Whether it takes images.
+    images: bool | None = None
+    #: How much it may think before it answers; None: it is not asked to.
+    thinking_tokens: Tokens | None = None
+
+
+class Provider(Struct, forbid_unknown_fields=True):
+    type: ProviderType = "openai"
+    #: Empty: where the maker itself serves it.
+    base_url: str = ""
+    #: A literal, "$NAME" or "keyring:SERVICE/USER". Empty: the maker's own variable, if `base_url` is empty too.
+    api_key: str = ""
+    models: list[ModelEntry] = []
+
+
+class PermissionsConfig(Struct, forbid_unknown_fields=True):
+    """Rules as `core.approvals` knows them."""
+
+    allow: list[str] = []
+    deny: list[str] = []
+
+    def rules(self) -> Rules:
+        return parse_rules(self.allow, self.deny)
+
+
+class RunsConfig(Struct, forbid_unknown_fields=True):
+    when_busy: Literal["auto"] | WhenBusy = "auto"
+    on_crash: OnCrash = "resume"
+    queue_runs_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    #: How long a stopped Run's clean-up may take before it ends with `cleanup: failed`.
+    cleanup_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
+    #: Steps after which a Run ends, whatever the model still wants. Long work has dozens.
+    max_steps: Annotated[int, Meta(ge=1, le=10_000)] = 200
+    #: Attempts at one Step, the first included, while the provider says that trying again makes sense.
+    retries_max: Annotated[int, Meta(ge=1, le=100)] = 5
+    #: The pause before the second attempt, where the provider names none; it doubles with each further one.
+    retry_s: Seconds = 1.0
+    #: Part of the model's context window that may be full before the session is compacted.
+    compact_at: Annotated[float, Meta(gt=0, le=1)] = 0.85
+    #: The small model gives new sessions a title.
+    titles: bool = True
+
+
+class SandboxConfig(Struct, forbid_unknown_fields=True):
+    mode: Literal["off", "workspace-write"] = "off"
+    #: Further directories that tools may write in: absolute, or beginning with "~/".
+    writable: list[str] = []
+
+
+class ToolsConfig(Struct, forbid_unknown_fields=True):
+    #: Tools that the model is not offered.
+    disabled: list[Name] = []
+    #: Further variables of the server's environment that tool processes get, by name.
+    environment: list[Name] = []
+
+
+class McpServer(Struct, forbid_unknown_fields=True):
+    """A server of tools: a command to start, or an address."""
+
+    command: list[str] = []
+    url: str = ""
+    #: For the command; values are secrets.
+    env: dict[str, str] = {}
+    #: For the address; values are secrets.
+    headers: dict[str, str] = {}
+    disabled: bool = False
+
+
+class ContextConfig(Struct, forbid_unknown_fields=True):
+    #: Further instruction files, looked for in each directory from the repository's root down.
+    files: list[Name] = []
+
+
+class ServerConfig(Struct, forbid_unknown_fields=True):
+    heartbeat_s: SomeSeconds = 15.0
+    #: A stream that has taken nothing for so long is dropped.
+    stall_s: SomeSeconds = 60.0
+    hold_s: Seconds = HOLD_S
+    grace_s: Seconds = GRACE_S
+    #: A server that a client started exits so long after its last workspace is gone.
+    idle_exit_s: Seconds = 60.0
+    #: How long an orderly shutdown may wait for Runs, beyond their own clean-up.
+    shutdown_s: Seconds = 5.0
+    #: Entries of a workspace's log kept when the server starts; a reader from before gets a `gap`.
+    log_entries_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 200_000
+
+
+class Config(Struct, forbid_unknown_fields=True):
+    model: str = ""
+    small_model: str = ""
+    providers: dict[Name, Provider] = field(default_factory=dict)
+    permissions: PermissionsConfig = field(default_factory=PermissionsConfig)
+    runs: RunsConfig = field(default_factory=RunsConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    tools: ToolsConfig = field(default_factory=ToolsConfig)
+    mcp: dict[Name, McpServer] = field(default_factory=dict)
+    context: ContextConfig = field(default_factory=ContextConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def masked(self) -> dict[str, Any]:
+        """All of it as plain data, without secrets. What only names a secret (a variable, a keyring entry) stays."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        for provider in plain["providers"].values():
+            provider["api_key"] = masked_secret(provider["api_key"])
+            provider["base_url"] = masked_url(provider["base_url"])
+        for server in plain["mcp"].values():
+            server["url"] = masked_url(server["url"])
+            for table in ("env", "headers"):
+                server[table] = {name: masked_secret(value) for name, value in server[table].items()}
+        return plain
+
+    def shown(self) -> dict[str, Any]:
+        """For clients: everything but secrets, with what clients of an older system look for."""
+        plain = self.masked()
+        for name, provider in plain["providers"].items():
+            provider |= {"id": name, "name": name}
+        large = self.model or OFFLINE
+        plain["models"] = {"large": _selected(large), "small": _selected(self.small_model or large)}
+        return plain
+
+
+def _selected(name: str) -> dict[str, str]:
+    provider, _, model = name.partition("/")
+    return {"provider": provider, "model": model}
+
+
+def masked_secret(value: str) -> str:
+    return value if not value or _REFERENCE.fullmatch(value) else MASK
+
+
+def masked_url(url: str) -> str:
+    """Without a user's name and password and without a query: keys are put into both."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return MASK
+    if "@" not in parts.netloc and not parts.query and not parts.fragment:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    netloc = f"{MASK}@{host}" if "@" in parts.netloc else host
+    return urlunsplit((parts.scheme, netloc, parts.path, MASK if parts.query else "", MASK if parts.fragment else ""))
+
+
+def first_fault(config: Config) -> str | None:
+    """What is wrong with it beyond types and limits: "where: what". Rules are checked apart (`PermissionsConfig`)."""
+    for name, server in config.mcp.items():
+        if bool(server.command) == bool(server.url):
+            return f"mcp.{name}: it needs either a command or a url"
+    for variable in config.tools.environment:
+        if not _VARIABLE.fullmatch(variable):
+            return f"tools.environment: {variable!r} is no name of a variable"
+    for place in config.sandbox.writable:
+        if not place.startswith(("/", "~/")):
+            return f"sandbox.writable: {place!r} is neither absolute nor begins with ~/"
+    for file in config.context.files:
+        if PurePath(file).is_absolute() or ".." in PurePath(file).parts or "\0" in file:
+            return f"context.files: {file!r} does not stay inside its directory"
+    return None

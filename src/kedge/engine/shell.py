@@ -1,0 +1,80 @@
+"""A command that a person has run in the workspace (`!ls` in a prompt): no Run, no model; part of the transcript."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from kedge.core.records import SessionRecord
+from kedge.core.transcript import Message, ShellCommand
+from kedge.engine.door import Door
+from kedge.engine.openlane import Draught
+from kedge.engine.ports import Clock, Ids, Machine
+from kedge.engine.workspaces import Workspace, Workspaces
+from kedge.errors import Invalid
+from kedge.tools.background import GRACE_S, Running
+from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
+
+#: Somebody waits for it; what takes longer belongs into a terminal. Seconds.
+COMMAND_S_MAX = 120.0
+#: Like a shell's own code for a command that was killed because its time was over.
+EXIT_TIMEOUT = 124
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    exit_code: int
+    output: str
+
+
+class Shell:
+    def __init__(self, door: Door, workspaces: Workspaces, machine: Machine, clock: Clock, ids: Ids) -> None:
+        self._door = door
+        self._workspaces = workspaces
+        self._machine = machine
+        self._clock = clock
+        self._ids = ids
+        self._at_work: set[asyncio.Task[Any]] = set()
+
+    async def run(self, workspace: Workspace, session_id: str, command: str) -> Done:
+        """Whoever asked has the right to: no approval. Ends with the request that asked for it, and with the server."""
+        with workspace.in_use():
+            lane = await self._workspaces.lane(workspace, session_id)
+            work = asyncio.get_running_loop().create_task(self._run(workspace, command))
+            self._at_work.add(work)
+            try:
+                done = await work
+            except ToolFailed as failed:
+                raise Invalid(str(failed)) from None
+            finally:
+                self._at_work.discard(work)
+            now = self._clock.now_ms()
+            part = ShellCommand(command, done.output, done.exit_code)
+            message = Message(self._ids.new("m"), session_id, "user", (part,), now, now)
+
+            def put(draught: Draught, session: SessionRecord) -> SessionRecord:
+                draught.put("created", message)
+                return session
+
+            await self._door.put(lane, put)
+            return done
+
+    async def _run(self, workspace: Workspace, command: str) -> Done:
+        processes = await self._machine.processes(workspace.config, workspace.record.path)
+        running = Running(await processes.start(("/bin/sh", "-c", command), workspace.root), command)
+        try:
+            is_over = await running.wait(COMMAND_S_MAX)
+        finally:
+            if not running.is_over:
+                await running.end_surely(GRACE_S)
+        output = running.take().text(OUTPUT_CHARS_MAX)
+        if not is_over:
+            return Done(EXIT_TIMEOUT, f"{output}\n(ended after {COMMAND_S_MAX:g} s)")
+        return Done(-1 if running.exit_code is None else running.exit_code, output)
+
+    async def close(self) -> None:
+        for work in self._at_work:
+            work.cancel()
+        if self._at_work:
+            await asyncio.wait(self._at_work)

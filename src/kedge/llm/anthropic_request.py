@@ -1,0 +1,279 @@
+"""A ModelRequest in the words of Anthropic's messages.
+
+That format is strict, and a session may hold what another provider's model did in it. So whatever comes in, this goes
+out: user and assistant by turns with a user first and last, each call answered in the message behind it, results in
+front, ids and names of the letters that are allowed, and no text without content. Thoughts go back only to the
+provider that signed them, which wants them unchanged and in their places.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict, deque
+from typing import Final
+
+import msgspec
+
+from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
+from kedge.llm.base import REDACTED, ModelRequest, ToolSpec
+from kedge.llm.content import (
+    NO_IMAGES,
+    NO_OUTPUT,
+    Json,
+    Refusing,
+    clean,
+    command_text,
+    file_text,
+    image_path,
+    refusing,
+    tool_input,
+    tool_name,
+)
+
+#: The format wants a limit. Every model since Claude 3.7 may write this much; a source file of 1500 lines fits, and a
+#: model that repeats itself is stopped within minutes.
+OUTPUT_TOKENS_DEFAULT: Final = 16_384
+#: The least that may be given to thinking, and the least that is left for the answer beside it.
+THINKING_TOKENS_MIN: Final = 1024
+#: Marks for the provider's cache in one request; a fifth is refused.
+CACHE_MARKS_MAX: Final = 4
+#: Of a call's id. Longer ones are refused where the format is offered by cloud platforms.
+ID_CHARS_MAX: Final = 64
+
+IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+#: The same for people.
+TAKEN: Final = "a PDF nor a PNG, JPEG, GIF or WebP image"
+#: Stands where the format wants a user and nobody spoke: a reply that was broken off and is to be gone on with.
+GO_ON: Final = "Go on."
+#: Stands before a transcript of which only the later part is sent.
+LEFT_OUT: Final = "[The beginning of this conversation was left out.]"
+
+_ID: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{ID_CHARS_MAX}}}")
+#: Models that think by a budget: all before 4.6. Later ones decide for themselves how much, and refuse a budget.
+_THINKS_BY_BUDGET: Final = re.compile(r"claude-(3|(opus|sonnet|haiku)-4([-.][0-5](?!\d)|-20\d{6}|@|$))|^(?!.*claude)")
+_EPHEMERAL: Final = {"type": "ephemeral"}
+
+
+def request_body(request: ModelRequest, provider: str) -> bytes:
+    """The body to post. ModelFailed when the newest prompt holds a file that the format cannot carry."""
+    messages = _Messages(provider)
+    system = [request.system]
+    for message, refuse in refusing(request, f"{provider}/{request.model}"):
+        match message.role:
+            case "user":
+                messages.add("user", _user(message, refuse))
+            case "assistant":
+                messages.add_assistant(message)
+            case "tool":
+                messages.add("user", messages.results(message.all(ToolResult), request.accepts_images))
+            case "system":
+                system.append(message.text)
+    body: Json = {
+        "model": request.model,
+        "max_tokens": request.output_tokens_max or OUTPUT_TOKENS_DEFAULT + (request.thinking_tokens or 0),
+        "messages": messages.whole(),
+        "stream": True,
+        **_thinking(request, messages),
+    }
+    if told := [_text(text) for text in system if text.strip()]:
+        body["system"] = told
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    _mark_for_cache(body)
+    return msgspec.json.encode(body)
+
+
+def _thinking(request: ModelRequest, messages: _Messages) -> Json:
+    if request.thinking_tokens is None:
+        return {}
+    if not _THINKS_BY_BUDGET.search(request.model):
+        # Without the wish to see it, the later models think behind closed doors.
+        return {"thinking": {"type": "adaptive", "display": "summarized"}}
+    # The budget is part of max_tokens and must be smaller; when the caller's limit leaves no room, it is not worth it.
+    room = request.thinking_tokens
+    if request.output_tokens_max is not None:
+        room = min(room, request.output_tokens_max - THINKING_TOKENS_MIN)
+    if room < THINKING_TOKENS_MIN or messages.is_amid_tools_without_thought:
+        return {}
+    return {"thinking": {"type": "enabled", "budget_tokens": room}}
+
+
+def _mark_for_cache(body: Json) -> None:
+    """Up to where the provider is to remember what it read: the tools, the system prompt, and the last two messages of
+    the user, so that the next Step finds the one that was last in this Step."""
+    users = [message["content"][-1] for message in body["messages"] if message["role"] == "user"]
+    blocks = [*body.get("tools", [])[-1:], *body.get("system", [])[-1:], *users[-2:]]
+    for block in blocks[:CACHE_MARKS_MAX]:
+        block["cache_control"] = _EPHEMERAL
+
+
+class _Messages:
+    """The messages as the format wants them, one after the other."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self._found: list[Json] = []
+        self._ids = _CallIds()
+
+    def add(self, role: str, blocks: list[Json]) -> None:
+        """Blocks of this role, joined to the message before if it has the same. Two replies are not joined, since each
+        begins with its own thoughts."""
+        if not blocks:
+            return
+        last = self._found[-1]["role"] if self._found else None
+        if last == role == "user":
+            self._found[-1]["content"] += blocks
+            return
+        if last is None and role == "assistant":
+            self._found.append({"role": "user", "content": [_text(LEFT_OUT)]})
+        elif last == role:
+            self._found.append({"role": "user", "content": [_text(GO_ON)]})
+        self._found.append({"role": role, "content": blocks})
+
+    def add_assistant(self, message: Message) -> None:
+        sent_ids = iter(self._ids.of_step(message.all(ToolCall)))
+        blocks: list[Json] = []
+        for part in message.parts:
+            match part:
+                case Reasoning(signature=signature) if signature and message.provider == self._provider:
+                    blocks.append(_thought(part))
+                case Text(text=text) if text.strip():
+                    # White space at its end is refused in the last one, and no loss in any.
+                    blocks.append(_text(text.rstrip()))
+                case ToolCall():
+                    blocks.append(_call(part, next(sent_ids)))
+        # Thoughts alone are no message.
+        self.add("assistant", [] if all(_is_thought(block) for block in blocks) else blocks)
+
+    def results(self, results: list[ToolResult], accepts_images: bool) -> list[Json]:
+        return [_result(result, self._ids.answered(result), accepts_images) for result in results]
+
+    @property
+    def is_amid_tools_without_thought(self) -> bool:
+        """Then thinking by a budget is refused: the reply that called the tools must begin with what was thought."""
+        if len(self._found) < 2 or self._found[-1]["content"][0]["type"] != "tool_result":
+            return False
+        return not _is_thought(self._found[-2]["content"][0])
+
+    def whole(self) -> list[Json]:
+        if not self._found or self._found[-1]["role"] == "assistant":
+            self.add("user", [_text(GO_ON)])
+        return self._found
+
+
+class _CallIds:
+    """Ids of the letters that are allowed, each of them once. Other providers use other letters, and some count the
+    calls of each Step anew. The same transcript always gives the same ids, or the provider's cache would be useless."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        #: Of the last Step: what its calls were called, and are called now.
+        self._open: dict[str, deque[str]] = {}
+
+    def of_step(self, calls: list[ToolCall]) -> list[str]:
+        self._open = defaultdict(deque)
+        sent = [self._new(call.id) for call in calls]
+        for call, sent_id in zip(calls, sent, strict=True):
+            self._open[call.id].append(sent_id)
+        return sent
+
+    def answered(self, result: ToolResult) -> str:
+        # Two calls with one id are answered in their order. A result without its call cannot come out of `for_model`.
+        return self._open[result.tool_call_id].popleft()
+
+    def _new(self, given: str) -> str:
+        wanted = given if _ID.fullmatch(given) else f"call_{_digest(given)}"
+        again = 1
+        while wanted in self._used:
+            again += 1
+            wanted = f"call_{_digest(f'{again} {given}')}"
+        self._used.add(wanted)
+        return wanted
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def _user(message: Message, refuse: Refusing) -> list[Json]:
+    """Images and documents first, as the provider advises; then all the text as one."""
+    shown: list[Json] = []
+    texts: list[str] = []
+    for part in message.parts:
+        match part:
+            case Text(text=text):
+                texts.append(text)
+            case Binary():
+                found = _file(part, refuse)
+                shown += [found] if isinstance(found, dict) else []
+                texts += [found] if isinstance(found, str) else []
+            case ImageUrl(url=url):
+                found = refuse.image(image_path(part)) or _image(url) or refuse.other(_of_data(url), TAKEN)
+                shown += [found] if isinstance(found, dict) else []
+                texts += [found] if isinstance(found, str) else []
+            case ShellCommand():
+                texts.append(command_text(part))
+    said = "\n\n".join(text for text in texts if text.strip())
+    return [*shown, _text(said)] if said else shown
+
+
+def _file(file: Binary, refuse: Refusing) -> Json | str:
+    if file.mime_type == "application/pdf":
+        source = {"type": "base64", "media_type": file.mime_type, "data": file.data}
+        return {"type": "document", "source": source, **({"title": clean(file.path)[:200]} if file.path else {})}
+    if file.mime_type in IMAGE_TYPES:
+        return refuse.image(file.path) or _image_of_data(file)
+    # An SVG is an image by name, and text.
+    return file_text(file) or refuse.other(file, TAKEN)
+
+
+def _image(url: str) -> Json | None:
+    """From a data URL, or for an address that the provider is to fetch itself; None for a type it does not take."""
+    if not url.startswith("data:"):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    file = _of_data(url)
+    return _image_of_data(file) if file.mime_type in IMAGE_TYPES else None
+
+
+def _of_data(url: str) -> Binary:
+    kind, _, data = url.removeprefix("data:").partition(";base64,")
+    return Binary("", kind[:50], data)
+
+
+def _image_of_data(file: Binary) -> Json:
+    return {"type": "image", "source": {"type": "base64", "media_type": file.mime_type, "data": file.data}}
+
+
+def _call(call: ToolCall, sent_id: str) -> Json:
+    given = msgspec.Raw(tool_input(call.input).encode())
+    return {"type": "tool_use", "id": sent_id, "name": tool_name(call.name), "input": given}
+
+
+def _is_thought(block: Json) -> bool:
+    return block["type"] in ("thinking", "redacted_thinking")
+
+
+def _thought(part: Reasoning) -> Json:
+    if part.signature.startswith(REDACTED):
+        return {"type": "redacted_thinking", "data": part.signature.removeprefix(REDACTED)}
+    return {"type": "thinking", "thinking": clean(part.thinking), "signature": part.signature}
+
+
+def _result(result: ToolResult, sent_id: str, accepts_images: bool) -> Json:
+    texts = [clean(result.content)] if result.content.strip() else []
+    images = [image for image in map(_image, result.images) if image] if accepts_images else []
+    if len(images) < len(result.images):
+        texts.append(NO_IMAGES)
+    said = "\n".join(texts) or ("" if images else NO_OUTPUT)
+    content: str | list[Json] = [*([_text(said)] if said else []), *images] if images else said
+    block: Json = {"type": "tool_result", "tool_use_id": sent_id, "content": content}
+    return {**block, "is_error": True} if result.is_error else block
+
+
+def _tool(tool: ToolSpec) -> Json:
+    return {"name": tool.name, "description": tool.description, "input_schema": msgspec.Raw(tool.schema.encode())}
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": clean(text)}

@@ -1,0 +1,252 @@
+"""What is known of models: how much they hold and what they cost.
+
+`catalogue.json` is written by `scripts/catalogue` from the package genai-prices and read when first asked. A model is
+looked for at the provider that the address belongs to, then at the one of that name, then at its maker: a gateway
+charges about what the maker does. Elsewhere only its size is believed, since the same open model costs something else
+(or nothing) at each place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+
+from kedge.core.records import Usage
+
+TOKENS_PER_PRICE: Final = 1_000_000
+#: Lookups remembered: a server uses a handful of models, and their names come from people.
+_LOOKUPS_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens. Where the cache has no price of its own, it costs what other input does."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+    #: (input tokens, price): a request with more input than that costs this price, all of it. Rising.
+    tiers: tuple[tuple[int, Price], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """None is: not known."""
+
+    context_window: int | None = None
+    price: Price | None = None
+    takes_images: bool | None = None
+    output_tokens_max: int | None = None
+
+
+# The file. A match rule is a text whose first letter is its kind (= is, ^ begins, $ ends, * holds, ~ regular
+# expression), a list (one of them), or {"and": [...]} (all of them).
+
+
+class _PriceRow(msgspec.Struct, array_like=True, frozen=True):
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+    over_tokens: int = 0
+    first_day: str = ""
+
+
+class _Model(msgspec.Struct, array_like=True, frozen=True):
+    id: str
+    #: None: just its id.
+    rule: Any
+    context_window: int | None
+    prices: list[_PriceRow]
+
+    def is_named(self, name: str) -> bool:
+        return name == self.id.lower() if self.rule is None else _fits(self.rule, name)
+
+
+class _Provider(msgspec.Struct, frozen=True):
+    id: str
+    api: str
+    models: list[_Model]
+    names: Any = None
+    #: Ids of models that it makes itself.
+    makes: Any = None
+    #: Other providers whose models it has for the same price.
+    also: list[str] = []
+
+    def find(self, name: str) -> _Model | None:
+        by_rule = next((model for model in self.models if model.is_named(name)), None)
+        # Some rules do not fit their own model's id, which `known` lists.
+        return by_rule or next((model for model in self.models if model.id.lower() == name), None)
+
+
+class _File(msgspec.Struct, frozen=True):
+    source: str
+    providers: list[_Provider]
+
+
+#: Not in genai-prices; the first that fits counts. For names that are not here the engine has to find out.
+_TAKES_IMAGES: Final = (
+    (re.compile(r"claude-(2|v1|instant)|gpt-3\.5|gpt-oss|o1-(mini|preview)|o3-mini|text-davinci"), False),
+    (re.compile(r"deepseek-(chat|reasoner|r1|v3)|llama-3\.[13]|codestral|mixtral|gpt-4(-32k|-0|$)"), False),
+    (re.compile(r"claude|gemini|gpt-4(o|\.1|\.5|-turbo|-vision)|gpt-[5-9]|\bo[134]\b|o4-mini|pixtral"), True),
+    (re.compile(r"grok-(2-vision|4)|llama-?4|mistral-(medium-3|small-3\.[12])|llama-3\.2-(11|90)b|-vl\b"), True),
+)
+#: Anthropic wants to be told how much may be written at most, and refuses more than the model can.
+_OUTPUT_TOKENS_MAX: Final = (
+    (re.compile(r"claude-3-(opus|sonnet|haiku)|claude-(2|v1|instant)"), 4096),
+    (re.compile(r"claude-3[.-]5"), 8192),
+    (re.compile(r"claude-opus-4([.-][01])?(-20\d{6}|$|[@:])"), 32_000),
+    (re.compile(r"claude-(3[.-]7|sonnet-4([.-][05])?(-20|$|[@:])|haiku-4[.-]5|opus-4[.-]5)"), 64_000),
+    (re.compile(r"claude-(opus-4[.-][678]|sonnet-4[.-]6|[a-z]+-5)"), 128_000),
+)
+
+
+def facts(provider: str, model: str, base_url: str = "", today: date | None = None) -> ModelFacts:
+    """What is known of a model. `provider` is its type or its name in the configuration."""
+    return _facts(provider.lower().strip(), model.lower().strip(), base_url, today or datetime.now(UTC).date())
+
+
+def cost_usd(price: Price, usage: Usage) -> float:
+    """What one request cost. Not for sums of several: a tier is reached by one request, not by many."""
+    for over_tokens, dearer in reversed(price.tiers):
+        if usage.input_tokens > over_tokens:
+            price = dearer
+            break
+    read, written = usage.cache_read_tokens, usage.cache_write_tokens
+    plain = max(usage.input_tokens - read - written, 0)
+    cost = (
+        plain * price.input
+        + read * (price.input if price.cache_read is None else price.cache_read)
+        + written * (price.input if price.cache_write is None else price.cache_write)
+        + usage.output_tokens * price.output
+    )
+    return cost / TOKENS_PER_PRICE
+
+
+def known(provider: str) -> list[str]:
+    """The ids of a provider's models; none if the provider is not known."""
+    found = _named(provider.lower().strip())
+    return [model.id for model in found.models] if found else []
+
+
+def source() -> str:
+    """Where the facts come from, with its version."""
+    return _file().source
+
+
+@cache
+def _file() -> _File:
+    return msgspec.json.decode(files("kedge.llm").joinpath("catalogue.json").read_bytes(), type=_File)
+
+
+# A function of its arguments alone, so that a new day asks anew.
+_remembered: dict[tuple[str, str, str, date], ModelFacts] = {}
+
+
+def _facts(provider: str, model: str, base_url: str, today: date) -> ModelFacts:
+    key = (provider, model, base_url, today)
+    if key not in _remembered:
+        if len(_remembered) >= _LOOKUPS_MAX:
+            _remembered.clear()
+        _remembered[key] = _looked_up(provider, model, base_url, today)
+    return _remembered[key]
+
+
+def _looked_up(provider: str, model: str, base_url: str, today: date) -> ModelFacts:
+    found = next(_priced(provider, model, base_url), None)
+    window = found.context_window if found else None
+    return ModelFacts(
+        context_window=window or _windows().get(_bare(model)) or (_windows().get(_bare(found.id)) if found else None),
+        price=_price(found, today.isoformat()) if found else None,
+        takes_images=next((value for pattern, value in _TAKES_IMAGES if pattern.search(model)), None),
+        output_tokens_max=next((value for pattern, value in _OUTPUT_TOKENS_MAX if pattern.search(model)), None),
+    )
+
+
+def _priced(provider: str, model: str, base_url: str) -> Iterator[_Model]:
+    """Where the model's price is to be found, best first."""
+    vendor, _, bare = model.rpartition("/")
+    at_address = [place for place in _file().providers if base_url and re.match(place.api, base_url)]
+    for place in (*at_address, _named(provider)):
+        if place and (found := _at(place, model)):
+            yield found
+    if vendor and (maker := _named(vendor)) and (found := _at(maker, bare)):
+        yield found
+    if ":" in bare:
+        return  # such as "deepseek-r1:8b": an open model of that name on a machine of one's own, which costs nothing
+    for name in (model, bare):
+        for maker in _file().providers:
+            if maker.makes and _fits(maker.makes, name) and (found := _at(maker, name)):
+                yield found
+
+
+@cache
+def _windows() -> dict[str, int]:
+    """How much a model holds, by its id without the vendor, as the first provider has it that says so."""
+    found: dict[str, int] = {}
+    for place in _file().providers:
+        for model in place.models:
+            if model.context_window:
+                found.setdefault(_bare(model.id.lower()), model.context_window)
+    return found
+
+
+def _bare(model: str) -> str:
+    return model.rpartition("/")[2]
+
+
+def _at(place: _Provider, model: str) -> _Model | None:
+    others = [other for other in _file().providers if other.id in place.also]
+    # Gateways write the day of a model as 20251211 where its maker writes 2025-12-11.
+    for name in dict.fromkeys((model, re.sub(r"-(20\d\d)([01]\d)([0-3]\d)(?=[-:]|$)", r"-\1-\2-\3", model))):
+        for one in (place, *others):
+            if found := one.find(name):
+                return found
+    return None
+
+
+def _named(provider: str) -> _Provider | None:
+    if not provider:
+        return None
+    by_id = next((place for place in _file().providers if place.id == provider), None)
+    return by_id or next((place for place in _file().providers if place.names and _fits(place.names, provider)), None)
+
+
+def _fits(rule: Any, name: str) -> bool:
+    if isinstance(rule, list):
+        return any(_fits(part, name) for part in rule)
+    if isinstance(rule, dict):
+        return all(_fits(part, name) for part in rule["and"])
+    kind, text = rule[0], rule[1:]
+    match kind:
+        case "=":
+            return bool(name == text)
+        case "^":
+            return name.startswith(text)
+        case "$":
+            return name.endswith(text)
+        case "*":
+            return text in name
+        case _:
+            return re.search(text, name) is not None
+
+
+def _price(model: _Model, today: str) -> Price:
+    """The last price that has begun; if none has, the first."""
+    days = [row.first_day for row in model.prices if row.first_day <= today]
+    day = days[-1] if days else model.prices[0].first_day
+    base, *dearer = (row for row in model.prices if row.first_day == day)
+    tiers = tuple((row.over_tokens, _plain(row)) for row in dearer)
+    return Price(base.input, base.output, base.cache_read, base.cache_write, tiers)
+
+
+def _plain(row: _PriceRow) -> Price:
+    return Price(row.input, row.output, row.cache_read, row.cache_write)

@@ -1,0 +1,161 @@
+"""A ModelRequest in the words of pydantic-ai. `library` is that package, which is loaded late."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Final
+
+import msgspec
+
+from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
+from kedge.llm.base import ModelRequest
+from kedge.llm.content import (
+    NO_IMAGES,
+    NO_OUTPUT,
+    Refusing,
+    clean,
+    command_text,
+    file_text,
+    image_path,
+    refusing,
+    tool_input,
+    tool_name,
+)
+from kedge.llm.transport import NOT_JSON
+
+#: Types of providers that read PDF files.
+_READ_PDF: Final = frozenset({"bedrock", "google", "google-cloud", "openai-responses"})
+#: Thinking is asked for in levels: (up to so many tokens, level).
+_LEVELS: Final = ((4_096, "low"), (16_384, "medium"))
+
+
+class Signed(msgspec.Struct, omit_defaults=True, frozen=True):
+    """What a provider wants back with a thought, kept as `Reasoning.signature`. Only its own provider gets it."""
+
+    provider: str
+    id: str = ""
+    signature: str = ""
+
+    @classmethod
+    def of(cls, thought: Any) -> Signed:
+        return cls(thought.provider_name or "", thought.id or "", thought.signature or "")
+
+    @classmethod
+    def read(cls, signature: str) -> Signed | None:
+        """None for a signature that another module made: it means nothing to these providers."""
+        try:
+            return msgspec.json.decode(signature, type=cls)
+        except NOT_JSON:
+            return None
+
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+def request_messages(library: Any, request: ModelRequest, kind: str, system: str, shown_name: str) -> list[Any]:
+    """`system` is what pydantic-ai calls the provider in signatures."""
+    words = library.messages
+    messages: list[Any] = []
+    for message, files in refusing(request, shown_name):
+        match message.role:
+            case "user":
+                messages.append(words.ModelRequest([words.UserPromptPart(_user(words, message, files, kind))]))
+            case "assistant":
+                messages.append(words.ModelResponse(_assistant(words, message, system), provider_name=system))
+            case "tool":
+                results = [_result(words, result, request.accepts_images) for result in message.all(ToolResult)]
+                messages.append(words.ModelRequest(results))
+            case "system":
+                messages.append(words.ModelRequest([words.SystemPromptPart(clean(message.text))]))
+    return messages
+
+
+def request_parameters(library: Any, request: ModelRequest) -> Any:
+    tools = [
+        library.tools.ToolDefinition(
+            name=tool.name, description=tool.description, parameters_json_schema=msgspec.json.decode(tool.schema)
+        )
+        for tool in request.tools
+    ]
+    system = [library.messages.InstructionPart(content=clean(request.system))] if request.system else []
+    return library.models.ModelRequestParameters(function_tools=tools, instruction_parts=system)
+
+
+def request_settings(library: Any, request: ModelRequest, kind: str) -> Any:
+    given: dict[str, Any] = {}
+    if kind != "bedrock":  # which cannot be told so here
+        given["max_retries"] = 0
+    if request.output_tokens_max is not None:
+        given["max_tokens"] = request.output_tokens_max
+    if request.thinking_tokens is not None:
+        wanted = request.thinking_tokens
+        given["thinking"] = next((level for tokens, level in _LEVELS if wanted <= tokens), "high")
+    return library.settings.ModelSettings(**given)
+
+
+def _user(words: Any, message: Message, files: Refusing, kind: str) -> str | list[Any]:
+    content: list[Any] = []
+    for part in message.parts:
+        match part:
+            case Text(text=text):
+                content.append(clean(text))
+            case Binary():
+                content.append(_file(words, part, files, kind))
+            case ImageUrl(url=url):
+                content.append(files.image(image_path(part)) or _image(words, url))
+            case ShellCommand():
+                content.append(clean(command_text(part)))
+    return "\n\n".join(content) if all(isinstance(part, str) for part in content) else content
+
+
+def _file(words: Any, file: Binary, files: Refusing, kind: str) -> Any:
+    is_image = file.mime_type.startswith("image/")
+    if is_image and (note := files.image(file.path)):
+        return note
+    if is_image or (file.mime_type == "application/pdf" and kind in _READ_PDF):
+        try:
+            return words.BinaryContent(base64.b64decode(file.data, validate=True), media_type=file.mime_type)
+        except (binascii.Error, ValueError):
+            return files.other(file, "a file that can be read")
+    text = file_text(file)
+    return files.other(file, "an image") if text is None else clean(text)
+
+
+def _image(words: Any, url: str) -> Any:
+    return words.BinaryContent.from_data_uri(url) if url.startswith("data:") else words.ImageUrl(url)
+
+
+def _assistant(words: Any, message: Message, system: str) -> list[Any]:
+    said: list[Any] = []
+    for part in message.parts:
+        match part:
+            case Text(text=text) if text:
+                said.append(words.TextPart(clean(text)))
+            case Reasoning(thinking=thinking, signature=signature):
+                # Without a signature of theirs, providers ignore a thought or take it for something that was said.
+                signed = Signed.read(signature)
+                if signed and signed.provider == system:
+                    said.append(
+                        words.ThinkingPart(
+                            clean(thinking),
+                            id=signed.id or None,
+                            signature=signed.signature or None,
+                            provider_name=signed.provider,
+                        )
+                    )
+            case ToolCall(id=call_id, name=name, input=given):
+                said.append(words.ToolCallPart(tool_name(name), tool_input(given), call_id))
+            case _:
+                pass
+    return said
+
+
+def _result(words: Any, result: ToolResult, accepts_images: bool) -> Any:
+    content: Any = clean(result.content) or NO_OUTPUT
+    if result.images:
+        shown = [_image(words, url) for url in result.images] if accepts_images else [NO_IMAGES]
+        content = [content, *shown]
+    return words.ToolReturnPart(
+        tool_name(result.name), content, result.tool_call_id, outcome="failed" if result.is_error else "success"
+    )

@@ -1,0 +1,1 @@
+"""The tools a model may call: the port (`base`), the registry, and one file per family."""

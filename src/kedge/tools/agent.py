@@ -1,0 +1,49 @@
+"""agent: a second agent that looks into something and reports. It may look, not change."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from kedge.core.approvals import Intent
+from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
+from kedge.tools.shown import one_line
+
+TITLE_CHARS_MAX = 100
+
+
+class AgentInput(msgspec.Struct):
+    prompt: Annotated[str, Meta(description="The whole task: the agent knows nothing of this conversation.")]
+    description: Annotated[str, Meta(description="The task in three to five words, for people.")] = ""
+
+
+class AgentTool:
+    name = "agent"
+    input: type[msgspec.Struct] = AgentInput
+    kind: Literal["look", "change"] = "look"
+
+    async def prepare(self, given: AgentInput, place: Place) -> Prepared:
+        if not given.prompt.strip():
+            raise ToolFailed("the agent needs a prompt: say what it should find out, and what to report")
+        title = one_line(given.description, TITLE_CHARS_MAX) or one_line(given.prompt, TITLE_CHARS_MAX)
+        intent = Intent(
+            names=("agent",),
+            action="agent",
+            subject="",
+            description=title,
+            path="",
+            params=json.dumps({"prompt": given.prompt}, ensure_ascii=False),
+            binding="",
+            needs_leave=False,
+        )
+
+        async def run() -> Output:
+            answer = await place.desk.run_agent(given.prompt, title)
+            if len(answer) > OUTPUT_CHARS_MAX:
+                answer = answer[:OUTPUT_CHARS_MAX] + "\n... the rest is left out ..."
+            return Output(answer)
+
+        return Prepared(intent, run, title)

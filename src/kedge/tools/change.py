@@ -1,0 +1,176 @@
+"""What edit, multiedit and write have in common: show the change, then make exactly that one.
+
+`prepare` works out the new content and the diff people decide on. `run` looks at the file again, under its lock. If it
+is no longer what the diff was made from, nothing is written; with one exception: when it was changed by this session's
+own tools only (two edits of one file in one Step), a replacement is worked out anew, and made if it removes and adds
+the very same lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kedge.core.approvals import Intent
+from kedge.tools import disk
+from kedge.tools.base import Output, Place, Prepared, ToolFailed
+from kedge.tools.diff import Diff, compare, lines_of
+from kedge.tools.paths import Target, resolve
+from kedge.tools.seen import bind, digest
+from kedge.tools.textfile import decode, plain_endings
+
+#: Lines of the new text shown to the agent around its change, and characters of each: to see that it is right.
+AROUND_LINES = 3
+SHOWN_LINES_MAX = 30
+SHOWN_LINE_CHARS_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What a file's new content is, and how to say so."""
+
+    data: bytes
+    #: "Edited src/app.py: 1 replacement."
+    summary: str
+
+
+#: From a file's content (None: not there) and its name for people to the new content; ToolFailed if it cannot be. Pure:
+#: it may be asked again.
+Rewrite = Callable[[bytes | None, str], Rewritten]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    before: bytes | None
+    after: Rewritten
+    diff: Diff
+
+
+async def prepare_change(
+    given_path: str, names: tuple[str, ...], rewrite: Rewrite, place: Place, guarded: tuple[Path, ...], *, again: bool
+) -> Prepared:
+    """`again`: the change may be worked out anew on what this session's own tools have written since."""
+    target = await asyncio.to_thread(resolve, given_path, place.root, guarded)
+    found = await asyncio.to_thread(disk.read, target.path)
+    before = None if found is None else found.data
+    if before is not None:
+        place.seen.check(target.path, digest(before), target.shown)
+    change = await asyncio.to_thread(_work_out, target, before, rewrite)
+
+    async def run() -> Output:
+        async with place.seen.lock(target.path):
+            now = await asyncio.to_thread(disk.read, target.path)
+            made = change
+            if (now and now.data) != before:
+                made = await _again(target, now, change, rewrite if again else None, place)
+            after, known = digest(made.after.data), None if now is None else now.stat
+            await place.desk.keep_version(target.path, made.before, after)
+
+            async def write() -> None:
+                await asyncio.to_thread(disk.replace, target.path, made.after.data, known)
+                place.seen.note(target.path, after, is_ours=True)
+
+            await _to_the_end(write())
+        return _output(target, made)
+
+    return Prepared(_intent(names, target, change), run, f"{names[0]} {target.shown}")
+
+
+def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
+    after = rewrite(before, target.shown)
+    if after.data == before:
+        raise ToolFailed(f"{target.shown} is like that already: there is nothing to change")
+    old, new = _text(before), _text(after.data)
+    if plain_endings(old) != plain_endings(new):
+        old, new = plain_endings(old), plain_endings(new)  # people see lines, not how they end
+    return Change(before, after, compare(old, new, target.shown, is_new=before is None))
+
+
+def _text(data: bytes | None) -> str:
+    file = decode(data or b"")
+    return "(binary data)\n" if file is None else file.text
+
+
+async def _again(
+    target: Target, now: disk.Content | None, shown: Change, rewrite: Rewrite | None, place: Place
+) -> Change:
+    """The file is another one than the diff was made from. The same change to our own content, or ToolFailed."""
+    stale = ToolFailed(f"{target.shown} changed while the approval was pending; view it again")
+    if now is None or rewrite is None or not place.seen.wrote(target.path, digest(now.data)):
+        raise stale
+    try:
+        change = await asyncio.to_thread(_work_out, target, now.data, rewrite)
+    except ToolFailed as error:
+        raise ToolFailed(f"{target.shown} was changed by an earlier call: {error}") from None
+    if change.diff.changed != shown.diff.changed:
+        raise stale
+    return change
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """A cancelled call lets go only when the file is written and noted: a thread cannot be stopped half-way."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # it was looked at: the cancel is what the caller hears of
+        raise
+
+
+def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
+    diff, is_new = change.diff, change.before is None
+    verb = "Create" if is_new else "Edit" if "edit" in names[0] else "Write"
+    is_special = target.is_guarded or not target.is_inside
+    shown = {"path": target.subject, "diff": diff.bounded(), "is_new": is_new}
+    return Intent(
+        names=names,
+        action="write",
+        subject=target.subject,
+        description=f"{verb} {target.shown} (+{diff.additions} -{diff.deletions})",
+        path=str(target.path),
+        params=json.dumps(shown),
+        binding=bind(
+            "write",
+            str(target.path),
+            "" if change.before is None else digest(change.before),
+            digest(change.after.data),
+        ),
+        exact_only=is_special,
+        grant="" if is_special else "edit(**)",
+    )
+
+
+def _output(target: Target, change: Change) -> Output:
+    diff = change.diff
+    return Output(
+        f"{change.after.summary}\n{_around(change)}".rstrip("\n"),
+        {
+            "diff": diff.bounded(),
+            "additions": diff.additions,
+            "deletions": diff.deletions,
+            "path": target.subject,
+        },
+    )
+
+
+def _around(change: Change) -> str:
+    """The changed lines and some around them, numbered as view does it. A new file is known to who wrote it."""
+    if change.before is None:
+        return ""
+    lines = lines_of(plain_endings(_text(change.after.data)))
+    first = max(1, change.diff.first_line - AROUND_LINES)
+    last = min(len(lines), change.diff.last_line + AROUND_LINES)
+    shown = [
+        f"{number:>6}\t{lines[number - 1].rstrip(chr(10))[:SHOWN_LINE_CHARS_MAX]}"
+        for number in range(first, min(last, first + SHOWN_LINES_MAX - 1) + 1)
+    ]
+    return "\n".join([*shown, "   …" * (last - first >= SHOWN_LINES_MAX)])

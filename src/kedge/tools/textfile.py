@@ -1,0 +1,89 @@
+"""A file's bytes as text and back: its encoding and byte order mark are kept, what is no text is told apart."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass
+
+from kedge.tools.processes import ToolFailed
+
+#: Looked at to tell text from other data, in bytes: as git does it.
+BINARY_LOOK_BYTES = 8000
+
+_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+_KINDS = (
+    (b"\x7fELF", "a program (ELF)"),
+    (b"%PDF-", "a PDF document"),
+    (b"PK\x03\x04", "a zip archive or a document in that format"),
+    (b"\x1f\x8b", "gzip-compressed data"),
+    (b"BZh", "bzip2-compressed data"),
+    (b"\xfd7zXZ\x00", "xz-compressed data"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed data"),
+    (b"SQLite format 3\x00", "an SQLite database"),
+    (b"\x00asm", "a WebAssembly module"),
+    (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
+    (b"\xff\xd8\xff", "a JPEG picture"),
+    (b"GIF8", "a GIF picture"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    #: With its line endings as they are, without the mark.
+    text: str
+    encoding: str = "utf-8"
+    mark: bytes = b""
+
+    def encode(self, text: str) -> bytes:
+        """Another text in the manner of this file."""
+        try:
+            return self.mark + text.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            shown = ascii(text[error.start])
+            raise ToolFailed(f"the file is {self.encoding}, which has no character {shown}; use others") from None
+
+
+def decode(data: bytes) -> TextFile | None:
+    """None: it is no text."""
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            try:
+                return TextFile(data[len(mark) :].decode(encoding), encoding, mark)
+            except UnicodeDecodeError:
+                break
+    if is_binary(data):
+        return None
+    try:
+        return TextFile(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        # Each byte is a character there, so it can always be written back as it was.
+        return TextFile(data.decode("latin-1"), "latin-1")
+
+
+def is_binary(data: bytes) -> bool:
+    return b"\0" in data[:BINARY_LOOK_BYTES]
+
+
+def kind_of(data: bytes) -> str:
+    """For people: what data that is no text is, by how it begins."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "a WebP picture"
+    return next((kind for start, kind in _KINDS if data.startswith(start)), "binary data")
+
+
+def picture_type(data: bytes) -> str | None:
+    """The media type of a picture that models take."""
+    types = {"a PNG picture": "image/png", "a JPEG picture": "image/jpeg", "a GIF picture": "image/gif"}
+    return (types | {"a WebP picture": "image/webp"}).get(kind_of(data))
+
+
+def plain_endings(text: str) -> str:
+    """The text with every line ending as a single newline."""
+    return text.replace("\r\n", "\n")
+
+
+def in_manner_of(text: str, old: str) -> str:
+    """`text` with the line endings of `old`, if those are all CRLF and the text was written without any."""
+    is_crlf = "\r\n" in old and old.count("\r\n") == old.count("\n")
+    return text.replace("\n", "\r\n") if is_crlf and "\r\n" not in text else text

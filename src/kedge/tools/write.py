@@ -1,0 +1,42 @@
+"""write: a whole file at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from kedge.tools.base import Place, Prepared, ToolFailed
+from kedge.tools.change import Rewritten, prepare_change
+from kedge.tools.disk import FILE_BYTES_MAX
+from kedge.tools.textfile import TextFile, decode, in_manner_of
+
+
+class WriteInput(msgspec.Struct, frozen=True):
+    path: Annotated[str, Meta(min_length=1, description="The file, relative to the workspace or absolute.")]
+    content: Annotated[str, Meta(description="The whole new content.")]
+
+
+class Write:
+    name = "write"
+    input: type[msgspec.Struct] = WriteInput
+    kind: Literal["look", "change"] = "change"
+
+    def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
+        self._guarded = guarded
+
+    async def prepare(self, given: WriteInput, place: Place) -> Prepared:
+        def rewrite(before: bytes | None, shown: str) -> Rewritten:
+            # What was no text becomes plain text; a text keeps its encoding and line endings.
+            file = (decode(before) if before is not None else None) or TextFile("")
+            text = in_manner_of(given.content.removeprefix("\ufeff") if file.mark else given.content, file.text)
+            data = file.encode(text)
+            if len(data) > FILE_BYTES_MAX:
+                raise ToolFailed(f"the content is larger than {FILE_BYTES_MAX // 1000} kB; use bash")
+            verb = "Created" if before is None else "Wrote"
+            return Rewritten(data, f"{verb} {shown} ({len(data)} bytes).")
+
+        # Never worked out anew: a whole file would take back what another call has just changed.
+        return await prepare_change(given.path, ("write", "edit"), rewrite, place, self._guarded, again=False)

@@ -1,0 +1,57 @@
+"""Between fork and exec: how a process of a tool begins. Loaded by the keeper: standard library only."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from typing import NoReturn
+
+from kedge.warden import landlock
+from kedge.warden.lines import Line
+
+
+def become(order: Line, streams: list[int], report: int, outside: int) -> NoReturn:
+    """Executes what `order` says. `report` gets the pid as the server sees it, then the error if there is one; it is
+    closed by a successful exec. `outside` is the /proc of the server."""
+    try:
+        os.write(report, os.readlink("self", dir_fd=outside).encode() + b"\n")
+        _become(order, streams)
+    except BaseException as error:
+        os.write(report, _in_words(error, order).encode(errors="replace"))
+    finally:
+        os._exit(127)
+
+
+def _become(order: Line, streams: list[int]) -> None:
+    os.setsid()
+    _attach(order, streams)
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.chdir(order["cwd"])
+    if order["writable"] is not None:
+        landlock.restrict(order["writable"])
+    os.execvpe(order["argv"][0], order["argv"], order["env"])
+
+
+def _attach(order: Line, streams: list[int]) -> None:
+    """Every other descriptor is closed by exec. Standard input is /dev/null unless one was given, as in the keeper."""
+    remaining = list(streams)
+    if order["stdin"]:
+        os.dup2(remaining.pop(0), 0)
+    os.dup2(remaining[0], 1)
+    os.dup2(remaining[-1], 2)
+
+
+def _in_words(error: BaseException, order: Line) -> str:
+    program = order["argv"][0]
+    if isinstance(error, OSError) and error.filename == order["cwd"]:
+        return f"the directory {order['cwd']} cannot be entered: {error.strerror}"
+    if isinstance(error, FileNotFoundError):
+        return f"{program}: not found"
+    if isinstance(error, OSError):
+        return f"{program}: {error.strerror}"
+    return f"{program}: {error}"

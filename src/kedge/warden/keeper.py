@@ -1,0 +1,278 @@
+"""The keeper: the one process that starts and ends trees of processes for the server, and does not outlive it.
+
+    python -I -S -X utf8 -c BOOTSTRAP <where the package lies> <descriptor of its socket> <mechanism or "any">
+
+It forks one overseer per tree, passes lines on between server and overseers, and says when a tree is gone. Output never
+flows through it. One thread, one loop, standard library only.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from kedge.warden import landlock, libc, namespace, overseer
+from kedge.warden.lines import DESCRIPTORS_MAX, RECEIVE_BYTES, WIRE_VERSION, Line, LineReader, encode
+from kedge.warden.overseer import Holder, wake_on_signals
+from kedge.warden.processes import children, descendants, kill_all, send
+from kedge.warden.subreaper import Subreaper
+
+#: How an interpreter becomes the keeper. Our directory comes last on its path: only `kedge` itself is found there.
+BOOTSTRAP = "import sys; sys.path.append(sys.argv[1]); from kedge.warden.keeper import main; main()"
+
+#: How long an overseer may take to kill its tree before the keeper does it in its place.
+OVERSEER_S = 5.0
+
+#: How long a killed tree is waited for before what is left of it (in the kernel, or of another user) is reported.
+LEFT_S = 1.0
+
+#: Between two looks at processes whose overseer was killed.
+SWEEP_S = 0.005
+
+
+class Tree:
+    def __init__(self, key: int, child: int, control: socket.socket) -> None:
+        self.key = key
+        #: Our child: the overseer, or the one that waits for it outside its namespace.
+        self.child = child
+        self.overseer = child
+        self.control = control
+        self.lines = LineReader()
+        #: When we lose patience with the overseer, and then with the kernel.
+        self.kill_at: float | None = None
+        self.give_up_at: float | None = None
+
+
+class Keeper:
+    def __init__(self, server: socket.socket, holder: Holder) -> None:
+        self._server = server
+        self._parent = os.getppid()
+        self._holder = holder
+        self._lines = LineReader()
+        self._descriptors: list[int] = []
+        self._trees: dict[int, Tree] = {}
+        #: Trees whose overseer was killed: they are gone when no stray process is left.
+        self._sweeping: list[Tree] = []
+        self._closing = False
+        self._selector = selectors.DefaultSelector()
+        self._wake = wake_on_signals()
+
+    def run(self) -> None:
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        while not self._closing or self._trees or self._sweeping:
+            for key, _ in self._selector.select(self._timeout_s()):
+                if key.fileobj is self._server:
+                    self._receive()
+                elif key.fileobj == self._wake:
+                    os.read(self._wake, RECEIVE_BYTES)
+                elif key.data.key in self._trees:
+                    self._hear(key.data)
+            if os.getppid() != self._parent:
+                self._close()
+            self._reap()
+            self._sweep()
+            self._lose_patience()
+
+    def _timeout_s(self) -> float | None:
+        if self._sweeping:
+            return SWEEP_S
+        times = [at for tree in self._trees.values() for at in (tree.kill_at, tree.give_up_at) if at is not None]
+        return max(min(times) - time.monotonic(), 0) if times else None
+
+    # --- the server
+
+    def _receive(self) -> None:
+        space = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
+        data, ancillary, _, _ = self._server.recvmsg(RECEIVE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, raw in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                received = array.array("i")
+                received.frombytes(raw)
+                self._descriptors.extend(received)
+        if not data:
+            self._close()
+        for line in self._lines.feed(data):
+            if "run" in line:
+                # Descriptors arrive with the first byte of their message, so those of this one are the oldest.
+                number = 1 + line["apart"] + line["stdin"]
+                streams, self._descriptors = self._descriptors[:number], self._descriptors[number:]
+                self._start(line, streams)
+            elif "end" in line:
+                self._end(line)
+            elif (tree := self._trees.get(line["count"])) is not None:
+                self._pass_on(tree, line)
+
+    def _start(self, order: Line, streams: list[int]) -> None:
+        try:
+            ours, its = socket.socketpair()
+            with ours, its:
+                child = os.fork()
+                if child == 0:
+                    try:
+                        _close_all_but(its.fileno(), *streams)
+                        overseer.begin(self._holder, its, order, streams)
+                    finally:
+                        os._exit(1)
+                tree = Tree(order["run"], child, socket.socket(fileno=ours.detach()))
+        except OSError as error:
+            self._tell({"failed": order["run"], "error": f"no process could be started: {error.strerror}"})
+            self._tell({"gone": order["run"], "left": []})
+        else:
+            self._trees[tree.key] = tree
+            self._selector.register(tree.control, selectors.EVENT_READ, tree)
+        for descriptor in streams:
+            os.close(descriptor)
+
+    def _end(self, line: Line) -> None:
+        tree = self._trees.get(line["end"])
+        if tree is None:
+            return  # it went by itself, and the server has been told
+        kill_at = time.monotonic() + line["grace_s"] + OVERSEER_S
+        tree.kill_at = kill_at if tree.kill_at is None else min(kill_at, tree.kill_at)
+        self._pass_on(tree, line)
+
+    def _pass_on(self, tree: Tree, line: Line) -> None:
+        with suppress(OSError):  # it is just ending
+            tree.control.sendall(encode(line))
+
+    def _tell(self, line: Line) -> None:
+        with suppress(OSError):  # the server is gone; the end of its socket says so, too
+            self._server.sendall(encode(line))
+
+    def _close(self) -> None:
+        """The server is gone or wants us to go: so does everything."""
+        if self._closing:
+            return
+        self._closing = True
+        self._selector.unregister(self._server)
+        for tree in self._trees.values():
+            tree.kill_at = time.monotonic() + OVERSEER_S
+            with suppress(OSError):
+                tree.control.shutdown(socket.SHUT_WR)
+
+    # --- the overseers
+
+    def _hear(self, tree: Tree) -> None:
+        try:
+            data = tree.control.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            for line in tree.lines.feed(data):
+                if "started" in line:
+                    tree.overseer = int(line["overseer"])
+                self._tell(line)
+        except OSError:
+            data = b""  # nothing more to come from an overseer that was killed
+        except (ValueError, KeyError, TypeError):
+            data = b""  # not a line of ours: somebody has taken the overseer over
+            send(tree.overseer, signal.SIGKILL)
+        if not data:
+            with suppress(KeyError):
+                self._selector.unregister(tree.control)
+
+    def _reap(self) -> None:
+        by_child = {tree.child: tree for tree in self._trees.values()}
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+                if pid == 0:
+                    return
+                if pid in by_child and os.WIFSTOPPED(status):
+                    # Without a namespace a tree can stop its overseer, but not for long.
+                    send(pid, signal.SIGCONT)
+                elif pid in by_child:
+                    self._overseer_ended(by_child[pid], status)
+
+    def _overseer_ended(self, tree: Tree, status: int) -> None:
+        del self._trees[tree.key]
+        while tree.control in self._selector.get_map():
+            self._hear(tree)  # its last words come before "gone"
+        tree.control.close()
+        if status == 0:
+            self._gone(tree, [])
+        else:
+            self._sweeping.append(tree)
+
+    def _gone(self, tree: Tree, left: list[int]) -> None:
+        self._tell({"gone": tree.key, "left": left})
+
+    # --- what overseers could not do
+
+    def _sweep(self) -> None:
+        """An overseer was killed: what it held is now below us, beside the other overseers."""
+        if not self._sweeping:
+            return
+        spared = {tree.child for tree in self._trees.values()}
+
+        def strays() -> Iterator[int]:
+            for pid in children(os.getpid()):
+                if pid not in spared:
+                    yield pid
+                    yield from descendants(pid)
+
+        kill_all(strays)
+        self._reap()
+        left = list(strays())
+        for tree in list(self._sweeping):
+            give_up = tree.give_up_at is not None and tree.give_up_at <= time.monotonic()
+            if not left or give_up:
+                self._sweeping.remove(tree)
+                self._gone(tree, left)
+            elif tree.give_up_at is None:
+                tree.give_up_at = time.monotonic() + OVERSEER_S
+
+    def _lose_patience(self) -> None:
+        now = time.monotonic()
+        for tree in list(self._trees.values()):
+            if tree.kill_at is not None and tree.kill_at <= now:
+                tree.kill_at, tree.give_up_at = None, now + LEFT_S
+                send(tree.overseer, signal.SIGKILL)
+            elif tree.give_up_at is not None and tree.give_up_at <= now:
+                tree.give_up_at = None
+                self._gone(tree, list(descendants(tree.child)))
+                if self._closing:
+                    del self._trees[tree.key]
+
+
+def _close_all_but(*kept: int) -> None:
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in kept:
+            with suppress(OSError):  # the listing's own
+                os.close(descriptor)
+
+
+def _holder(wanted: str) -> Holder | None:
+    """The best way this machine has, found out by trying; or the wanted one."""
+    if wanted == "subreaper":
+        return Subreaper()
+    found = namespace.detect(own_users=wanted == "user namespace")
+    return Subreaper() if found is None and wanted == "any" else found
+
+
+def main() -> None:
+    descriptor, wanted = int(sys.argv[2]), sys.argv[3]
+    with socket.socket(fileno=descriptor) as server:
+        os.set_inheritable(descriptor, False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # we live exactly as long as the server, whatever a terminal says
+        try:
+            libc.name_process("kedge-keeper")
+            libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
+            holder = _holder(wanted)
+            if holder is None:
+                raise OSError(f"this machine has no {wanted}")
+            keeper = Keeper(server, holder)
+            libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGUSR1)
+            server.sendall(encode({"hello": WIRE_VERSION, "mechanism": holder.name, "landlock": landlock.abi()}))
+            keeper.run()
+        except Exception as error:
+            # Overseers see the end of their sockets and take their trees along.
+            with suppress(OSError):
+                server.sendall(encode({"broken": f"{type(error).__name__}: {error}"}))
+            sys.exit(1)

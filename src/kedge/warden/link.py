@@ -1,0 +1,182 @@
+"""The server's connection to one keeper: lines out with descriptors attached, lines in, and its end."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+import sys
+from asyncio.subprocess import DEVNULL
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from kedge.warden.base import Wanted, WardenFailed
+from kedge.warden.keeper import BOOTSTRAP
+from kedge.warden.lines import RECEIVE_BYTES, WIRE_VERSION, Line, LineReader, encode
+from kedge.warden.process import Process
+
+#: A keeper starts in some 50 ms; a machine that needs longer than this is in trouble.
+START_S_MAX = 20.0
+
+#: The keeper bounds its own ending (OVERSEER_S, LEFT_S); one that takes longer than this is killed.
+CLOSE_S_MAX = 15.0
+
+
+class Link:
+    """Open it with `open`. `mechanism` and `landlock` are what the keeper found out about this machine."""
+
+    def __init__(self, connection: socket.socket, keeper: asyncio.subprocess.Process) -> None:
+        self.mechanism = ""
+        self.landlock = 0
+        self.processes: dict[int, Process] = {}
+        self.is_lost = False
+        self.keeper_pid = keeper.pid
+        self._connection = connection
+        self._keeper = keeper
+        self._lines = LineReader()
+        #: Bytes and the descriptors that go with their first byte.
+        self._queue: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._hello: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._trouble = ""
+        self._loop.add_reader(connection, self._receive)
+
+    @classmethod
+    async def open(cls, wanted: Wanted) -> Link:
+        ours, its = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            with its:
+                # No environment: it lies open to whatever runs below the keeper.
+                keeper = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-S", "-X", "utf8", "-c", BOOTSTRAP),
+                    *(str(Path(__file__).parents[2]), str(its.fileno()), wanted),
+                    pass_fds=(its.fileno(),),
+                    env={},
+                    stdin=DEVNULL,
+                    stdout=DEVNULL,
+                    stderr=DEVNULL,
+                    start_new_session=True,
+                )
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, OSError):
+                raise WardenFailed(f"The process keeper cannot be started: {error.strerror}.") from None
+            raise
+        link = cls(ours, keeper)
+        try:
+            async with asyncio.timeout(START_S_MAX):
+                await link._hello
+        except BaseException as error:
+            await link.close()
+            if isinstance(error, TimeoutError):
+                raise WardenFailed(f"The process keeper did not start within {START_S_MAX:.0f} s.") from None
+            raise
+        return link
+
+    def send(self, line: Line, descriptors: Iterable[int] = ()) -> None:
+        """Takes the descriptors over: they are closed here when they are sent, or when they cannot be."""
+        if self.is_lost:
+            _close(descriptors)
+            return
+        self._queue.append((memoryview(encode(line)), tuple(descriptors)))
+        if len(self._queue) == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._queue:
+                data, descriptors = self._queue[0]
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+                sent = self._connection.sendmsg([data], rights)
+                _close(descriptors)
+                self._queue[0] = (data[sent:], ())
+                if sent == len(data):
+                    self._queue.popleft()
+            self._loop.remove_writer(self._connection)
+        except BlockingIOError:
+            self._loop.add_writer(self._connection, self._flush)
+        except (BrokenPipeError, ConnectionResetError):
+            # The keeper is dead. Its end is heard by the reader, after what it still had to say.
+            self._loop.remove_writer(self._connection)
+        except OSError as error:
+            # The kernel refuses (too many descriptors on their way): half a message cannot be mended, a keeper can.
+            self._trouble = str(error.strerror)
+            self._lose()
+
+    def look(self) -> None:
+        """Hears what has arrived, the end of the keeper included, before the loop comes to it."""
+        if not self.is_lost:
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            data = self._connection.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for line in self._lines.feed(data):
+            self._hear(line)
+        if not data:
+            self._lose()
+
+    def _hear(self, line: Line) -> None:
+        match line:
+            case {"hello": int(version), "mechanism": str(mechanism), "landlock": int(landlock)}:
+                self.mechanism, self.landlock = mechanism, landlock
+                if version == WIRE_VERSION and not self._hello.done():
+                    self._hello.set_result(None)
+            case {"broken": str(error)}:
+                self._trouble = error
+            case _:
+                key = next(iter(line.values()))
+                process = self.processes.get(key)
+                if process is not None:
+                    process.hear(line)
+                if "gone" in line:
+                    self.processes.pop(key, None)
+
+    def _lose(self) -> None:
+        if self.is_lost:
+            return
+        self.is_lost = True
+        self._loop.remove_reader(self._connection)
+        self._loop.remove_writer(self._connection)
+        self._connection.close()
+        for _, descriptors in self._queue:
+            _close(descriptors)
+        self._queue.clear()
+        for process in self.processes.values():
+            process.lost()
+        if not self._hello.done():
+            reason = self._trouble or "it ended at once"
+            self._hello.set_exception(WardenFailed(f"The process keeper cannot be started: {reason}."))
+            self._hello.exception()
+        self._ended.set_result(None)
+
+    async def close(self) -> None:
+        """Everything is dead when this returns: the keeper leaves when all it started is gone."""
+        if not self.is_lost:
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_WR)
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await asyncio.shield(self._ended)
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._keeper.kill()
+            self._lose()
+        await self._keeper.wait()
+        for process in list(self.processes.values()):
+            await process.settled()
+        self.processes.clear()
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

@@ -1,0 +1,187 @@
+"""One process per tree: starts the first process of it, reaps, and ends it all when told or when the keeper is gone.
+
+Loaded by the keeper: standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn, Protocol
+
+from kedge.warden import libc
+from kedge.warden.child import become
+from kedge.warden.lines import RECEIVE_BYTES, Line, LineReader, encode
+from kedge.warden.processes import is_zombie, send
+
+#: Between two attempts to kill what did not go at once; doubled each time up to the second.
+RETRY_S_MIN = 0.002
+RETRY_S_MAX = 0.1
+
+
+class Holder(Protocol):
+    """One way to hold a tree together."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self, oversee: Callable[[], NoReturn], held: list[int]) -> NoReturn:
+        """Makes this process (or a child of it) the overseer. `held`: descriptors that only the overseer keeps."""
+
+    def members(self) -> list[int]:
+        """The pids of the tree as the overseer sees them, zombies included, the overseer not."""
+
+    def kill(self) -> None:
+        """SIGKILL to all that is found of the tree. May have to be called again; may end the overseer with it."""
+
+
+def begin(holder: Holder, control: socket.socket, order: Line, streams: list[int]) -> NoReturn:
+    """In a fresh fork of the keeper, which holds nothing but these descriptors."""
+    # How the server sees pids: inside a namespace /proc will be another one.
+    outside = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+
+    def oversee() -> NoReturn:
+        Overseer(holder, control, order, streams, outside).run()
+
+    try:
+        holder.begin(oversee, [control.fileno(), outside, *streams])
+    except OSError as error:
+        with suppress(OSError):
+            control.sendall(encode({"failed": order["run"], "error": f"no {holder.name}: {error.strerror}"}))
+    finally:
+        os._exit(1)
+
+
+class Overseer:
+    def __init__(self, holder: Holder, control: socket.socket, order: Line, streams: list[int], outside: int) -> None:
+        self._holder = holder
+        self._control = control
+        self._id = order["run"]
+        self._lines = LineReader()
+        self._exec_report = b""
+        self._exec_is_over = False
+        self._started = False
+        self._exit: tuple[int | None, int | None] | None = None
+        self._kill_at: float | None = None
+        self._retry_s = RETRY_S_MIN
+        self._asked: set[int] = set()
+        self._poll = select.poll()
+        self._parent = os.getppid()
+        self._pid_outside = int(os.readlink("self", dir_fd=outside))
+        self._wake = wake_on_signals()
+        libc.name_process("kedge-overseer")
+        # Out of reach of a debugger inside the tree, and of /proc/1/environ and its like.
+        libc.prctl(libc.PR_SET_DUMPABLE, 0)
+        self._exec, report = os.pipe()
+        self._main = os.fork()
+        if self._main == 0:
+            become(order, streams, report, outside)
+        for descriptor in (report, outside, *streams):
+            os.close(descriptor)
+
+    def run(self) -> NoReturn:
+        for descriptor in (self._control.fileno(), self._wake, self._exec):
+            self._poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._timeout_ms())}
+            if self._wake in ready:
+                os.read(self._wake, RECEIVE_BYTES)
+            if self._exec in ready:
+                self._read_exec_report()
+            if self._control.fileno() in ready:
+                self._obey()
+            if os.getppid() != self._parent:
+                self._kill_at = time.monotonic()
+            self._reap()
+            if self._kill_at is None:
+                continue
+            if time.monotonic() < self._kill_at:
+                self._ask()
+            else:
+                self._holder.kill()
+                self._reap()
+                self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
+
+    def _timeout_ms(self) -> float | None:
+        if self._kill_at is None:
+            return None
+        return 1000 * max(self._kill_at - time.monotonic(), self._retry_s)
+
+    def _obey(self) -> None:
+        data = self._control.recv(RECEIVE_BYTES)
+        if not data:  # the keeper is dead or dying
+            self._poll.unregister(self._control)
+            self._kill_at = time.monotonic()
+        for line in self._lines.feed(data):
+            if "end" in line:
+                self._end(line["grace_s"])
+            elif "count" in line:
+                alive = sum(not is_zombie(pid) for pid in self._holder.members())
+                self._tell({"counted": self._id, "tag": line["tag"], "alive": alive})
+
+    def _end(self, grace_s: float) -> None:
+        kill_at = time.monotonic() + grace_s
+        self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
+
+    def _ask(self) -> None:
+        """SIGTERM, once to each. Who was started while the others were told is told when something has happened."""
+        for pid in self._holder.members():
+            if pid not in self._asked:
+                self._asked.add(pid)
+                send(pid, signal.SIGTERM)
+                send(pid, signal.SIGCONT)  # one that is stopped must go on to hear it
+
+    def _read_exec_report(self) -> None:
+        data = os.read(self._exec, RECEIVE_BYTES)
+        self._exec_report += data
+        if data:
+            return
+        self._exec_is_over = True
+        self._poll.unregister(self._exec)
+        pid, _, error = self._exec_report.partition(b"\n")
+        if error or not pid:
+            self._tell({"failed": self._id, "error": error.decode(errors="replace") or "killed before it began"})
+            return
+        self._started = True
+        self._tell({"started": self._id, "pid": int(pid), "overseer": self._pid_outside})
+        self._tell_exit()
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._main:
+                    code = os.waitstatus_to_exitcode(status)
+                    self._exit = (code, None) if code >= 0 else (None, -code)
+                    self._tell_exit()
+        # No child means no descendant: orphans come here. What exec said may still be on its way.
+        while not self._exec_is_over:
+            self._read_exec_report()
+        os._exit(0)
+
+    def _tell_exit(self) -> None:
+        if self._started and self._exit is not None:
+            code, number = self._exit
+            self._exit = None
+            self._tell({"exited": self._id, "code": code, "signal": number})
+
+    def _tell(self, line: Line) -> None:
+        with suppress(OSError):  # the keeper is gone; the end of its socket says so, too
+            self._control.sendall(encode(line))
+
+
+def wake_on_signals() -> int:
+    """A descriptor that becomes readable when a child has ended, or the parent."""
+    wake, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGUSR1):
+        signal.signal(number, lambda *_: None)
+    return wake

@@ -1,0 +1,158 @@
+"""One process the warden has started, and the tree below it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kedge.warden.base import ExitStatus, ProcessFailed, WardenFailed
+from kedge.warden.lines import Line
+from kedge.warden.processes import is_zombie
+from kedge.warden.streams import Streams
+
+#: When the keeper was lost we look whether the overseer has taken its tree along: this often, for 5 s in all.
+LOOK_S = 0.01
+LOOKS_MAX = 500
+
+T = TypeVar("T")
+
+LOST = "The process keeper was lost, and what it ran was ended with it. Try again: a new one is started."
+
+
+class Process:
+    """Always `end` it: what a process leaves running in the background lives until then, or until the warden closes."""
+
+    def __init__(self, key: int, send: Callable[[Line], None], streams: Streams) -> None:
+        #: Of the first process, as the server sees it; 0 until it is started.
+        self.pid = 0
+        self.key = key
+        self._send = send
+        self._output = streams.output
+        self._error = streams.error
+        self._stdin = streams.stdin
+        loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = loop.create_future()
+        self._exit: asyncio.Future[ExitStatus] = loop.create_future()
+        self._gone: asyncio.Future[tuple[int, ...]] = loop.create_future()
+        self._counts: dict[int, asyncio.Future[int]] = {}
+        self._tags = 0
+        self._overseer = 0
+        self._is_lost = False
+        self._look: asyncio.Task[None] | None = None
+
+    # --- for callers
+
+    async def read(self) -> bytes:
+        """The next bytes of its output; b"" at the end. Nothing is read ahead."""
+        return await self._output.read()
+
+    async def read_error(self) -> bytes:
+        """The same for standard error, if it is apart."""
+        return await self._error.read() if self._error is not None else b""
+
+    async def write(self, data: bytes) -> None:
+        """To its standard input, if that is a pipe. ProcessFailed if nobody reads it any more."""
+        if self._stdin is None:
+            raise ProcessFailed("The process has no input that could be written to.")
+        await self._stdin.write(data)
+
+    def close_stdin(self) -> None:
+        if self._stdin is not None:
+            self._stdin.close()
+
+    async def wait(self) -> ExitStatus:
+        """How the first process ended. Says nothing about its background children and the streams they hold."""
+        return await asyncio.shield(self._exit)
+
+    async def alive(self) -> int:
+        """How many processes of the tree are alive, the first one included."""
+        if self._gone.done():
+            return 0
+        if self._is_lost:
+            raise WardenFailed(LOST)
+        self._tags = tag = self._tags + 1
+        count: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._counts[tag] = count
+        self._send({"count": self.key, "tag": tag})
+        try:
+            return await count
+        finally:
+            del self._counts[tag]
+
+    async def end(self, grace_s: float) -> tuple[int, ...]:
+        """Ends the whole tree: SIGTERM, up to `grace_s` later SIGKILL. Gives the pids that are there all the same: ().
+
+        Begins before it first waits and needs nobody to wait for it: a cancelled caller does not stop it. May be called
+        again, also with less grace.
+        """
+        if not self._gone.done():
+            self._send({"end": self.key, "grace_s": max(grace_s, 0.0)})
+        return await asyncio.shield(self._gone)
+
+    # --- for the link
+
+    async def started(self) -> None:
+        await asyncio.shield(self._started)
+
+    def hear(self, line: Line) -> None:
+        match line:
+            case {"started": _, "pid": int(pid), "overseer": int(overseer)}:
+                self.pid, self._overseer = pid, overseer
+                _settle(self._started, None)
+            case {"failed": _, "error": str(error)}:
+                _fail(self._started, ProcessFailed(error))
+            case {"exited": _, "code": code, "signal": number}:
+                _settle(self._exit, ExitStatus(code, number))
+            case {"counted": _, "tag": int(tag), "alive": int(alive)} if tag in self._counts:
+                _settle(self._counts[tag], alive)
+            case {"gone": _, "left": list(left)}:
+                self._end_here(tuple(left))
+            case _:
+                pass
+
+    def lost(self) -> None:
+        """The keeper is gone. Its overseers see that and take their trees along; whether they did is looked at."""
+        self._is_lost = True
+        _fail(self._started, WardenFailed(LOST))
+        _fail(self._exit, WardenFailed(LOST))
+        for count in self._counts.values():
+            _fail(count, WardenFailed(LOST))
+        if not self._gone.done():
+            self._look = asyncio.get_running_loop().create_task(self._look_for_the_end())
+
+    async def settled(self) -> None:
+        """After `lost`: waits until the tree is gone or was looked for long enough."""
+        if self._look is not None:
+            await asyncio.shield(self._look)
+
+    async def _look_for_the_end(self) -> None:
+        for _ in range(LOOKS_MAX):
+            if is_zombie(self._overseer):
+                break
+            await asyncio.sleep(LOOK_S)
+        self._end_here(() if is_zombie(self._overseer) else (self._overseer,))
+
+    def _end_here(self, left: tuple[int, ...]) -> None:
+        _fail(self._started, ProcessFailed("killed before it began"))
+        # The overseer kills without waiting for what it kills to say goodbye.
+        _settle(self._exit, ExitStatus(None, signal.SIGKILL))
+        for count in self._counts.values():
+            _settle(count, len(left))
+        self._output.finish()
+        if self._error is not None:
+            self._error.finish()
+        self.close_stdin()
+        _settle(self._gone, left)
+
+
+def _settle(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # looked at: nobody may be waiting

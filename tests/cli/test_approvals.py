@@ -1,0 +1,181 @@
+"""`kedge approvals`, and what sessions can do beside being listed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kedge.client.client import Client, new_run_id
+from kedge.testing import HostedEndpoint
+from kedge.wire.models import RunBody, SubmitPrompt
+from tests.cli.test_run_approvals import approvals, write
+from tests.client.process import Finished, Server, Terminal, until
+
+
+def kedge(server: Server, *arguments: str) -> Finished:
+    return server.home.kedge(*arguments, "--host", server.host)
+
+
+class Waiting:
+    """A Run that waits for people; none of them is at a terminal of its own."""
+
+    def __init__(self, server: Server, client: Client) -> None:
+        self.server, self.client = server, client
+
+    async def begin(self, script: str) -> str:
+        """The id of what it waits for."""
+        self.workspace_id = (await self.client.create_workspace(str(self.server.home.workspace))).id
+        self.session_id = (await self.client.create_session(self.workspace_id)).id
+        async with self.client.events(self.workspace_id, session_id=self.session_id) as events:
+            prompt = SubmitPrompt(session_id=self.session_id, prompt=script, run_id=new_run_id())
+            self.run_id = (await self.client.submit(self.workspace_id, prompt)).run_id
+            async for event in events:
+                if event.type in ("permission_request", "question_batch_request"):
+                    return str(event.payload["id"])
+        raise AssertionError("it ended without asking")
+
+    async def end(self) -> RunBody:
+        return await self.client.wait_run(self.workspace_id, self.run_id)
+
+    async def told(self) -> str:
+        """All that tools have told the model."""
+        messages = await self.client.messages(self.workspace_id, self.session_id)
+        return "\n".join(
+            part.data["content"] for message in messages for part in message.parts if message.role == "tool"
+        )
+
+
+@pytest.fixture
+def waiting(server: Server, client: Client) -> Waiting:
+    return Waiting(server, client)
+
+
+async def test_what_waits_is_listed_and_allowed_by_a_beginning_of_its_id(server: Server, waiting: Waiting) -> None:
+    assert kedge(server, "approvals").out == "nothing waits for an answer\n"
+    ask_id = await waiting.begin(write())
+    listed = kedge(server, "approvals", "list").out
+    assert listed.startswith(f"{ask_id}  asked ")
+    assert "  write needs your approval: Create a.txt (+2 -0)\n" in listed
+    assert "    +one\n" in listed
+    assert [asked["id"] for asked in approvals(server)["approvals"]] == [ask_id]
+    allowed = kedge(server, "approvals", "allow", ask_id[:-1], "--session")
+    assert (allowed.code, allowed.out) == (0, f"{ask_id}: allow_session\n")
+    assert (await waiting.end()).outcome == "completed"
+    assert (server.home.workspace / "a.txt").exists()
+    again = kedge(server, "approvals", "allow", ask_id)
+    assert (again.code, "`kedge approvals` shows" in again.err) == (1, True)
+    (grant,) = approvals(server)["grants"]
+    assert f"{grant['id']}  allowed in session {waiting.session_id}: edit(**)\n" in kedge(server, "approvals").out
+    forgotten = kedge(server, "approvals", "forget", grant["id"])
+    assert forgotten.out == "no longer allowed without asking: edit(**)\n"
+    assert approvals(server)["grants"] == []
+
+
+async def test_a_denial_brings_its_message_to_the_model(server: Server, waiting: Waiting) -> None:
+    ask_id = await waiting.begin(write())
+    denied = kedge(server, "approvals", "deny", ask_id, "-m", "not on Fridays", "--json")
+    assert json.loads(denied.out) == {"resolved": True}
+    assert (await waiting.end()).outcome == "completed"
+    assert "They say: not on Fridays" in await waiting.told()
+    assert not (server.home.workspace / "a.txt").exists()
+
+
+async def test_questions_are_answered_from_the_command_line(server: Server, waiting: Waiting) -> None:
+    questions = [{"question": "Which?", "options": [{"label": "red"}, {"label": "blue"}]}, {"question": "Why?"}]
+    script = f"script: tool question {json.dumps({'questions': questions})} | say last"
+    batch_id = await waiting.begin(script)
+    assert "      1  red\n" in kedge(server, "approvals").out
+    wrong = kedge(server, "approvals", "answer", batch_id, "1")
+    assert (wrong.code, "2 questions" in wrong.err) == (2, True)
+    assert kedge(server, "approvals", "answer", batch_id, "9", "x").code == 2
+    assert kedge(server, "approvals", "answer", batch_id, "2", "because").out == f"{batch_id}: answered\n"
+    assert (await waiting.end()).outcome == "completed"
+    assert "Which?\nAnswer: blue" in await waiting.told()
+    assert "Why?\nAnswer: because" in await waiting.told()
+    one = f"script: tool question {json.dumps({'questions': [questions[1]]})} | say last"
+    assert kedge(server, "approvals", "answer", await waiting.begin(one), "two", "words").code == 0
+    await waiting.end()
+    assert "Answer: two words" in await waiting.told()
+    skipped = await waiting.begin(one)
+    assert kedge(server, "approvals", "answer", skipped, "").code == 0
+    await waiting.end()
+    assert "rather not answer" in await waiting.told()
+
+
+async def test_a_late_client_is_asked_too_and_attach_shows_it(server: Server, waiting: Waiting) -> None:
+    """D6 for a session that is followed."""
+    ask_id = await waiting.begin(write())
+    attached = server.home.start_kedge("attach", "--host", server.host, waiting.session_id)
+    until(attached, "* write a.txt\n")
+    kedge(server, "approvals", "deny", ask_id)
+    assert "  -> denied\n" in until(attached, "last")
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+def session_of(server: Server) -> str:
+    (session,) = json.loads(kedge(server, "sessions", "list", "--json").out)
+    return str(session["id"])
+
+
+def test_undo_puts_files_back_and_says_which(server: Server) -> None:
+    file: Path = server.home.workspace / "a.txt"
+    server.home.kedge("run", "--yolo", "--host", server.host, write())
+    assert file.exists()
+    session_id = session_of(server)
+    undone = kedge(server, "sessions", "undo", session_id[:8])
+    assert undone.code == 0
+    assert undone.out.startswith("undone: what run ")
+    assert "a.txt\n" in undone.out
+    assert not file.exists()
+    nothing = kedge(server, "sessions", "undo", session_id)
+    assert (nothing.code, nothing.err.count("\n")) == (1, 1)
+    server.home.kedge("run", "-C", "--yolo", "--host", server.host, write("b.txt"))
+    (server.home.workspace / "b.txt").write_text("changed by hand")
+    refused = kedge(server, "sessions", "undo", session_id)
+    assert (refused.code, "Changed since that run" in refused.err) == (1, True)
+    assert (server.home.workspace / "b.txt").read_text() == "changed by hand"
+
+
+def test_a_session_gets_another_model_and_the_configured_one_again(server: Server) -> None:
+    server.home.kedge("run", "--host", server.host, "hello")
+    session_id = session_of(server)
+    assert kedge(server, "sessions", "model", session_id).out == "local/fake-large (the configured one)\n"
+    assert kedge(server, "sessions", "model", session_id, "kedge/offline").out == "kedge/offline\n"
+    answered = server.home.kedge("run", "-C", "--host", server.host, "hello")
+    assert "offline" in answered.out
+    assert json.loads(kedge(server, "sessions", "model", session_id, "", "--json").out)["model"] == ""
+
+
+def test_a_session_is_summarized_by_a_run_that_is_followed(server: Server, endpoint: HostedEndpoint) -> None:
+    server.home.kedge("run", "--host", server.host, "hello")
+    done = kedge(server, "sessions", "summarize", session_of(server))
+    assert (done.code, done.out, done.err) == (0, "A scripted summary.\n", "")
+
+
+def test_a_transcript_shows_calls_thoughts_and_results_in_a_line_each(server: Server) -> None:
+    script = 'script: think deep thoughts | say on | tool write {"path": "a.txt", "content": "x"} | say last'
+    server.home.kedge("run", "--yolo", "--host", server.host, script)
+    shown = kedge(server, "sessions", "show", session_of(server)).out
+    assert "(thinking: deep thoughts)\non\n* write a.txt\n  -> +1 -0\n" in shown
+    exported = kedge(server, "sessions", "export", session_of(server)).out
+    assert "* write a.txt\n" in exported
+    assert "-> +1 -0\n" in exported
+    assert "+x\n" in exported
+    attached = server.home.start_kedge("attach", "--host", server.host, session_of(server))
+    assert until(attached, "+1 -0\n").endswith("(thinking: deep thoughts)\non\n* write a.txt\n  -> +1 -0\n")
+
+
+def test_the_approval_of_a_queued_run_is_asked_when_it_is_its_time(server: Server, endpoint: HostedEndpoint) -> None:
+    first = server.home.start_kedge("run", "--host", server.host, "script: say one | hold queue-ask | say two")
+    until(first, "one")
+    terminal = Terminal(server.home, "run", "-C", "--host", server.host, write())
+    terminal.until("queued behind")
+    endpoint.release("queue-ask")
+    terminal.until("answer and Enter> ")
+    terminal.type("y\n")
+    assert terminal.end()[0] == 0
+    assert (server.home.workspace / "a.txt").exists()

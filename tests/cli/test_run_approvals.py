@@ -1,0 +1,194 @@
+"""Approvals and questions at the terminal of `kedge run`, and without one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.client.process import Server, Terminal
+
+ASKED = "answer and Enter> "
+
+
+def write(path: str = "a.txt", content: str = "one\ntwo\n") -> str:
+    return f"script: say first | tool write {json.dumps({'path': path, 'content': content})} | say last"
+
+
+def at_terminal(server: Server, script: str, *arguments: str) -> Terminal:
+    return Terminal(server.home, "run", "--host", server.host, *arguments, script)
+
+
+def approvals(server: Server) -> Any:
+    return json.loads(server.home.kedge("approvals", "--json", "--host", server.host).out)
+
+
+def test_what_needs_an_approval_is_shown_whole_and_done_when_it_is_allowed(server: Server) -> None:
+    terminal = at_terminal(server, write())
+    shown = terminal.until(ASKED)
+    assert "write needs your approval: Create a.txt (+2 -0)" in shown
+    assert f"  file {server.home.workspace}/a.txt\n" in shown
+    assert "  +one\n  +two\n" in shown
+    assert "[y] once  [s] this session: edit(**)  [a] always: edit(**)  [n] no  [m] no, and say why\n" in shown
+    assert not (server.home.workspace / "a.txt").exists()
+    terminal.type("y\n")
+    code, shown = terminal.end()
+    assert code == 0
+    assert "  -> +2 -0\n" in shown
+    assert "last" in shown
+    assert (server.home.workspace / "a.txt").read_text() == "one\ntwo\n"
+    assert approvals(server)["grants"] == []
+
+
+def test_allowed_for_the_session_is_not_asked_again_there_and_is_elsewhere(server: Server) -> None:
+    terminal = at_terminal(server, write("a.txt"))
+    terminal.until(ASKED)
+    terminal.type("s\n")
+    assert terminal.end()[0] == 0
+    again = at_terminal(server, write("b.txt"), "-C")
+    code, shown = again.end()
+    assert (code, ASKED in shown) == (0, False)
+    assert (server.home.workspace / "b.txt").exists()
+    other = at_terminal(server, write("c.txt"))
+    other.until(ASKED)
+    other.type("n\n")
+    assert other.end()[0] == 0
+    assert not (server.home.workspace / "c.txt").exists()
+
+
+def test_a_no_may_say_why_and_the_model_is_told(server: Server) -> None:
+    terminal = at_terminal(server, write())
+    terminal.until(ASKED)
+    terminal.type("m\n")
+    terminal.until("why not> ")
+    terminal.type("use the other file\n")
+    code, shown = terminal.end()
+    assert (code, "  -> denied\n" in shown) == (0, True)
+    (session,) = json.loads(server.home.kedge("sessions", "list", "--host", server.host, "--json").out)
+    told = server.home.kedge("sessions", "show", "--host", server.host, "--json", session["id"]).out
+    assert "They say: use the other file" in told
+    assert not (server.home.workspace / "a.txt").exists()
+
+
+def test_only_a_letter_and_enter_answer_and_what_was_typed_before_does_not(server: Server) -> None:
+    terminal = at_terminal(server, write())
+    terminal.type("y\n")  # before anything was asked
+    for wrong in ("\n", "yes\n", "q\n"):
+        terminal.until(ASKED)
+        terminal.type(wrong)
+        terminal.until("(answer with one of y, s, a, n, m, and Enter)")
+    terminal.until(ASKED)
+    terminal.type("\x04")
+    code, shown = terminal.end()
+    assert (code, "  -> denied\n" in shown) == (0, True)
+    assert not (server.home.workspace / "a.txt").exists()
+
+
+def test_an_approval_answered_elsewhere_closes_by_itself(server: Server) -> None:
+    terminal = at_terminal(server, write())
+    terminal.until(ASKED)
+    (asked,) = approvals(server)["approvals"]
+    done = server.home.kedge("approvals", "allow", asked["id"], "--always", "--host", server.host)
+    assert (done.code, done.out) == (0, f"{asked['id']}: allow_always\n")
+    code, shown = terminal.end()
+    assert code == 0
+    assert "(answered elsewhere: allowed always)\n" in shown
+    assert (server.home.workspace / "a.txt").exists()
+
+
+def test_ctrl_c_while_being_asked_cancels_the_run(server: Server) -> None:
+    terminal = at_terminal(server, write())
+    terminal.until(ASKED)
+    terminal.type("\x03")
+    code, shown = terminal.end()
+    assert code == 130
+    assert "(no longer asked)\n" in shown
+    assert "kedge: the run was cancelled\n" in shown
+    assert approvals(server)["approvals"] == []
+    assert not (server.home.workspace / "a.txt").exists()
+
+
+def test_a_question_outlives_a_restart_of_the_server(own_server: Server) -> None:
+    terminal = at_terminal(own_server, write())
+    terminal.until(ASKED)
+    own_server.kill()
+    own_server.start()
+    terminal.type("y\n")
+    # An answer that comes before the resumed Run waits for it again is asked for once more, under another id.
+    if terminal.until_either(ASKED, "last"):
+        terminal.type("y\n")
+    assert terminal.end()[0] == 0
+    assert (own_server.home.workspace / "a.txt").exists()
+
+
+def test_nothing_hides_in_what_is_shown(server: Server) -> None:
+    evil = "ok \u202egnp.exe\u200b \x1b[2J\u2066end"
+    terminal = at_terminal(server, write("a.txt", evil))
+    shown = terminal.until(ASKED)
+    assert "ok \\u{202e}gnp.exe\\u{200b} \\u{1b}[2J\\u{2066}end" in shown
+    assert not {"\u202e", "\u200b", "\u2066"} & set(shown)
+    terminal.type("n\n")
+    assert terminal.end()[0] == 0
+
+
+def test_a_question_is_answered_by_number_or_in_words(server: Server) -> None:
+    options = [{"label": "red", "description": "like fire"}, {"label": "blue"}]
+    questions = [{"question": "Which colour?", "options": options}, {"question": "Why?"}]
+    terminal = at_terminal(server, f"script: tool question {json.dumps({'questions': questions})} | say last")
+    shown = terminal.until("skips> ")
+    assert "  Which colour?\n    1  red: like fire\n    2  blue\n" in shown
+    terminal.type("3\n")
+    terminal.until("(there is no option 3)")
+    terminal.until("skips> ")
+    terminal.type("2\n")
+    terminal.until("your answer; Enter alone skips> ")
+    terminal.type("it is calm\n")
+    assert terminal.end()[0] == 0
+    (session,) = json.loads(server.home.kedge("sessions", "list", "--host", server.host, "--json").out)
+    told = server.home.kedge("sessions", "show", "--host", server.host, "--json", session["id"]).out
+    assert "Which colour?\\nAnswer: blue" in told
+    assert "Why?\\nAnswer: it is calm" in told
+
+
+# --- without a terminal ---------------------------------------------------------------------------------------------
+
+
+def test_f8_an_approval_that_nobody_can_give_is_exit_3_naming_the_tool_and_the_flag(server: Server) -> None:
+    done = server.home.kedge("run", "--host", server.host, write())
+    assert done.code == 3
+    assert done.err.startswith("kedge: write needs an approval and nobody is there to give it")
+    assert "--allow 'edit(**)'" in done.err
+    assert done.err.count("\n") == 1
+    assert not (server.home.workspace / "a.txt").exists()
+
+
+@pytest.mark.parametrize("flags", [["--allow", "write(*.txt)"], ["--allow", "view", "--allow", "write"], ["--yolo"]])
+def test_what_is_allowed_by_a_flag_is_not_asked(server: Server, flags: list[str]) -> None:
+    done = server.home.kedge("run", "--host", server.host, *flags, write())
+    assert (done.code, done.err) == (0, "")
+    assert (server.home.workspace / "a.txt").exists()
+
+
+def test_a_deny_rule_holds_whatever_is_allowed(server: Server) -> None:
+    done = server.home.kedge("run", "-v", "--host", server.host, "--yolo", "--deny", "write(a.*)", write())
+    assert done.code == 0
+    assert "  -> failed: Not allowed: the rule write(a.*) denies it." in done.err
+    assert not (server.home.workspace / "a.txt").exists()
+
+
+def test_verbose_tells_each_call_and_what_came_of_it(server: Server) -> None:
+    script = 'script: tool write {"path": "n.txt", "content": "x"} | tool view {"path": "none"} | usage 10 2 | say last'
+    done = server.home.kedge("run", "-v", "--host", server.host, "--yolo", script)
+    lines = done.err.splitlines()
+    assert "* write n.txt" in lines
+    assert "* view none" in lines
+    assert any(line.endswith("+1 -0") for line in lines)
+    assert any("failed: " in line for line in lines)
+    assert "tokens in" in lines[-1]
+
+
+def test_a_retry_is_told_and_ends_nothing(server: Server) -> None:
+    done = server.home.kedge("run", "-v", "--host", server.host, "script: fail 503 retry-after=0 times=1 | say there")
+    assert (done.code, done.out) == (0, "there\n")
+    assert "trying again in 0 s (attempt 2 of 5)" in done.err

@@ -1,0 +1,361 @@
+"""B, D, G with tools and approvals: what a cancel, a crash and a late client meet in the middle of a tool call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.harness import Endpoint, Json, Peer, Server, finish_of, open_http, results_of, unique
+from tests.conformance.test_i_agent import MODELS, call
+
+
+def processes_with(mark: str) -> list[int]:
+    """Processes of this machine whose command line or environment names the mark."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            about = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if mark.encode() in about and state not in "ZX":
+            found.append(int(entry.name))
+    return found
+
+
+async def until_gone(mark: str) -> None:
+    while processes_with(mark):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def until_there(path: Path) -> None:
+    while not path.exists():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+#: Three processes that do not want to go: one ignores TERM, one has a session of its own, one is a daemon.
+STUBBORN = (
+    "trap '' TERM; (setsid sh -c 'while :; do sleep 1000; done' {mark} &); "
+    "(sh -c 'trap \"\" TERM; while :; do sleep 1000; done' {mark} &); touch ready; "
+    "while :; do sleep 1000; done # {mark}"
+)
+
+
+@pytest.mark.parametrize("model", MODELS)
+async def test_b9_a_cancel_during_a_tool_ends_the_whole_process_tree_first(kedge: Peer, model: str) -> None:
+    session, mark = await kedge.session(), unique("mark")
+    command = call("bash", command=STUBBORN.format(mark=mark))
+    async with kedge.stream(session_id=session) as stream:
+        run_id = (await kedge.submit(session, f"script: {command} | say never", model=model, yolo=True))["run_id"]
+        await until_there(kedge.directory / "ready")
+        assert processes_with(mark)
+        assert (await kedge.cancel(session))["covered"][0]["run_id"] == run_id
+        (complete,) = await stream.until_complete(run_id)
+        assert (complete["outcome"], complete["cleanup"]) == ("cancelled", "clean")
+        assert processes_with(mark) == []
+    (result,) = results_of(await kedge.messages(session))
+    assert result["is_error"]
+    assert "cut off" in result["content"]
+    assert finish_of((await kedge.messages(session))[-1]) == "canceled"
+    # The endpoint refuses a history that breaks its provider's rules.
+    other = next(other for other in MODELS if other != model)
+    for next_model in (model, other):
+        again = await kedge.wait((await kedge.submit(session, "script: say fine", model=next_model))["run_id"])
+        assert (again["outcome"], again["text"]) == ("completed", "fine")
+
+
+async def test_b10_a_cancel_closes_the_dialog_everywhere_and_a_late_answer_is_refused(kedge: Peer) -> None:
+    session = await kedge.session()
+    command = call("bash", command="touch made")
+    async with kedge.stream() as one, kedge.stream(session_id=session) as two:
+        run_id = (await kedge.submit(session, f"script: {command} | say never"))["run_id"]
+        (asked,) = await one.until(lambda stream: stream.of("permission_request"))
+        await kedge.cancel(session)
+        for stream in (one, two):
+            (complete,) = await stream.until_complete(run_id)
+            assert complete["outcome"] == "cancelled"
+            (closed,) = stream.of("permission_notification")
+            assert closed.payload["withdrawn"]
+            assert closed.payload["id"] == asked.payload["id"]
+        error = await kedge.answer(asked.payload["id"], "allow", expect=409)
+        assert error["code"] == "ask_is_over"
+    assert await kedge.call("GET", f"{kedge.at}/permissions") == []
+    assert not (kedge.directory / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "script: fail 503 retry-after=100 times=5 | say never",
+        "script: summary hang | usage 3900 1 | tool ls {} | say never",
+    ],
+    ids=["retry", "compaction"],
+)
+async def test_b11_a_cancel_takes_effect_in_every_phase(kedge: Peer, script: str) -> None:
+    session = await kedge.session()
+    async with kedge.stream(session_id=session) as stream:
+        run_id = (await kedge.submit(session, script, model="local/fake-narrow"))["run_id"]
+        if "retry" in script:
+            await stream.until(lambda stream: stream.of("agent_event"))
+        else:
+            await stream.until(lambda stream: any(f.payload.get("steps") == 2 for f in stream.of("run")))
+        await kedge.cancel_run(run_id)
+        (complete,) = await stream.until_complete(run_id)
+        assert complete["outcome"] == "cancelled"
+    again = await kedge.wait((await kedge.submit(session, "script: say fine"))["run_id"])
+    assert again["text"] == "fine"
+
+
+async def test_b11_a_cancel_while_a_title_is_made_ends_both(own_server: Callable[..., Server], workspace: Path) -> None:
+    server = own_server(titles=True)
+    async with open_http(server.url, server.token) as http:
+        kedge = await Peer(http, workspace).open()
+        session = await kedge.session()
+        async with kedge.stream(session_id=session, deltas=1) as stream:
+            run_id = (await kedge.submit(session, "script: say x | title hang | hang"))["run_id"]
+            await stream.until(lambda stream: stream.of("delta"))
+            await kedge.cancel_run(run_id)
+            (complete,) = await stream.until_complete(run_id)
+            assert (complete["outcome"], complete["cleanup"]) == ("cancelled", "clean")
+
+
+async def test_b15_nothing_of_a_run_goes_on_behind_its_end(kedge: Peer, endpoint: Endpoint) -> None:
+    """A background command writes a file for ever; the Run ends by itself."""
+    session, mark = await kedge.session(), unique("mark")
+    writer = f"while :; do echo {mark} >> log; sleep 0.01; done"
+    script = f"script: {call('bash', command=writer, background=True)} | say left it running"
+    run = await kedge.wait((await kedge.submit(session, script, yolo=True))["run_id"])
+    assert (run["outcome"], run["cleanup"]) == ("completed", "clean")
+    assert processes_with(mark) == []
+    size = (kedge.directory / "log").stat().st_size
+    await kedge.wait((await kedge.submit(session, "script: say a while later"))["run_id"])
+    assert (kedge.directory / "log").stat().st_size == size
+
+
+async def test_i10_background_commands_are_listed_looked_at_and_ended(kedge: Peer) -> None:
+    session = await kedge.session()
+    started = call("bash", command="echo begun; sleep 1000", background=True)
+    steps = [started, call("jobs", action="list"), call("jobs", action="output", id="b1")]
+    steps.append(call("jobs", action="kill", id="b1"))
+    run = await kedge.wait(
+        (await kedge.submit(session, f"script: {' | step | '.join(steps)} | say ok", yolo=True))["run_id"]
+    )
+    assert run["outcome"] == "completed"
+    begun, listed, _, killed = results_of(await kedge.messages(session))
+    assert "begun" in begun["content"]
+    assert "b1" in listed["content"]
+    assert "sleep 1000" in listed["content"]
+    assert not killed["is_error"]
+
+
+async def test_i10_output_is_bounded_whatever_a_command_writes(kedge: Peer) -> None:
+    session = await kedge.session()
+    noisy = "head -c 50000000 /dev/zero | tr '\\0' x; echo; seq 200000; printf '\\377\\376 binary \\000 end'"
+    run = await kedge.wait(
+        (await kedge.submit(session, f"script: {call('bash', command=noisy)} | say ok", yolo=True))["run_id"]
+    )
+    assert run["outcome"] == "completed"
+    (result,) = results_of(await kedge.messages(session))
+    assert len(result["content"]) < 40_000
+    assert "left out" in result["content"]
+    assert "binary" in result["content"]
+
+
+async def test_d6_a_late_client_gets_what_is_pending_and_the_first_answer_wins(kedge: Peer) -> None:
+    session = await kedge.session()
+    run_id = (await kedge.submit(session, f"script: {call('bash', command='touch made')} | say ok"))["run_id"]
+    async with kedge.stream(session_id=session) as first:
+        (asked,) = await first.until(lambda stream: stream.of("permission_request"))
+        ask_id = asked.payload["id"]
+        async with kedge.stream() as late:
+            (again,) = await late.until(lambda stream: stream.of("permission_request"))
+            assert again.payload == asked.payload
+            assert again.position is None
+            assert [pending["id"] for pending in await kedge.call("GET", f"{kedge.at}/permissions")] == [ask_id]
+            answers = await asyncio.gather(*(kedge.answer(ask_id, action) for action in ("allow", "deny") * 5))
+            winners = [answer for answer in answers if answer["resolved"]]
+            assert len(winners) == 1
+            (complete,) = await late.until_complete(run_id)
+            assert complete["outcome"] == "completed"
+            (closed,) = late.of("permission_notification")
+            others = {answer["answered"] for answer in answers if not answer["resolved"]}
+            assert others == {closed.payload["answer"]}
+    assert (kedge.directory / "made").exists() == closed.payload["granted"]
+
+
+async def test_several_approvals_wait_side_by_side_in_different_sessions(kedge: Peer) -> None:
+    one, two = await kedge.session(), await kedge.session()
+    async with kedge.stream() as stream:
+        ids = [
+            (await kedge.submit(session, f"script: {call('bash', command=f'touch {name}')} | say ok"))["run_id"]
+            for session, name in ((one, "a"), (two, "b"))
+        ]
+        first, second = await stream.until(lambda stream: len(found := stream.of("permission_request")) == 2 and found)
+        await kedge.answer(second.payload["id"], "allow")
+        await stream.until_complete(second.payload["run_id"])
+        assert not stream.completes(first.payload["run_id"])
+        await kedge.answer(first.payload["id"], "allow")
+        await stream.until_complete(*ids)
+    assert {path.name for path in kedge.directory.iterdir()} == {"a", "b"}
+
+
+@pytest.mark.parametrize(("scope", "asked_in_another_session"), [("allow_session", True), ("allow_always", False)])
+async def test_a_grant_stands_for_its_rule_and_no_more(kedge: Peer, scope: str, asked_in_another_session: bool) -> None:
+    session, other = await kedge.session(), await kedge.session()
+    command, more = call("bash", command="touch made"), call("bash", command="touch another")
+    async with kedge.stream() as stream:
+
+        async def asks(session_id: str, script: str) -> Json | None:
+            before = len(stream.of("permission_request"))
+            run_id = (await kedge.submit(session_id, f"script: {script} | say ok"))["run_id"]
+            await stream.until(lambda stream: stream.completes(run_id) or len(stream.of("permission_request")) > before)
+            new: list[Json] = [frame.payload for frame in stream.of("permission_request")[before:]]
+            return new[0] if new else None
+
+        first = await asks(session, command)
+        assert first is not None
+        assert first["grant"] == "bash(touch made)"
+        await kedge.answer(first["id"], scope)
+        await stream.until_complete(first["run_id"])
+        assert await asks(session, command) is None
+        assert await asks(session, more) is not None
+        assert (await asks(other, command) is not None) == asked_in_another_session
+    grants = await kedge.call("GET", f"{kedge.at}/permissions/grants")
+    assert [grant["rule"] for grant in grants] == ["bash(touch made)"]
+    await kedge.call("DELETE", f"{kedge.at}/permissions/grants/{grants[0]['id']}")
+    assert await kedge.call("GET", f"{kedge.at}/permissions/grants") == []
+
+
+async def test_rules_of_a_run_allow_and_deny_and_deny_wins_over_skipping(kedge: Peer) -> None:
+    session = await kedge.session()
+    made, denied = call("bash", command="touch made"), call("bash", command="true && rm made")
+    script = f"script: {made} | {denied} | say ok"
+    rules: Json = {"allow": ["bash(touch made)"], "deny": ["bash(rm *)"], "yolo": True}
+    run = await kedge.wait((await kedge.submit(session, script, **rules))["run_id"])
+    assert run["outcome"] == "completed"
+    assert (kedge.directory / "made").exists()
+    assert {result["is_error"] for result in results_of(await kedge.messages(session))} == {False, True}
+    error = await kedge.submit(session, "x", allow=["bash(("], expect=400)
+    assert "rule" in error["message"]
+
+
+async def test_f8_a_run_that_may_ask_nobody_ends_and_says_what_it_needed(kedge: Peer) -> None:
+    session = await kedge.session()
+    script = f"script: {call('bash', command='touch made')} | say never"
+    run = await kedge.wait((await kedge.submit(session, script, on_approval="fail"))["run_id"])
+    assert (run["outcome"], run["reason"]) == ("failed", "approval_needed")
+    assert "bash" in run["error"]
+    assert "--allow" in run["error"]
+    assert not (kedge.directory / "made").exists()
+
+
+async def test_an_edit_is_not_written_when_the_file_changed_while_people_thought_it_over(kedge: Peer) -> None:
+    file = kedge.directory / "a.txt"
+    file.write_text("one\n")
+    session = await kedge.session()
+    edit = call("edit", path="a.txt", old_string="one", new_string="two")
+    async with kedge.stream(session_id=session) as stream:
+        run_id = (await kedge.submit(session, f"script: {call('view', path='a.txt')} | step | {edit} | say ok"))[
+            "run_id"
+        ]
+        (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
+        assert "+two" in asked.payload["params"]["diff"]
+        file.write_text("one and only\n")
+        await kedge.answer(asked.payload["id"], "allow")
+        await stream.until_complete(run_id)
+    assert results_of(await kedge.messages(session))[-1]["is_error"]
+    assert file.read_text() == "one and only\n"
+
+
+async def test_undo_puts_the_files_back_and_refuses_when_they_changed_since(kedge: Peer) -> None:
+    file = kedge.directory / "a.txt"
+    file.write_text("one\n")
+    session = await kedge.session()
+    edit = call("edit", path="a.txt", old_string="one", new_string="two")
+    new = call("write", path="new/b.txt", content="b")
+    script = f"script: {call('view', path='a.txt')} | step | {edit} | {new} | say ok"
+    run_id = (await kedge.submit(session, script, allow=["edit"]))["run_id"]
+    assert (await kedge.wait(run_id))["outcome"] == "completed"
+    assert file.read_text() == "two\n"
+    results = {result["name"]: result for result in results_of(await kedge.messages(session))}
+    assert "-one" in json.loads(results["edit"]["metadata"])["diff"]
+    undo = f"{kedge.at}/sessions/{session}/undo"
+    file.write_text("three\n")
+    error = await kedge.call("POST", undo, {}, expect=409)
+    assert "a.txt" in error["message"]
+    assert (kedge.directory / "new/b.txt").exists()
+    file.write_text("two\n")
+    done = await kedge.call("POST", undo, {"run_id": run_id})
+    assert done["run_id"] == run_id
+    assert file.read_text() == "one\n"
+    assert not (kedge.directory / "new/b.txt").exists()
+    assert (await kedge.call("POST", undo, {}, expect=404))["code"] == "run_not_found"
+
+
+async def restarted(server: Server, kedge: Peer) -> None:
+    server.kill()
+    server.start(port=int(server.url.rpartition(":")[2]), token=server.token)
+    await kedge.open()
+
+
+async def test_g2_a_tool_in_flight_is_not_run_again_after_a_crash_and_leaves_no_process(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server, mark = own_server(), unique("mark")
+    async with open_http(server.url, server.token) as http:
+        kedge = await Peer(http, workspace).open()
+        session = await kedge.session()
+        command = f"echo once >> log; touch ready; sleep 1000 # {mark}"
+        run_id = (await kedge.submit(session, f"script: {call('bash', command=command)} | say over", yolo=True))[
+            "run_id"
+        ]
+        await until_there(workspace / "ready")
+        await restarted(server, kedge)
+        run = await kedge.wait(run_id)
+        assert (run["outcome"], run["text"]) == ("completed", "over")
+        await until_gone(mark)
+        assert (workspace / "log").read_text() == "once\n"
+        (result,) = results_of(await kedge.messages(session))
+        assert "cut off" in result["content"]
+
+
+async def test_g2_an_approval_that_was_pending_stands_after_a_crash_and_its_call_is_made_once(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server = own_server()
+    async with open_http(server.url, server.token) as http:
+        kedge = await Peer(http, workspace).open()
+        session = await kedge.session()
+        command = call("bash", command="echo once >> log")
+        run_id = (await kedge.submit(session, f"script: {command} | say over"))["run_id"]
+        async with kedge.stream() as stream:
+            (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
+        await restarted(server, kedge)
+        async with kedge.stream() as stream:
+            (again,) = await stream.until(lambda stream: stream.of("permission_request"))
+            assert again.payload["id"] == asked.payload["id"]
+            await kedge.answer(asked.payload["id"], "allow")
+            (complete,) = await stream.until_complete(run_id)
+        assert (complete["outcome"], complete["text"]) == ("completed", "over")
+        assert (workspace / "log").read_text() == "once\n"
+
+
+async def test_e11_a_server_that_is_told_to_stop_ends_its_tools_first(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    server, mark = own_server(), unique("mark")
+    async with open_http(server.url, server.token) as http:
+        kedge = await Peer(http, workspace).open()
+        session = await kedge.session()
+        command = f"touch ready; sleep 1000 # {mark}"
+        await kedge.submit(session, f"script: {call('bash', command=command)} | say over", yolo=True)
+        await until_there(workspace / "ready")
+    assert server.terminate() == 0
+    assert processes_with(mark) == []

@@ -1,0 +1,302 @@
+"""Whether a tool call may happen: rules, grants, and the order they are heard in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kedge.core.approvals import (
+    RULE_CHARS_MAX,
+    Ask,
+    Grant,
+    Intent,
+    Permit,
+    Rule,
+    Rules,
+    parse_rule,
+    parse_rules,
+    path_matches,
+    permit,
+    words_match,
+)
+from kedge.errors import Invalid
+
+COMMAND = Intent(
+    names=("bash",),
+    action="execute",
+    subject="git status",
+    description="$ git status",
+    path="/w",
+    params="{}",
+    binding="b",
+    words=("git", "status"),
+    commands=(("git", "status"),),
+    grant="bash(git status)",
+)
+EDIT = Intent(
+    names=("multiedit", "edit"),
+    action="write",
+    subject="src/app.py",
+    description="edit src/app.py",
+    path="/w/src/app.py",
+    params="{}",
+    binding="b",
+    grant="edit(src/app.py)",
+)
+
+
+def leave(intent: Intent, allow: str = "", deny: str = "", *grants: str, skip: bool = False) -> str:
+    rules = parse_rules([allow] if allow else [], [deny] if deny else [])
+    given = tuple(Grant(f"g{number}", "w", "", rule, 0) for number, rule in enumerate(grants))
+    return permit(intent, rules, given, skip=skip).leave
+
+
+# --- rules as text ---
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("bash", Rule("bash")),
+        (" bash ", Rule("bash")),
+        ("*", Rule("*")),
+        ("mcp_*", Rule("mcp_*")),
+        ("mcp.files-x", Rule("mcp.files-x")),
+        ("bash(git status)", Rule("bash", "git status")),
+        ("bash( git status )", Rule("bash", "git status")),
+        ("bash(echo (x))", Rule("bash", "echo (x)")),
+        ("edit(src/**)", Rule("edit", "src/**")),
+    ],
+)
+def test_a_rule_is_read(text: str, rule: Rule) -> None:
+    assert parse_rule(text) == rule
+
+
+@pytest.mark.parametrize(
+    "text", ["", "bash(", "bash()", "bash)", "1x", "a b", "bash(x) y", "b*sh", "x" * (RULE_CHARS_MAX + 1)]
+)
+def test_what_is_no_rule_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(Invalid, match="is no rule; write one as bash"):
+        parse_rule(text)
+
+
+def test_a_rule_is_written_as_it_is_read() -> None:
+    for text in ("bash", "bash(git status)", "edit(src/**)"):
+        assert str(parse_rule(text)) == text
+
+
+def test_rules_add_up() -> None:
+    both = parse_rules(["bash"], ["edit"]) + parse_rules(["view"], [])
+    assert both == Rules((Rule("bash"), Rule("view")), (Rule("edit"),))
+
+
+# --- who is heard first ---
+
+
+def test_without_a_rule_people_are_asked() -> None:
+    assert permit(COMMAND, Rules(), ()) == Permit("ask")
+
+
+def test_a_deny_rule_stands_above_everything() -> None:
+    denied = permit(
+        replace(COMMAND, needs_leave=False),
+        parse_rules(["bash"], ["bash(git *)"]),
+        (Grant("g", "w", "", "bash(git status)", 0),),
+        skip=True,
+    )
+    assert denied == Permit("deny", "the rule bash(git *) denies it")
+
+
+def test_what_needs_nobodys_leave_is_allowed() -> None:
+    assert permit(replace(COMMAND, needs_leave=False), Rules(), ()) == Permit("allow")
+
+
+def test_an_allow_rule_says_which_it_was() -> None:
+    rules = parse_rules(["edit", "bash(git status)"], [])
+    assert permit(COMMAND, rules, ()) == Permit("allow", "the rule bash(git status) allows it")
+
+
+def test_a_grant_covers_exactly_what_it_was_given_for() -> None:
+    assert leave(COMMAND, "", "", "bash(ls)", "bash(git status)") == "allow"
+    assert leave(COMMAND, "", "", "bash(git *)", "bash") == "ask"
+    grant = Grant("g", "w", "s", "bash(git status)", 0, given_by="c")
+    assert permit(COMMAND, Rules(), (grant,)).reason == "it was allowed before: bash(git status)"
+
+
+def test_a_grant_of_nothing_covers_nothing() -> None:
+    assert leave(replace(COMMAND, grant=""), "", "", "") == "ask"
+
+
+def test_skipping_approvals_allows_what_no_rule_denies() -> None:
+    assert permit(COMMAND, Rules(), (), skip=True) == Permit("allow", "approvals are skipped")
+    assert leave(COMMAND, "", "bash(git status)", skip=True) == "deny"
+
+
+# --- what a rule covers ---
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("bash", "allow"),
+        ("*", "allow"),
+        ("ba*", "allow"),
+        ("edit", "ask"),
+        ("edit(git status)", "ask"),
+        ("bash(git status)", "allow"),
+        ("bash(git *)", "allow"),
+        ("bash(git stat?s)", "allow"),
+        ("bash(g[i]t status)", "ask"),
+        ("bash(git)", "ask"),
+        ("bash(git log)", "ask"),
+    ],
+)
+def test_an_allow_rule_for_commands(rule: str, expected: str) -> None:
+    assert leave(COMMAND, rule) == expected
+
+
+def test_a_line_that_is_not_one_simple_command_is_covered_by_the_bare_name_only() -> None:
+    line = replace(COMMAND, words=None)
+    assert leave(line, "bash(git status)") == "ask"
+    assert leave(line, "bash(*)") == "ask"
+    assert leave(line, "bash") == "allow"
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "expected"),
+    [
+        ("bash(env *)", "env a", "ask"),
+        ("bash(env ?)", "env a", "ask"),
+        ("bash(env a)", "env a", "allow"),
+        ("bash", "env a", "allow"),
+        ("bash(python -m pytest *)", "python -m pytest -q", "allow"),
+        ("bash(python3.12 -m pytest *)", "python3.12 -m pytest", "allow"),
+        ("bash(python -m *)", "python -m pytest", "ask"),
+        ("bash(python -m)", "python -m", "allow"),
+        ("bash(python *)", "python -m pytest", "ask"),
+        ("bash(pyth* -m pytest *)", "python -m pytest", "ask"),
+        ("bash(* -m pytest)", "python -m pytest", "ask"),
+        ("bash(nice -m pytest *)", "nice -m pytest x", "ask"),
+    ],
+)
+def test_what_runs_other_programs_is_covered_only_when_it_is_spelled(rule: str, words: str, expected: str) -> None:
+    assert leave(replace(COMMAND, words=tuple(words.split()), exact_only=True), rule) == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("edit", "allow"),
+        ("multiedit", "allow"),
+        ("view", "ask"),
+        ("edit(src/app.py)", "allow"),
+        ("edit(src/*)", "allow"),
+        ("edit(**)", "allow"),
+        ("edit(*)", "ask"),
+        ("edit(tests/**)", "ask"),
+    ],
+)
+def test_an_allow_rule_for_files(rule: str, expected: str) -> None:
+    assert leave(EDIT, rule) == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("edit", "ask"), ("edit(**)", "ask"), ("edit(.git/hook?)", "ask"), ("edit(.git/hooks)", "allow")],
+)
+def test_what_guards_the_machine_is_covered_only_when_it_is_named(rule: str, expected: str) -> None:
+    assert leave(replace(EDIT, subject=".git/hooks", exact_only=True), rule) == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("edit", "deny"),
+        ("multiedit", "deny"),
+        ("edit(src/**)", "deny"),
+        ("edit(tests/**)", "ask"),
+        ("view", "ask"),
+        ("*", "deny"),
+    ],
+)
+def test_a_deny_rule_for_files(rule: str, expected: str) -> None:
+    assert leave(EDIT, "", rule) == expected
+
+
+def test_a_deny_rule_looks_at_every_command_of_a_line() -> None:
+    line = replace(COMMAND, words=None, commands=(("true",), ("rm", "x")))
+    assert leave(line, "bash", "bash(rm *)") == "deny"
+    assert leave(line, "bash", "bash(mv *)") == "allow"
+    assert leave(line, "bash", "bash") == "deny"
+
+
+# --- words and paths ---
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words", "expected"),
+    [
+        ("git status", ("git", "status"), True),
+        ("git status", ("git", "status", "-s"), False),
+        ("git status", ("git",), False),
+        ("git *", ("git",), True),
+        ("git *", ("git", "a", "b"), True),
+        ("git log *", ("git",), False),
+        ("git log *", ("git", "status"), False),
+        ("*", ("anything",), True),
+        ("npm run test:*", ("npm", "run", "test:unit"), True),
+        ("npm run test:*", ("npm", "run", "build"), False),
+        ("ls *.py", ("ls", "a.py"), True),
+        ("ls [a]", ("ls", "[a]"), True),
+        ("ls [a]", ("ls", "a"), False),
+        ("Git *", ("git",), False),
+        # What is not literal may turn out to be anything, and any number of words.
+        ("rm *", (None,), True),
+        ("rm *", (None, "x"), True),
+        ("rm *", ("rm", None), True),
+        ("rm *", ("mv", None), False),
+        ("rm *", ("rm", "a", "b", None), True),
+        ("rm -rf x", (None,), True),
+        ("rm -rf x", ("rm", None), True),
+        ("rm -rf x", ("rm", "-rf", "x", None), True),
+        ("rm -rf x", ("rm", "-rf", "x", "y", None), False),
+        ("rm -rf x", ("rm", "-r", None), False),
+    ],
+)
+def test_words(pattern: str, words: tuple[str | None, ...], expected: bool) -> None:
+    assert words_match(pattern, words) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        ("src/app.py", "src/app.py", True),
+        ("src/app.py", "src/appxpy", False),
+        ("src/*", "src/a.py", True),
+        ("src/*", "src/a/b.py", False),
+        ("src/**", "src/a/b.py", True),
+        ("**/*.py", "a.py", True),
+        ("**/*.py", "x/y/a.py", True),
+        ("**/*.py", "x/y/a.txt", False),
+        ("src/?.py", "src/a.py", True),
+        ("src/?.py", "src/ab.py", False),
+        ("app/[slug]/page.tsx", "app/[slug]/page.tsx", True),
+        ("app/[slug]/page.tsx", "app/s/page.tsx", False),
+        ("src", "src/a", False),
+        ("src/*", "src/a\nb", True),
+        ("*.example.org", "docs.example.org", True),
+        ("*.example.org", "example.org", False),
+        ("*.example.org", "evil.org/x.example.org", False),
+    ],
+)
+def test_paths(pattern: str, path: str, expected: bool) -> None:
+    assert path_matches(pattern, path) is expected
+
+
+def test_an_ask_is_allowed_by_each_of_the_answers_that_allow() -> None:
+    ask = Ask("a", "w", "s", "r", "c", "bash", "approval", 0, "", "")
+    assert not ask.is_allowed
+    for answer in ("allow", "allow_session", "allow_always"):
+        assert replace(ask, state="answered", answer=answer).is_allowed
+    assert not replace(ask, state="answered", answer="deny").is_allowed

@@ -1,0 +1,159 @@
+"""Which model a name means, where its key is, and what is known of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kedge.engine.choice import Choice, choices, chosen
+from kedge.engine.config import Config, ModelEntry, Provider, api_key, base_url, provider_for
+from kedge.engine.keys import missing, secret
+from kedge.errors import BadConfig
+
+CANARY = "sk-canary-0123456789"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nobody/x", r"no provider nobody \(configured: local\); add \[providers.nobody\]"),
+        ("openai/gpt-5-mini", r"no provider openai \(configured: local\); set OPENAI_API_KEY, or add"),
+        ("local/", "provider/model"),
+        ("local", "provider/model"),
+        ("", "provider/model"),
+        ("local/other", "lists one"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused_with_the_ways_out(name: str, says: str) -> None:
+    config = Config(providers={"local": Provider(base_url="http://127.0.0.1:1", models=[ModelEntry("one")])})
+    with pytest.raises(BadConfig, match=says):
+        chosen(config, name, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "url"),
+    [
+        ("openai", "OPENAI_API_KEY", "https://api.openai.com/v1"),
+        ("anthropic", "ANTHROPIC_API_KEY", "https://api.anthropic.com"),
+        ("google", "GOOGLE_API_KEY", ""),
+        ("google", "GEMINI_API_KEY", ""),
+        ("mistral", "MISTRAL_API_KEY", ""),
+    ],
+)
+def test_a_well_known_provider_needs_only_its_key(name: str, variable: str, url: str) -> None:
+    found = chosen(Config(), f"{name}/some/model", {variable: CANARY})
+    assert (found.provider.type, found.provider.base_url, found.model) == (name, url, "some/model")
+    assert found.key({variable: CANARY}) == CANARY
+    assert CANARY not in repr(found)
+
+
+def test_a_configured_provider_without_address_is_its_makers() -> None:
+    provider = Provider(type="anthropic")
+    assert base_url(provider) == "https://api.anthropic.com"
+    assert api_key(provider, "claude", {"ANTHROPIC_API_KEY": CANARY}) == CANARY
+    with pytest.raises(BadConfig, match="Provider claude: The environment variable ANTHROPIC_API_KEY is not set"):
+        api_key(provider, "claude", {})
+    own = Provider(type="anthropic", api_key="$MINE")
+    assert api_key(own, "claude", {"ANTHROPIC_API_KEY": "other", "MINE": CANARY}) == CANARY
+
+
+def test_the_makers_key_never_goes_to_another_address() -> None:
+    config = Config(providers={"openai": Provider(base_url="http://127.0.0.1:1/v1")})
+    environment = {"OPENAI_API_KEY": CANARY}
+    provider = provider_for(config, "openai", environment)
+    assert provider is not None
+    assert (provider.base_url, provider.api_key) == ("http://127.0.0.1:1/v1", "")
+    assert chosen(config, "openai/x", environment).key(environment) is None
+
+
+def test_what_the_user_says_of_a_model_counts_more_than_the_catalogue() -> None:
+    entry = ModelEntry("gpt-5-mini", context_window=1000, input_price=9.0, images=False)
+    mine = Config(providers={"openai": Provider(models=[entry])})
+    facts = chosen(mine, "openai/gpt-5-mini", {}).facts
+    known = chosen(Config(), "openai/gpt-5-mini", {"OPENAI_API_KEY": "k"}).facts
+    assert known.context_window
+    assert known.context_window > 1000
+    assert known.price is not None
+    assert facts.price is not None
+    assert (facts.context_window, facts.price.input, facts.takes_images) == (1000, 9.0, False)
+    assert facts.price.output == known.price.output
+
+
+def test_an_endpoint_of_ones_own_is_not_taken_for_the_maker() -> None:
+    found = Choice("local", Provider(base_url="http://127.0.0.1:1/v1"), "fake-large")
+    assert (found.facts.price, found.facts.context_window) == (None, None)
+
+
+def test_choices_are_the_listed_ones_or_the_known_ones_and_the_chosen_ones() -> None:
+    config = Config(
+        model="bare/unlisted",
+        small_model="kedge/offline",
+        providers={
+            "local": Provider(base_url="http://127.0.0.1:1", models=[ModelEntry("one"), ModelEntry("two")]),
+            "bare": Provider(base_url="http://127.0.0.1:2"),
+        },
+    )
+    assert [choice.name for choice in choices(config, {})] == ["local/one", "local/two", "bare/unlisted"]
+    with_key = [choice.name for choice in choices(config, {"ANTHROPIC_API_KEY": "k"})]
+    assert any(name.startswith("anthropic/claude") for name in with_key)
+    broken = Config(model="nobody/x")
+    assert choices(broken, {}) == []
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_a_literal_or_the_name_of_a_variable() -> None:
+    assert secret("plain", {}) == "plain"
+    assert secret("$NAME", {"NAME": "value"}) == "value"
+    for environment in ({}, {"NAME": ""}):
+        with pytest.raises(BadConfig, match="NAME is not set"):
+            secret("$NAME", environment)
+    assert missing("plain", {}) is None
+    assert missing("$NAME", {"NAME": "value"}) is None
+    assert "NAME is not set" in (missing("$NAME", {}) or "")
+
+
+def test_a_key_that_begins_with_a_dollar_sign_is_not_told() -> None:
+    with pytest.raises(BadConfig) as caught:
+        secret(f"${CANARY}", {})
+    assert "canary" not in caught.value.message
+    assert "canary" not in (missing(f"${CANARY}", {}) or "")
+
+
+@pytest.fixture
+def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package `keyring` as the extra would install it, with one entry."""
+    (tmp_path / "keyring.py").write_text(
+        "def get_password(service, user):\n"
+        "    if service == 'locked':\n"
+        f"        raise RuntimeError('{CANARY}')\n"
+        f"    return '{CANARY}' if (service, user) == ('kedge', 'me/openai') else None\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "keyring", raising=False)
+    yield
+    sys.modules.pop("keyring", None)
+
+
+@pytest.mark.usefixtures("keyring")
+def test_a_key_may_be_in_the_keyring() -> None:
+    assert secret("keyring:kedge/me/openai", {}) == CANARY
+    assert missing("keyring:kedge/me/openai", {}) is None
+    with pytest.raises(BadConfig, match="add it with `keyring set kedge you`"):
+        secret("keyring:kedge/you", {})
+    with pytest.raises(BadConfig, match="RuntimeError. Is it unlocked") as caught:
+        secret("keyring:locked/me", {})
+    assert "canary" not in caught.value.message
+    with pytest.raises(BadConfig, match="keyring:SERVICE/USER"):
+        secret("keyring:kedge", {})
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)  # what the import system takes for: not installed
+    with pytest.raises(BadConfig, match=r"install kedge\[keyring\]"):
+        secret("keyring:kedge/me", {})
+    assert "kedge[keyring]" in (missing("keyring:kedge/me", {}) or "")

@@ -1,0 +1,97 @@
+"""Configuration that follows its files, and survives that somebody is just editing them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kedge.engine.reload import UserConfig, WorkspaceConfig
+from kedge.engine.trust import Trust
+from kedge.errors import BadConfig
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text('model = "a/one"\n')
+    return path
+
+
+def put(path: Path, text: str) -> None:
+    """As an editor does it: a new file in the place of the old one."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    os.replace(new, path)
+
+
+def test_a_changed_file_is_in_force_at_once_and_an_unchanged_one_is_not_read_again(file: Path) -> None:
+    user = UserConfig(file)
+    assert user.config.model == "a/one"
+    assert user.current() is user.current()
+    put(file, 'model = "a/two"\n')
+    assert user.config.model == "a/two"
+    file.unlink()
+    assert user.config.model == ""
+    put(file, 'model = "a/three"\n')
+    assert user.config.model == "a/three"
+
+
+def test_a_broken_file_changes_nothing_and_is_told_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    user = UserConfig(file)
+    put(file, "model = [sk-canary")
+    assert [user.config.model for _ in range(3)] == ["a/one"] * 3
+    assert str(file) in (user.problem or "")
+    assert len(caplog.records) == 1
+    assert "canary" not in caplog.text
+    put(file, 'model = "a/two"\n')
+    assert (user.config.model, user.problem) == ("a/two", None)
+
+
+def test_a_file_that_is_broken_from_the_start_is_refused(file: Path) -> None:
+    file.write_text("model = [")
+    with pytest.raises(BadConfig):
+        UserConfig(file)
+
+
+def test_a_workspace_follows_the_users_file_the_repositorys_and_what_is_trusted(file: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    trust = Trust(tmp_path / "trusted.json")
+    found = WorkspaceConfig(UserConfig(file), work, trust, {})
+    assert found.current() is found.current()
+    put(work / "kedge.toml", '[permissions]\nallow = ["bash"]\n[runs]\nmax_steps = 7\n')
+    assert (found.config.runs.max_steps, found.config.permissions.allow) == (7, [])
+    assert "until you trust it" in found.current().ignored[0]
+    trust.add(work / "kedge.toml", (work / "kedge.toml").read_bytes())
+    assert found.config.permissions.allow == ["bash"]
+    put(file, 'model = "a/two"\n')
+    assert (found.config.model, found.config.permissions.allow) == ("a/two", ["bash"])
+    trust.revoke(work / "kedge.toml")
+    assert found.config.permissions.allow == []
+
+
+def test_a_broken_repository_keeps_what_was_read_but_not_from_the_user(file: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    put(work / "kedge.toml", "[runs]\nmax_steps = 7\n")
+    found = WorkspaceConfig(UserConfig(file), work, Trust(), {})
+    put(work / "kedge.toml", "[runs]\nmax_steps = ")
+    assert (found.config.model, found.config.runs.max_steps) == ("a/one", 7)
+    assert "kedge.toml" in (found.problem or "")
+    put(file, '[permissions]\ndeny = ["bash"]\n')
+    assert found.config.permissions.deny == ["bash"]
+    put(work / "kedge.toml", "[runs]\nmax_steps = 8\n")
+    assert (found.config.runs.max_steps, found.problem) == (8, None)
+
+
+def test_a_repository_that_is_broken_from_the_start_is_refused_or_left_out(file: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    put(work / "kedge.toml", "model = ")
+    with pytest.raises(BadConfig):
+        WorkspaceConfig(UserConfig(file), work, Trust(), {})
+    found = WorkspaceConfig(UserConfig(file), work, Trust(), {}, strict=False)
+    assert found.config.model == "a/one"
+    assert "left out" in found.current().ignored[0]

@@ -1,0 +1,214 @@
+"""The contract of `kedge.store.base`, for every store: Asks, grants and file versions."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from kedge.core.events import Asked, AskSettled
+from kedge.errors import VersionConflict
+from kedge.store.base import Store, Write
+from tests.store.conftest import Place
+from tests.store.samples import BASE, S, W, ask, events, file_version, grant, session, with_workspace
+
+ALLOWED = ask(state="answered", answer="allow", answered_by="client-1", answered_at=5)
+DENIED = ask(state="answered", answer="deny", message="not today", answered_by="client-2", answered_at=5)
+
+# --- Asks ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_ask_is_read_as_it_was_put(store: Store) -> None:
+    await with_workspace(store, "w1", "w2")
+    whole = ask(
+        "a~1",
+        kind="question",
+        asked_at=2**53,
+        description='say "which" 🤔\0',
+        params='{"options": ["a", "ü"]}',
+        action="execute",
+        path="/home/ü",
+        grant="bash(ls)",
+        binding="digest",
+        state="answered",
+        answer="answered",
+        message="the\nsecond",
+        answered_by="client",
+        answered_at=2**53 + 1,
+    )
+    await store.append(Write(W, asks=(whole,)))
+    assert await store.ask(W, "a~1") == whole
+    assert await store.ask("w2", "a~1") is None
+    assert await store.ask(W, "a") is None
+
+
+async def test_pending_asks_are_listed_oldest_first(store: Store) -> None:
+    await with_workspace(store, "w1", "w2")
+    given = (ask("d", asked_at=7), ask("c", "s2", asked_at=5), ask("b", asked_at=5), ask("a", asked_at=6))
+    await store.append(Write(W, asks=given))
+    await store.append(Write(W, asks=(ask("e", asked_at=5), ask("f", asked_at=1, state="withdrawn"))))
+    await store.append(Write("w2", asks=(ask("x", "s3", "w2", asked_at=0),)))
+    assert [found.id for found in await store.asks(W)] == ["c", "b", "e", "a", "d"]
+    assert [found.id for found in await store.session_asks(S)] == ["b", "e", "a", "d"]
+    assert [found.id for found in await store.session_asks("s2")] == ["c"]
+    assert [found.id for found in await store.asks("w2")] == ["x"]
+    assert await store.asks("w9") == []
+    assert await store.session_asks("s9") == []
+    # One that is put again while it is pending keeps its place; one that is settled is not listed any more.
+    await store.append(Write(W, asks=(replace(given[2], message="changed"), replace(given[3], state="answered"))))
+    assert [found.id for found in await store.asks(W)] == ["c", "b", "e", "d"]
+    assert (await store.asks(W))[1].message == "changed"
+    assert await store.ask(W, "a") == replace(given[3], state="answered")
+
+
+@pytest.mark.parametrize("other", [DENIED, ask(state="withdrawn"), ask(), replace(ALLOWED, answered_at=6)])
+async def test_the_first_answer_wins(store: Store, other: object) -> None:
+    assert isinstance(other, type(ALLOWED))
+    await with_workspace(store)
+    await store.append(events(Asked("r1", "a1"), asks=(ask(),)))
+    await store.append(events(AskSettled("r1", "a1"), asks=(ALLOWED,)))
+    with pytest.raises(VersionConflict, match="Ask a1 is settled already; the first answer stands"):
+        await store.append(events(AskSettled("r1", "a1"), asks=(other,), grants=(grant(),)))
+    assert await store.ask(W, "a1") == ALLOWED
+    assert await store.asks(W) == []
+    assert await store.grants(W) == []
+    assert await store.bounds(W) == (BASE, BASE + 2)
+
+
+async def test_of_answers_that_come_at_once_one_wins(store: Store) -> None:
+    await with_workspace(store)
+    await store.append(Write(W, asks=(ask(),)))
+    answers = [replace(ALLOWED, answered_by=f"client-{i}") for i in range(20)]
+    results = await asyncio.gather(
+        *(store.append(Write(W, asks=(answer,))) for answer in answers), return_exceptions=True
+    )
+    assert results[0] == BASE
+    assert all(isinstance(result, VersionConflict) for result in results[1:])
+    assert await store.ask(W, "a1") == answers[0]
+
+
+async def test_the_very_same_answer_again_is_harmless(place: Place) -> None:
+    first = await place.open()
+    await with_workspace(first)
+    await first.append(Write(W, asks=(ask(), ALLOWED, ALLOWED)))
+    await first.append(events(AskSettled("r1", "a1"), asks=(ALLOWED,)))
+    await first.close()
+    second = await place.open()
+    assert await second.append(events(AskSettled("r1", "a1"), asks=(ALLOWED,))) == BASE + 2
+    assert await second.ask(W, "a1") == ALLOWED
+    with pytest.raises(VersionConflict):
+        await second.append(Write(W, asks=(DENIED,)))
+
+
+# --- Grants ----------------------------------------------------------------------------------------------------------
+
+
+async def test_grants_are_listed_in_the_order_they_were_given_until_they_are_deleted(store: Store) -> None:
+    await with_workspace(store, "w1", "w2")
+    always = grant("b", "", rule='bash(git "status") 🧰', created_at=9, given_by="client")
+    await store.append(Write(W, grants=(always, grant("a"), grant("c", "s2"))))
+    await store.append(Write("w2", grants=(grant("x", "", "w2"),)))
+    assert await store.grants(W) == [always, grant("a"), grant("c", "s2")]
+    await store.append(Write(W, grants=(grant("a", rule="view"),)))
+    assert await store.grants(W) == [always, grant("a", rule="view"), grant("c", "s2")]
+    # Those of another workspace are left alone, and so is what is not there.
+    await store.append(Write(W, deleted_grants=("x", "a", "nothing", "a")))
+    assert await store.grants(W) == [always, grant("c", "s2")]
+    assert await store.grants("w2") == [grant("x", "", "w2")]
+    # Deletions come last. The id is free again.
+    await store.append(Write(W, grants=(grant("d"),), deleted_grants=("d",)))
+    await store.append(Write(W, grants=(grant("a", "s3"),)))
+    assert await store.grants(W) == [always, grant("c", "s2"), grant("a", "s3")]
+    assert await store.grants("w9") == []
+
+
+# --- File versions ---------------------------------------------------------------------------------------------------
+
+CONTENTS = {
+    "nothing, since it was not there": None,
+    "empty": b"",
+    "no text": bytes(range(256)),
+    "NULs": b"\0\0",
+    "large": b"\xff\xfe" * 2_500_000,
+}
+
+
+@pytest.mark.parametrize("what", CONTENTS)
+async def test_a_file_version_is_read_as_it_was_put(place: Place, what: str) -> None:
+    first = await place.open()
+    await with_workspace(first)
+    version = file_version(path="/home/ü 🗂/\n", before=CONTENTS[what], after="", created_at=2**53)
+    await first.append(Write(W, files=(version,)))
+    await first.close()
+    second = await place.open()
+    (found,) = await second.file_versions(W, S, "r1")
+    assert found == version
+    assert found.before is None if version.before is None else type(found.before) is bytes
+    # Put whole: all of it may change, from there to not there as well.
+    for changed in (replace(version, undone=True), replace(version, before=None), replace(version, before=b"other")):
+        await second.append(Write(W, files=(changed,)))
+        assert await second.file_versions(W, S, "r1") == [changed]
+
+
+async def test_file_versions_come_in_the_order_they_were_put(store: Store) -> None:
+    await with_workspace(store, "w1", "w2")
+    b, a, c = file_version("b", run_id="r2"), file_version("a", created_at=0), file_version("c", run_id="r2")
+    await store.append(Write(W, files=(b, a, file_version("x", "s2", run_id="r2"))))
+    await store.append(Write(W, files=(c, replace(b, undone=True))))
+    assert await store.file_versions(W, S, None) == [replace(b, undone=True), a, c]
+    assert await store.file_versions(W, S, "r2") == [replace(b, undone=True), c]
+    assert await store.file_versions(W, S, "r1") == [a]
+    assert await store.file_versions(W, S, "") == []
+    assert await store.file_versions("w2", S, None) == []
+    assert await store.file_versions(W, "s9", None) == []
+
+
+async def test_runs_with_files_are_those_with_something_to_undo_oldest_first(store: Store) -> None:
+    await with_workspace(store)
+    versions = [file_version(f"f{i}", run_id=run_id) for i, run_id in enumerate(["r9", "r2", "r9", "r5", "r2"])]
+    await store.append(Write(W, files=(*versions, file_version("x", "s2", run_id="r1"))))
+    assert await store.runs_with_files(S) == ["r9", "r2", "r5"]
+    await store.append(Write(W, files=(replace(versions[0], undone=True), replace(versions[3], undone=True))))
+    assert await store.runs_with_files(S) == ["r2", "r9"]
+    await store.append(Write(W, files=tuple(replace(version, undone=True) for version in versions)))
+    assert await store.runs_with_files(S) == []
+    # And an undone change can be done again.
+    await store.append(Write(W, files=(versions[3],)))
+    assert await store.runs_with_files(S) == ["r5"]
+    assert await store.runs_with_files("s9") == []
+
+
+# --- Deletion --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_deleted_session_takes_its_asks_grants_and_file_versions_with_it(store: Store) -> None:
+    await with_workspace(store, "w1", "w2")
+    for session_id in ("s1", "s2"):
+        await store.append(
+            Write(
+                W,
+                sessions=(session(session_id),),
+                asks=(ask(f"a-{session_id}", session_id), ask(f"z-{session_id}", session_id, state="withdrawn")),
+                grants=(grant(f"g-{session_id}", session_id), grant(f"always-{session_id}", "")),
+                files=(file_version(f"f-{session_id}", session_id, before=b"first"),),
+            )
+        )
+    await store.append(Write("w2", deleted_sessions=("s1",)))
+    assert len(await store.asks(W)) == 2, "a session is not deleted through another workspace"
+    assert len(await store.grants(W)) == 4
+    assert await store.runs_with_files("s1") == ["r1"]
+    # Whatever else the Write puts for the session goes with it.
+    await store.append(Write(W, asks=(ask("late"),), grants=(grant("late"),), deleted_sessions=("s1",)))
+    assert [found.id for found in await store.asks(W)] == ["a-s2"]
+    assert await store.session_asks("s1") == []
+    assert [await store.ask(W, ask_id) for ask_id in ("a-s1", "z-s1", "late")] == [None] * 3
+    assert [found.id for found in await store.grants(W)] == ["always-s1", "g-s2", "always-s2"]
+    assert await store.file_versions(W, "s1", None) == []
+    assert await store.runs_with_files("s1") == []
+    assert await store.file_versions(W, "s2", None) == [file_version("f-s2", "s2", before=b"first")]
+    # The ids are free, and nothing old comes back with them.
+    again = (ask("z-s1", "s3"), grant("g-s1", "s3"), file_version("f-s1", "s3", before=None))
+    await store.append(Write(W, asks=again[:1], grants=again[1:2], files=again[2:]))
+    assert await store.session_asks("s3") == [again[0]]
+    assert await store.file_versions(W, "s3", None) == [again[2]]

@@ -1,0 +1,153 @@
+"""A real place for tool calls: real files, real processes, and a desk that writes down what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kedge.core.records import Todo
+from kedge.tools.background import Background
+from kedge.tools.base import Output, Place, Prepared, Question, Tool, ToolFailed
+from kedge.tools.processes import Process
+from kedge.tools.seen import SeenFiles
+
+#: One read of a process's output, in bytes: a pipe's usual size.
+READ_BYTES = 65_536
+
+
+class PlainProcess:
+    """A process in a group of its own, so that its children end with it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def read(self) -> bytes:
+        assert self._process.stdout is not None
+        return await self._process.stdout.read(READ_BYTES)
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    async def end(self, grace_s: float) -> tuple[int, ...]:
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._process.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._signal(signal.SIGKILL)
+        await self._process.wait()
+        return ()
+
+    async def alive(self) -> int:
+        return 0 if self._process.returncode is not None else 1
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+class PlainProcesses:
+    """Starts real processes, without a warden, and remembers what it started."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self.environment: Mapping[str, str] = environment or {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+        self.started: list[tuple[str, ...]] = []
+
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
+        self.started.append(argv)
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=cwd,
+                env=dict(self.environment),
+                stdin=null if stdin is None else pipe,
+                stdout=pipe,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolFailed(f"{argv[0]} cannot be started: {error.strerror}") from None
+        if stdin is not None:
+            assert process.stdin is not None
+            process.stdin.write(stdin)
+            process.stdin.close()
+        return PlainProcess(process)
+
+
+@dataclass
+class RecordingDesk:
+    """Answers from what the test laid out, and keeps what it was given."""
+
+    #: (path, before, after) in the order they came.
+    versions: list[tuple[Path, bytes | None, str]] = field(default_factory=list)
+    todos: list[tuple[Todo, ...]] = field(default_factory=list)
+    asked: list[tuple[Question, ...]] = field(default_factory=list)
+    agents: list[tuple[str, str]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    #: What people answer; None: they would rather not.
+    answers: list[str] | None = None
+    agent_answer: str = "done"
+
+    async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
+        self.versions.append((path, before, after))
+
+    async def put_todos(self, todos: tuple[Todo, ...]) -> None:
+        self.todos.append(todos)
+
+    async def ask_people(self, questions: tuple[Question, ...]) -> list[str] | None:
+        self.asked.append(questions)
+        return self.answers
+
+    async def run_agent(self, prompt: str, title: str) -> str:
+        self.agents.append((prompt, title))
+        return self.agent_answer
+
+    def progress(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def make_place(
+    root: Path,
+    *,
+    desk: RecordingDesk | None = None,
+    processes: PlainProcesses | None = None,
+    background: Background | None = None,
+    seen: SeenFiles | None = None,
+    todos: tuple[Todo, ...] = (),
+) -> Place:
+    return Place(
+        root=root.resolve(),
+        session_id="session-1",
+        run_id="run-1",
+        call_id="call-1",
+        todos=todos,
+        seen=seen or SeenFiles(),
+        background=background or Background(),
+        processes=processes or PlainProcesses(),
+        desk=desk or RecordingDesk(),
+    )
+
+
+async def prepare(tool: Tool, place: Place, **given: Any) -> Prepared:
+    """As the engine does it: the arguments as JSON values, turned into the tool's own input."""
+    return await tool.prepare(msgspec.convert(given, tool.input), place)
+
+
+async def call(tool: Tool, place: Place, **given: Any) -> Output:
+    """Prepared and run at once, as if it had been allowed."""
+    return await (await prepare(tool, place, **given)).run()

@@ -1,0 +1,73 @@
+"""A diff is what it says: applied to the old text it gives the new one."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kedge.tools.diff import COMPARED_LINES_MAX, compare, lines_of
+from kedge.tools.matching import replace
+from kedge.tools.processes import ToolFailed
+
+TEXT = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n", "-\n", "+x\n"]), max_size=30).map("".join)
+END = st.sampled_from(["", "a", "b"])
+
+
+def apply(diff: str, old: str) -> str:
+    """As `patch` does it, with no tolerance."""
+    before, after, at = lines_of(old), list[str](), 0
+    body = diff.split("\n", 2)[2] if diff else ""
+    for row in re.findall(r"[^\n]*\n(?:\\ [^\n]*\n)?", body):
+        head = re.match(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", row)
+        line = row[1:].replace("\n\\ No newline at end of file\n", "")
+        if head:
+            start = int(head[1]) - (head[2] != "0")
+            after += before[at:start]
+            at = start
+            assert len(after) == int(head[3]) - (head[4] != "0")
+        elif row[0] == "+":
+            after.append(line)
+        else:
+            assert before[at] == line
+            after += [line] if row[0] == " " else []
+            at += 1
+    return "".join(after + before[at:])
+
+
+@given(TEXT, END, TEXT, END)
+def test_a_diff_applied_to_the_old_text_gives_the_new_one(old: str, old_end: str, new: str, new_end: str) -> None:
+    before, after = old + old_end, new + new_end
+    diff = compare(before, after, "x")
+    assert apply(diff.text, before) == after
+    assert (diff.text == "") == (before == after)
+    assert diff.additions - diff.deletions == len(lines_of(after)) - len(lines_of(before))
+
+
+def test_what_is_too_large_to_compare_is_replaced_whole() -> None:
+    old = "".join(f"{n}\n" for n in range(COMPARED_LINES_MAX))
+    new = "".join(f"{n}\n" for n in reversed(range(COMPARED_LINES_MAX)))
+    diff = compare("same\n" + old, "same\n" + new, "x")
+    assert (diff.additions, diff.deletions) == (COMPARED_LINES_MAX, COMPARED_LINES_MAX)
+    assert apply(diff.text, "same\n" + old) == "same\n" + new
+    assert len(diff.bounded(1000)) < 1100
+
+
+@given(st.text("ab \n\r", max_size=30), st.text("ab \n", min_size=1, max_size=5), st.text("xy\n", max_size=5))
+def test_a_replacement_leaves_all_else_as_it_is(text: str, old: str, new: str) -> None:
+    """Whatever the endings: what comes before and after the replaced piece is still there, character for character."""
+    try:
+        done = replace(text, old, new, False, "x")
+    except ToolFailed:
+        return
+    same_start = next((at for at, (a, b) in enumerate(zip(text, done.text, strict=False)) if a != b), len(text))
+    assert done.count == 1
+    if not done.how:
+        plain = text.replace("\r\n", "\n")
+        start = plain.index(old)
+        assert done.text.replace("\r\n", "\n") == plain[:start] + new + plain[start + len(old) :]
+        lines_before = plain.count("\n", 0, start)
+        assert same_start >= len("".join(line for line in lines_of(text)[:lines_before]))
+        tail = lines_of(text)[lines_before + old.count("\n") + 1 :]
+        assert done.text.endswith("".join(tail))

@@ -1,0 +1,416 @@
+"""fetch: what it gives of pages on a real local server, and everywhere it must not go."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import shutil
+import ssl
+import subprocess
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kedge.core.approvals import parse_rules, permit
+from kedge.tools.addresses import is_public, parse_address
+from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, ToolFailed
+from kedge.tools.fetch import BODY_BYTES_MAX, REDIRECTS_MAX, FetchTool
+from tests.tools.place import call, make_place, prepare
+
+HTML = (
+    "<html><head><title>t</title><style>.x{}</style><script>evil()</script></head>"
+    "<body><h1>Hello</h1><p>A <b>bold</b> <a href='/x'>link</a>.</p><ul><li>one</li></ul></body></html>"
+)
+
+
+@dataclass
+class Site:
+    """A real HTTP server: what it answers to a path, and what it was asked."""
+
+    port: int = 0
+    answers: dict[str, bytes] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def put(self, path: str, body: str | bytes, *headers: str, status: str = "200 OK") -> None:
+        raw = body.encode() if isinstance(body, str) else body
+        lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(raw)}", "Connection: close", *headers]
+        self.answers[path] = "\r\n".join([*lines, "", ""]).encode() + raw
+
+    def redirect(self, path: str, target: str) -> None:
+        self.put(path, "", f"Location: {target}", status="302 Found")
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.asked.append(head)
+            writer.write(self.answers.get(head.split(" ")[1], b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"))
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
+    site.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield site
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return make_place(tmp_path)
+
+
+def names(*addresses: str) -> Callable[[str, int], Any]:
+    """A resolver that gives these, one after the other, at each question."""
+    left = list(addresses)
+
+    async def resolver(host: str, port: int) -> list[str]:
+        return (left.pop(0) if len(left) > 1 else left[0]).split()
+
+    return resolver
+
+
+def here(**given: Any) -> FetchTool:
+    """A tool that may reach this machine, under any name."""
+    return FetchTool(lambda address: address.is_loopback, names("127.0.0.1"), **given)
+
+
+async def fetched(site: Site, place: Place, path: str = "/", **given: Any) -> Output:
+    return await call(here(), place, url=f"http://site.example:{site.port}{path}", **given)
+
+
+async def test_a_page_comes_as_markdown(site: Site, place: Place) -> None:
+    site.put("/", HTML, "Content-Type: text/html; charset=utf-8")
+    output = await fetched(site, place)
+    assert "# Hello" in output.content
+    assert "A **bold** [link](/x)." in output.content
+    assert "evil" not in output.content
+    assert ".x{}" not in output.content
+    assert output.metadata == {
+        "url": f"http://site.example:{site.port}/",
+        "content_type": "text/html",
+        "truncated": False,
+    }
+
+
+async def test_a_page_comes_as_text_or_as_it_is(site: Site, place: Place) -> None:
+    site.put("/", HTML, "Content-Type: text/html")
+    text = (await fetched(site, place, format="text")).content
+    assert "Hello\nA\nbold\nlink" in text
+    assert "evil" not in text
+    assert (await fetched(site, place, format="html")).content == HTML
+
+
+async def test_json_and_other_charsets_come_as_they_are(site: Site, place: Place) -> None:
+    site.put("/a", '{"a": 1}', "Content-Type: application/json")
+    site.put("/b", "grüße".encode("latin-1"), 'Content-Type: text/plain; charset="iso-8859-1"')
+    site.put("/c", "grüße", "Content-Type: text/plain; charset=nonsense")
+    site.put("/d", "plain")
+    assert (await fetched(site, place, "/a")).content == '{"a": 1}'
+    assert (await fetched(site, place, "/b")).content == "grüße"
+    assert (await fetched(site, place, "/c")).content == "grüße"
+    assert (await fetched(site, place, "/d")).content == "plain"
+
+
+async def test_the_server_is_asked_by_its_name(site: Site, place: Place) -> None:
+    site.put("/p?q=1", "ok")
+    await fetched(site, place, "/p?q=1#part")
+    assert site.asked[0].startswith("GET /p?q=1 HTTP/1.1\r\n")
+    assert f"host: site.example:{site.port}\r\n" in site.asked[0].lower()
+
+
+async def test_what_is_not_text_is_refused_with_its_type(site: Site, place: Place) -> None:
+    site.put("/", b"\x89PNG", "Content-Type: image/png")
+    with pytest.raises(ToolFailed, match="image/png"):
+        await fetched(site, place)
+
+
+async def test_an_error_of_the_server_is_told(site: Site, place: Place) -> None:
+    with pytest.raises(ToolFailed, match="404 Not Found"):
+        await fetched(site, place, "/missing")
+    site.answers["/broken"] = b"nonsense\r\n\r\n"
+    with pytest.raises(ToolFailed, match="site.example broke off"):
+        await fetched(site, place, "/broken")
+
+
+async def test_a_long_text_is_cut(site: Site, place: Place) -> None:
+    site.put("/", "x" * (OUTPUT_CHARS_MAX + 1), "Content-Type: text/plain")
+    output = await fetched(site, place)
+    assert output.content == "x" * OUTPUT_CHARS_MAX + "\n... the rest is left out ..."
+    assert output.metadata["truncated"]
+
+
+async def test_of_an_endless_body_only_so_much_is_read(site: Site, place: Place) -> None:
+    site.put("/", b"x" * (BODY_BYTES_MAX + 1000), "Content-Type: text/plain")
+    assert (await fetched(site, place)).metadata["truncated"]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_packed_bodies_are_unpacked(site: Site, place: Place, coding: str) -> None:
+    packed = gzip.compress(b"hello") if coding == "gzip" else zlib.compress(b"hello")
+    site.put("/", packed, "Content-Type: text/plain", f"Content-Encoding: {coding}")
+    assert (await fetched(site, place)).content == "hello"
+
+
+async def test_a_decompression_bomb_is_cut_while_it_is_unpacked(site: Site, place: Place) -> None:
+    site.put("/", _bomb(), "Content-Type: text/plain", "Content-Encoding: gzip")
+    tracemalloc.start()
+    try:
+        output = await fetched(site, place)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert output.metadata["truncated"]
+    assert most_bytes < 8 * BODY_BYTES_MAX  # a few copies of what is kept; one piece alone would unpack to more
+
+
+def _bomb() -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    zeros = bytes(1_000_000)
+    return b"".join(packer.compress(zeros) for _ in range(100)) + packer.flush()
+
+
+async def test_a_body_that_does_not_unpack_or_is_packed_otherwise_is_refused(site: Site, place: Place) -> None:
+    site.put("/a", b"no gzip", "Content-Type: text/plain", "Content-Encoding: gzip")
+    site.put("/b", b"x", "Content-Type: text/plain", "Content-Encoding: br")
+    with pytest.raises(ToolFailed, match="does not unpack"):
+        await fetched(site, place, "/a")
+    with pytest.raises(ToolFailed, match="packs its answer as br"):
+        await fetched(site, place, "/b")
+
+
+async def test_a_page_nested_without_end_is_refused(site: Site, place: Place) -> None:
+    site.put("/", "<div>" * 20_000, "Content-Type: text/html")
+    with pytest.raises(ToolFailed, match="nested too deeply"):
+        await fetched(site, place)
+
+
+# --- redirects ---
+
+
+async def test_redirects_on_the_same_host_are_followed(site: Site, place: Place) -> None:
+    site.redirect("/", "/next")
+    site.redirect("/next", f"http://www.site.example:{site.port}/last")
+    site.put("/last", "here")
+    assert (await fetched(site, place)).content == "here"
+
+
+async def test_a_redirect_to_another_host_is_told_and_not_followed(site: Site, place: Place) -> None:
+    site.redirect("/", f"http://other.example:{site.port}/x")
+    output = await fetched(site, place)
+    assert f"http://other.example:{site.port}/x" in output.content
+    assert len(site.asked) == 1
+
+
+async def test_redirects_end_somewhere(site: Site, place: Place) -> None:
+    site.redirect("/", "/")
+    with pytest.raises(ToolFailed, match="more than 5 times"):
+        await fetched(site, place)
+    assert len(site.asked) == REDIRECTS_MAX + 1
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["file:///etc/passwd", "ftp://site.example/", "gopher://x/", "http://u:p@site.example/", "http://site.example:25/"],
+)
+async def test_a_redirect_to_what_could_not_be_asked_for_is_refused(site: Site, place: Place, target: str) -> None:
+    site.redirect("/", target)
+    with pytest.raises(ToolFailed):
+        await fetched(site, place)
+    assert len(site.asked) == 1
+
+
+async def test_each_redirect_is_resolved_and_checked_anew(site: Site, place: Place) -> None:
+    site.redirect("/", "/secret")
+    site.put("/secret", "secret")
+    # The name is at an allowed address first, and somewhere else at the redirect.
+    tool = FetchTool(lambda address: str(address) == "127.0.0.1", names("127.0.0.1", "127.0.0.2"))
+    with pytest.raises(ToolFailed, match="127.0.0.2, which is not on the Internet"):
+        await call(tool, place, url=f"http://site.example:{site.port}/")
+    assert len(site.asked) == 1
+
+
+# --- where it must not go ---
+
+
+NOT_PUBLIC = [
+    *("127.0.0.1", "127.8.8.8", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1"),
+    *("169.254.169.254", "100.64.0.1", "100.100.100.200", "192.0.0.192", "192.0.2.1", "198.18.0.1", "198.51.100.1"),
+    *("203.0.113.1", "224.0.0.1", "239.255.255.250", "240.0.0.1", "255.255.255.255", "168.63.129.16", "192.88.99.1"),
+    *("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd00:ec2::254", "ff02::1", "fec0::1", "100::1"),
+    "2001:db8::1",
+    *("::ffff:127.0.0.1", "::ffff:8.8.8.8", "::127.0.0.1", "::ffff:0:127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a00:1"),
+    *("64:ff9b:1::808:808", "2002:7f00:1::", "2002:808:808::", "2001:0:7f00:1::1", "3fff::1", "5f00::1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC)
+async def test_an_address_that_is_not_public_is_refused(place: Place, address: str) -> None:
+    assert not is_public(parse_address(address))
+    with pytest.raises(ToolFailed, match="not on the Internet"):
+        await call(FetchTool(resolver=names(address)), place, url="http://site.example/")
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "172.32.0.1", "2606:4700::1111", "64:ff9b::808:808"])
+def test_an_address_out_on_the_internet_is_public(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "localhost", "LOCALHOST", "localhost.", "127.1", "127.0.1", "2130706433", "0x7f.1", ),
+        "0x7f000001",
+        *("0177.0.0.1", "0", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", ),
+        "[64:ff9b::127.0.0.1]",
+        *("169.254.169.254", "10.0.0.1", "127.0.0.1.", "[fe80::1]", "①②⑦.0.0.1", "127。0。0。1"),
+    ],
+)  # fmt: skip
+async def test_no_way_of_writing_this_machine_gets_through_the_real_resolver(
+    site: Site, place: Place, host: str
+) -> None:
+    with pytest.raises(ToolFailed):
+        await call(FetchTool(), place, url=f"http://{host}:{site.port}/")
+    assert site.asked == []
+
+
+async def test_one_address_that_is_not_public_is_enough(site: Site, place: Place) -> None:
+    with pytest.raises(ToolFailed, match="not on the Internet"):
+        await call(FetchTool(resolver=names("8.8.8.8 127.0.0.1")), place, url="http://site.example/")
+
+
+async def test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect(site: Site, place: Place) -> None:
+    site.put("/", "checked")
+    asked = []
+
+    async def resolver(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1" if len(asked) == 1 else "127.0.0.9"]
+
+    tool = FetchTool(lambda address: str(address) == "127.0.0.1", resolver)
+    output = await call(tool, place, url=f"http://site.example:{site.port}/")
+    assert output.content == "checked"
+    assert asked == ["site.example"]  # the connection was made to the address, not to the name once more
+
+
+async def test_proxies_of_the_environment_are_not_used(
+    site: Site, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    site.put("/", "direct")
+    assert (await fetched(site, place)).content == "direct"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("file:///etc/passwd", "ftp://a.example/", "gopher://a.example/", "data:text/plain,x", "unix:///x"),
+        "a.example",
+        *("//a.example/", "", "http://", "http:///x", "javascript:x", "http://user@a.example/", "http://u:p@a.example/"),
+        *("http://a.example:22/", "http://a.example:25/", "http://a.example:99999/", "http://a\r\nb.example/"),
+        *("http://[::1%25eth0]/", "http://a.example@127.0.0.1/", "http://" + "a" * 3000, "http://a b/"),
+    ],
+)  # fmt: skip
+async def test_an_address_that_is_none_of_the_web_is_refused(place: Place, url: str) -> None:
+    with pytest.raises(ToolFailed):
+        await prepare(FetchTool(), place, url=url)
+
+
+async def test_a_name_without_addresses_is_told(place: Place) -> None:
+    with pytest.raises(ToolFailed, match="there is no host nowhere.invalid"):
+        await call(FetchTool(), place, url="http://nowhere.invalid/")
+    with pytest.raises(ToolFailed, match="there is no host"):
+        await call(FetchTool(resolver=names("nonsense")), place, url="http://site.example/")
+
+
+async def test_another_address_is_tried_when_one_does_not_answer(site: Site, place: Place) -> None:
+    site.put("/", "second")
+    tool = FetchTool(lambda address: address.is_loopback, names("::1 127.0.0.1"))
+    assert (await call(tool, place, url=f"http://site.example:{site.port}/")).content == "second"
+    with pytest.raises(ToolFailed, match="no connection to site.example"):
+        await call(here(), place, url="http://site.example:1025/")
+
+
+async def test_a_server_that_never_answers_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kedge.tools.fetch.FETCH_S_MAX", 0.1)
+    over = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await over.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(ToolFailed, match="site.example"):
+            await call(here(), place, url=f"http://site.example:{server.sockets[0].getsockname()[1]}/")
+        over.set()
+
+
+# --- TLS, and what is asked of people ---
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl here to make a certificate with")
+    made = tmp_path / "site.pem"
+    subprocess.run(
+        [
+            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(made)),
+            *("-out", str(tmp_path / "cert.pem"), "-subj", "/CN=site.example"),
+            *("-addext", "subjectAltName=DNS:site.example"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    made.write_text(made.read_text() + (tmp_path / "cert.pem").read_text())
+    return made
+
+
+async def test_the_certificate_must_be_for_the_name_though_the_address_is_pinned(
+    place: Place, certificate: Path
+) -> None:
+    site = Site()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    server = await asyncio.start_server(site.serve, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    site.put("/", "safe")
+    site.redirect("/down", f"http://site.example:{port}/")
+    tool = here(tls=ssl.create_default_context(cafile=str(certificate)))
+    async with server:
+        assert (await call(tool, place, url=f"https://site.example:{port}/")).content == "safe"
+        with pytest.raises(ToolFailed, match="from https to plain http"):
+            await call(tool, place, url=f"https://site.example:{port}/down")
+        with pytest.raises(ToolFailed, match="(?i)certificate"):
+            await call(tool, place, url=f"https://other.example:{port}/")
+        with pytest.raises(ToolFailed, match="(?i)certificate"):
+            await call(here(), place, url=f"https://site.example:{port}/")
+
+
+async def test_rules_speak_of_the_host(place: Place) -> None:
+    prepared = await prepare(FetchTool(), place, url="https://Docs.Example.ORG./a?b=c#d")
+    intent = prepared.intent
+    assert (intent.subject, intent.grant, intent.action) == ("docs.example.org", "fetch(docs.example.org)", "fetch")
+    assert json.loads(intent.params) == {"url": "https://docs.example.org/a?b=c"}
+    assert intent.description == "Fetch https://docs.example.org/a?b=c"
+    assert permit(intent, parse_rules((), ()), ()).leave == "ask"
+    assert permit(intent, parse_rules(("fetch(docs.example.org)",), ()), ()).leave == "allow"
+    assert permit(intent, parse_rules(("fetch(*.example.org)",), ()), ()).leave == "allow"
+    assert permit(intent, parse_rules(("fetch(example.org)",), ()), ()).leave == "ask"
+    other = await prepare(FetchTool(), place, url="https://docs.example.org/a?b=d")
+    assert other.intent.binding != intent.binding

@@ -1,0 +1,288 @@
+"""The workspace's path rules, under attack: what a path leads to is what is judged, and what is judged is opened."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kedge.core.approvals import parse_rules, permit
+from kedge.tools import disk
+from kedge.tools.base import ToolFailed
+from kedge.tools.paths import resolve
+from kedge.tools.view import View
+from kedge.tools.write import Write
+from tests.tools.place import call, make_place, prepare
+
+SECRET = "the secret outside\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A workspace with a neighbour whose name begins the same, and a secret beside both."""
+    root = tmp_path.resolve() / "ws"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "app.py").write_text("print()\n")
+    (root.parent / "ws-evil").mkdir()
+    (root.parent / "ws-evil" / "secret").write_text(SECRET)
+    (root.parent / "secret").write_text(SECRET)
+    return root
+
+
+@pytest.mark.parametrize("given", ["src/app.py", "./src/../src/app.py", "src//app.py", "/{root}/src/app.py"])
+def test_paths_inside_are_relative_to_the_workspace(root: Path, given: str) -> None:
+    target = resolve(given.replace("/{root}", str(root)), root)
+    assert (target.subject, target.is_inside, target.is_guarded) == ("src/app.py", True, False)
+
+
+OUTSIDE = ["../secret", "src/../../secret", "/{root}/../secret", "../ws-evil/secret", "/{root}-evil/secret"]
+OUTSIDE += ["/proc/self/root/{root}/../secret", "link", "up/secret", "evil/secret", "chain"]
+
+
+@pytest.mark.parametrize("given", OUTSIDE)
+async def test_whatever_leads_outside_is_outside_and_looking_needs_leave(root: Path, given: str) -> None:
+    (root / "link").symlink_to(root.parent / "secret")
+    (root / "up").symlink_to("..")
+    (root / "evil").symlink_to(root.parent / "ws-evil", target_is_directory=True)
+    (root / "chain").symlink_to("link")
+    prepared = await prepare(View(), make_place(root), path=given.replace("/{root}", str(root)))
+    assert prepared.intent.needs_leave
+    assert prepared.intent.subject.startswith(str(root.parent))
+    assert prepared.intent.subject.endswith("/secret")
+    assert permit(prepared.intent, parse_rules(["view(src/**)"], []), ()).leave == "ask"
+
+
+async def test_looking_inside_needs_nobodys_leave_and_writing_does(root: Path) -> None:
+    place = make_place(root)
+    assert not (await prepare(View(), place, path="src/app.py")).intent.needs_leave
+    assert (await prepare(Write(), place, path="new.py", content="x")).intent.needs_leave
+
+
+async def test_proc_is_refused_because_it_shows_this_very_server(root: Path) -> None:
+    with (root.parent / "secret").open("rb") as held:
+        for given in ["/proc/self/environ", "/proc/self/status", "/proc/self/root/proc/self/maps", "/proc"]:
+            with pytest.raises(ToolFailed, match="use bash"):
+                await call(View(), make_place(root), path=given)
+        # A descriptor of ours is just the file it is open on.
+        assert resolve(f"/proc/self/fd/{held.fileno()}", root).subject == str(root.parent / "secret")
+        with pytest.raises(ToolFailed, match="use bash"):
+            resolve("/proc/self/fd/999999", root)
+
+
+async def test_devices_pipes_sockets_and_directories_are_told_and_never_waited_for(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    listening = socket.socket(socket.AF_UNIX)
+    here = os.open(root, os.O_RDONLY)
+    listening.bind(f"/proc/self/fd/{here}/socket")  # the path itself may be too long for a socket
+    for given, said in [
+        ("/dev/zero", "a device"),
+        ("/dev/tty", "a device"),
+        ("pipe", "a pipe"),
+        ("socket", "a socket"),
+        ("src", "a directory; use ls"),
+        (".", "a directory; use ls"),
+        ("/", "a directory; use ls"),
+    ]:
+        with pytest.raises(ToolFailed, match=said):
+            await call(View(), make_place(root), path=given)
+        with pytest.raises(ToolFailed, match=said):
+            await call(Write(), make_place(root), path=given, content="x")
+    listening.close()
+    os.close(here)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("a\0b", "NUL"), ("x" * 300, "too long"), ("d/" * 3000, "too long"), ("src/app.py/x", "not a directory")],
+)
+async def test_what_is_no_path_is_refused_in_one_line(root: Path, given: str, said: str) -> None:
+    with pytest.raises(ToolFailed, match=said) as viewed:
+        await call(View(), make_place(root), path=given)
+    with pytest.raises(ToolFailed, match=said) as written:
+        await call(Write(), make_place(root), path=given, content="x")
+    assert "\n" not in f"{viewed.value}{written.value}"
+
+
+async def test_links_in_a_circle_are_refused(root: Path) -> None:
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("a")
+    with pytest.raises(ToolFailed):
+        await call(View(), make_place(root), path="a")
+
+
+async def test_deep_directories_work(root: Path) -> None:
+    deep = "/".join(["deep"] * 200) + "/file"
+    await call(Write(), make_place(root), path=deep, content="down here")
+    assert "down here" in (await call(View(), make_place(root), path=deep)).content
+
+
+async def test_a_file_swapped_for_a_link_after_it_was_judged_is_not_opened(root: Path) -> None:
+    prepared = await prepare(View(), make_place(root), path="src/app.py")
+    (root / "src" / "app.py").unlink()
+    (root / "src" / "app.py").symlink_to(root.parent / "secret")
+    with pytest.raises(ToolFailed, match="swapped"):
+        await prepared.run()
+
+
+async def test_a_directory_swapped_for_a_link_after_it_was_judged_is_not_entered(root: Path) -> None:
+    (root.parent / "ws-evil" / "app.py").write_text(SECRET)
+    place = make_place(root)
+    viewed = await prepare(View(), place, path="src/app.py")
+    written = await prepare(Write(), place, path="src/new.py", content="x")
+    (root / "src").rename(root / "moved")
+    (root / "src").symlink_to(root.parent / "ws-evil")
+    with pytest.raises(ToolFailed, match="swapped for a link"):
+        await viewed.run()
+    with pytest.raises(ToolFailed, match="swapped for a link"):
+        await written.run()
+    assert not (root.parent / "ws-evil" / "new.py").exists()
+
+
+async def test_the_workspace_itself_swapped_for_a_link_is_not_entered(root: Path) -> None:
+    written = await prepare(Write(), make_place(root), path="new.py", content="x")
+    root.rename(root.parent / "moved")
+    root.symlink_to(root.parent / "ws-evil")
+    with pytest.raises(ToolFailed, match="swapped for a link"):
+        await written.run()
+    assert not (root.parent / "ws-evil" / "new.py").exists()
+
+
+def test_no_race_between_judging_and_opening_leads_outside(root: Path) -> None:
+    """A directory that is a link and a directory by turns, as fast as the machine can; then the same with a file."""
+    (root.parent / "ws-evil" / "app.py").write_text(SECRET)
+    path = resolve("src/app.py", root).path
+
+    def swap_directory() -> None:
+        for first, second in [("src", "real"), ("other", "src"), ("src", "other"), ("real", "src")]:
+            os.rename(root / first, root / second)
+
+    def swap_file() -> None:
+        os.symlink(root.parent / "secret", root / "next")
+        os.replace(root / "next", path)
+        (root / "next").write_text("print()\n")
+        os.replace(root / "next", path)
+
+    (root / "other").symlink_to(root.parent / "ws-evil")
+    for swap in (swap_directory, swap_file):
+        seen = _read_while(swap, path)
+        assert b"refused" in seen
+        assert SECRET.encode() not in seen
+
+
+def _read_while(swap: Callable[[], None], path: Path) -> set[bytes | None]:
+    is_over = threading.Event()
+
+    def keep_swapping() -> None:
+        while not is_over.is_set():
+            swap()
+
+    swapping = threading.Thread(target=keep_swapping)
+    swapping.start()
+    seen: set[bytes | None] = set()
+    try:
+        for _ in range(2000):
+            try:
+                found = disk.read(path)
+                seen.add(None if found is None else found.data)
+            except ToolFailed:
+                seen.add(b"refused")
+    finally:
+        is_over.set()
+        swapping.join()
+    return seen
+
+
+async def test_writing_a_file_with_two_names_leaves_the_other_one_alone(root: Path) -> None:
+    os.link(root.parent / "secret", root / "twin")
+    place = make_place(root)
+    await call(View(), place, path="twin")
+    await call(Write(), place, path="twin", content="mine\n")
+    assert (root / "twin").read_text() == "mine\n"
+    assert (root.parent / "secret").read_text() == SECRET
+
+
+async def test_a_link_inside_the_workspace_stays_and_its_file_is_written(root: Path) -> None:
+    (root / "link").symlink_to("src/app.py")
+    place = make_place(root)
+    await call(View(), place, path="link")
+    prepared = await prepare(Write(), place, path="link", content="new\n")
+    assert prepared.intent.subject == "src/app.py"
+    await prepared.run()
+    assert (root / "link").is_symlink()
+    assert (root / "src" / "app.py").read_text() == "new\n"
+
+
+async def test_a_dangling_link_to_the_outside_is_outside(root: Path) -> None:
+    (root / "link").symlink_to(root.parent / "not-there")
+    intent = (await prepare(Write(), make_place(root), path="link", content="x")).intent
+    assert (intent.subject, intent.exact_only, intent.grant) == (str(root.parent / "not-there"), True, "")
+
+
+async def test_names_are_bytes_and_twins_are_named_not_guessed(root: Path) -> None:
+    composed, apart = unicodedata.normalize("NFC", "é.txt"), unicodedata.normalize("NFD", "é.txt")
+    (root / composed).write_text("one")
+    (root / "Readme.md").write_text("x")
+    with pytest.raises(ToolFailed, match="does not exist; similar names there: é.txt"):
+        await call(View(), make_place(root), path=apart)
+    with pytest.raises(ToolFailed, match="similar names there: Readme.md"):
+        await call(View(), make_place(root), path="README.md")
+    await call(Write(), make_place(root), path=apart, content="two")
+    assert (root / composed).read_text() == "one"
+
+
+async def test_similar_names_outside_are_told_only_after_leave(root: Path) -> None:
+    prepared = await prepare(View(), make_place(root), path="../secre")
+    assert "similar names" not in prepared.intent.params + prepared.intent.description
+    with pytest.raises(ToolFailed, match="similar names there: secret"):
+        await prepared.run()
+
+
+GUARDED = [".git/hooks/pre-commit", ".git/config", ".GIT/config", "sub/.git/modules/a/config", ".git", ".kedge/x"]
+GUARDED += ["kedge.toml", "sub/kedge.toml", ".envrc", ".vscode/tasks.json", ".bashrc", "home/.ssh/authorized_keys"]
+GUARDED += [".gitconfig", "x/.config/kedge/config.toml", "etc/kedge/config.toml", ".zshenv", ".husky/pre-commit"]
+
+
+@pytest.mark.parametrize("given", GUARDED)
+async def test_what_guards_the_machine_is_written_only_with_leave_for_that_very_file(root: Path, given: str) -> None:
+    intent = (await prepare(Write(), make_place(root), path=given, content="x")).intent
+    assert (intent.exact_only, intent.grant) == (True, "")
+    assert permit(intent, parse_rules(["edit", "write(**)", "edit(**/*)"], []), ()).leave == "ask"
+    assert permit(intent, parse_rules([f"write({given})"], []), ()).leave == "allow"
+
+
+async def test_hooks_are_guarded_through_links_and_under_other_names(root: Path) -> None:
+    place = make_place(root)
+    (root / ".git").mkdir()
+    (root / "hooks").mkdir()
+    (root / ".git" / "hooks").symlink_to("../hooks")
+    assert (await prepare(Write(), place, path=".git/hooks/pre-commit", content="x")).intent.exact_only
+    (root / "harmless").symlink_to(".git")
+    assert (await prepare(Write(), place, path="harmless/config", content="x")).intent.exact_only
+    # A repository's directory that a `.git` file of a worktree points to.
+    for name in ["objects", "refs"]:
+        (root / "store" / name).mkdir(parents=True)
+    (root / "store" / "HEAD").write_text("ref: refs/heads/main\n")
+    (root / "store" / "worktrees" / "w").mkdir(parents=True)
+    for given in ["store/hooks/post-checkout", "store/config", "store/worktrees/w/config.worktree"]:
+        assert (await prepare(Write(), place, path=given, content="x")).intent.exact_only
+    assert not (await prepare(Write(), place, path="src/config", content="x")).intent.exact_only
+
+
+async def test_further_guarded_paths_come_from_the_registry(root: Path) -> None:
+    tool = Write(guarded=(root / "data",))
+    assert (await prepare(tool, make_place(root), path="data/token", content="x")).intent.exact_only
+    assert not (await prepare(tool, make_place(root), path="data2/token", content="x")).intent.exact_only
+
+
+async def test_a_grant_for_looking_outside_covers_one_directory_and_never_keys(root: Path) -> None:
+    place = make_place(root)
+    grants = {(await prepare(View(), place, path=f"../ws-evil/{name}")).intent.grant for name in "ab"}
+    assert grants == {f"view({root.parent}/ws-evil/*)"}
+    (root.parent / ".ssh").mkdir()
+    assert (await prepare(View(), place, path="../.ssh/id")).intent.grant == ""
+    assert (await prepare(View(), place, path="../a*/b")).intent.grant == ""

@@ -1,0 +1,72 @@
+"""Questions to people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kedge.core.approvals import Rules, permit
+from kedge.tools.base import Question, QuestionOption, ToolFailed
+from kedge.tools.question import OPTIONS_MAX, QUESTION_CHARS_MAX, QuestionTool
+from tests.tools.place import RecordingDesk, call, make_place, prepare
+
+
+async def test_people_answer_each_question(tmp_path: Path) -> None:
+    desk = RecordingDesk(answers=["blue", "a, b"])
+    output = await call(
+        QuestionTool(),
+        make_place(tmp_path, desk=desk),
+        questions=[
+            {"question": "Which colour? ", "options": [{"label": "blue", "description": "like the sky"}]},
+            {"question": "Which ones?", "options": [{"label": "a"}, {"label": "b"}], "multiple": True},
+        ],
+    )
+    assert desk.asked == [
+        (
+            Question("Which colour?", (QuestionOption("blue", "like the sky"),)),
+            Question("Which ones?", (QuestionOption("a"), QuestionOption("b")), multiple=True),
+        )
+    ]
+    assert output.content == "Which colour?\nAnswer: blue\n\nWhich ones?\nAnswer: a, b"
+    assert output.metadata == {"answers": ["blue", "a, b"]}
+
+
+async def test_people_may_rather_not_answer(tmp_path: Path) -> None:
+    output = await call(QuestionTool(), make_place(tmp_path), questions=[{"question": "Well?"}])
+    assert "rather not answer" in output.content
+
+
+async def test_nobody_to_ask_is_told(tmp_path: Path) -> None:
+    class Alone(RecordingDesk):
+        async def ask_people(self, questions: tuple[Question, ...]) -> list[str] | None:
+            raise ToolFailed("nobody is attached")
+
+    with pytest.raises(ToolFailed, match="nobody is attached"):
+        await call(QuestionTool(), make_place(tmp_path, desk=Alone()), questions=[{"question": "Well?"}])
+
+
+@pytest.mark.parametrize(
+    "questions",
+    [
+        [],
+        [{"question": "?"}] * 5,
+        [{"question": " "}],
+        [{"question": "x" * (QUESTION_CHARS_MAX + 1)}],
+        [{"question": "?", "options": [{"label": "x"}] * (OPTIONS_MAX + 1)}],
+        [{"question": "?", "options": [{"label": " "}]}],
+    ],
+    ids=["none", "five", "empty", "long", "options", "label"],
+)
+async def test_questions_nobody_could_answer_are_refused(tmp_path: Path, questions: list[dict[str, Any]]) -> None:
+    desk = RecordingDesk()
+    with pytest.raises(ToolFailed):
+        await call(QuestionTool(), make_place(tmp_path, desk=desk), questions=questions)
+    assert desk.asked == []
+
+
+async def test_asking_needs_nobodys_leave(tmp_path: Path) -> None:
+    prepared = await prepare(QuestionTool(), make_place(tmp_path), questions=[{"question": "Which\u202e one?"}])
+    assert permit(prepared.intent, Rules(), ()).leave == "allow"
+    assert prepared.title == "Which\\u{202e} one?"

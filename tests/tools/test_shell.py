@@ -1,0 +1,345 @@
+"""The bash tool, with real shells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kedge.core.approvals import Grant, Rules, parse_rules, permit
+from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
+from kedge.tools.shell import COMMAND_BYTES_MAX, BashTool
+from tests.tools.place import PlainProcesses, RecordingDesk, call, make_place, prepare
+from tests.tools.sessions import SessionProcesses, of_session, until
+
+
+class QuickBash(BashTool):
+    """Waits as long as a test likes to."""
+
+    AUTO_BACKGROUND_S = 0.05
+    FIRST_LOOK_S = 0.05
+
+
+@pytest.fixture
+def processes() -> Iterator[SessionProcesses]:
+    processes = SessionProcesses()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path, processes: SessionProcesses) -> Place:
+    return make_place(tmp_path, processes=processes)
+
+
+async def bash(place: Place, command: str, **given: Any) -> Output:
+    return await call(BashTool(), place, command=command, **given)
+
+
+async def test_a_command_gives_its_output_and_its_exit_code(place: Place) -> None:
+    output = await bash(place, "echo one; echo two >&2")
+    assert output.content == "one\ntwo"
+    assert output.metadata["exit_code"] == 0
+    failed = await bash(place, "echo no; exit 3")
+    assert failed.content == "no\n\nExit code 3"
+    assert not failed.is_error
+    assert (failed.metadata["exit_code"], failed.metadata["timed_out"], failed.metadata["truncated"]) == (
+        3,
+        False,
+        False,
+    )
+    assert failed.metadata["output"] == "no"
+    killed = await bash(place, "kill -KILL $$")
+    assert killed.content == "(no output)\n\nEnded by signal 9"
+
+
+async def test_each_command_has_a_fresh_shell_no_input_and_the_listed_environment(place: Place) -> None:
+    await bash(place, "export KEPT=1; cd /")
+    output = await bash(place, "pwd; echo $KEPT; cat; env | cut -d= -f1 | sort")
+    assert output.content.split() == [str(place.root), "LC_ALL", "PATH", "PWD", "SHLVL", "_"]
+
+
+async def test_it_runs_in_the_directory_it_was_given(place: Place) -> None:
+    (place.root / "sub").mkdir()
+    assert (await bash(place, "pwd", cwd="sub")).content == str(place.root / "sub")
+
+
+@pytest.mark.parametrize("cwd", ["missing", "file", "a\0b"])
+async def test_a_directory_that_is_none_is_refused(place: Place, cwd: str) -> None:
+    (place.root / "file").write_text("")
+    with pytest.raises(ToolFailed, match="directory"):
+        await bash(place, "pwd", cwd=cwd)
+
+
+@pytest.mark.parametrize("command", ["", " \n", "a\0b", "echo \ud800", "x" * (COMMAND_BYTES_MAX + 1)])
+async def test_a_command_that_cannot_be_one_is_refused(place: Place, command: str) -> None:
+    with pytest.raises(ToolFailed):
+        await bash(place, command)
+
+
+async def test_output_is_cleaned_of_what_is_meant_for_a_terminal(place: Place) -> None:
+    output = await bash(place, r"printf '\033[31mred\033[0m\r\n\033]0;title\007a\tb\b\000c \377 \342\202\254'")
+    assert output.content == "red\na\tbc \ufffd €"
+
+
+async def test_of_long_output_the_beginning_and_the_end_are_kept(place: Place) -> None:
+    output = await bash(place, "seq 1 100000")
+    assert output.content.startswith("1\n2\n3\n")
+    assert output.content.endswith("\n99999\n100000")
+    assert "lines (" in output.content
+    assert len(output.content) <= OUTPUT_CHARS_MAX + 100
+    assert output.metadata["truncated"]
+    assert output.metadata["output"].splitlines()[-1] == "100000"
+
+
+async def test_a_line_without_end_is_bounded_in_memory(place: Place) -> None:
+    output = await bash(place, "echo start; head -c 100000000 /dev/zero | tr '\\0' x; echo; echo end", timeout_s=50)
+    assert output.content.startswith("start\nx")
+    assert output.content.endswith("x\nend")
+    assert len(output.content) <= OUTPUT_CHARS_MAX + 100
+
+
+async def test_a_command_that_writes_for_ever_is_killed_in_time(place: Place, processes: SessionProcesses) -> None:
+    output = await bash(place, "yes", timeout_s=0.2)
+    assert "killed after 0.2 s" in output.content
+    assert output.metadata["timed_out"]
+    assert of_session(processes.processes[0].pid) == []
+
+
+async def test_a_command_that_ignores_being_told_is_killed(
+    place: Place, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kedge.tools.shell.GRACE_S", 0.1)
+    output = await bash(place, "trap '' TERM; echo ready; while :; do sleep 0.05; done", timeout_s=0.2)
+    assert output.metadata["timed_out"]
+    assert of_session(processes.processes[0].pid) == []
+
+
+async def test_what_it_left_running_is_ended_and_told(place: Place, processes: SessionProcesses) -> None:
+    output = await bash(place, "sleep 1000 & echo started")
+    assert output.content == (
+        "started\n\n1 background processes it left running were ended; use background: true to keep one running."
+    )
+    assert of_session(processes.processes[0].pid) == []
+
+
+async def test_a_process_out_of_reach_that_holds_the_output_is_not_waited_for(place: Place) -> None:
+    before = asyncio.all_tasks()
+    output = await bash(place, "setsid sleep 5 & echo started")
+    assert output.content.startswith("started")
+    assert asyncio.all_tasks() == before  # nobody goes on reading
+
+
+async def test_people_see_the_end_of_the_output_while_it_runs(tmp_path: Path, processes: SessionProcesses) -> None:
+    desk = RecordingDesk()
+    place = make_place(tmp_path, desk=desk, processes=processes)
+    running = asyncio.create_task(bash(place, "seq 1 50; while [ ! -e go ]; do sleep 0.02; done"))
+    await until(lambda: desk.lines)
+    (tmp_path / "go").touch()
+    await running
+    assert desk.lines[0].splitlines()[-1] == "50"
+    assert len(desk.lines[0].splitlines()) == 20
+
+
+async def started(processes: SessionProcesses, root: Path) -> int:
+    await until((root / "ready").exists)
+    return processes.processes[0].pid
+
+
+@pytest.mark.parametrize("cancels", [1, 3])
+async def test_a_cancelled_call_ends_everything_it_started(
+    place: Place, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch, cancels: int
+) -> None:
+    monkeypatch.setattr("kedge.tools.shell.GRACE_S", 0.5)
+    running = asyncio.create_task(bash(place, "sleep 1000 & trap '' TERM; touch ready; while :; do sleep 0.05; done"))
+    session = await started(processes, place.root)
+    for _ in range(cancels):  # being told again, while it cleans up, changes nothing
+        running.cancel()
+        for _ in range(2):
+            await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert of_session(session) == []
+    assert place.background.left_pids == set()
+
+
+async def test_processes_that_cannot_be_ended_are_remembered(place: Place, processes: SessionProcesses) -> None:
+    running = asyncio.create_task(bash(place, "touch ready; sleep 1000"))
+    await started(processes, place.root)
+    processes.processes[0].left = (4711,)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert place.background.left_pids == {4711}
+    assert await place.background.end_all() == (4711,)
+
+
+async def test_a_long_command_goes_on_in_the_background(place: Place, processes: SessionProcesses) -> None:
+    output = await call(QuickBash(), place, command="echo hi; while [ ! -e go ]; do sleep 0.02; done; echo bye")
+    assert "in the background as b1" in output.content
+    assert output.metadata["background_id"] == "b1"
+    running = place.background.get("b1")
+    (place.root / "go").touch()
+    assert await running.wait(30)
+    assert running.exit_code == 0
+    assert running.output.text(100).endswith("bye\n")
+
+
+async def test_a_background_command_that_fails_at_once_is_told_as_a_result(place: Place) -> None:
+    output = await call(BashTool(), place, command="echo no; exit 1", background=True)
+    assert output.content == "no\n\nExit code 1"
+    assert place.background.list() == {}
+
+
+async def test_a_background_command_goes_on_and_ends_with_the_run(place: Place, processes: SessionProcesses) -> None:
+    output = await call(QuickBash(), place, command="echo up; sleep 1000", background=True)
+    assert "as b1" in output.content
+    assert await place.background.end_all() == ()
+    assert of_session(processes.processes[0].pid) == []
+
+
+async def test_where_there_is_no_bash_it_is_sh(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
+    processes = PlainProcesses({"PATH": str(tmp_path / "bin")})
+    output = await bash(make_place(tmp_path, processes=processes), "echo $0")
+    assert output.content == "sh"
+    assert processes.started == [("sh", "-c", "echo $0")]
+
+
+async def test_a_shell_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ToolFailed, match="cannot be started"):
+        await bash(make_place(tmp_path, processes=PlainProcesses({"PATH": str(tmp_path)})), "true")
+
+
+# --- what people and rules get to see ---
+
+
+async def intended(place: Place, command: str, **given: Any) -> Prepared:
+    return await prepare(BashTool(), place, command=command, **given)
+
+
+async def test_people_are_shown_the_whole_command_with_nothing_hidden(place: Place) -> None:
+    command = "echo " + "x" * 5000 + "\u202e\u200b\x1b[8m; rm y"
+    intent = (await intended(place, command, description="list\u202e files")).intent
+    params = json.loads(intent.params)
+    assert params["command"] == command
+    assert params["shown"] == "echo " + "x" * 5000 + "\\u{202e}\\u{200b}\\u{1b}[8m; rm y"
+    assert params["cwd"] == str(place.root)
+    assert intent.description.startswith("list\\u{202e} files: $ echo xxx")
+    assert intent.subject == command
+    assert (intent.words, intent.grant) == (None, "")
+    assert (await intended(place, "a\nb")).intent.description == "$ a"
+
+
+async def test_an_approval_is_bound_to_command_directory_and_environment(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    place = make_place(tmp_path)
+    other = make_place(tmp_path, processes=PlainProcesses({"PATH": os.environ["PATH"], "X": "1"}))
+    bindings = [
+        (await intended(place, "make")).intent.binding,
+        (await intended(place, "make ")).intent.binding,
+        (await intended(place, "make", cwd="sub")).intent.binding,
+        (await intended(other, "make")).intent.binding,
+    ]
+    assert len(set(bindings)) == 4
+    assert (await intended(place, "make")).intent.binding == bindings[0]
+
+
+async def test_a_directory_that_was_swapped_meanwhile_is_not_used(place: Place) -> None:
+    (place.root / "a").mkdir()
+    (place.root / "link").symlink_to("a")
+    prepared = await intended(place, "pwd", cwd="link")
+    (place.root / "link").unlink()
+    (place.root / "link").symlink_to("/")
+    with pytest.raises(ToolFailed, match="changed"):
+        await prepared.run()
+
+
+async def test_an_environment_that_changed_meanwhile_is_not_used(tmp_path: Path) -> None:
+    processes = PlainProcesses()
+    prepared = await intended(make_place(tmp_path, processes=processes), "pwd")
+    processes.environment = {**processes.environment, "LD_PRELOAD": "x"}
+    with pytest.raises(ToolFailed, match="changed"):
+        await prepared.run()
+
+
+async def test_no_rule_covers_a_command_outside_the_workspace(place: Place, tmp_path_factory: Any) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (place.root / "link").symlink_to(outside)
+    rules = parse_rules(("bash(make)", "bash(make *)", "bash(ls *)"), ())
+    for cwd in (str(outside), "link", ".."):
+        for command in ("make", "ls"):
+            intent = (await intended(place, command, cwd=cwd)).intent
+            assert permit(intent, rules, (Grant("g", "w", "", f"bash({command})", 0),)).leave == "ask"
+            assert intent.grant == ""
+    assert permit((await intended(place, "make")).intent, rules, ()).leave == "allow"
+
+
+@pytest.mark.parametrize(
+    ("command", "grant"),
+    [
+        ("git status", "bash(git status)"),
+        ("npm  run 'test:unit' --x=1", "bash(npm run test:unit --x=1)"),
+        ("env A=1 make", "bash(env A=1 make)"),
+        ("git add 'a b'", ""),
+        ("git add '*'", ""),
+        ("git add 'a)'", ""),
+        ("git add ''", ""),
+        ("git status; ls", ""),
+        ("echo " + "x" * 1000, ""),
+    ],
+)
+async def test_a_grant_covers_this_command_and_no_other(place: Place, command: str, grant: str) -> None:
+    intent = (await intended(place, command)).intent
+    assert intent.grant == grant
+    if grant:
+        assert permit(intent, Rules(), (Grant("g", "w", "", grant, 0),)).leave == "allow"
+        assert permit(intent, parse_rules((grant,), ()), ()).leave == "allow"
+
+
+@pytest.mark.parametrize(
+    ("command", "asks"),
+    [
+        *(
+            (command, False)
+            for command in ("pwd", "whoami", "date", "date +%s", "uname -a", "echo hi", "which git", "ls")
+        ),
+        *((command, False) for command in ("ls -la", "ls -la sub", "ls sub/..", "echo 'a; b'")),
+        *((command, True) for command in ("ls ..", "ls /", "ls link", "ls sub/../..", "ls ~", "ls; rm x", "ls *")),
+        *((command, True) for command in ("git status", "git diff", "cat x", "date -s x", "echo hi > x", "echo $X")),
+        *(
+            (command, True)
+            for command in ("./ls", "/bin/ls", "which -a x", "which ../x", "A=1 ls", "ls &", "ls circle")
+        ),
+    ],
+)
+async def test_only_what_surely_looks_needs_nobodys_leave(place: Place, command: str, asks: bool) -> None:
+    (place.root / "sub").mkdir()
+    (place.root / "link").symlink_to("/etc")
+    (place.root / "circle").symlink_to("circle")
+    intent = (await intended(place, command)).intent
+    assert permit(intent, Rules(), ()).leave == ("ask" if asks else "allow")
+    assert permit(intent, parse_rules((), ("bash",)), ()).leave == "deny"
+
+
+async def test_a_full_background_refuses_before_it_starts(
+    place: Place, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kedge.tools.background.BACKGROUND_MAX", 3)
+    for _ in range(3):
+        await call(QuickBash(), place, command="sleep 1000", background=True)
+    with pytest.raises(ToolFailed, match="3 commands"):
+        await call(QuickBash(), place, command="sleep 1000", background=True)
+    assert len(processes.processes) == 3
+    # One that would have to go to the background is ended instead, and the model is told why.
+    with pytest.raises(ToolFailed, match="3 commands"):
+        await call(QuickBash(), place, command="sleep 1000")
+    assert of_session(processes.processes[-1].pid) == []
+    await place.background.end_all()
+    assert [of_session(process.pid) for process in processes.processes] == [[]] * 4

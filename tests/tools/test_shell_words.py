@@ -1,0 +1,152 @@
+"""Reading shell lines: held against real shells, and against texts made to hurt."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+
+import pytest
+
+from kedge.tools.shell_programs import runs_others
+from kedge.tools.shell_words import COMMANDS_MAX, DEPTH_MAX, LINE_CHARS_MAX, plain_words, read_line
+from kedge.tools.shown import is_unseen, one_line, shown
+
+#: What tricks are made of.
+PIECES = (
+    *("a", "b", "-x", "if", "time", "A=1", "git", "ü", "日", "0", "."),
+    *("'", '"', "\\", " ", "  ", "$", "`", "(", ")", "{", "}", "[", "]", "*", "?", "~", "^", "!", "#", "=", ":", "@"),
+    *(";", "&", "|", "<", ">", "%", "+", ",", "/", "-", "\n", "\t", "\r", "$(", "''", '""', "'a b'", '"c d"', "\\ "),
+    "HEAD~1",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shell", [name for name in ("bash", "dash", "sh") if shutil.which(name)])
+def test_what_is_read_as_plain_words_is_what_a_real_shell_makes_of_it(shell: str) -> None:
+    chance = random.Random(20)
+    lines: dict[str, tuple[str, ...]] = {}
+    while len(lines) < 3000:
+        line = "".join(chance.choices(PIECES, k=chance.randrange(1, 9)))
+        words = plain_words(line)
+        if words is not None:
+            lines[line.strip(" \t\n")] = words
+    # A line that were more than words would run as a command, or end up in another line's words.
+    script = "".join(f"printf '%s\\0' x {line}\nprintf '\\n\\0'\n" for line in lines)
+    done = subprocess.run(
+        [shell], input=script.encode(), capture_output=True, timeout=50, check=True, cwd="/", env={"LC_ALL": "C.UTF-8"}
+    )
+    assert done.stderr == b""
+    read = [tuple(part.split("\0")[1:-1]) for part in done.stdout.decode().split("\n\0")[:-1]]
+    assert read == list(lines.values())
+
+
+def test_words_lose_their_quotes_and_backslashes() -> None:
+    assert plain_words("""git commit -m "a \\"b\\" \\c" 'd "e"' f\\ g ''""") == (
+        *("git", "commit", "-m", 'a "b" \\c', 'd "e"', "f g", ""),
+    )
+
+
+@pytest.mark.parametrize("line", ["", " ", "\n", "''", "A=b", "if", "a=b c", "echo \ud800"])
+def test_what_names_no_command_is_not_plain(line: str) -> None:
+    assert plain_words(line) is None
+
+
+def test_every_command_of_a_line_is_found() -> None:
+    assert set(read_line("a 1; b $x | c; (d) && e `f`").commands) == {
+        *(("a", "1"), ("b", None), ("c",), ("d",), ("e", None), ("f",)),
+    }
+    assert ("python", "x") in read_line('"$VENV/bin/python" x').commands
+    assert ("git", "push") in read_line("git -C a push").commands
+
+
+def test_commands_of_a_line_that_cannot_be_parsed_are_still_found() -> None:
+    line = read_line("rm x; if")
+    assert line.words is None
+    assert ("rm", "x") in line.commands
+    assert (None,) not in line.commands
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(" * 50_000,
+        "$(" * 30_000,
+        "{" * 100_000,
+        '"$(' * 20_000,
+        "a;" * 50_000,
+        "env " * 25_000 + "rm x",
+        "sudo " * 30 + "rm x",
+        "eval " * 40 + "rm x",
+        "<<E\n" * 20_000,
+        "if " * 30_000,
+        "[[ " * 30_000,
+        "`" * 50_000,
+        "a" * (LINE_CHARS_MAX + 1),
+        "sh -c " * 2000 + "rm",
+        "'" + "a" * 100_000,
+        "\\" * 100_001,
+    ],
+    ids=lambda line: line[:6],
+)
+def test_a_line_made_to_hurt_is_read_in_bounded_work(line: str) -> None:
+    read = read_line(line)
+    assert read.words is None or len(read.words) < 20_000
+    assert len(read.commands) <= COMMANDS_MAX + 1
+
+
+def test_shells_in_shells_end_somewhere_and_are_then_anything() -> None:
+    line = "rm x"
+    for _ in range(DEPTH_MAX + 2):
+        line = "sh -c '" + line.replace("'", "'\\''") + "'"
+    assert (None,) in read_line(line).commands
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("git log", False),
+        ("git version", False),
+        ("git -c a=b log", True),
+        ("sed -n 5p x", False),
+        ("sed -e", True),
+        ("sed -i p x", True),
+        ("test -f x", False),
+        ("find . -name x", False),
+        ("make test", False),
+        ("make CC=x", True),
+        ("uniq a", False),
+        ("ls -la", False),
+        ("clang-17 x.c", True),
+        ("tar tf x", False),
+        ("tar", False),
+        ("cargo test", False),
+        ("sort x", False),
+    ],
+)
+def test_which_programs_run_others(line: str, expected: bool) -> None:
+    words = plain_words(line)
+    assert words is not None
+    assert runs_others(words) is expected
+
+
+def test_nothing_that_people_are_shown_is_hidden() -> None:
+    assert shown("ls -la") == "ls -la"
+    assert shown("a\u202eb\u200bc\x1b[0m\u00a0\u3164\ufe0f\U000e0041") == (
+        "a\\u{202e}b\\u{200b}c\\u{1b}[0m\\u{a0}\\u{3164}\\u{fe0f}\\u{e0041}"
+    )
+    assert shown("a\n\tb\r") == "a\n\tb\\u{d}"
+    assert shown("grüße 日本") == "grüße 日本"
+    long = "x" * 100_000 + "\0"
+    assert shown(long) == "x" * 100_000 + "\\u{0}"
+
+
+def test_a_title_is_one_line_and_cut() -> None:
+    assert one_line("\n  a\u2028b \nc", 80) == "a"
+    assert one_line("a\x1bb", 80) == "a\\u{1b}b"
+    assert one_line("x" * 100, 10) == "x" * 9 + "…"
+    assert one_line("", 10) == ""
+
+
+def test_what_the_eye_does_not_see_is_known() -> None:
+    assert all(map(is_unseen, "\0\t\n\x7f\x85\u00ad\u200b\u2028\ufeff\ue000\u2800\ud800"))
+    assert not any(map(is_unseen, " aé日+$"))

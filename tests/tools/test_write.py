@@ -1,0 +1,110 @@
+"""write: a whole file, which must be known if it is there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kedge.tools.base import ToolFailed
+from kedge.tools.diff import DIFF_BYTES_MAX
+from kedge.tools.seen import digest
+from kedge.tools.view import View
+from kedge.tools.write import Write
+from tests.tools.place import RecordingDesk, call, make_place, prepare
+
+
+async def test_a_new_file_is_made_with_its_directories(tmp_path: Path) -> None:
+    desk = RecordingDesk()
+    place = make_place(tmp_path, desk=desk)
+    prepared = await prepare(Write(), place, path="a/b/new.py", content="one\ntwo")
+    assert not (tmp_path / "a").exists()
+    intent = prepared.intent
+    assert (intent.names, intent.action, intent.subject) == (("write", "edit"), "write", "a/b/new.py")
+    assert (intent.description, intent.grant) == ("Create a/b/new.py (+2 -0)", "edit(**)")
+    shown = json.loads(intent.params)
+    assert shown == {
+        "path": "a/b/new.py",
+        "is_new": True,
+        "diff": "--- /dev/null\n+++ b/a/b/new.py\n@@ -0,0 +1,2 @@\n+one\n+two\n\\ No newline at end of file\n",
+    }
+    output = await prepared.run()
+    assert output.content == "Created a/b/new.py (7 bytes)."
+    assert output.metadata == {"diff": shown["diff"], "additions": 2, "deletions": 0, "path": "a/b/new.py"}
+    assert (tmp_path / "a/b/new.py").read_text() == "one\ntwo"
+    assert desk.versions == [(place.root / "a/b/new.py", None, digest(b"one\ntwo"))]
+    assert os.listdir(tmp_path / "a/b") == ["new.py"]
+
+
+async def test_a_new_file_has_the_mode_the_user_wants(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        await call(Write(), make_place(tmp_path), path="new", content="x")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "new").stat().st_mode & 0o7777 == 0o640
+
+
+async def test_an_existing_file_must_have_been_read_and_not_changed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old\n")
+    place = make_place(tmp_path)
+    with pytest.raises(ToolFailed, match="was not read yet"):
+        await prepare(Write(), place, path="a.txt", content="new\n")
+    await call(View(), place, path="a.txt")
+    (tmp_path / "a.txt").write_text("other\n")
+    with pytest.raises(ToolFailed, match="changed since you read it"):
+        await prepare(Write(), place, path="a.txt", content="new\n")
+    await call(View(), place, path="a.txt")
+    prepared = await prepare(Write(), place, path="a.txt", content="new\n")
+    assert prepared.intent.description == "Write a.txt (+1 -1)"
+    output = await prepared.run()
+    assert output.content == "Wrote a.txt (4 bytes).\n     1\tnew"
+    with pytest.raises(ToolFailed, match="like that already: there is nothing to change"):
+        await call(Write(), place, path="a.txt", content="new\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "content", "after"),
+    [
+        (b"a\r\nb\r\n", "x\ny\n", b"x\r\ny\r\n"),
+        (b"a\r\nb\r\n", "x\r\ny\n", b"x\r\ny\n"),
+        (b"a\nb\r\n", "x\ny\n", b"x\ny\n"),
+        (b"\xef\xbb\xbfa", "b", b"\xef\xbb\xbfb"),
+        (b"\xef\xbb\xbfa", "\ufeffb", b"\xef\xbb\xbfb"),
+        (b"a\0b", "text", b"text"),
+        (b"x", "", b""),
+    ],
+)
+async def test_the_manner_of_the_file_stays(tmp_path: Path, before: bytes, content: str, after: bytes) -> None:
+    (tmp_path / "a.txt").write_bytes(before)
+    (tmp_path / "a.txt").chmod(0o755)
+    place = make_place(tmp_path)
+    await call(View(), place, path="a.txt")
+    await call(Write(), place, path="a.txt", content=content)
+    assert (tmp_path / "a.txt").read_bytes() == after
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o755
+
+
+async def test_a_change_of_line_endings_alone_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a\r\nb\r\n")
+    place = make_place(tmp_path)
+    await call(View(), place, path="a.txt")
+    prepared = await prepare(Write(), place, path="a.txt", content="a\r\nb\n")
+    assert prepared.intent.description == "Write a.txt (+1 -1)"
+
+
+async def test_what_people_are_shown_is_bounded(tmp_path: Path) -> None:
+    prepared = await prepare(Write(), make_place(tmp_path), path="a", content="some line\n" * 100_000)
+    assert len(prepared.intent.params) < DIFF_BYTES_MAX * 1.3
+    assert "(cut here: the diff has 1100043 bytes)" in json.loads(prepared.intent.params)["diff"]
+    assert prepared.intent.description == "Create a (+100000 -0)"
+    with pytest.raises(ToolFailed, match="larger than 5000 kB"):
+        await prepare(Write(), make_place(tmp_path), path="a", content="x" * 5_000_001)
+
+
+async def test_outside_the_workspace_leave_is_for_that_very_file(tmp_path: Path) -> None:
+    (tmp_path / "ws").mkdir()
+    intent = (await prepare(Write(), make_place(tmp_path / "ws"), path="../out.txt", content="x")).intent
+    assert (intent.subject, intent.exact_only, intent.grant) == (str(tmp_path.resolve() / "out.txt"), True, "")

@@ -1,0 +1,69 @@
+"""Processes that carry a mark, and a look at the machine from outside: who is alive with this mark?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from kedge.warden.base import ProcessSpec, Wanted
+from kedge.warden.process import Process
+
+MECHANISMS: tuple[Wanted, ...] = ("pid namespace", "user namespace", "subreaper")
+PYTHON = (sys.executable, "-I", "-S", "-c")
+PATH = os.environ.get("PATH", os.defpath)
+
+
+def new_mark() -> str:
+    return f"mark-{uuid.uuid4().hex}"
+
+
+def spec(*argv: str, mark: str = "", **more: object) -> ProcessSpec:
+    given: dict[str, object] = {"cwd": "/", "env": {"PATH": PATH, **({"KEDGE_MARK": mark} if mark else {})}, **more}
+    return ProcessSpec(argv, **given)  # type: ignore[arg-type]
+
+
+def marked(mark: str) -> list[int]:
+    """Everybody alive with this mark in environment or command line. (Zombies have neither.)"""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        for file in ("environ", "cmdline"):
+            try:
+                if mark.encode() in Path(f"/proc/{entry}/{file}").read_bytes():
+                    found.append(int(entry))
+                    break
+            except OSError:
+                continue
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Looks again and again; the test's timeout is the bound."""
+    while not await asyncio.to_thread(condition):
+        pass
+
+
+async def read_until(process: Process, wanted: bytes) -> bytes:
+    seen = b""
+    while wanted not in seen:
+        data = await process.read()
+        assert data, f"the stream ended after {seen!r}"
+        seen += data
+    return seen
+
+
+async def read_all(process: Process) -> bytes:
+    seen = b""
+    while data := await process.read():
+        seen += data
+    return seen
