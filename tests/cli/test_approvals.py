@@ -108,9 +108,10 @@ async def test_a_late_client_is_asked_too_and_attach_shows_it(server: Server, wa
     """D6 for a session that is followed."""
     ask_id = await waiting.begin(write())
     attached = server.home.start_kedge("attach", "--host", server.host, waiting.session_id)
-    until(attached, "* write a.txt\n")
+    shown = until(attached, f"? write: Create a.txt (+2 -0) (`kedge approvals allow {ask_id}`)\n")
+    assert "first\n* write a.txt\n" in shown
     kedge(server, "approvals", "deny", ask_id)
-    assert "  -> denied\n" in until(attached, "last")
+    assert until(attached, "last") == "  -> denied\n  -> denied\nlast", "the answer, and what the model got of it"
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------

@@ -107,3 +107,11 @@ def test_init_says_when_the_model_wrote_nothing(server: Server, endpoint: Hosted
     assert done.code == 1
     assert "write the file AGENTS.md" in done.out, "the endpoint says what it was told"
     assert done.err.startswith("kedge: the model ended without writing AGENTS.md")
+
+
+def test_the_rules_of_init_cover_this_one_file(server: Server) -> None:
+    flags = ["--allow", "write(AGENTS.md)", "--host", server.host]
+    written = server.home.kedge("run", *flags, 'script: tool write {"path": "AGENTS.md", "content": "x"} | say ok')
+    assert (written.code, (server.home.workspace / "AGENTS.md").read_text()) == (0, "x")
+    other = server.home.kedge("run", *flags, 'script: tool write {"path": "other.md", "content": "x"} | say ok')
+    assert other.code == 3

@@ -89,6 +89,18 @@ def test_approvals_are_put_to_the_caller(server: Server) -> None:
         assert session.shell("echo hi").output.strip() == "hi"
 
 
+def test_an_approval_is_answered_by_hand(server: Server) -> None:
+    with kedge.connect(server.home.workspace, server.host) as k:
+        session = k.session()
+        for event in session.stream('script: tool write {"path": "a.txt", "content": "x"} | say ok'):
+            if event.type == "permission_request":
+                (asked,) = k.approvals()
+                assert k.answer(asked.id, "deny", "not this one")
+                assert not k.answer(asked.id, True), "somebody was first"
+        assert k.approvals() == []
+        assert "not this one" in str(session.messages())
+
+
 def test_without_somebody_to_ask_a_run_ends_instead_of_hanging(server: Server) -> None:
     with kedge.connect(server.home.workspace, server.host) as k:
         run = k.session().run(WRITE)

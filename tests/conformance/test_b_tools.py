@@ -347,6 +347,62 @@ async def test_g2_an_approval_that_was_pending_stands_after_a_crash_and_its_call
         assert (workspace / "log").read_text() == "once\n"
 
 
+@pytest.mark.parametrize("on_crash", ["resume", "end"])
+async def test_g1_a_kill_during_compaction_and_during_a_retry_leaves_sessions_that_work_on(
+    own_server: Callable[..., Server], endpoint: Endpoint, workspace: Path, on_crash: str
+) -> None:
+    server = own_server(f'[runs]\non_crash = "{on_crash}"\n')
+    key = unique()
+    async with open_http(server.url, server.token) as http:
+        kedge = await Peer(http, workspace).open()
+        one, two = await kedge.session(), await kedge.session()
+        async with kedge.stream() as stream:
+            script = f"script: summary hold {key} | usage 3900 1 | {call('ls')} | say over"
+            compacting = (await kedge.submit(one, script, model="local/fake-narrow"))["run_id"]
+            script = "script: say half | fail 503 retry-after=100 times=1 | say over"
+            retrying = (await kedge.submit(two, script))["run_id"]
+            await stream.until(lambda stream: stream.of("agent_event"))
+            await stream.until(lambda stream: any(f.payload.get("steps") == 2 for f in stream.of("run")))
+        await restarted(server, kedge)
+        endpoint.release(key)
+        expected = {"resume": "completed", "end": "interrupted"}[on_crash]
+        for session, run_id in ((one, compacting), (two, retrying)):
+            assert (await kedge.wait(run_id))["outcome"] == expected
+            again = await kedge.wait((await kedge.submit(session, "script: say fine"))["run_id"])
+            assert (again["outcome"], again["text"]) == ("completed", "fine")
+
+
+async def test_e12_closing_one_workspace_leaves_the_tools_of_another_alone(
+    own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    server, mark = own_server("[server]\ngrace_s = 0.1\n"), unique("mark")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    async with open_http(server.url, server.token) as http:
+        stays, goes = await Peer(http, tmp_path / "a").open(), await Peer(http, tmp_path / "b").open()
+        async with stays.stream() as stream:
+            session = await stays.session()
+            command = f"touch ready; while [ ! -e go ]; do sleep 0.01; done; echo went # {mark}"
+            run_id = (await stays.submit(session, f"script: {call('bash', command=command)} | say over", yolo=True))[
+                "run_id"
+            ]
+            await until_there(tmp_path / "a" / "ready")
+            async with goes.stream():
+                other = await goes.session()
+                script = f"script: {call('bash', command='echo hi')} | say ok"
+                assert (await goes.wait((await goes.submit(other, script, yolo=True))["run_id"]))[
+                    "outcome"
+                ] == "completed"
+                await goes.call("DELETE", goes.at, client_id=goes.client_id)
+            while (await goes.reply("GET", goes.at)).status_code != 404:
+                pass
+            assert processes_with(mark)
+            (tmp_path / "a" / "go").touch()
+            (complete,) = await stream.until_complete(run_id)
+            assert complete["outcome"] == "completed"
+        assert "went" in results_of(await stays.messages(session))[0]["content"]
+
+
 async def test_e11_a_server_that_is_told_to_stop_ends_its_tools_first(
     own_server: Callable[..., Server], workspace: Path
 ) -> None:

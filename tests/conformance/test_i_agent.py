@@ -230,6 +230,22 @@ async def test_i8_an_image_is_sent_and_refused_clearly_when_the_model_cannot(ked
     assert later["outcome"] == "completed"
 
 
+async def test_i8_a_file_given_by_its_path_is_read_when_the_prompt_is_accepted(kedge: Peer, endpoint: Endpoint) -> None:
+    session, tag = await kedge.session(), unique()
+    (kedge.directory / "notes.md").write_text("remember the milk")
+    await kedge.submit(
+        session,
+        f"script: tag {tag} | say read",
+        attachments=[{"file_path": "notes.md"}],
+        run_id=(run_id := unique("r")),
+    )
+    (kedge.directory / "notes.md").write_text("forget it")
+    assert (await kedge.wait(run_id))["outcome"] == "completed"
+    assert "remember the milk" in json.dumps(endpoint.requests(tag)[0].body)
+    error = await kedge.submit(session, "x", attachments=[{"file_path": "nowhere.md"}], expect=400)
+    assert "nowhere.md" in error["message"]
+
+
 async def test_i9_an_agent_works_in_a_child_session_and_is_cancelled_with_its_parent(
     kedge: Peer, endpoint: Endpoint
 ) -> None:

@@ -240,9 +240,9 @@ class _Open:
         self.settled = False
         self.why = "no longer asked"
 
-    def close(self, notification: dict[str, object]) -> None:
-        if not notification.get("withdrawn") and "answered_by" in notification:
-            answer = str(notification.get("answer") or ("answered" if notification.get("answered") else "cancelled"))
+    def close(self, told: dict[str, object]) -> None:
+        if not told.get("withdrawn") and "answered_by" in told:
+            answer = str(told.get("answer") or ("answered" if told.get("answered") else "cancelled"))
             self.why = f"answered elsewhere: {_words(answer)}"
         self.closed.set()
 

@@ -102,6 +102,12 @@ class _Follower:
     async def catch_up(self, client: Client, workspace_id: str, session_id: str) -> None:
         async for message in client.all_messages(workspace_id, session_id):
             await self.see(StreamEvent("message", "created", msgspec.to_builtins(message)))
+        for asked in await client.permissions(workspace_id):
+            if asked.session_id == session_id:
+                await self.see(StreamEvent("permission_request", "created", msgspec.to_builtins(asked)))
+        for batch in await client.questions(workspace_id):
+            if batch.session_id == session_id:
+                await self.see(StreamEvent("question_batch_request", "created", msgspec.to_builtins(batch)))
 
     async def see(self, event: StreamEvent) -> None:
         if self._as_json:

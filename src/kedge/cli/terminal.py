@@ -60,7 +60,8 @@ class Status:
         self._began = time.monotonic()
         self._ticks = 0
         self._drawn = False
-        self._at_line_start = True
+        #: As far as this screen goes: on another one the text of an answer is not our concern.
+        self.at_line_start = True
         #: What stands before the place where somebody types; empty: nobody is asked.
         self._asking = ""
 
@@ -72,7 +73,7 @@ class Status:
 
     def wrote(self, last: str) -> None:
         """Text that ends with this character was printed: in the middle of a line there is no room for the status."""
-        self._at_line_start = last == "\n"
+        self.at_line_start = last == "\n"
 
     def note(self, line: str, *, always: bool = False) -> None:
         """A line that stays: on a terminal, with --verbose, or always."""
@@ -101,9 +102,9 @@ class Status:
     def _lines(self, *lines: str) -> None:
         self.hide()
         # On one screen with unfinished text the line would stick to it. So it would to a question.
-        is_inside = (self._shares_screen and not self._at_line_start) or (self._asking and lines)
+        is_inside = (self._shares_screen and not self.at_line_start) or (self._asking and lines)
         begin = "\n" if is_inside and is_terminal(2) else ""
-        self._at_line_start = self._at_line_start or bool(begin)
+        self.at_line_start = self.at_line_start or bool(begin)
         self._write(begin + "".join(f"{line}\n" for line in lines) + (self._asking if lines else ""))
 
     def hide(self) -> None:
@@ -114,7 +115,7 @@ class Status:
     async def tick(self) -> None:
         """Draws until it is cancelled."""
         while self.shows:
-            if self._doing and not self._asking and (self._at_line_start or not self._shares_screen):
+            if self._doing and not self._asking and (self.at_line_start or not self._shares_screen):
                 self._draw()
             await asyncio.sleep(TICK_S)
 

@@ -44,6 +44,8 @@ class RunView:
         if self._form == "stream-json":
             await self._write(event.envelope().decode() + "\n")
         elif self._form == "text":
+            if self._output.is_terminal and self._status.at_line_start:
+                self._answer.last = "\n"  # a line of the status stood behind the text, and ended it
             text = self._answer.feed(event)
             if complete:
                 text += self._answer.finish(complete)

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
@@ -116,10 +117,18 @@ class Connection:
     def sessions(self) -> list[SessionBody]:
         return self._retried(lambda: self._client.sessions(self.workspace_id))
 
-    def _answer(self, ask_id: str, answer: bool | Answer) -> None:
+    def approvals(self) -> list[PermissionRequest]:
+        """Approvals that wait for an answer, of every Run in this workspace."""
+        return self._retried(lambda: self._client.permissions(self.workspace_id))
+
+    def answer(self, approval_id: str, answer: bool | Answer, message: str = "") -> bool:
+        """Whether it was this answer that settled it; False when another one came first, or the Run was stopped."""
         action: Answer = answer if isinstance(answer, str) else "allow" if answer else "deny"
-        with suppress(AskIsOver):
-            self._retried(lambda: self._client.answer_permission(self.workspace_id, ask_id, action))
+        call = partial(self._client.answer_permission, self.workspace_id, approval_id, action, message)
+        try:
+            return self._retried(call).resolved
+        except AskIsOver:
+            return False
 
     def _leave_unanswered(self, batch_id: str) -> None:
         """Nobody here can answer a model's questions: it is told so and decides itself."""
@@ -181,7 +190,7 @@ class Session:
         for event in self.stream(prompt, **settings):
             if event.type == "permission_request" and event.change != "deleted":
                 asked = convert(event.payload, PermissionRequest)
-                self._connection._answer(asked.id, approve(asked))
+                self._connection.answer(asked.id, approve(asked))
             elif event.type == "question_batch_request":
                 self._connection._leave_unanswered(event.payload["id"])
         assert event is not None, "the events of a Run end with its end"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -108,12 +109,16 @@ def _is_near(tokens: int, compact_at_tokens: int | None) -> bool:
     return compact_at_tokens is not None and tokens >= compact_at_tokens
 
 
-def repeats(own: list[Message]) -> int:
+def repeats(signatures: Iterable[str]) -> int:
     """How often the most frequent of a Run's latest calls was made with the very same input and result."""
+    return max(Counter(signatures).values(), default=0)
+
+
+def signatures(own: list[Message]) -> list[str]:
+    """Those of a Run's latest calls, read off its transcript."""
     results = {result.tool_call_id: result for message in own for result in message.all(ToolResult)}
-    calls = [call for message in own for call in message.all(ToolCall)][-CALLS_LOOKED_AT:]
-    seen = Counter(signature(call, results[call.id]) for call in calls if call.id in results)
-    return max(seen.values(), default=0)
+    calls = [call for message in own for call in message.all(ToolCall)]
+    return [signature(call, results[call.id]) for call in calls if call.id in results][-CALLS_LOOKED_AT:]
 
 
 def signature(call: ToolCall, result: ToolResult) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 
 from kedge.core.approvals import Ask
 from kedge.core.records import RunRecord, Usage
-from kedge.core.step import Limits, Progress
+from kedge.core.step import CALLS_LOOKED_AT, Limits, Progress, repeats
 from kedge.core.transcript import FinishReason, Message, ToolCall
 from kedge.engine.draft import Draft
 from kedge.engine.models import Chosen
@@ -41,7 +42,8 @@ class ActiveRun:
     context_tokens: int = 0
     context_is_full: bool = False
     is_compacted: bool = False
-    repeats: int = 0
+    #: Of its latest calls with their results: what tells that it goes round in circles.
+    signatures: deque[str] = field(default_factory=lambda: deque(maxlen=CALLS_LOOKED_AT))
     unapproved: str = ""
     checkpoint_timer: asyncio.TimerHandle | None = None
     #: Commands that its tool calls left running on purpose; they end with the Run.
@@ -60,7 +62,7 @@ class ActiveRun:
             is_compacted=self.is_compacted,
             open_calls=tuple(self.open_calls.values()),
             last=self.last,
-            repeats=self.repeats,
+            repeats=repeats(self.signatures),
             unapproved=self.unapproved,
         )
 

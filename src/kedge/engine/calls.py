@@ -10,6 +10,7 @@ import msgspec
 
 from kedge.core.approvals import Ask, Intent, parse_rules, permit
 from kedge.core.records import SessionRecord
+from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult
 from kedge.engine.active import ActiveRun
 from kedge.engine.asking import Asking
@@ -90,6 +91,7 @@ class Calls:
             output.images,
         )
         message = Message(self._ids.new("m"), run.session_id, "tool", (result,), now, now, run.run_id)
+        active.signatures.append(signature(call, result))
         del active.open_calls[call.id]
         await self._asking.put(active, "created", message)
 

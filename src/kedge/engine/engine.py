@@ -17,6 +17,7 @@ from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord, con
 from kedge.core.transcript import Finish, Message
 from kedge.engine.approving import Approvals
 from kedge.engine.asking import Asking
+from kedge.engine.attachments import with_contents
 from kedge.engine.calls import Calls
 from kedge.engine.config import Config
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
@@ -263,7 +264,7 @@ class Engine:
             session_id,
             workspace.id,
             seq=0,
-            prompt=prompt,
+            prompt=await with_contents(prompt, workspace.root),
             options=options,
             content=content_digest(session_id, prompt, options),
             accepted_at=0,

@@ -50,14 +50,14 @@ class WardenMachine:
         writable = None
         if config.sandbox.mode == "workspace-write":
             writable = (workspace, os.environ.get("TMPDIR", "/tmp"), *_expanded(config.sandbox.writable))
+        return _WorkspaceProcesses(self, environment(config), writable)
+
+    async def run(self, spec: ProcessSpec) -> WardenProcess:
         async with self._starting:
             if not self._is_started:
-                try:
-                    await self._warden.start()
-                except WardenFailed as error:
-                    raise ToolFailed(str(error)) from error
+                await self._warden.start()
                 self._is_started = True
-        return _WorkspaceProcesses(self._warden, environment(config), writable)
+        return await self._warden.run(spec)
 
     async def close(self) -> None:
         await self._warden.close()
@@ -81,15 +81,17 @@ class _NoProcesses:
 
 
 class _WorkspaceProcesses:
-    def __init__(self, warden: Warden, environment: Mapping[str, str], writable: tuple[str, ...] | None) -> None:
-        self._warden = warden
+    def __init__(
+        self, machine: WardenMachine, environment: Mapping[str, str], writable: tuple[str, ...] | None
+    ) -> None:
+        self._machine = machine
         self.environment = environment
         self._writable = writable
 
     async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
         spec = ProcessSpec(argv, str(cwd), self.environment, stdin, writable=self._writable)
         try:
-            return _ToolProcess(await self._warden.run(spec))
+            return _ToolProcess(await self._machine.run(spec))
         except (ProcessFailed, WardenFailed) as error:
             raise ToolFailed(str(error)) from error
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from kedge.core.commands import BeginStep, Finish
 from kedge.core.events import Change, LaneEvent
 from kedge.core.records import RunRecord
-from kedge.core.step import AskModel, CallTools, Compact, End, Limits, estimated_tokens, next_action, repeats
+from kedge.core.step import AskModel, CallTools, Compact, End, Limits, estimated_tokens, next_action, signatures
 from kedge.core.transcript import Finish as FinishPart
 from kedge.core.transcript import Message, ToolCall, ToolResult, for_model
 from kedge.engine.active import ActiveRun
@@ -219,7 +219,6 @@ class Runner:
             match next_action(active.progress, active.limits):
                 case CallTools(calls=calls):
                     await self._calls.make(active, calls)
-                    active.repeats = repeats(await self._own_messages(active))
                 case Compact():
                     await self._compact(active)
                 case AskModel():
@@ -241,11 +240,11 @@ class Runner:
         active.limits = Limits(run.options.max_steps or runs.max_steps, run.options.budget_usd, compact_at)
         active.steps, active.usage = run.steps, run.usage
         active.system = await self._prompts.system(active.workspace, run)
-        own = await self._own_messages(active) if run.resumes or run.steps else []
+        history = await self._history(active)
+        own = [message for message in history if message.run_id == run.run_id]
         active.open_calls = {call.id: call for call in _open_calls(own)}
         active.last = "tool_use" if active.open_calls else None
-        active.repeats = repeats(own)
-        history = await self._history(active)
+        active.signatures.extend(signatures(own))
         active.context_tokens = estimated_tokens(for_model(history, active.lane.session.summary_message_id))
 
     async def _step(self, active: ActiveRun) -> None:
@@ -337,9 +336,6 @@ class Runner:
 
     async def _history(self, active: ActiveRun) -> list[Message]:
         return await self._store.last_messages(active.run.session_id, HISTORY_MESSAGES_MAX)
-
-    async def _own_messages(self, active: ActiveRun) -> list[Message]:
-        return [message for message in await self._history(active) if message.run_id == active.run.run_id]
 
 
 def _open_calls(own: list[Message]) -> list[ToolCall]:

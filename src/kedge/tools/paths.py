@@ -23,6 +23,7 @@ from pathlib import Path
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
 from kedge.tools.processes import ToolFailed
 from kedge.tools.seen import bind
+from kedge.tools.shown import is_unseen
 
 #: Of a path, in bytes: what the kernel takes (PATH_MAX).
 PATH_BYTES_MAX = 4096
@@ -135,8 +136,8 @@ def _grant(tool: str, path: Path) -> str:
 
 
 def printable(text: str) -> str:
-    """A name on one line: control characters and bytes that are no text are written out."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    """A name on one line: what people would not see, and bytes that are no text, are written out."""
+    return "".join(c.encode("unicode_escape").decode("ascii") if is_unseen(c) else c for c in text)
 
 
 def missing(target: Target) -> ToolFailed:

@@ -169,6 +169,9 @@ def _is_harmless(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
         case ("which", *names):
             return all(re.fullmatch(r"[\w.+-]+", name) and not name.startswith("-") for name in names)
         case ("ls", *rest):
+            # Not through links: a repository's may lead out of it. (`--d` is short for `--dereference`.)
+            if any(re.match(r"--d|-[^-]*[LH]", word) for word in rest):
+                return False
             paths = [word for word in rest if not word.startswith("-")]
             try:
                 return all((cwd / path).resolve().is_relative_to(root) for path in paths)
