@@ -46,6 +46,11 @@ LATE_IMPORTS: dict[str, set[str]] = {
         "kedge.engine.trust",
     },
     "kedge.cli.models": {"kedge.engine.choice", "kedge.engine.config", "kedge.engine.trust"},
+    "kedge.cli.doctor": {
+        *("kedge.engine.config", "kedge.engine.trust", "kedge.engine.choice", "kedge.tools.ripgrep"),
+        *("kedge.warden.base", "kedge.warden.warden"),
+    },
+    "kedge.cli.init": {"kedge.engine.context"},
 }
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70

@@ -183,17 +183,12 @@ class Terminal:
 
     def until(self, text: str) -> str:
         """What was shown up to and with this text, since it was last asked."""
-        self.until_either(text, text)
-        shown, found, self._shown = self._shown.partition(text)
-        return shown + found
-
-    def until_either(self, text: str, other: str) -> bool:
-        """Whether the first of them was shown. Nothing is taken away."""
-        while text not in self._shown and other not in self._shown:
+        while text not in self._shown:
             piece = self._read()
             assert piece, f"it ended without {text!r}: {self._shown!r}"
             self._shown += piece
-        return text in self._shown
+        shown, found, self._shown = self._shown.partition(text)
+        return shown + found
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())

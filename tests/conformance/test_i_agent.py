@@ -176,8 +176,9 @@ async def test_i5_a_summary_that_is_asked_for_is_a_run_like_any_other(kedge: Pee
     await kedge.wait((await kedge.submit(session, "script: say a long story"))["run_id"])
     receipt = await kedge.call("POST", f"{kedge.at}/agent/sessions/{session}/summarize")
     run = await kedge.wait(receipt["run_id"])
-    assert run["outcome"] == "completed"
-    assert (await kedge.call("GET", f"{kedge.at}/sessions/{session}"))["summary_message_id"]
+    assert (run["outcome"], run["text"]) == ("completed", "A scripted summary.")
+    summary = (await kedge.call("GET", f"{kedge.at}/sessions/{session}"))["summary_message_id"]
+    assert (await kedge.messages(session))[-1]["id"] == summary == run["message_id"]
     again = await kedge.wait((await kedge.submit(session, "script: say goes on"))["run_id"])
     assert again["text"] == "goes on"
 

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import gc
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from kedge.core.approvals import Ask, Intent
 from kedge.core.commands import WhenBusy
+from kedge.core.events import RunEnded
 from kedge.core.records import Prompt, RunOptions, RunRecord
+from kedge.core.transcript import ToolCall, ToolResult
 from kedge.engine.config import Config
 from kedge.engine.engine import Engine
 from kedge.engine.models import Chosen
+from kedge.engine.ports import Machine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import KedgeError, StoreUnavailable
-from kedge.llm.base import Model
+from kedge.llm import anthropic_request, openai_request
+from kedge.llm.base import Model, ModelPart, ModelRequest, TextDelta
+from kedge.llm.catalogue import Price
 from kedge.server.ports import WireEncoder
 from kedge.store.base import LogEntry, Write
 from kedge.store.memory import MemoryStore
 from kedge.testing.machine import CountingIds, ManualClock
-from kedge.testing.scripted import ScriptedModel
+from kedge.testing.rules import anthropic_refusal, openai_refusal
+from kedge.testing.scripted import Reply, ScriptedModel, ScriptedRequest
+from kedge.tools.base import Output, Place, Prepared, Tool
 
 CLIENT = "00000000-0000-4000-8000-000000000001"
 
@@ -54,18 +64,99 @@ class FaultyStore(MemoryStore):
 
 @dataclass
 class OneModel:
-    """Every Run gets this model."""
+    """Every Run gets this model, and titles come from the small one, if there is one."""
 
     model: Model
+    small: Model | None = None
+    price: Price | None = None
+    context_window: int | None = None
 
     def choose(self, config: Config, wanted: str) -> Chosen:
-        return Chosen(self.model)
+        return Chosen(self.model, self.context_window, price=self.price)
 
     def choose_small(self, config: Config, wanted: str) -> Chosen:
-        return Chosen(self.model, writes_titles=False)
+        return Chosen(self.small or self.model, price=self.price, writes_titles=self.small is not None)
 
     async def close(self) -> None:
         pass
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A provider fails with this error, having said so much."""
+
+    error: KedgeError
+    said: str = ""
+
+
+class TroubledModel(ScriptedModel):
+    """Each request meets the next trouble first; None, or none left: it is answered by the script."""
+
+    def __init__(self, *replies: Reply | Callable[[ModelRequest], Reply], troubles: list[Trouble | None]) -> None:
+        super().__init__(*replies)
+        self._troubles = deque(troubles)
+        #: Of requests that met a trouble.
+        self.refused: list[ModelRequest] = []
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPart]]:
+        trouble = self._troubles.popleft() if self._troubles else None
+        if trouble is None:
+            async with super().stream(request) as parts:
+                yield parts
+        else:
+            self.refused.append(request)
+            async with aclosing(_failing(trouble)) as parts:
+                yield parts
+
+
+async def _failing(trouble: Trouble) -> AsyncGenerator[ModelPart, None]:
+    if trouble.said:
+        yield TextDelta(trouble.said)
+        await asyncio.sleep(0)
+    raise trouble.error
+
+
+class Wanted(msgspec.Struct):
+    do: str
+    #: Whether people are asked.
+    leave: bool = False
+
+
+class ActingTool:
+    """Does what the test wrote down under the name that the call gives: Call("bash", {"do": "name"})."""
+
+    #: One that has a description: models are told what a tool is for.
+    name = "bash"
+    input: type[msgspec.Struct] = Wanted
+    kind: Literal["look", "change"] = "change"
+
+    def __init__(self, **acts: Callable[[Place], Awaitable[Output | str]]) -> None:
+        self._acts = acts
+        #: What was begun, in order.
+        self.begun: list[str] = []
+
+    async def prepare(self, given: Wanted, place: Place) -> Prepared:
+        intent = Intent(
+            names=("bash",),
+            action="execute",
+            subject=given.do,
+            description=given.do,
+            path=str(place.root),
+            params="{}",
+            binding=given.do,
+            needs_leave=given.leave,
+            grant=f"bash({given.do})",
+        )
+
+        async def run() -> Output:
+            self.begun.append(given.do)
+            if given.do not in self._acts:
+                return Output(f"did {given.do}")
+            output = await self._acts[given.do](place)
+            return output if isinstance(output, Output) else Output(output)
+
+        return Prepared(intent, run, given.do)
 
 
 @dataclass
@@ -96,28 +187,120 @@ class Rig:
     async def log_kinds(self) -> list[str]:
         return [type(entry.event).__name__ for entry in await self.log()]
 
+    async def until_asked(self, count: int = 1) -> list[Ask]:
+        """The pending Asks, once there are so many."""
+        while len(asks := await self.engine.approvals.pending(self.workspace)) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return asks
+
+    async def until_begun(self, tool: ActingTool, name: str) -> None:
+        await until(lambda: name in tool.begun)
+
+    async def ends(self) -> list[str]:
+        """The run_ids of all ends in the log, in order."""
+        return [entry.event.run_id for entry in await self.log() if isinstance(entry.event, RunEnded)]
+
+    async def results(self) -> list[tuple[str, str]]:
+        """(call id, content) of all results in the transcript, in order."""
+        messages = await self.engine.messages(self.workspace, self.session, None, 10_000)
+        return [(result.tool_call_id, result.content) for message in messages for result in message.all(ToolResult)]
+
+    async def assert_sound(self) -> None:
+        """Every Run has one end, every answer an end, every call one result, no Ask is left, messages are counted
+        right, nobody is waited for that has ended, and every request there was would be taken by every provider."""
+        messages = await self.engine.messages(self.workspace, self.session, None, 10_000)
+        assert all(message.finish for message in messages if message.role == "assistant"), messages
+        results = sorted(call_id for call_id, _ in await self.results())
+        assert results == sorted(call.id for message in messages for call in message.all(ToolCall))
+        session = await self.engine.session(self.workspace, self.session)
+        assert session.message_count == len(messages)
+        ends = await self.ends()
+        assert len(ends) == len(set(ends))
+        assert await self.store.asks(self.workspace.id) == []
+        for lane in self.workspace.lanes.values():
+            assert (lane.settled, lane.asks, lane.ended, lane.runs) == ({}, {}, {}, {})
+        for asked in self.model.requests:
+            assert_taken(asked)
+
     async def transcript(self) -> list[tuple[str, str, str | None]]:
         messages = await self.engine.messages(self.workspace, self.session, None, 1000)
         return [(message.role, message.text, message.finish.reason if message.finish else None) for message in messages]
 
 
-@asynccontextmanager
-async def rig(
-    directory: Path, model: ScriptedModel, store: FaultyStore | None = None, **config: Any
-) -> AsyncIterator[Rig]:
-    """An engine with one workspace and, in a new store, one session."""
+async def begin(
+    directory: Path,
+    model: ScriptedModel,
+    store: FaultyStore | None = None,
+    *,
+    tools: tuple[Tool, ...] = (),
+    machine: Machine | None = None,
+    models: OneModel | None = None,
+    **config: Any,
+) -> Rig:
+    """An engine with one workspace and, in a new store, one session. For tests that never close it: see `killed`."""
     store, clock = store or FaultyStore(), ManualClock()
-    ids = CountingIds(after=1000 if store.data.logs else 0)
-    engine = Engine(store, clock, ids, WireEncoder(), OneModel(model), msgspec.convert(config, Config))
+    ids = CountingIds(after=1000 * len(store.data.runs) if store.data.logs else 0)
+    chooser = models or OneModel(model)
+    given = msgspec.convert(config, Config)
+    engine = Engine(store, clock, ids, WireEncoder(), chooser, given, tools=tools, machine=machine)
     await engine.open()
     workspace = await engine.workspaces.open(str(directory), CLIENT)
     made = Rig(engine, store, clock, model, workspace, ids=ids)
-    sessions = await engine.sessions(workspace)
+    sessions = [session for session in await engine.sessions(workspace) if not session.parent_session_id]
     made.session = sessions[0].id if sessions else (await engine.create_session(workspace, "")).id
+    return made
+
+
+@asynccontextmanager
+async def rig(
+    directory: Path, model: ScriptedModel, store: FaultyStore | None = None, **given: Any
+) -> AsyncIterator[Rig]:
+    """The same, closed at the end. `given`: see `begin`."""
+    made = await begin(directory, model, store, **given)
     try:
         yield made
     finally:
-        await engine.close()
+        await made.engine.close()
+
+
+async def killed(r: Rig) -> FaultyStore:
+    """The process is lost in the middle of what it did: its store is taken from it, and nothing of it goes on. What
+    the next process finds."""
+    store = FaultyStore(r.store.data)
+    await store.open()
+    lost = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in lost:
+        task.cancel()
+    if lost:
+        await asyncio.wait(lost)
+    for timer in (r.engine.workspaces._timer,):
+        if timer is not None:
+            timer.cancel()
+    return store
+
+
+@asynccontextmanager
+async def no_complaints() -> AsyncIterator[None]:
+    """asyncio has nothing to complain about: no error of a task that nobody looked at."""
+    complaints: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: complaints.append((context["message"], context.get("exception"))))
+    try:
+        yield
+        await spin()
+        gc.collect()
+        await spin()
+    finally:
+        loop.set_exception_handler(None)
+    assert complaints == []
+
+
+def assert_taken(asked: ScriptedRequest) -> None:
+    """What was asked, in the formats of two providers, breaks none of their rules."""
+    body = msgspec.json.decode(openai_request.request_body(asked.request, "x/y"))
+    assert openai_refusal(body) is None, body
+    body = msgspec.json.decode(anthropic_request.request_body(asked.request, "x"))
+    assert anthropic_refusal(body, {"anthropic-version": "x"}) is None, body
 
 
 async def spin(times: int = 50) -> None:

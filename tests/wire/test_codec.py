@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from kedge.core import events as e
+from kedge.core.approvals import Ask
 from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord
 from kedge.core.transcript import PART_TYPES, Finish, Message, Part, Text
 from kedge.server.ports import WireEncoder
@@ -34,7 +35,12 @@ SAMPLES: dict[type, e.Event] = {
     e.ErrorReported: e.ErrorReported("r1"),
     e.SessionChanged: e.SessionChanged("s1", "updated"),
     e.MessageChanged: e.MessageChanged("m1", "created"),
+    e.RetryReported: e.RetryReported("r1", 2, 5, 1.5, NASTY),
+    e.Asked: e.Asked("r1", "a1"),
+    e.AskSettled: e.AskSettled("r1", "a1"),
+    e.FileChanged: e.FileChanged("r1", "f1", NASTY, "updated"),
 }
+ASK = Ask("a1", "w1", "s1", "r1", "c1", "bash", "approval", 1, NASTY, json.dumps({"command": NASTY}))
 
 
 def frame_for(event: e.Event, *, gone: bool = False) -> bytes:
@@ -45,6 +51,10 @@ def frame_for(event: e.Event, *, gone: bool = False) -> bytes:
             return encoder.session(7, event, None if gone else SESSION, False, 0)
         case e.MessageChanged():
             return encoder.message(7, event, None if gone else message, "s1")
+        case e.Asked() | e.AskSettled():
+            return encoder.ask(7, event, None if gone else ASK)
+        case e.FileChanged():
+            return encoder.file(7, "s1", event)
         case _:
             return encoder.run(7, "s1", event, None if gone else RUN)
 
@@ -84,6 +94,7 @@ def test_no_text_can_forge_a_frame(text: str) -> None:
 @pytest.mark.parametrize("kind", PART_TYPES.values(), ids=PART_TYPES.keys())
 def test_every_part_survives_the_wire(kind: type[Part]) -> None:
     values: dict[str, Any] = {"str": "text", "int": 3, "bool": True, "FinishReason": "end_turn"}
+    values["tuple[str, ...]"] = ("a", "b")
     part = kind(**{field.name: values[str(field.type)] for field in fields(kind)})
     body = codec.part_body(part)
     assert body.type == kind.kind

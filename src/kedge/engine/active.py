@@ -42,6 +42,8 @@ class ActiveRun:
     context_tokens: int = 0
     context_is_full: bool = False
     is_compacted: bool = False
+    #: The summary it wrote: of a Run that was asked for one, its answer.
+    summary: Message | None = None
     #: Of its latest calls with their results: what tells that it goes round in circles.
     signatures: deque[str] = field(default_factory=lambda: deque(maxlen=CALLS_LOOKED_AT))
     unapproved: str = ""

@@ -54,7 +54,7 @@ async def compact(
     message = replace(written, parts=(Text(text),)).closed(Finish("end_turn", clock.now_ms(), "summary"))
     active.draft = None
     await asking.put(active, "updated", message, lambda before: replace(before, summary_message_id=message.id))
-    active.is_compacted, active.context_is_full = True, False
+    active.is_compacted, active.context_is_full, active.summary = True, False, message
     active.context_tokens = estimated_tokens([message])
 
 

@@ -175,9 +175,12 @@ class Runner:
             before = [(_change(message, missing), message) for message in again]
             if cut_off := cut_off_results(self._ids.new("m"), active.run, tuple(active.open_calls.values()), now):
                 before.append(("created", cut_off))
+            change: Change = "created"
             if draft is not None:
                 last = draft.message(now)
-            change: Change = "created" if draft is None else _change(last, missing)
+                change = _change(last, missing)
+            elif active.run.options.purpose == "summary" and active.summary is not None:
+                change, last = "updated", active.summary
             return close_run(events, runs, verdict, (change, last), before, now)
 
         wait_s = RETRY_S

@@ -122,7 +122,7 @@ def part_from_body(body: m.PartBody) -> Part | None:
     ours = {wire: own for own, wire in _PART_FIELDS.get(body.type, {}).items()}
     known = {field.name for field in fields(kind)}
     data: dict[str, Any] = {ours.get(name, name): value for name, value in body.data.items()}
-    return kind(**{name: value for name, value in data.items() if name in known})
+    return msgspec.convert({name: value for name, value in data.items() if name in known}, kind)
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,166 @@
+"""A session on a real repository as a person has it at the terminal: find a failing test, mend it, run the tests, undo.
+
+The repository is kedge's own core in a directory of its own, with one character of the Lane gone. The server, the
+command line, the tools, git and the tests are real; what the model says is a script.
+
+    .venv/bin/python -m tests.real_work.session     # writes docs/session.md anew
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kedge.testing import HostedEndpoint
+from tests.client.process import Home, Server, Terminal
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "session.md"
+
+RIGHT = "return run.seq <= self.mark or run.cancelled"
+WRONG = "return run.seq < self.mark or run.cancelled"
+LANE = "kedge/core/lane.py"
+TESTS = "python3 -m unittest"
+ANSWER = "Mended: a cancel covers the run accepted last, too. All 4 tests pass."
+
+ASKED = "answer and Enter> "
+#: What a person would say. The model of this session needs its script instead.
+PROMPT = "A test fails. Find out why and mend it."
+
+HEAD = """# A session
+
+What a person sees who lets kedge mend a repository: kedge's own core, with one character of `Lane.covers` gone. Server,
+command line, tools, git and tests are real. What the model says is scripted, so that the same happens each time; the
+prompt stands for its script. Ids, times and paths are shortened. `python -m tests.real_work.session` writes this page
+and `tests/test_real_work.py` holds it to what really happens.
+
+"""
+
+
+def make_repository(directory: Path) -> None:
+    """As `git clone` leaves it: everything is committed, and one of the tests fails."""
+    shutil.copytree(ROOT / "src/kedge/core", directory / "kedge/core", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "src/kedge/errors.py", directory / "kedge/errors.py")
+    (directory / "tests").mkdir()
+    shutil.copy(ROOT / "tests/real_work/cancel_rules.py", directory / "tests/test_cancel.py")
+    for package in ("kedge", "tests"):
+        (directory / package / "__init__.py").touch()
+    lane = (directory / LANE).read_text()
+    assert lane.count(RIGHT) == 1, f"{LANE} does not say {RIGHT!r} any more: choose another fault"
+    (directory / LANE).write_text(lane.replace(RIGHT, WRONG))
+    (directory / ".gitignore").write_text("__pycache__/\n")
+    git(directory, "init", "--quiet")
+    git(directory, "add", ".")
+    git(directory, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "The Lane")
+
+
+def git(directory: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(directory), *arguments]
+    # Without the configuration of whoever runs this.
+    alone = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    return subprocess.run(command, env=alone, capture_output=True, text=True, check=True).stdout
+
+
+def script(workspace: Path) -> str:
+    """Each tool is called in a Step of its own, as a model does that looks before it goes on."""
+    above = (workspace / LANE).read_text().partition("def covers")[0].count("\n")
+    calls = [
+        ("bash", {"command": TESTS, "description": "Run the tests"}),
+        ("grep", {"pattern": "def covers", "path": "kedge"}),
+        ("view", {"path": LANE, "offset": above - 9, "limit": 20}),
+        ("edit", {"path": LANE, "old_string": WRONG, "new_string": RIGHT}),
+        ("bash", {"command": TESTS, "description": "Run the tests again"}),
+    ]
+    steps = " | step | ".join(f"tool {name} {json.dumps(given)}" for name, given in calls)
+    return f"script: say I run the tests first. | {steps} | say {ANSWER}"
+
+
+@dataclass
+class Played:
+    """What came of the session, as it was shown; `asked` has what stood before each question."""
+
+    asked: list[str] = field(default_factory=list)
+    shown: str = ""
+    code: int = -1
+    session_id: str = ""
+    run_id: str = ""
+    #: After the Run, and after the undo.
+    diffs: list[str] = field(default_factory=list)
+    undone: str = ""
+    tests_again: str = ""
+
+
+@contextmanager
+def served() -> Iterator[Server]:
+    """A server, and the repository as the workspace of its home."""
+    with HostedEndpoint() as endpoint, tempfile.TemporaryDirectory(prefix="kedge-") as root:
+        home = Home(Path(root), endpoint)
+        # The tests of the repository need a Python as new as the one that runs this.
+        home.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{home.env.get('PATH', os.defpath)}"
+        # The repository has a package of that name, too: `python -m kedge` there is to mean ours.
+        home.env["PYTHONSAFEPATH"] = "1"
+        make_repository(home.workspace)
+        server = Server(home).start()
+        try:
+            yield server
+        finally:
+            home.close()
+            server.stop()
+
+
+def play(server: Server) -> Played:
+    played = Played()
+    home, host = server.home, ("--host", server.host)
+    terminal = Terminal(home, "run", *host, script(home.workspace))
+    for answer in ("s", "y"):
+        played.asked.append(terminal.until(ASKED))
+        terminal.type(f"{answer}\n")
+        played.shown += played.asked[-1]
+    played.code, rest = terminal.end()
+    played.shown += rest
+    (session,) = json.loads(home.kedge("sessions", "list", "--json", *host).out)
+    played.session_id = session["id"]
+    played.diffs.append(git(home.workspace, "diff"))
+    undone = home.kedge("sessions", "undo", *host, played.session_id)
+    played.undone = undone.out + undone.err
+    played.run_id = played.undone.partition("what run ")[2].partition(" ")[0]
+    played.diffs.append(git(home.workspace, "diff"))
+    again = home.kedge("run", *host, "-C", f"!{TESTS} 2>&1 | tail -n 1")
+    played.tests_again = again.out + again.err
+    return played
+
+
+def seen(text: str) -> str:
+    """As it stands on the screen at last: without the status line, which was drawn over."""
+    return re.sub(r"\r[^\r\n]*\x1b\[K", "", text.replace("\r\n", "\n"))
+
+
+def document(played: Played, workspace: Path) -> str:
+    """docs/session.md."""
+    lines = [
+        f'$ kedge run "{PROMPT}"',
+        seen(played.shown).rstrip("\n"),
+        f"$ kedge sessions undo {played.session_id}",
+        played.undone.rstrip("\n"),
+        f"$ kedge run -C '!{TESTS} 2>&1 | tail -n 1'",
+        played.tests_again.rstrip("\n"),
+    ]
+    text = "\n".join(lines).replace(str(workspace), "/home/you/lane")
+    text = text.replace(played.session_id, "s3f2a").replace(played.run_id, "81c0")
+    text = re.sub(r"exit (\d+), \d+\.\d s", r"exit \1, 0.2 s", text)
+    text = re.sub(r" +$", "", text, flags=re.MULTILINE)
+    return f"{HEAD}```\n{text}\n```\n"
+
+
+if __name__ == "__main__":
+    with served() as server:
+        DOCUMENT.write_text(document(play(server), server.home.workspace))
