@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from pathlib import Path
 
-from bench import life, rates, runs, streams
+from bench import life, rates, runs, steps, streams, trees
 from bench.report import Line, as_json, table
 from bench.server import Server, endpoint, home
 from bench.setting import Measure, Setting
@@ -26,6 +27,10 @@ MEASURES: dict[str, Measure] = {
     "cancel-between": runs.cancel_between,
     "dropped": runs.dropped_stream,
     "kill": life.kill,
+    "steps": steps.step_overhead,
+    "calls": steps.tool_calls,
+    "tool-start": trees.tool_start,
+    "cancel-tree": trees.cancel_to_dead,
     "submit": rates.submit_rate,
     "append": rates.append_rate,
 }
@@ -49,6 +54,7 @@ def main() -> None:
     given = parser.parse_args()
     lines = asyncio.run(measure(given.only or list(MEASURES), given.quick))
     print(table(lines))
+    print(f"load average: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", file=sys.stderr)
     if given.json:
         given.json.write_text(json.dumps(as_json(lines), indent=2) + "\n")
 

@@ -1,4 +1,6 @@
-"""The figures to reach, from PEERS.md: measured there on a 2-core machine with the same scripted model."""
+"""The figures to reach, from PEERS.md: measured there on a 2-core machine with the same scripted model.
+
+Those without a best of the others are our own: what a Step, a tool call and the end of a process tree may cost."""
 
 from __future__ import annotations
 
@@ -28,4 +30,13 @@ FIGURES: dict[str, Figure] = {
     "stream dropped in mid-run and resumed, words lost": Figure(0, "0 (agno)"),
     "A active, B queued, cancel, C at once, wrong": Figure(0, "0 (Codex)"),
     "kill -9 in mid-stream, words lost beyond the last 0.25 s": Figure(0, "all 40 words"),
+    "a Step, over the model's time": Figure(10),
+    "a Step with 200 messages of history, over the model's time": Figure(20),
+    "CPU per Step and message of history, growth": Figure(3),
+    "1,000 tool calls": Figure(5),
+    "memory, after 1,000 tool calls": Figure(65),
+    "bash true, from the model's call to its result": Figure(25),
+    "warden, until a process runs": Figure(15),
+    "cancel to dead, a tree that obeys": Figure(25),
+    "cancel to dead, a stubborn tree, beyond its grace": Figure(100),
 }

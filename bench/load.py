@@ -209,8 +209,8 @@ class Client:
         reply = await self.connection.call("POST", f"{self.at}/sessions", {"title": "bench"})
         return str(reply["id"])
 
-    async def submit(self, session_id: str, script: str) -> str:
-        body = {"session_id": session_id, "prompt": script, "when_busy": "queue"}
+    async def submit(self, session_id: str, script: str, **more: object) -> str:
+        body = {"session_id": session_id, "prompt": script, "when_busy": "queue", **more}
         return str((await self.connection.call("POST", f"{self.at}/agent", body))["run_id"])
 
     async def cancel(self, session_id: str) -> Json:

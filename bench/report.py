@@ -68,7 +68,12 @@ def table(lines: list[Line]) -> str:
 
 def as_json(lines: list[Line]) -> dict[str, Any]:
     return {
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()},
+        "machine": {
+            "cores": os.cpu_count(),
+            "load": os.getloadavg(),
+            "python": platform.python_version(),
+            "system": platform.platform(),
+        },
         "lines": [
             asdict(line)
             | {"reach": FIGURES[line.name].reach if line.name in FIGURES else None, "verdict": line.verdict}

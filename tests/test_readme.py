@@ -67,3 +67,8 @@ def test_every_file_the_documents_name_is_there() -> None:
     for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", document.read_text()):
             assert (document.parent / target).exists(), f"{document.name} names {target}"
+
+
+def test_the_session_of_the_readme_is_the_one_that_is_played() -> None:
+    (played,) = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "session.md").read_text(), re.DOTALL)
+    assert played in README

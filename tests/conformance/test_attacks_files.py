@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,38 +115,74 @@ async def test_a_search_of_the_workspace_does_not_go_through_its_links(kedge: Pe
     "path",
     [
         "/proc/self/environ",
-        "/proc/self/root/etc/hostname",
-        "/proc/self/cwd/a",
-        "/proc/self/fd/0",
+        "/proc/self/root/proc/self/environ",
+        "/proc/self/maps",
         "/proc/1/environ",
         "/proc/thread-self/environ",
         "/dev/fd/0",
         "environ",
-        "root/etc/hostname",
+        "root/proc/self/environ",
     ],
 )
 async def test_the_server_does_not_look_into_processes_even_when_all_is_allowed(kedge: Peer, path: str) -> None:
     (kedge.directory / "environ").symlink_to("/proc/self/environ")
     (kedge.directory / "root").symlink_to("/proc/self/root")
-    results = await tried(kedge, *looks(path), *changes(path), yolo=True)
+    results = await tried_at_once(kedge, *looks(path), yolo=True)
     assert all(result["is_error"] for result in results)
     assert "PATH=" not in str(results)
 
 
+@pytest.mark.parametrize("path", ["/proc/self/root{outside}/a.txt", "root{outside}/a.txt", "/proc/self/cwd/a.txt"])
+async def test_a_way_through_proc_is_the_file_it_leads_to(kedge: Peer, tmp_path: Path, path: str) -> None:
+    (kedge.directory / "root").symlink_to("/proc/self/root")
+    (tmp_path / "a.txt").write_text("canary\n")
+    path = path.format(outside=tmp_path)
+    results = await tried_at_once(kedge, *looks(path), *changes(path), allow=list(EVERY_EDIT))
+    assert all(result["is_error"] for result in results)
+    assert "canary" not in str(results)
+    assert (tmp_path / "a.txt").read_text() == "canary\n"
+
+
 async def test_devices_pipes_and_sockets_are_told_from_files_and_nothing_hangs(kedge: Peer) -> None:
     os.mkfifo(kedge.directory / "pipe")
-    (kedge.directory / "zero").symlink_to("/dev/zero")
-    (kedge.directory / "a.txt").write_text("needle\n")
-    paths = ("pipe", "zero", "/dev/zero", "/dev/stdin", "/dev/tty", "/dev/random")
-    calls = [made for path in paths for made in (*looks(path), *changes(path))]
-    results = await tried_at_once(kedge, *calls, yolo=True)
-    assert [result for result in results if not result["is_error"]] == []
-    listed, found, globbed = await tried_at_once(
-        kedge, call("ls"), call("grep", pattern="needle"), call("glob", pattern="*")
-    )
+    for name in ("zero", "tty", "random"):
+        (kedge.directory / name).symlink_to(f"/dev/{name}")
+    with socket.socket(socket.AF_UNIX) as listening:
+        where = os.open(kedge.directory, os.O_RDONLY)
+        listening.bind(f"/proc/self/fd/{where}/socket")  # a name in here may be longer than a socket's can be
+        os.close(where)
+        (kedge.directory / "a.txt").write_text("needle\n")
+        paths = ("pipe", "socket", "zero", "tty", "random")
+        looked = await tried_at_once(kedge, *(made for path in paths for made in looks(path)), yolo=True)
+        assert [result["content"] for result in looked if not result["is_error"]] == []
+        # Never with all of it allowed: these tests may run as root.
+        changed = (made for path in paths for made in changes(path))
+        assert all(result["is_error"] for result in await tried_at_once(kedge, *changed, allow=list(EVERY_EDIT)))
+        listed, found, globbed = await tried_at_once(
+            kedge, call("ls"), call("grep", pattern="needle"), call("glob", pattern="*")
+        )
     assert "pipe" in listed["content"]
     assert "a.txt" in found["content"]
     assert "a.txt" in globbed["content"]
+
+
+async def test_files_that_are_read_without_being_asked_for_may_be_pipes_and_nothing_hangs(
+    kedge: Peer, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    (other / ".git").mkdir(parents=True)
+    for name in ("kedge.toml", "AGENTS.md", "CLAUDE.md", ".gitignore", ".git/HEAD"):
+        os.mkfifo(other / name)
+    peer = await Peer(kedge.http, other).open()
+    run = await peer.wait((await peer.submit(await peer.session(), "script: say fine"))["run_id"])
+    assert run["text"] == "fine"
+    session = await kedge.session()
+    os.mkfifo(kedge.directory / "pipe")
+    (kedge.directory / "zero").symlink_to("/dev/zero")
+    for path in ("pipe", "zero", "/proc/self/environ", "."):
+        given = [{"file_path": path, "file_name": "a.txt", "mime_type": "text/plain"}]
+        await kedge.submit(session, "script: say x", attachments=given, expect=400)
+    assert await kedge.messages(session) == []
 
 
 # --- swapped in the middle -------------------------------------------------------------------------------------------
@@ -198,7 +235,8 @@ async def test_undo_does_not_follow_what_was_swapped_for_a_link(kedge: Peer, tmp
         (directory / "a.txt").write_text("old\n")
     session = await kedge.session()
     edit = call("edit", path="d/a.txt", old_string="old", new_string="new")
-    script = f"script: {call('view', path='d/a.txt')} | step | {edit} | {call('write', path='d/b.txt', content='b')} | say ok"
+    write = call("write", path="d/b.txt", content="b")
+    script = f"script: {call('view', path='d/a.txt')} | step | {edit} | {write} | say ok"
     await kedge.wait((await kedge.submit(session, script, allow=["edit"]))["run_id"])
     assert (inside / "a.txt").read_text() == "new\n"
     (outside / "a.txt").write_text("new\n")

@@ -25,21 +25,24 @@ def outputs(messages: list[Json]) -> list[Json]:
 
 
 async def tried(kedge: Peer, *calls: str, **options: object) -> list[Json]:
-    """The result of each of these calls, made one after the other in a Run of their own. Nobody is asked."""
-    session = await kedge.session()
-    script = f"script: {' | step | '.join(calls)} | say over"
-    run_id = (await kedge.submit(session, script, **{"on_approval": "fail", **options}))["run_id"]
-    await kedge.wait(run_id)
-    return outputs(await kedge.messages(session))
+    """The result of each of these calls, made one after the other in a Run of their own. Nobody is asked, and such a
+    Run ends with the first Step that would have had to."""
+    return await _tried(kedge, " | step | ", calls, options)
 
 
 async def tried_at_once(kedge: Peer, *calls: str, **options: object) -> list[Json]:
     """The same, all in one Step."""
+    return await _tried(kedge, " | ", calls, options)
+
+
+async def _tried(kedge: Peer, between: str, calls: tuple[str, ...], options: Json) -> list[Json]:
     session = await kedge.session()
-    script = f"script: {' | '.join(calls)} | say over"
+    script = f"script: {between.join(calls)} | say over"
     run_id = (await kedge.submit(session, script, **{"on_approval": "fail", **options}))["run_id"]
     await kedge.wait(run_id)
-    return outputs(await kedge.messages(session))
+    results = outputs(await kedge.messages(session))
+    assert len(results) == len(calls)
+    return results
 
 
 def was_asked_for(result: Json) -> bool:
@@ -121,7 +124,12 @@ async def test_an_environment_that_grew_while_people_thought_is_not_what_they_al
 async def test_a_file_that_appeared_while_people_thought_is_not_overwritten(kedge: Peer) -> None:
     file = kedge.directory / "new.txt"
     write = call("write", path="new.txt", content="the agent's\n")
-    result = await asked_and_answered(kedge, write, lambda asked: file.write_text("mine\n") and None)
+
+    def appear(asked: Json) -> None:
+        assert asked["params"]["is_new"]
+        file.write_text("mine\n")
+
+    result = await asked_and_answered(kedge, write, appear)
     assert result["is_error"]
     assert file.read_text() == "mine\n"
 
@@ -306,7 +314,10 @@ async def test_a_link_is_no_way_to_list_what_is_outside_without_leave(kedge: Pee
     (kedge.directory / "plain").touch()
     plain, *others = await tried_at_once(
         kedge,
-        *(call("bash", command=command) for command in ("ls -la", "ls link", "ls link/", "ls -L", "ls -RL", "ls -lH .")),
+        *(
+            call("bash", command=command)
+            for command in ("ls -la", "ls link", "ls link/", "ls -L", "ls -RL", "ls -lH .")
+        ),
         *(call("bash", command=f"ls {option}") for option in ("--dereference", "--deref -R", "-aRL .", "--d -R")),
     )
     assert "plain" in plain["content"]
@@ -349,6 +360,19 @@ async def test_the_whole_command_is_shown_however_long_it_is(kedge: Peer) -> Non
     assert result["is_error"]
 
 
+async def test_a_character_that_makes_a_text_look_binary_does_not_hide_it(kedge: Peer) -> None:
+    script = "#!/bin/sh\nrm -rf everything\n# \0\n"
+    run_id, asked = await pending(kedge, call("write", path="run.sh", content=script))
+    assert "+rm -rf everything" in asked["params"]["diff"]
+    await kedge.cancel_run(run_id)
+    (kedge.directory / "run.sh").write_text(script.replace("everything", "nothing"))
+    run_id, asked = await pending(
+        kedge, f"{call('view', path='run.sh')} | step | {call('write', path='run.sh', content=script)}"
+    )
+    assert "+rm -rf everything" in asked["params"]["diff"]
+    await kedge.cancel_run(run_id)
+
+
 # --- ways around -----------------------------------------------------------------------------------------------------
 
 
@@ -369,7 +393,7 @@ async def test_an_agent_of_the_agent_changes_nothing_whatever_is_allowed(kedge: 
     ]
     child = call("agent", prompt=f"script: {' | step | '.join(calls)} | say tried them", description="x")
     session = await kedge.session()
-    rules = {"yolo": True, "allow": ["*", "bash", "edit(**)"]}
+    rules: Json = {"yolo": True, "allow": ["*", "bash", "edit(**)"]}
     run = await kedge.wait((await kedge.submit(session, f"script: {child} | say over", **rules))["run_id"])
     assert run["outcome"] == "completed"
     children = [s for s in await kedge.call("GET", f"{kedge.at}/sessions") if s["parent_session_id"] == session]
@@ -384,11 +408,11 @@ async def test_an_agent_of_the_agent_changes_nothing_whatever_is_allowed(kedge: 
 async def test_an_agent_of_the_agent_looks_outside_with_leave_only(kedge: Peer, tmp_path: Path) -> None:
     (tmp_path / "outside.txt").write_text("canary")
     looked = [call("view", path="../outside.txt"), call("fetch", url="https://example.org/")]
-    child = call("agent", prompt=f"script: {' | step | '.join(looked)} | say tried", description="x")
+    child = call("agent", prompt=f"script: {' | '.join(looked)} | say tried", description="x")
     session = await kedge.session()
     await kedge.wait((await kedge.submit(session, f"script: {child} | say over"))["run_id"])
     (one,) = [s for s in await kedge.call("GET", f"{kedge.at}/sessions") if s["parent_session_id"] == session]
-    assert all(map(was_asked_for, outputs(await kedge.messages(one["id"]))))
+    assert [was_asked_for(result) for result in outputs(await kedge.messages(one["id"]))] == [True, True]
 
 
 async def test_a_yes_to_a_question_allows_nothing_and_is_no_answer_to_an_approval(kedge: Peer) -> None:
@@ -418,7 +442,17 @@ async def test_a_yes_to_a_question_allows_nothing_and_is_no_answer_to_an_approva
 
 @pytest.mark.parametrize("model", ["local/fake-large", "claude/fake-large"])
 async def test_a_name_that_looks_like_a_tool_is_none(kedge: Peer, model: str) -> None:
-    names = ("Bash", "BASH", "bash.", "b\u0430sh", "bash\u200b", "ba\u0073\u0323h", "bash()", "functions.bash", "../bash")
+    names = (
+        "Bash",
+        "BASH",
+        "bash.",
+        "b\u0430sh",
+        "bash\u200b",
+        "ba\u0073\u0323h",
+        "bash()",
+        "functions.bash",
+        "../bash",
+    )
     touch = '{"command": "touch made"}'
     results = await tried(kedge, *(f"tool {name} {touch}" for name in names), model=model, yolo=True)
     assert len(results) == len(names)

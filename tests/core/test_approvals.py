@@ -14,6 +14,7 @@ from kedge.core.approvals import (
     Permit,
     Rule,
     Rules,
+    is_hidden,
     parse_rule,
     parse_rules,
     path_matches,
@@ -300,3 +301,10 @@ def test_an_ask_is_allowed_by_each_of_the_answers_that_allow() -> None:
     for answer in ("allow", "allow_session", "allow_always"):
         assert replace(ask, state="answered", answer=answer).is_allowed
     assert not replace(ask, state="answered", answer="deny").is_allowed
+
+
+def test_a_file_that_may_not_be_viewed_is_hidden_and_no_other() -> None:
+    rules = parse_rules(["view"], ["view(.env)", "bash(rm *)", "grep"])
+    assert is_hidden(rules, ".env")
+    assert not is_hidden(rules, "src/.env")
+    assert not is_hidden(parse_rules([], ["view"]), ".env")

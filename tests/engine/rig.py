@@ -239,7 +239,7 @@ async def begin(
 ) -> Rig:
     """An engine with one workspace and, in a new store, one session. For tests that never close it: see `killed`."""
     store, clock = store or FaultyStore(), ManualClock()
-    ids = CountingIds(after=1000 * len(store.data.runs) if store.data.logs else 0)
+    ids = CountingIds(after=100 * sum(len(log.rows) for log in store.data.logs.values()))
     chooser = models or OneModel(model)
     given = msgspec.convert(config, Config)
     engine = Engine(store, clock, ids, WireEncoder(), chooser, given, tools=tools, machine=machine)
@@ -292,7 +292,7 @@ async def no_complaints() -> AsyncIterator[None]:
         await spin()
     finally:
         loop.set_exception_handler(None)
-    assert complaints == []
+    assert not complaints, complaints
 
 
 def assert_taken(asked: ScriptedRequest) -> None:

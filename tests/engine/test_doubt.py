@@ -11,7 +11,7 @@ import pytest
 from kedge.core.events import StepStarted
 from kedge.core.records import LaneRecord, RunRecord
 from kedge.core.transcript import ToolCall, ToolResult
-from kedge.engine import runner
+from kedge.engine import history
 from kedge.errors import SessionNotFound, StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
@@ -217,7 +217,7 @@ async def test_sessions_that_could_not_be_made_leave_nothing_in_memory(tmp_path:
 async def test_a_model_sees_the_newest_messages_of_a_long_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "HISTORY_MESSAGES_MAX", 4)
+    monkeypatch.setattr(history, "HISTORY_MESSAGES_MAX", 4)
     async with rig(tmp_path, ScriptedModel(lambda request: "ok")) as r:
         for number in range(4):
             await r.end(await r.submit(f"prompt {number}", run_id=f"r{number}"))

@@ -40,8 +40,8 @@ HEAD = """# A session
 
 What a person sees who lets kedge mend a repository: kedge's own core, with one character of `Lane.covers` gone. Server,
 command line, tools, git and tests are real. What the model says is scripted, so that the same happens each time; the
-prompt stands for its script. Ids, times and paths are shortened. `python -m tests.real_work.session` writes this page
-and `tests/test_real_work.py` holds it to what really happens.
+prompt stands for its script. Ids, times, paths and line numbers stand for the real ones. This page is written by
+`python -m tests.real_work.session`, and `tests/test_real_work.py` holds it to what really happens.
 
 """
 
@@ -108,6 +108,8 @@ def served() -> Iterator[Server]:
         home.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{home.env.get('PATH', os.defpath)}"
         # The repository has a package of that name, too: `python -m kedge` there is to mean ours.
         home.env["PYTHONSAFEPATH"] = "1"
+        # A title costs tokens of its own, sooner or later than the end of the Run tells its own.
+        home.config.write_text(home.config.read_text() + "[runs]\ntitles = false\n")
         make_repository(home.workspace)
         server = Server(home).start()
         try:
@@ -157,6 +159,9 @@ def document(played: Played, workspace: Path) -> str:
     text = "\n".join(lines).replace(str(workspace), "/home/you/lane")
     text = text.replace(played.session_id, "s3f2a").replace(played.run_id, "81c0")
     text = re.sub(r"exit (\d+), \d+\.\d s", r"exit \1, 0.2 s", text)
+    # Where in the file it stands changes with every line above it, and nobody reads this page for that.
+    text = re.sub(r"lines \d+-\d+ of \d+", "lines 113-132 of 361", text)
+    text = re.sub(r"@@ -\d+,7 \+\d+,7 @@", "@@ -121,7 +121,7 @@", text)
     text = re.sub(r" +$", "", text, flags=re.MULTILINE)
     return f"{HEAD}```\n{text}\n```\n"
 

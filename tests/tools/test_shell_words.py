@@ -8,9 +8,9 @@ import subprocess
 
 import pytest
 
+from kedge.core.shown import is_unseen, one_line, shown
 from kedge.tools.shell_programs import runs_others
 from kedge.tools.shell_words import COMMANDS_MAX, DEPTH_MAX, LINE_CHARS_MAX, plain_words, read_line
-from kedge.tools.shown import is_unseen, one_line, shown
 
 #: What tricks are made of.
 PIECES = (

@@ -11,6 +11,7 @@ import click
 from kedge import paths
 from kedge.cli.common import EXIT_FAILED, cwd_option, do, examples, host_option, json_option, opened, print_json
 from kedge.client.text import one_line
+from kedge.core.shown import shown
 
 if TYPE_CHECKING:
     from kedge.engine.config import Loaded, RepositoryFile
@@ -105,9 +106,9 @@ def trust(yes: bool, revoke: bool, cwd: str) -> int:
         click.echo("There is nothing to trust here." if not any(map(_dangerous, files)) else "It is trusted already.")
         return 0
     for file in waiting:
-        click.echo(f"{_visible(str(file.path))} wants to set:\n")
+        click.echo(f"{shown(str(file.path), keep='')} wants to set:\n")
         for name, value in _dangerous(file):
-            click.echo(f"  {_visible(name)} = {_visible(value)}")
+            click.echo(f"  {shown(name, keep='')} = {shown(value, keep='')}")
         click.echo()
     if not yes and not _agreed():
         click.echo("Nothing was trusted.")
@@ -115,7 +116,7 @@ def trust(yes: bool, revoke: bool, cwd: str) -> int:
     for file in waiting:
         # What was shown, and not what the file may hold by now.
         known.add(file.path, file.content or b"")
-        click.echo(f"Trusted: {_visible(str(file.path))}")
+        click.echo(f"Trusted: {shown(str(file.path), keep='')}")
     return 0
 
 
@@ -134,7 +135,7 @@ def _revoke(workspace: Path) -> int:
     candidates = [place / name for place in levels(workspace) for name in FILE_NAMES]
     revoked = [file for file in candidates if known.revoke(file)]
     for file in revoked:
-        click.echo(f"No longer trusted: {_visible(str(file))}")
+        click.echo(f"No longer trusted: {shown(str(file), keep='')}")
     if not revoked:
         click.echo("Nothing here was trusted.")
     return 0
@@ -150,11 +151,6 @@ def _dangerous(file: RepositoryFile) -> list[tuple[str, str]]:
     lines = [line for key in needing_trust(plain) for line in _flat(key, plain[key])]
     # A key in a repository is no longer a secret, but it need not be on this screen.
     return [(name, masked_secret(value) if name.endswith(".api_key") else value) for name, value in lines]
-
-
-def _visible(text: str) -> str:
-    """All of it, with nothing hidden: no controls, no text that runs backwards, nothing cut off."""
-    return "".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in text)
 
 
 def _trust() -> Trust:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TypedDict, Unpack
 
 import click
@@ -93,7 +94,8 @@ def limit_options(command: F) -> F:
 
 
 def limited(prompt: SubmitPrompt, limits: Limits) -> SubmitPrompt:
-    prompt.model, prompt.timeout_s = limits["model"], limits["timeout_s"]
+    # The server has an environment of its own, of whoever started it: this one counts here.
+    prompt.model, prompt.timeout_s = limits["model"] or os.environ.get("KEDGE_MODEL"), limits["timeout_s"]
     prompt.max_steps, prompt.budget_usd = limits["max_steps"], limits["budget_usd"]
     prompt.allow, prompt.deny = [*prompt.allow, *limits["allow"]], list(limits["deny"])
     prompt.yolo = limits["asks_nobody"]

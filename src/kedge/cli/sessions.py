@@ -26,7 +26,8 @@ from kedge.cli.terminal import Output, Status
 from kedge.cli.transcript import transcript_lines
 from kedge.cli.view import RunView
 from kedge.client.follow import FollowedSummary
-from kedge.client.text import harmless, one_line, visible
+from kedge.client.text import harmless, one_line
+from kedge.core.shown import shown
 from kedge.wire.models import MessageBody, SearchHitBody, SessionBody, UndoReply
 
 
@@ -217,7 +218,7 @@ def undo(session: str, run_id: str | None, as_json: bool, cwd: str, host: str | 
     else:
         click.echo(f"undone: what run {undone.run_id} changed")
         for file in undone.files:
-            click.echo(f"  {visible(file, keep='')}")
+            click.echo(f"  {shown(file, keep='')}")
     return 0
 
 

@@ -141,6 +141,12 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
     return Permit("allow", "approvals are skipped") if skip else Permit("ask")
 
 
+def is_hidden(rules: Rules, path: str) -> bool:
+    """Whether a deny rule keeps this file from being viewed."""
+    named = [rule.pattern for rule in rules.deny if rule.pattern is not None and fnmatchcase("view", rule.tool)]
+    return any(path_matches(pattern, path) for pattern in named)
+
+
 def _allows(rule: Rule, intent: Intent) -> bool:
     if not any(fnmatchcase(name, rule.tool) for name in intent.names):
         return False

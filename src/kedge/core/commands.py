@@ -68,6 +68,8 @@ class BeginStep:
 
     run_id: str
     now: int
+    #: Whether those who wait to fold join now. A Step that only sums up the past answers nobody.
+    folds: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,8 @@ def _begin_step(lane: Lane, command: BeginStep) -> tuple[LaneEvent, ...]:
     active = _require_active(lane, command.run_id)
     if lane.covers(active):
         raise RunIsStopping(f"run {active.run_id} is told to stop and begins no step")
-    joining = tuple(RunFolded(run.run_id, active.run_id, command.now) for run in lane.queue if run.folds)
+    waiting = [run for run in lane.queue if run.folds] if command.folds else []
+    joining = tuple(RunFolded(run.run_id, active.run_id, command.now) for run in waiting)
     return (*joining, StepStarted(active.run_id, active.steps + 1, command.now))
 
 

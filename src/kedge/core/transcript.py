@@ -171,7 +171,7 @@ def for_model(messages: list[Message], summary_message_id: str = "") -> list[Mes
         repaired.append(message)
         calls = message.all(ToolCall) if message.role == "assistant" else []
         if calls:
-            repaired.append(_results_for(message, calls, kept[index + 1 :]))
+            repaired.append(_results_for(message, calls, kept, index + 1))
     return repaired
 
 
@@ -183,9 +183,10 @@ def since_summary(messages: list[Message], summary_message_id: str) -> list[Mess
     return [replace(summary, role="user", parts=(Text(SUMMARY + summary.text),)), *messages[place + 1 :]]
 
 
-def _results_for(message: Message, calls: list[ToolCall], later: list[Message]) -> Message:
+def _results_for(message: Message, calls: list[ToolCall], kept: list[Message], start: int) -> Message:
     given: dict[str, ToolResult] = {}
-    for answer in later:
+    for index in range(start, len(kept)):  # not a slice: with thousands of messages that would copy millions
+        answer = kept[index]
         if answer.run_id != message.run_id:
             continue
         if answer.role == "assistant":

@@ -11,9 +11,11 @@ from kedge.core.records import RunRecord, Usage
 from kedge.core.step import CALLS_LOOKED_AT, Limits, Progress, repeats
 from kedge.core.transcript import FinishReason, Message, ToolCall
 from kedge.engine.draft import Draft
+from kedge.engine.history import History
 from kedge.engine.models import Chosen
 from kedge.engine.openlane import OpenLane
 from kedge.engine.workspaces import Workspace
+from kedge.errors import RunNotActive
 from kedge.tools.background import Background
 
 
@@ -22,6 +24,7 @@ class ActiveRun:
     lane: OpenLane
     run: RunRecord
     workspace: Workspace
+    history: History
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     chosen: Chosen | None = None
     limits: Limits = field(default_factory=lambda: Limits(1))
@@ -36,6 +39,10 @@ class ActiveRun:
     open_calls: dict[str, ToolCall] = field(default_factory=dict)
     #: What people were asked for these calls by the last process, and have not answered yet.
     standing: dict[str, tuple[Ask, asyncio.Future[Ask]]] = field(default_factory=dict)
+    #: Ids of all its calls so far.
+    call_ids: set[str] = field(default_factory=set)
+    #: Its end is being written: what was left behind by a failed clean-up puts no more messages.
+    is_ending: bool = False
     steps: int = 0
     last: FinishReason | None = None
     usage: Usage = Usage()
@@ -67,6 +74,10 @@ class ActiveRun:
             repeats=repeats(self.signatures),
             unapproved=self.unapproved,
         )
+
+    def check_not_ending(self) -> None:
+        if self.is_ending:
+            raise RunNotActive(f"run {self.run.run_id} is ending and says no more")
 
     @property
     def model(self) -> Chosen:

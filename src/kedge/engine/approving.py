@@ -67,11 +67,14 @@ class Approvals:
         settled = replace(
             ask, state="answered", answer=answer, message=message, answered_by=by, answered_at=self._clock.now_ms()
         )
+        is_first = False
         with workspace.in_use():
             lane = await self._workspaces.lane(workspace, ask.session_id)
 
             def put(draught: Draught, session: SessionRecord) -> SessionRecord:
-                if ask.id in lane.asks:  # under the lock of the Lane: two answers at once come one after the other
+                nonlocal is_first
+                is_first = ask.id in lane.asks  # under the lock of the Lane: two at once come one after the other
+                if is_first:
                     draught.put_ask(settled)
                     draught.grants = grants
                 return session
@@ -83,7 +86,7 @@ class Approvals:
         stands = await self.ask(workspace, ask.id)
         if stands.state == "withdrawn":
             raise AskIsOver(f"Run {ask.run_id} was told to stop; nothing is left to be answered.")
-        return Answered(stands, stands == settled)
+        return Answered(stands, is_first)
 
     async def grants(self, workspace: Workspace) -> list[Grant]:
         return await self._store.grants(workspace.id)

@@ -45,6 +45,7 @@ class Asking:
         while True:
             try:
                 end = await self._stream(active, request)
+                active.check_not_ending()
                 return replace(end, usage=active.model.priced(end.usage))
             except ContextFull:
                 raise
@@ -126,9 +127,15 @@ class Asking:
             draught.put(change, message)
             return session(before)
 
+        active.check_not_ending()
         active.unsure[message.id] = message
-        await self._door.put(active.lane, putting, of_run=message.run_id)
-        del active.unsure[message.id]
+        try:
+            await self._door.put(active.lane, putting, of_run=message.run_id)
+        except BaseException:
+            active.history.forget()
+            raise
+        active.history.put(message)
+        active.unsure.pop(message.id, None)
 
     def _plan_checkpoint(self, active: ActiveRun) -> None:
         def save() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from dataclasses import replace
+from functools import partial
 
-import msgspec
-
-from kedge.core.approvals import Ask, Intent, parse_rules, permit
+from kedge.core.approvals import Ask, Intent, Rules, is_hidden, parse_rules, permit
 from kedge.core.records import SessionRecord
 from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult
@@ -64,6 +64,8 @@ class Calls:
     async def make(self, active: ActiveRun, calls: tuple[ToolCall, ...]) -> None:
         """Make them all, side by side; each result is put when it is there. Cancelled: every call has cleaned up."""
         tasks = [asyncio.get_running_loop().create_task(self._make_one(active, call)) for call in calls]
+        for task in tasks:
+            task.add_done_callback(_look_at)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
@@ -86,11 +88,12 @@ class Calls:
             call.id,
             call.name,
             _clean(output.content[:RESULT_CHARS_MAX]),
-            _clean(msgspec.json.encode(output.metadata).decode()) if output.metadata else "",
+            _clean(json.dumps(output.metadata, ensure_ascii=False)) if output.metadata else "",
             output.is_error,
             output.images,
         )
         message = Message(self._ids.new("m"), run.session_id, "tool", (result,), now, now, run.run_id)
+        active.check_not_ending()
         active.signatures.append(signature(call, result))
         del active.open_calls[call.id]
         await self._asking.put(active, "created", message)
@@ -110,6 +113,10 @@ class Calls:
             return await prepared.run()
         except ToolFailed as failed:
             return Output(str(failed), is_error=True)
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            return Output(f"The tool {call.name} was ended before it gave a result.", is_error=True)
         except KedgeError:
             raise  # of the store or the Lane: the Run's own matter
         except Exception as error:  # a fault of a tool ends the call, not the Run
@@ -129,6 +136,7 @@ class Calls:
             background=active.background,
             processes=processes,
             desk=RunDesk(active, call, self, self._door, self._agents, self._clock, self._ids),
+            is_hidden=partial(is_hidden, _rules(active)),
         )
 
     # --- leave ---------------------------------------------------------------------------------------------------
@@ -136,12 +144,7 @@ class Calls:
     async def _refusal(self, active: ActiveRun, call: ToolCall, prepared: Prepared) -> Output | None:
         """Why the call may not be made; None: it may."""
         intent, options = prepared.intent, active.run.options
-        workspace = active.workspace
-        configured = workspace.config.permissions
-        try:
-            rules = parse_rules(configured.allow, configured.deny) + parse_rules(options.allow, options.deny)
-        except Invalid as error:
-            raise ToolFailed(f"The permissions cannot be read: {error}") from None
+        workspace, rules = active.workspace, _rules(active)
         grants = [
             grant for grant in await self._store.grants(workspace.id) if grant.session_id in ("", active.run.session_id)
         ]
@@ -199,8 +202,26 @@ class Calls:
             return session
 
         settled = active.lane.end_of_ask(ask.id)
-        await self._door.put(active.lane, asking, of_run=ask.run_id)
+        try:
+            await self._door.put(active.lane, asking, of_run=ask.run_id)
+        except BaseException:
+            active.lane.settled.pop(ask.id, None)  # refused, in doubt or cancelled: nobody waits for it
+            raise
         return await settled
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Several calls may fail at once, and one failure is told: asyncio need not complain about the others."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _rules(active: ActiveRun) -> Rules:
+    configured, options = active.workspace.config.permissions, active.run.options
+    try:
+        return parse_rules(configured.allow, configured.deny) + parse_rules(options.allow, options.deny)
+    except Invalid as error:
+        raise ToolFailed(f"The permissions cannot be read: {error}") from None
 
 
 def _nobody_to_ask(intent: Intent) -> str:

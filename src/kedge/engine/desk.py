@@ -15,6 +15,7 @@ from kedge.engine.active import ActiveRun
 from kedge.engine.door import Door
 from kedge.engine.openlane import Draught
 from kedge.engine.ports import Agents, Clock, Ids
+from kedge.errors import RunIsStopping
 from kedge.tools.base import Question, ToolFailed
 
 #: A line of progress, or the end of an output. Characters.
@@ -78,6 +79,8 @@ class RunDesk:
             settled = await standing[1]  # asked before a crash, and still on people's screens
         else:
             settled = await self._asks.put_ask(self._active, ask)
+        if settled.state == "withdrawn":
+            raise RunIsStopping(f"run {run.run_id} is told to stop")
         if settled.answer != "answered":
             return None
         return msgspec.json.decode(settled.message, type=list[str])

@@ -7,7 +7,7 @@ the engine's own, so that a caller who goes away in the middle cannot leave memo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -243,7 +243,9 @@ class Door:
         lane.asks = {ask.id: ask for ask in await self._store.session_asks(lane.session.id)}
         for ask_id in [ask_id for ask_id in lane.settled if ask_id not in lane.asks]:
             if ask := await self._store.ask(lane.session.workspace_id, ask_id):
-                lane.settled.pop(ask_id).set_result(ask)
+                waiting = lane.settled.pop(ask_id)
+                if not waiting.done():  # its call may have been cancelled
+                    waiting.set_result(ask)
         for run_id in [run_id for run_id in lane.ended if run_id not in lane.runs]:
             if run := await self._store.run(lane.session.workspace_id, run_id):
                 lane.ended.pop(run_id).set_result(run)
@@ -268,13 +270,29 @@ class Door:
 
         await self.put(lane, put, of_run=message.run_id)
 
-    async def put(self, lane: OpenLane, compose: Plain, *, of_run: str = "", change: Change = "updated") -> None:
+    async def put(
+        self,
+        lane: OpenLane,
+        compose: Plain,
+        *,
+        of_run: str = "",
+        change: Change = "updated",
+        first: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """A write that decides nothing. `compose` fills the draught and gives the session as it is afterwards.
 
-        `of_run`: refused (RunNotActive) unless that Run is active. `change`: of the session as a whole."""
-        await self._to_the_end(self._put(lane, compose, of_run, change))
+        `of_run`: refused (RunNotActive) unless that Run is active. `change`: of the session as a whole. `first`: done
+        before, while nothing else happens in the Lane; it may refuse."""
+        await self._to_the_end(self._put(lane, compose, of_run, change, first))
 
-    async def _put(self, lane: OpenLane, compose: Plain, of_run: str, change: Change) -> None:
+    async def _put(
+        self,
+        lane: OpenLane,
+        compose: Plain,
+        of_run: str,
+        change: Change,
+        first: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         async with lane.lock:
             if lane.stale:
                 await self._reload(lane)
@@ -282,6 +300,8 @@ class Door:
                 raise SessionNotFound(f"Session {lane.session.id} was deleted.")
             if of_run and (lane.lane.active is None or lane.lane.active.run_id != of_run):
                 raise RunNotActive(f"run {of_run} has ended and writes no more")
+            if first is not None:
+                await first()
             draught = Draught()
             session = compose(draught, lane.session)
             if change == "updated" and session == lane.session and not draught.log:

@@ -175,6 +175,7 @@ class Engine:
 
     def _start(self, lane: OpenLane, run_id: str) -> None:
         workspace = self.workspaces.get(lane.session.workspace_id)
+        workspace.look_at_config()
         self._runner.start(lane, lane.runs[run_id], workspace)
 
     def _abandoned(self, workspace: Workspace) -> None:
@@ -227,21 +228,22 @@ class Engine:
         )
         with self._in_use(workspace):
             lane = await self._make_session(workspace, session)
-            accepting = asyncio.ensure_future(self.submit(workspace, session.id, Prompt(prompt), options))
+            child = self._ids.new("r")
+            accepting = asyncio.ensure_future(self.submit(workspace, session.id, Prompt(prompt), options, child))
             try:
-                child = await asyncio.shield(accepting)
-                return await asyncio.shield(lane.end_of(child.run_id)) if child.run_id in lane.runs else child
-            except asyncio.CancelledError:
-                await self._end_child(workspace, lane, accepting)
+                await asyncio.shield(accepting)
+                return await (asyncio.shield(lane.end_of(child)) if child in lane.runs else self.run(workspace, child))
+            except (asyncio.CancelledError, StoreUnavailable):
+                with suppress(KedgeError):
+                    await accepting
+                await self._end_child(workspace, lane, child)
                 raise
 
-    async def _end_child(self, workspace: Workspace, lane: OpenLane, accepting: asyncio.Future[RunRecord]) -> None:
-        """Its parent is told to stop, so it is too; the parent's end waits for this one."""
-        with suppress(KedgeError):
-            child = await accepting
-            await self.cancel_run(workspace, child.run_id)
-            if child.run_id in lane.runs:
-                await asyncio.wait({lane.end_of(child.run_id)})
+    async def _end_child(self, workspace: Workspace, lane: OpenLane, run_id: str) -> None:
+        """Its parent stops, so it does too, also if it was accepted in doubt; the parent's end waits for this one."""
+        await self._cancel_abandoned(workspace, run_id)
+        if run_id in lane.runs:
+            await asyncio.wait({lane.end_of(run_id)})
 
     # --- runs ----------------------------------------------------------------------------------------------------
 

@@ -29,13 +29,20 @@ SET = {
     "GIT_EDITOR": "true",
     "EDITOR": "true",
     "KEDGE": "1",
+    # A clone may bring a bare repository as plain files, whose configuration names programs to run: git shall not take
+    # a directory for one unless it is told to (--git-dir).
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "safe.bareRepository",
+    "GIT_CONFIG_VALUE_0": "explicit",
 }
 
 
 def environment(config: Config, given: Mapping[str, str] = os.environ) -> dict[str, str]:
     named = LISTED | set(config.tools.environment)
     kept = {name: value for name, value in given.items() if name in named or name.startswith("LC_")}
-    return {"PATH": os.defpath, **kept, **SET}
+    # Only whole paths: with a relative one, a program in a repository would be taken for `bash` or `ls`.
+    places = [place for place in kept.get("PATH", "").split(os.pathsep) if os.path.isabs(place)]
+    return {**kept, "PATH": os.pathsep.join(places) or os.defpath, **SET}
 
 
 class WardenMachine:

@@ -8,9 +8,9 @@ from kedge.core.records import RunRecord
 from kedge.core.transcript import Finish, Message, ToolCall, ToolResult
 from kedge.engine.closing import Verdict, close_run, cut_off_results
 from kedge.engine.door import Door
+from kedge.engine.history import HISTORY_MESSAGES_MAX
 from kedge.engine.openlane import Addition, OpenLane
 from kedge.engine.ports import Clock, Ids
-from kedge.engine.runner import HISTORY_MESSAGES_MAX
 from kedge.store.base import Store
 
 #: A Run that keeps taking its process down is ended after this many resumptions.

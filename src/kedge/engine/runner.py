@@ -27,6 +27,7 @@ from kedge.engine.closing import Verdict, close_run, cut_off_results
 from kedge.engine.compaction import compact
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.draft import Draft
+from kedge.engine.history import History
 from kedge.engine.models import Chosen
 from kedge.engine.openlane import Addition, OpenLane
 from kedge.engine.ports import Clock, Ids
@@ -38,8 +39,6 @@ from kedge.store.base import Store
 
 log = logging.getLogger("kedge.engine")
 
-#: Messages of history a Run reads. Items.
-HISTORY_MESSAGES_MAX = 10_000
 #: How long what a Run left running in the background may take to end by itself when it is told to. Seconds.
 GRACE_S = 1.0
 
@@ -92,7 +91,7 @@ class Runner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, lane: OpenLane, run: RunRecord, workspace: Workspace) -> None:
-        active = self._at_work[run.session_id] = ActiveRun(lane, run, workspace)
+        active = self._at_work[run.session_id] = ActiveRun(lane, run, workspace, History(self._store, lane))
         # Now, before anybody can answer: an answer that comes before the Run has got there must not be lost.
         mine = [ask for ask in lane.asks.values() if ask.run_id == run.run_id]
         active.standing = {ask.tool_call_id: (ask, lane.end_of_ask(ask.id)) for ask in mine}
@@ -139,12 +138,15 @@ class Runner:
         clean_up = loop.create_task(self._clean_up(active, work))
         await asyncio.wait({clean_up}, timeout=cleanup_s)
         left = active.background.left_pids
+        work.add_done_callback(_look_away)
+        clean_up.add_done_callback(_look_away)
         if not clean_up.done():
-            work.add_done_callback(_look_away)
-            clean_up.add_done_callback(_look_away)
             clean_up.cancel()
             verdict.cleanup = "failed"
             verdict.error = f"The run could not be stopped within {cleanup_s:g} s; its task was left behind."
+        elif (error := clean_up.exception()) is not None:
+            verdict.cleanup = "failed"
+            verdict.error = f"Processes of the run may be left: ending them failed ({type(error).__name__}: {error})."
         if left:
             verdict.cleanup = "failed"
             verdict.error = f"Processes of the run could not be ended: {', '.join(map(str, sorted(left)))}."
@@ -157,13 +159,13 @@ class Runner:
         tasks: set[asyncio.Task[Any]] = {task for task in (work, active.title) if task is not None}
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
-        await active.background.end_all(GRACE_S)
+        # Side by side: a task that does not let itself be stopped must not keep processes alive.
+        await asyncio.gather(asyncio.wait(tasks), active.background.end_all(GRACE_S))
+        await active.background.end_all(GRACE_S)  # what a call left behind on its way out
 
     async def _finish(self, active: ActiveRun, verdict: Verdict) -> None:
         """Write the end. Until the store has taken it the Run has not ended, so this tries for as long as it takes."""
-        verdict.usage = active.usage
-
+        verdict.usage, active.is_ending = active.usage, True
         missing: set[str] = set()
 
         def closing(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
@@ -189,7 +191,7 @@ class Runner:
             try:
                 if active.unsure:
                     await self._door.refresh(active.lane)  # what is still under way at the door comes before
-                for message_id in active.unsure:
+                for message_id in list(active.unsure):
                     if await self._store.message(active.run.workspace_id, message_id) is None:
                         missing.add(message_id)
                     else:
@@ -242,9 +244,10 @@ class Runner:
         compact_at = None if window is None else int(window * runs.compact_at)
         active.limits = Limits(run.options.max_steps or runs.max_steps, run.options.budget_usd, compact_at)
         active.steps, active.usage = run.steps, run.usage
-        active.system = await self._prompts.system(active.workspace, run)
-        history = await self._history(active)
+        reading = (self._prompts.system(active.workspace, run), active.history.read())
+        active.system, history = await asyncio.gather(*reading)
         own = [message for message in history if message.run_id == run.run_id]
+        active.call_ids = {call.id for message in own for call in message.all(ToolCall)}
         active.open_calls = {call.id: call for call in _open_calls(own)}
         active.last = "tool_use" if active.open_calls else None
         active.signatures.extend(signatures(own))
@@ -255,7 +258,7 @@ class Runner:
         self._begin_title(active)
         draft, chosen = active.draft, active.model
         assert draft is not None
-        history = for_model(await self._history(active), active.lane.session.summary_message_id)
+        history = for_model(await active.history.read(), active.lane.session.summary_message_id)
         request = ModelRequest(
             chosen.model.name,
             tuple(history),
@@ -281,7 +284,7 @@ class Runner:
         if end.tool_calls:
             await self._end_step(active, end.tool_calls)
 
-    async def _begin_step(self, active: ActiveRun) -> None:
+    async def _begin_step(self, active: ActiveRun, *, folds: bool = True) -> None:
         message = self._asking.new_message(active)
 
         def begun(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
@@ -290,9 +293,10 @@ class Runner:
             spent = {active.run.run_id: replace(runs[active.run.run_id], usage=active.usage)}
             return Addition(behind=[("created", message)], runs=spent)
 
-        command = BeginStep(active.run.run_id, message.created_at)
+        command = BeginStep(active.run.run_id, message.created_at, folds)
         await self._door.command(active.lane, command, compose=begun, durable=False)
         active.unsure.clear()
+        active.history.put(message)
         active.steps += 1
         assert active.draft is not None
         active.lane.feed.stream(active.draft)
@@ -303,9 +307,17 @@ class Runner:
         assert draft is not None
         now = self._clock.now_ms()
         self._asking.end_stream(active)
+        calls = tuple(self._told_apart(active, call) for call in calls)
         message = draft.message(now, *calls).closed(FinishPart("tool_use", now))
         active.draft, active.open_calls = None, {call.id: call for call in calls}
         await self._asking.put(active, "updated", message)
+
+    def _told_apart(self, active: ActiveRun, call: ToolCall) -> ToolCall:
+        """Some providers number the calls of each Step anew, and a result finds its call by the id alone."""
+        if call.id in active.call_ids:
+            call = replace(call, id=self._ids.new("call"))
+        active.call_ids.add(call.id)
+        return call
 
     async def _leave_step(self, active: ActiveRun) -> None:
         """Nothing came of it; what there is of its message says so, and a later Step stands for it."""
@@ -320,8 +332,8 @@ class Runner:
         await self._asking.put(active, "updated", message)
 
     async def _compact(self, active: ActiveRun) -> None:
-        history = await self._history(active)
-        await self._begin_step(active)
+        history = await active.history.read()
+        await self._begin_step(active, folds=False)
         folded = [run for run in active.lane.runs.values() if run.folded_into == active.run.run_id]
         await compact(active, self._asking, self._clock, history, self._prompts.summary, folded)
 
@@ -336,9 +348,6 @@ class Runner:
             if small.writes_titles:
                 title = make_title(active, small, self._prompts.title, self._door)
                 active.title = self._spawn(title, f"title of run {run.run_id}")
-
-    async def _history(self, active: ActiveRun) -> list[Message]:
-        return await self._store.last_messages(active.run.session_id, HISTORY_MESSAGES_MAX)
 
 
 def _open_calls(own: list[Message]) -> list[ToolCall]:

@@ -12,7 +12,7 @@ from kedge.engine.door import Door
 from kedge.engine.openlane import Draught
 from kedge.engine.ports import Clock, Ids, Machine
 from kedge.engine.workspaces import Workspace, Workspaces
-from kedge.errors import Invalid
+from kedge.errors import Invalid, ShuttingDown
 from kedge.tools.background import GRACE_S, Running
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
 
@@ -36,9 +36,12 @@ class Shell:
         self._clock = clock
         self._ids = ids
         self._at_work: set[asyncio.Task[Any]] = set()
+        self._closing = False
 
     async def run(self, workspace: Workspace, session_id: str, command: str) -> Done:
         """Whoever asked has the right to: no approval. Ends with the request that asked for it, and with the server."""
+        if self._closing:
+            raise ShuttingDown("The server is shutting down and takes no new work; try again in a moment.")
         with workspace.in_use():
             lane = await self._workspaces.lane(workspace, session_id)
             work = asyncio.get_running_loop().create_task(self._run(workspace, command))
@@ -47,6 +50,10 @@ class Shell:
                 done = await work
             except ToolFailed as failed:
                 raise Invalid(str(failed)) from None
+            except asyncio.CancelledError:
+                if self._closing and not _is_cancelled():
+                    raise ShuttingDown("The server is shutting down; the command was ended.") from None
+                raise
             finally:
                 self._at_work.discard(work)
             now = self._clock.now_ms()
@@ -74,7 +81,14 @@ class Shell:
         return Done(-1 if running.exit_code is None else running.exit_code, output)
 
     async def close(self) -> None:
+        self._closing = True
         for work in self._at_work:
             work.cancel()
         if self._at_work:
             await asyncio.wait(self._at_work)
+
+
+def _is_cancelled() -> bool:
+    """Whether our own caller went away, and not only what we wait for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

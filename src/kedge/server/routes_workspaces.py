@@ -80,7 +80,9 @@ class WorkspaceRoutes:
         return m.Ok()
 
     async def config(self, call: Call) -> dict[str, Any]:
-        return self._workspace(call).config.shown()
+        workspace = self._workspace(call)
+        workspace.look_at_config()
+        return workspace.config.shown()
 
     async def search(self, call: Call) -> list[m.SearchHitBody]:
         query: SearchQuery = call.query

@@ -17,7 +17,12 @@ from kedge.store.sqlite_write import unknown_workspace
 _RUN = "SELECT runs.record, prompts.prompt FROM runs LEFT JOIN prompts USING (workspace_id, run_id)"
 # No two Runs of a Lane have the same seq; the rest is there so that the order never depends on chance.
 _BY_SEQ = "seq, runs.workspace_id, runs.run_id"
-_MESSAGE = "SELECT ordinal, id, session_id, role, parts, created_at, updated_at, run_id, model, provider FROM messages"
+# Whether it has tails is asked in the same query: hardly any message has, and one more query for each would double the
+# cost of a long transcript.
+_MESSAGE = (
+    "SELECT ordinal, EXISTS (SELECT 1 FROM message_tails WHERE message = ordinal), id, session_id, role, parts,"
+    " created_at, updated_at, run_id, model, provider FROM messages"
+)
 
 
 def transactions(db: apsw.Connection) -> int:
@@ -146,8 +151,10 @@ def message(db: apsw.Connection, workspace_id: str, message_id: str) -> Message 
 
 
 def _message(db: apsw.Connection, row: tuple[Any, ...]) -> Message:
-    ordinal, message_id, session_id, role, parts, *rest = row
+    ordinal, has_tails, message_id, session_id, role, parts, *rest = row
     found = Message(message_id, session_id, role, codec.decode_parts(parts, f"message {message_id}"), *rest)
+    if not has_tails:
+        return found
     tails = db.execute("SELECT part, kind, text FROM message_tails WHERE message = ? ORDER BY number", (ordinal,))
     return codec.merged(found, [Tail(message_id, session_id, part, kind, text) for part, kind, text in tails])
 

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import Intent
+from kedge.core.shown import one_line
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
-from kedge.tools.shown import one_line
 
 TITLE_CHARS_MAX = 100
 

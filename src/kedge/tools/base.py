@@ -113,6 +113,8 @@ class Place:
     background: Background
     processes: Processes
     desk: Desk
+    #: Files that a deny rule keeps from being viewed, by their subject: a search leaves them out.
+    is_hidden: Callable[[str], bool] = lambda subject: False
 
 
 class Tool(Protocol):

@@ -85,7 +85,7 @@ def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
     after = rewrite(before, target.shown)
     if after.data == before:
         raise ToolFailed(f"{target.shown} is like that already: there is nothing to change")
-    old, new = _text(before), _text(after.data)
+    old, new = _text(before), _new_text(after.data)
     if plain_endings(old) != plain_endings(new):
         old, new = plain_endings(old), plain_endings(new)  # people see lines, not how they end
     return Change(before, after, compare(old, new, target.shown, is_new=before is None))
@@ -94,6 +94,11 @@ def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
 def _text(data: bytes | None) -> str:
     file = decode(data or b"")
     return "(binary data)\n" if file is None else file.text
+
+
+def _new_text(data: bytes) -> str:
+    """What is about to be written is text, and people see it even if one NUL makes it look like something else."""
+    return data.decode("utf-8", "replace").replace("\0", "\\u{0}") if decode(data) is None else _text(data)
 
 
 async def _again(

@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import Intent
+from kedge.core.shown import one_line
 from kedge.tools.addresses import Address, is_public, parse_address
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
-from kedge.tools.shown import one_line
 
 if TYPE_CHECKING:
     import httpx2

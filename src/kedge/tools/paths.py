@@ -21,9 +21,9 @@ from itertools import islice, pairwise
 from pathlib import Path
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
+from kedge.core.shown import is_unseen
 from kedge.tools.processes import ToolFailed
 from kedge.tools.seen import bind
-from kedge.tools.shown import is_unseen
 
 #: Of a path, in bytes: what the kernel takes (PATH_MAX).
 PATH_BYTES_MAX = 4096
@@ -64,6 +64,8 @@ class Target:
     is_inside: bool
     #: It guards this machine.
     is_guarded: bool
+    #: It is kedge's own: keys and the token, which a model has no business with even where it works around them.
+    is_secret: bool = False
 
     @property
     def shown(self) -> str:
@@ -90,11 +92,15 @@ def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
     subject = real.relative_to(root).as_posix() if is_inside else str(real)
     # Both: .git/hooks may be a link to a directory with a harmless name, and a harmless name may be a link into .git.
     is_guarded = any(_guards(path, guarded) for path in {lexical, real})
-    return Target(real, subject, is_inside, is_guarded)
+    return Target(real, subject, is_inside, is_guarded, is_below(real, guarded))
+
+
+def is_below(path: Path, guarded: tuple[Path, ...]) -> bool:
+    return any(path.is_relative_to(one) or path.is_relative_to(os.path.realpath(one)) for one in guarded)
 
 
 def _guards(path: Path, guarded: tuple[Path, ...]) -> bool:
-    if any(path.is_relative_to(one) or path.is_relative_to(os.path.realpath(one)) for one in guarded):
+    if is_below(path, guarded):
         return True
     # Folded: on some file systems .GIT is .git.
     parts = [unicodedata.normalize("NFC", part).casefold() for part in path.parts]
@@ -114,6 +120,7 @@ def _is_git_directory(path: Path) -> bool:
 def look(names: tuple[str, ...], target: Target, description: str, asked: Mapping[str, object]) -> Intent:
     """The Intent of a tool that only looks. `asked`: all its arguments, for people and for the binding."""
     params = json.dumps({**asked, "path": target.subject})
+    is_open = target.is_inside and not target.is_secret
     return Intent(
         names=names,
         action="read",
@@ -122,8 +129,8 @@ def look(names: tuple[str, ...], target: Target, description: str, asked: Mappin
         path=str(target.path),
         params=params,
         binding=bind("look", *names, str(target.path), params),
-        needs_leave=not target.is_inside,
-        exact_only=target.is_guarded and not target.is_inside,
+        needs_leave=not is_open,
+        exact_only=target.is_guarded and not is_open,
         grant="" if target.is_inside or target.is_guarded else _grant(names[0], target.path),
     )
 

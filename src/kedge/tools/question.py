@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import Intent
+from kedge.core.shown import one_line
 from kedge.tools.base import Output, Place, Prepared, Question, QuestionOption, ToolFailed
-from kedge.tools.shown import one_line
 
 #: Of questions at once, and of options for one: what fits on a screen.
 QUESTIONS_MAX = 4

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
 from kedge.tools.globs import PATTERN_CHARS_MAX, path_filter
-from kedge.tools.paths import Target, look, printable, resolve
+from kedge.tools.paths import Target, is_below, look, printable, resolve
 from kedge.tools.ripgrep import list_files, search, words
 
 #: Files told by one glob: more are no answer but a listing.
@@ -87,7 +87,11 @@ def _listed(target: Target, files: list[str], is_all: bool) -> Output:
 
 def _joined(target: Target, file: str) -> str:
     """As other tools take it: relative to the workspace, or absolute."""
-    return printable(file if target.subject == "." else f"{target.subject.rstrip('/')}/{file}")
+    return printable(_subject(target, file))
+
+
+def _subject(target: Target, file: str) -> str:
+    return file if target.subject == "." else f"{target.subject.rstrip('/')}/{file}"
 
 
 class Grep:
@@ -100,7 +104,12 @@ class Grep:
 
     async def prepare(self, given: GrepInput, place: Place) -> Prepared:
         target = await asyncio.to_thread(resolve, given.path, place.root, self._guarded)
-        matches = path_filter(given.include) if given.include else None
+        is_wanted = path_filter(given.include) if given.include else None
+
+        def matches(file: str) -> bool:
+            # A search is allowed by where it begins; what may not be viewed is not shown by it either.
+            is_hidden = place.is_hidden(_subject(target, file)) or is_below(target.path / file, self._guarded)
+            return not is_hidden and (is_wanted is None or is_wanted(file))
 
         async def run() -> Output:
             return await _grep(given, target, matches, place)
@@ -140,7 +149,7 @@ class _Event(msgspec.Struct):
 _event = msgspec.json.Decoder(_Event)
 
 
-async def _grep(given: GrepInput, target: Target, matches: Callable[[str], bool] | None, place: Place) -> Output:
+async def _grep(given: GrepInput, target: Target, matches: Callable[[str], bool], place: Place) -> Output:
     arguments = ["--json", "--sort=path", f"--context={given.context}"]
     arguments += ["--fixed-strings"] * given.literal + ["--ignore-case"] * given.ignore_case
     if given.include and "/" not in given.include:
@@ -158,7 +167,7 @@ class _Found:
     """Matches, as they are read."""
 
     target: Target
-    matches: Callable[[str], bool] | None
+    matches: Callable[[str], bool]
     files: dict[str, list[str]] = field(default_factory=dict)
     count: int = 0
     chars: int = 0
@@ -184,7 +193,7 @@ class _Found:
 
     def _add(self, kind: str, data: _Data) -> None:
         file = str(data.path).removeprefix("./")
-        if self.matches is not None and not self.matches(file):
+        if not self.matches(file):
             return
         start = data.submatches[0].start if data.submatches else 0
         row = f"{data.line_number or 0:>6}{':' if kind == 'match' else '-'} {_cut(str(data.lines), start)}"

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
+from kedge.core.shown import one_line, shown
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, Running
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
 from kedge.tools.shell_words import read_line
-from kedge.tools.shown import one_line, shown
 from kedge.tools.tail import HeadTail
 
 #: Of a command. A system takes no longer argument than 128 KiB, and nobody approves what they cannot read. Bytes.

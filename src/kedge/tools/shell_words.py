@@ -24,6 +24,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from kedge.core.shown import is_unseen
 from kedge.tools.shell_programs import (
     FIND_RUNS,
     SHELLS,
@@ -33,7 +34,6 @@ from kedge.tools.shell_programs import (
     runs_others,
     without_git_options,
 )
-from kedge.tools.shown import is_unseen
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser

@@ -126,18 +126,22 @@ def _large(target: Target, given: ViewInput, file: BinaryIO, start: bytes, size:
             is_cut = True
             break
         if file.tell() > SCAN_BYTES_MAX:
-            raise ToolFailed(f"line {given.offset} of {target.shown} is too far into it; use bash, e.g. sed -n")
+            if count < given.offset:
+                raise ToolFailed(f"line {given.offset} of {target.shown} is too far into it; use bash, e.g. sed -n")
+            is_cut = True
+            break
     note = f"({size // 1_000_000} MB: too large to be edited with edit or write.)\n"
     return shown.output(target, note, count, None if is_cut else count)
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
-    """Each without its end; of a very long line the beginning only."""
+    """Each without its end; of a very long line the beginning only, and of an endless one (a file may be one hole of
+    many terabytes) no more is passed over than of many."""
     bytes_max = 4 * LINE_CHARS_MAX + 4
     while piece := file.readline(bytes_max):
-        line = piece
-        while not piece.endswith(b"\n") and (piece := file.readline(bytes_max)):
-            pass
+        line, passed = piece, len(piece)
+        while passed <= SCAN_BYTES_MAX and not piece.endswith(b"\n") and (piece := file.readline(bytes_max)):
+            passed += len(piece)
         yield line.decode("utf-8", "replace").rstrip("\r\n")
 
 

@@ -1,0 +1,288 @@
+"""Attacks by what tools start: on the server's secrets, on its life, and on other people's machines through fetch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.harness import Endpoint, Json, Peer, Server, results_of, unique
+from tests.conformance.test_attacks_permissions import tried, tried_at_once
+from tests.conformance.test_b_tools import processes_with, until_gone, until_there
+from tests.conformance.test_i_agent import call
+
+#: Variables that hold secrets on many machines, besides those that kedge itself is given.
+SECRET_VARIABLES = (
+    *("LOCAL_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "SSH_AUTH_SOCK"),
+    *("BASH_ENV", "ENV", "PROMPT_COMMAND", "LD_PRELOAD_NOT", "PYTHONSTARTUP", "GIT_SSH_COMMAND", "DATABASE_URL"),
+)
+
+
+async def is_answering(kedge: Peer) -> bool:
+    return (await kedge.reply("GET", "/health")).status_code == 200
+
+
+async def has_namespace(kedge: Peer) -> bool:
+    """Whether tools run in a pid namespace of their own: without one they see, and may kill, what their user may."""
+    (result,) = await tried(kedge, call("bash", command="readlink /proc/self/ns/pid"), yolo=True)
+    return str(result["content"]).strip() != os.readlink("/proc/self/ns/pid")
+
+
+# --- what a process is given -----------------------------------------------------------------------------------------
+
+
+async def test_no_secret_of_the_server_is_in_reach_of_what_a_tool_starts(
+    own_server: Callable[..., Server], workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in its own environment nor in that of any process it can see."""
+    canary = unique("canary")
+    for name in SECRET_VARIABLES:
+        monkeypatch.setenv(name, canary)
+    server = own_server('[providers.other]\nbase_url = "http://127.0.0.1:1/v1"\napi_key = "$LOCAL_API_KEY"\n')
+    server.kill()
+    server.start(token=f"{canary}-token-of-the-server")
+    assert canary.encode() in Path(f"/proc/{server.pid}/environ").read_bytes()
+    async with server.peer(workspace) as kedge:
+        searched = "for f in /proc/[0-9]*/environ /proc/[0-9]*/cmdline; do tr '\\0' '\\n' < $f; done 2>/dev/null"
+        commands = ["env", "set", "cat /proc/self/environ /proc/$PPID/environ; true"]
+        if await has_namespace(kedge):
+            commands += ["cat /proc/1/environ; true", searched]
+        results = await tried_at_once(kedge, *(call("bash", command=command) for command in commands), yolo=True)
+        shell = f"{kedge.at}/agent/sessions/{await kedge.session()}/shell"
+        typed = await kedge.call("POST", shell, {"command": "env"})
+    for text in (*(result["content"] for result in results), typed["output"]):
+        assert canary not in text
+    assert "PATH=" in results[0]["content"]
+    assert "PATH=" in typed["output"]
+
+
+async def test_a_process_has_the_usual_three_descriptors_and_no_terminal(kedge: Peer) -> None:
+    listed = "find /proc/$$/fd -type l -printf '%f %l\\n'; true"
+    results = await tried(
+        kedge, call("bash", command=listed), call("bash", command="echo x > /dev/tty; tty"), yolo=True
+    )
+    found = dict(line.split(" ", 1) for line in results[0]["content"].strip().split("\n"))
+    assert {"0", "1", "2"} <= set(found) <= {"0", "1", "2", "255"}  # a shell keeps one of its own at 255
+    assert found["0"] == "/dev/null"
+    assert found["1"].startswith("pipe:")
+    assert found["2"].startswith("pipe:")
+    assert "not a tty" in results[1]["content"]
+
+
+@pytest.mark.parametrize("path", [".:{path}", "{path}:", "./:bin:{path}"])
+async def test_a_repository_cannot_put_itself_in_the_way_of_a_command_nobody_is_asked_about(
+    own_server: Callable[..., Server], workspace: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """`ls` and `echo` need no leave: what runs then is the machine's, whatever lies in the directory, and even for a
+    user whose PATH names the directory they are in."""
+    monkeypatch.setenv("PATH", path.format(path=os.environ["PATH"]))
+    for name in ("ls", "bash", "sh", "echo", "pwd", "whoami", "rg", ".bashrc", ".profile", ".bash_profile"):
+        for trap in (workspace / name, workspace / "bin" / name):
+            trap.parent.mkdir(exist_ok=True)
+            trap.write_text("#!/bin/sh\n/bin/touch trapped\n")
+            trap.chmod(0o755)
+    (workspace / ".ripgreprc").write_text("--pre=./sh\n")
+    calls = [call("bash", command=command) for command in ("ls", "echo hi", "pwd", "whoami", "which ls")]
+    async with own_server().peer(workspace) as kedge:
+        results = await tried_at_once(kedge, *calls, call("grep", pattern="x"), call("glob", pattern="*"), call("ls"))
+    assert not any(result["is_error"] for result in results)
+    assert list(workspace.rglob("trapped")) == []
+
+
+async def test_a_repository_hidden_in_a_repository_runs_nothing_under_a_rule_for_git(kedge: Peer) -> None:
+    """A clone may bring a bare repository as plain files, and its configuration names a program to run. A rule for
+    `git status` was not written for that."""
+    hidden = kedge.directory / "docs"
+    for directory in ("objects", "refs"):
+        (hidden / directory).mkdir(parents=True)
+    (hidden / "HEAD").write_text("ref: refs/heads/main\n")
+    (hidden / "config").write_text(
+        f'[core]\nrepositoryformatversion = 0\nbare = false\nworktree = "{hidden}"\n'
+        f'fsmonitor = "touch {kedge.directory}/trapped; false"\n'
+    )
+    calls = [call("bash", command=command, cwd="docs") for command in ("git status", "git diff", "git add HEAD")]
+    await tried(kedge, *calls, allow=["bash(git status)", "bash(git *)"])
+    assert not (kedge.directory / "trapped").exists()
+
+
+# --- the life of the server ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kill -9 -1; sleep 1000",
+        "kill -TERM -1; sleep 1000",
+        "trap '' TERM INT HUP; sleep 1000 & sleep 1000; sleep 1000",
+        "(setsid nohup sh -c 'trap \"\" TERM HUP; while :; do sleep 1000; done' >/dev/null 2>&1 &); exit 0",
+        # A bomb of bounded size: what is started starts two more, seven times over.
+        "f() { [ $1 -eq 0 ] && sleep 1000; f $(($1 - 1)) & f $(($1 - 1)) & wait; }; f 7",
+        "kill -STOP $$",
+        "exec 1>&- 2>&-; sleep 1000",
+    ],
+    ids=["kill-all", "term-all", "deaf", "daemon", "bomb", "stopped", "mute"],
+)
+async def test_the_server_lives_and_the_run_ends_whatever_a_command_does(kedge: Peer, command: str) -> None:
+    if command.startswith("kill") and "-1" in command and not await has_namespace(kedge):
+        pytest.skip("without a pid namespace this kills whatever the user of these tests has running")
+    session, mark = await kedge.session(), unique("mark")
+    bash = call("bash", command=f"touch ready; : {mark}; {command}", timeout_s=1)
+    async with kedge.stream(session_id=session) as stream:
+        run_id = (await kedge.submit(session, f"script: {bash} | say over", yolo=True))["run_id"]
+        await until_there(kedge.directory / "ready")
+        assert await is_answering(kedge)
+        (complete,) = await stream.until_complete(run_id)
+        assert (complete["outcome"], complete["text"], complete["cleanup"]) == ("completed", "over", "clean")
+        assert processes_with(mark) == []
+    assert await is_answering(kedge)
+
+
+async def test_a_command_that_pours_out_a_gigabyte_leaves_the_server_answering(kedge: Peer) -> None:
+    session = await kedge.session()
+    bash = call("bash", command="touch ready; head -c 1000000000 /dev/zero; echo the end")
+    run_id = (await kedge.submit(session, f"script: {bash} | say over", yolo=True))["run_id"]
+    await until_there(kedge.directory / "ready")
+    answers = 0
+    while (await kedge.run(run_id))["state"] != "ended":
+        answers += await is_answering(kedge)
+    assert answers > 0
+    (result,) = results_of(await kedge.messages(session))
+    assert len(result["content"]) < 40_000
+    assert "the end" in result["content"]
+
+
+async def test_a_bomb_is_ended_by_a_cancel_to_its_last_process(kedge: Peer) -> None:
+    session, mark = await kedge.session(), unique("mark")
+    bomb = f"f() {{ [ $1 -eq 0 ] && sleep 1000; f $(($1 - 1)) & f $(($1 - 1)) & touch ready; wait; }}; f 7; : {mark}"
+    run_id = (await kedge.submit(session, f"script: {call('bash', command=bomb)} | say never", yolo=True))["run_id"]
+    await until_there(kedge.directory / "ready")
+    await kedge.cancel_run(run_id)
+    run = await kedge.wait(run_id)
+    assert (run["outcome"], run["cleanup"]) == ("cancelled", "clean")
+    assert processes_with(mark) == []
+
+
+async def test_a_kill_of_the_server_takes_a_daemon_along(own_server: Callable[..., Server], workspace: Path) -> None:
+    server, mark = own_server(), unique("mark")
+    daemon = f"(setsid sh -c 'trap \"\" TERM HUP; touch ready; while :; do sleep 1; done' {mark} &); sleep 1000"
+    async with server.peer(workspace) as kedge:
+        bash = call("bash", command=daemon, background=True)
+        await kedge.submit(await kedge.session(), f"script: {bash} | hang", yolo=True)
+        await until_there(workspace / "ready")
+    server.kill()
+    await until_gone(mark)
+
+
+# --- the server itself as a target -----------------------------------------------------------------------------------
+
+ASK_THE_SERVER = """
+import http.client, json, pathlib, socket, sys
+class Local(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(sys.argv[1])
+local = Local("localhost")
+local.request("POST", sys.argv[2], json.dumps({"skip": True}), {"content-type": "application/json"})
+print("answered", local.getresponse().status)
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
+async def test_a_command_cannot_have_the_server_skip_the_next_approvals(
+    own_server: Callable[..., Server], workspace: Path, sandbox: str
+) -> None:
+    """One command was allowed; through the server's own socket it allows all that come after it."""
+    server = own_server(f'[sandbox]\nmode = "{sandbox}"\n')
+    async with server.peer(workspace) as kedge:
+        (workspace / "ask.py").write_text(ASK_THE_SERVER)
+        skip = f"python3 ask.py {server.socket} /v1{kedge.at}/permissions/skip"
+        await tried(kedge, call("bash", command=skip), allow=[f"bash({skip})"])
+        assert await kedge.call("GET", f"{kedge.at}/permissions/skip") == {"skip": False}
+
+
+async def test_the_sandbox_keeps_commands_from_writing_what_kedge_believes(
+    own_server: Callable[..., Server], workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the configuration, not the list of what is trusted, not the database, not the hooks of another repository."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))  # the usual one is around all of this test
+    server = own_server('[sandbox]\nmode = "workspace-write"\n')
+    config = server.home / "config.toml"
+    before = config.read_bytes()
+    async with server.peer(workspace) as kedge:
+        targets = (config, server.data_dir / "trusted.json", server.data_dir / "token", tmp_path / "elsewhere/x")
+        commands = [f"echo x >> {target}" for target in targets]
+        results = await tried(kedge, *(call("bash", command=command) for command in commands), yolo=True)
+        assert all("denied" in result["content"] for result in results)
+        await tried(kedge, call("bash", command="echo x >> here"), yolo=True)
+    assert (workspace / "here").read_text() == "x\n"
+    assert config.read_bytes() == before
+    assert not (server.data_dir / "trusted.json").exists()
+
+
+# --- fetch -----------------------------------------------------------------------------------------------------------
+
+
+async def test_fetch_reaches_nothing_of_this_machine_or_its_network_even_with_leave(
+    kedge: Peer, endpoint: Endpoint
+) -> None:
+    port, before = endpoint.hosted.url.split(":")[2].split("/")[0], len(endpoint.hosted.requests)
+    hosts = (
+        *("127.0.0.1", "localhost", "LOCALHOST.", "127.1", "0x7f.1", "2130706433", "0177.0.0.1", "127.0.0.1.", "0"),
+        *("0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::127.0.0.1]", "[64:ff9b::7f00:1]", "[fe80::1]"),
+        *("10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1", "[fd00::1]", "224.0.0.1"),
+        *("x.localhost", "\uff11\uff12\uff17.0.0.1", "127\u30020.0.1", "\u2460\u2461\u2466.0.0.1"),
+    )
+    urls = [f"http://{host}:{port}/v1/models" for host in hosts]
+    urls += [f"file://{Path('/etc/passwd')}", f"http://user:x@127.0.0.1:{port}/", "http://127.0.0.1:22/"]
+    urls += ["gopher://127.0.0.1/", f"https://localhost:{port}/", f"http:\\\\127.0.0.1:{port}/", "http:///etc/passwd"]
+    results = await tried_at_once(kedge, *(call("fetch", url=url) for url in urls), yolo=True)
+    reached = [url for url, result in zip(urls, results, strict=True) if not result["is_error"]]
+    assert reached == []
+    assert all("fake-large" not in result["content"] and "root:" not in result["content"] for result in results)
+    assert {request.headers.get("user-agent") for request in endpoint.hosted.requests[before:]} & {"kedge"} == set()
+
+
+async def test_fetch_asks_for_the_very_address_and_its_rule_is_for_the_host(kedge: Peer, endpoint: Endpoint) -> None:
+    session = await kedge.session()
+    urls = (
+        "http://docs.python.org@127.0.0.1:{port}/",
+        "http://127.0.0.1:{port}/?docs.python.org",
+        "http://docs.python.org.evil.example/",
+        "http://evil.example/docs.python.org",
+    )
+    port = endpoint.hosted.url.split(":")[2].split("/")[0]
+    calls = [call("fetch", url=url.format(port=port)) for url in urls]
+    script = f"script: {' | '.join(calls)} | say over"
+    rules: Json = {"allow": ["fetch(docs.python.org)"], "on_approval": "fail"}
+    await kedge.wait((await kedge.submit(session, script, **rules))["run_id"])
+    assert all(result["is_error"] for result in results_of(await kedge.messages(session)))
+    async with kedge.stream(session_id=session) as stream:
+        made = call("fetch", url="https://ex\u0430mple.org/\u202egpj.exe")
+        run_id = (await kedge.submit(session, f"script: {made} | say over"))["run_id"]
+        (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
+        assert "xn--" in asked.payload["params"]["url"]
+        assert asked.payload["grant"].startswith("fetch(xn--")
+        assert json.dumps(asked.payload).isascii()
+        assert not {"\u202e", "\x1b", "\u0430"} & set(str(asked.payload["params"]) + asked.payload["description"])
+        await kedge.cancel_run(run_id)
+        await stream.until_complete(run_id)
+
+
+async def test_many_hanging_commands_in_many_sessions_leave_the_server_answering(kedge: Peer) -> None:
+    busy = "while :; do :; done"
+    sessions = [await kedge.session() for _ in range(5)]
+    runs = [
+        await kedge.submit(session, f"script: {call('bash', command=busy)} | say never", yolo=True)
+        for session in sessions
+    ]
+    again = await kedge.wait((await kedge.submit(await kedge.session(), "script: say fine"))["run_id"])
+    assert again["text"] == "fine"
+    await asyncio.gather(*(kedge.cancel(session) for session in sessions))
+    ended = await asyncio.gather(*(kedge.wait(run["run_id"]) for run in runs))
+    assert {run["outcome"] for run in ended} == {"cancelled"}

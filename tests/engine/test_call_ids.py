@@ -1,0 +1,84 @@
+"""Providers that number the calls of each Step anew, or give several of them one id: every call is told apart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from kedge.core.step import REPEATS_MAX
+from kedge.core.transcript import ToolCall
+from kedge.llm.base import ModelEnd, ModelPart, ModelRequest
+from kedge.testing.scripted import ScriptedModel
+from kedge.tools.base import Place
+from tests.engine.rig import ActingTool, begin, killed, rig
+
+
+class Renumbering(ScriptedModel):
+    """A provider that numbers the calls of each Step anew, or not at all: the ids are those the test gives."""
+
+    def __init__(self, *steps: tuple[ToolCall, ...]) -> None:
+        super().__init__("done")
+        self._steps = list(steps)
+
+    @asynccontextmanager
+    async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPart]]:
+        if not self._steps:
+            async with super().stream(request) as parts:
+                yield parts
+            return
+        calls = self._steps.pop(0)
+
+        async def reply() -> AsyncIterator[ModelPart]:
+            yield ModelEnd("tool_use", calls)
+
+        yield reply()
+
+
+def call(call_id: str, do: str, leave: bool = False) -> ToolCall:
+    return ToolCall(call_id, "bash", f'{{"do": "{do}", "leave": {str(leave).lower()}}}')
+
+
+async def test_two_calls_of_one_step_with_the_same_id_are_both_made(tmp_path: Path) -> None:
+    tool = ActingTool()
+    model = Renumbering((call("call_0", "a"), call("call_0", "b")))
+    async with rig(tmp_path, model, tools=(tool,)) as r:
+        assert (await r.end(await r.submit())).text == "done"
+        assert tool.begun == ["a", "b"]
+        assert sorted(content for _, content in await r.results()) == ["did a", "did b"]
+
+
+async def test_a_call_that_waits_for_people_is_found_after_a_crash_though_its_id_was_used_before(
+    tmp_path: Path,
+) -> None:
+    tool = ActingTool()
+    r = await begin(tmp_path, Renumbering((call("call_0", "a"),), (call("call_0", "b", True),)), tools=(tool,))
+    await r.submit(run_id="x")
+    (asked,) = await r.until_asked()
+    new = await begin(tmp_path, ScriptedModel("over"), await killed(r), tools=(tool,))
+    await new.engine.approvals.answer(new.workspace, asked.id, "allow")
+    assert (await new.end("x")).text == "over"
+    assert tool.begun == ["a", "b"]
+    await new.engine.close()
+
+
+async def test_a_model_that_looks_again_and_again_at_what_changes_is_not_taken_to_go_round_in_circles(
+    tmp_path: Path,
+) -> None:
+    """Also after a crash, when what it did is read off the transcript."""
+    looks: list[int] = []
+
+    async def look(place: Place) -> str:
+        looks.append(1)
+        return f"{len(looks)} of 10 are done"
+
+    tool = ActingTool(look=look)
+    steps = [(call("call_0", "look"),)] * (REPEATS_MAX + 1)
+    r = await begin(tmp_path, Renumbering(*steps, (call("call_0", "a", True),)), tools=(tool,))
+    await r.submit(run_id="x")
+    (asked,) = await r.until_asked()
+    new = await begin(tmp_path, ScriptedModel("over"), await killed(r), tools=(tool,))
+    await new.engine.approvals.answer(new.workspace, asked.id, "allow")
+    assert (await new.end("x")).text == "over"
+    await new.assert_sound()
+    await new.engine.close()

@@ -1,0 +1,257 @@
+"""Tool calls of a Run: side by side, in doubt, cancelled, stubborn. Each has one result, and each Run one end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kedge.store.base import Write
+from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
+from kedge.tools.base import Output, Place, ToolFailed
+from tests.engine.rig import ActingTool, no_complaints, rig, spin, until
+from tests.engine.test_doubt import Outages, has_results
+
+
+def do(*names: str, leave: bool = False) -> list[Say | Call]:
+    """A Step that makes these calls."""
+    return [Say("let me"), *(Call("bash", {"do": name, "leave": leave}) for name in names)]
+
+
+def result_of(name: str) -> str:
+    return f"did {name}"
+
+
+def puts(content: str) -> object:
+    def does(write: Write) -> bool:
+        return has_results(write) and any(content in repr(message.parts) for message in write.messages)
+
+    return does
+
+
+async def never(place: Place) -> str:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_calls_of_one_step_run_side_by_side_and_each_has_its_result(tmp_path: Path) -> None:
+    met = asyncio.Barrier(3)
+
+    async def meet(place: Place) -> str:
+        await met.wait()
+        return place.call_id
+
+    tool = ActingTool(a=meet, b=meet, c=meet)
+    async with rig(tmp_path, ScriptedModel(do("a", "b", "c"), "done"), tools=(tool,)) as r:
+        assert (await r.end(await r.submit())).text == "done"
+        assert sorted(await r.results()) == [(call_id, call_id) for call_id in ("call_1_0", "call_1_1", "call_1_2")]
+        await r.assert_sound()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("which", ["a", "b", "c"])
+async def test_a_result_in_doubt_is_there_once_whichever_of_several_it_is(
+    tmp_path: Path, when: str, which: str
+) -> None:
+    """a and b have given theirs at once; c is at work when the append of one of them fails, and is cut off."""
+    store, tool = Outages(), ActingTool(slow=never)
+    async with no_complaints(), rig(tmp_path, ScriptedModel(do("a", "b", "c", "slow")), store, tools=(tool,)) as r:
+        setattr(store, when, puts(result_of(which)))
+        ended = await r.end(await r.submit())
+        assert (ended.outcome, ended.reason) == ("failed", "store_unavailable")
+        found = dict(await r.results())
+        assert len(found) == len(await r.results()) == 4
+        assert found[f"call_1_{'abc'.index(which)}"] == result_of(which), "what the tool gave is not lost"
+        assert "cut off" in found["call_1_3"]
+        await r.assert_sound()
+
+
+@pytest.mark.parametrize(
+    ("kind", "failures"),
+    [*(("fail_before", count) for count in range(1, 5)), *(("fail_after", count) for count in range(1, 3))],
+)
+async def test_results_in_doubt_several_times_and_an_end_in_doubt_too(tmp_path: Path, kind: str, failures: int) -> None:
+    tool = ActingTool()
+    async with rig(tmp_path, ScriptedModel([Hold("k"), *do("a", "b", "c")], "next"), tools=(tool,)) as r:
+        run = await r.submit(run_id="x")
+        behind = await r.submit(run_id="y")
+        await r.model.wait_requests(1)
+        # The first that fails is the message with the calls, or one of the results, or the end.
+        setattr(r.store, kind, failures)
+        r.model.release("k")
+        assert (await r.end(run)).reason == "store_unavailable"
+        assert (await r.end(behind)).text == "next"
+        assert await r.ends() == ["x", "y"]
+        await r.assert_sound()
+
+
+async def test_a_cancel_while_results_are_being_put_loses_none_and_doubles_none(tmp_path: Path) -> None:
+    store, tool = Outages(), ActingTool(slow=never)
+    async with rig(tmp_path, ScriptedModel(do("a", "b", "slow"), "next"), store, tools=(tool,)) as r:
+        store.held = has_results
+        run = await r.submit(run_id="x")
+        await store.waiting.wait()
+        await r.until_begun(tool, "slow")
+        cancelling = asyncio.create_task(r.engine.cancel_run(r.workspace, run.run_id))
+        await spin()
+        store.gate.set()
+        await cancelling
+        assert (await r.end(run)).outcome == "cancelled"
+        found = dict(await r.results())
+        assert (found["call_1_0"], found["call_1_1"]) == ("did a", "did b")
+        assert "cut off" in found["call_1_2"]
+        await r.assert_sound()
+        assert (await r.end(await r.submit(run_id="y"))).text == "next"
+        await r.assert_sound()
+
+
+async def test_a_run_that_times_out_while_a_result_is_being_put_has_that_result(tmp_path: Path) -> None:
+    store, tool = Outages(), ActingTool()
+    async with rig(tmp_path, ScriptedModel(do("a")), store, tools=(tool,)) as r:
+        store.held = has_results
+        run = await r.submit(timeout_s=0.05)
+        await store.waiting.wait()
+        lane = r.workspace.lanes[r.session]
+        await until(lambda: bool(lane.lock._waiters))  # the end waits at the door
+        store.gate.set()
+        assert (await r.end(run)).reason == "timeout"
+        assert await r.results() == [("call_1_0", "did a")]
+        await r.assert_sound()
+
+
+async def test_a_tool_that_fails_in_any_way_ends_its_call_and_not_the_run(tmp_path: Path) -> None:
+    async def refuses(place: Place) -> str:
+        raise ToolFailed("not like this")
+
+    async def breaks(place: Place) -> str:
+        raise ZeroDivisionError("by zero")
+
+    async def odd(place: Place) -> Output:
+        return Output("half a pair: \ud800", {"path": "\udcff"})
+
+    tool = ActingTool(refuses=refuses, breaks=breaks, odd=odd)
+    async with rig(tmp_path, ScriptedModel(do("refuses", "breaks", "odd"), "well"), tools=(tool,)) as r:
+        assert (await r.end(await r.submit())).text == "well"
+        contents = [content for _, content in sorted(await r.results())]
+        assert contents[0] == "not like this"
+        assert "ZeroDivisionError" in contents[1]
+        assert contents[2] == "half a pair: ?"
+        await r.assert_sound()
+
+
+async def test_a_tool_that_takes_its_time_to_be_cancelled_ends_before_its_run_does(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+
+    async def slow_to_go(place: Place) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(100):
+                await asyncio.sleep(0)
+            gone.set()
+        raise AssertionError
+
+    tool = ActingTool(slow=slow_to_go)
+    async with rig(tmp_path, ScriptedModel(do("slow")), tools=(tool,)) as r:
+        run = await r.submit()
+        await r.until_begun(tool, "slow")
+        await r.engine.cancel(r.workspace, r.session)
+        ended = await r.end(run)
+        assert (ended.outcome, ended.cleanup, gone.is_set()) == ("cancelled", "clean", True)
+        await r.assert_sound()
+
+
+async def test_a_tool_that_swallows_the_cancel_and_gives_a_result_in_time_is_clean(tmp_path: Path) -> None:
+    async def stubborn(place: Place) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "finished all the same"
+        raise AssertionError
+
+    tool = ActingTool(stubborn=stubborn)
+    async with rig(tmp_path, ScriptedModel(do("stubborn"), "next"), tools=(tool,)) as r:
+        run = await r.submit()
+        await r.until_begun(tool, "stubborn")
+        await r.engine.cancel(r.workspace, r.session)
+        ended = await r.end(run)
+        assert (ended.outcome, ended.cleanup) == ("cancelled", "clean")
+        assert await r.results() == [("call_1_0", "finished all the same")]
+        await r.assert_sound()
+        assert (await r.end(await r.submit())).text == "next"
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout", "close", "delete"])
+async def test_a_tool_that_never_lets_go_is_left_behind_and_nothing_hangs(tmp_path: Path, how: str) -> None:
+    gate, went = asyncio.Event(), asyncio.Event()
+
+    async def stuck(place: Place) -> str:
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                continue
+        went.set()
+        return "much too late"
+
+    tool = ActingTool(stuck=stuck)
+    model = ScriptedModel(do("stuck"), "next")
+    async with no_complaints(), rig(tmp_path, model, tools=(tool,), runs={"cleanup_s": 0.05}) as r:
+        run = await r.submit(run_id="x", timeout_s=0.05 if how == "timeout" else None)
+        await r.until_begun(tool, "stuck")
+        match how:
+            case "cancel":
+                await r.engine.cancel(r.workspace, r.session)
+            case "close":
+                await r.engine.close()
+                ended = r.store.data.runs[r.workspace.id, "x"]
+                assert (ended.outcome, ended.cleanup) == ("interrupted", "failed")
+            case "delete":
+                await r.engine.delete_session(r.workspace, r.session)
+            case _:
+                pass
+        if how in ("cancel", "timeout"):
+            ended = await r.end(run)
+            assert ended.outcome == ("cancelled" if how == "cancel" else "failed")
+            assert ended.cleanup == "failed"
+            assert (await r.end(await r.submit(run_id="y"))).text == "next"
+            entries = len(await r.log())
+            gate.set()
+            await went.wait()
+            await spin()
+            assert len(await r.log()) == entries, "what was left behind writes nothing more"
+            assert "cut off" in (await r.results())[0][1]
+            await r.assert_sound()
+        gate.set()
+        await went.wait()
+        await spin()
+
+
+async def test_an_abandoned_tool_that_gives_its_result_while_the_end_is_being_written_does_not_spoil_it(
+    tmp_path: Path,
+) -> None:
+    gate = asyncio.Event()
+
+    async def stuck(place: Place) -> str:
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    tool = ActingTool(stuck=stuck, other=stuck)
+    async with rig(tmp_path, ScriptedModel(do("stuck", "other")), tools=(tool,), runs={"cleanup_s": 0.05}) as r:
+        run = await r.submit()
+        await until(lambda: len(tool.begun) == 2)
+        await r.engine.cancel(r.workspace, r.session)
+        lane = r.workspace.lanes[r.session]
+        async with lane.lock:  # the end waits at the door, and the results come to stand behind it
+            await until(lambda: bool(lane.lock._waiters))
+            gate.set()
+            await spin()
+        ended = await r.end(run)
+        assert (ended.outcome, ended.cleanup) == ("cancelled", "failed")
+        assert "internal" not in ended.error
+        await r.assert_sound()

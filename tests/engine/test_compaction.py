@@ -1,0 +1,189 @@
+"""Compaction: what a summary keeps, what comes in meanwhile, and what happens when it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kedge.core.records import Usage
+from kedge.core.transcript import SUMMARY
+from kedge.errors import ContextFull, ModelFailed
+from kedge.store.base import Write
+from kedge.testing.scripted import Call, End, Hold, Say, ScriptedModel
+from kedge.tools.todos import TodosTool
+from tests.engine.rig import ActingTool, OneModel, Rig, Trouble, TroubledModel, no_complaints, rig, spin
+from tests.engine.test_calls import do
+from tests.engine.test_doubt import Outages
+
+FULL = Trouble(ContextFull("maximum context length"))
+#: A Step whose request was near the limit of a window of 1,000 tokens.
+NEAR = End(usage=Usage(900, 10))
+
+
+def narrow(model: ScriptedModel) -> OneModel:
+    return OneModel(model, context_window=1000)
+
+
+async def summary_of(r: Rig) -> str:
+    session = await r.engine.session(r.workspace, r.session)
+    messages = await r.engine.messages(r.workspace, r.session, None, 1000)
+    return next((message.text for message in messages if message.id == session.summary_message_id), "")
+
+
+async def test_a_summary_takes_the_place_of_the_history_and_keeps_todos_and_request(tmp_path: Path) -> None:
+    todos = Call("todos", {"todos": [{"content": "leap", "status": "in_progress"}]})
+    model = ScriptedModel([todos, NEAR], "in short", "done")
+    async with rig(tmp_path, model, models=narrow(model), tools=(TodosTool(),)) as r:
+        ended = await r.end(await r.submit("please do it"))
+        assert (ended.text, ended.steps) == ("done", 3)
+        kept = await summary_of(r)
+        assert kept.startswith("in short")
+        assert "[in_progress] leap" in kept
+        assert "please do it" in kept
+        (last,) = model.requests[-1].request.messages
+        assert (last.role, last.text) == ("user", SUMMARY + kept)
+        assert (await r.engine.session(r.workspace, r.session)).todos[0].content == "leap"
+        await r.assert_sound()
+
+
+async def test_a_summary_of_a_summary_keeps_what_the_first_one_said(tmp_path: Path) -> None:
+    tool = ActingTool()
+    model = ScriptedModel([*do("a"), NEAR], "first", [*do("b"), NEAR], "second", "done")
+    async with rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
+        assert (await r.end(await r.submit("please"))).text == "done"
+        asked_for_second = model.requests[3].request.messages
+        assert SUMMARY + "first" in asked_for_second[0].text
+        assert (await summary_of(r)).startswith("second")
+        assert (await summary_of(r)).count("please") == 1
+        assert tool.begun == ["a", "b"]
+        await r.assert_sound()
+
+
+async def test_a_request_that_is_refused_as_too_long_is_made_again_behind_a_summary(tmp_path: Path) -> None:
+    model = TroubledModel("a story", "in short", "fits", troubles=[None, FULL])
+    async with rig(tmp_path, model) as r:
+        await r.end(await r.submit("tell"))
+        assert (await r.end(await r.submit("go on"))).text == "fits"
+        assert "in short" in model.requests[-1].request.messages[0].text
+        await r.assert_sound()
+
+
+async def test_a_prompt_that_is_too_long_even_behind_a_summary_ends_the_run(tmp_path: Path) -> None:
+    model = TroubledModel("in short", "next", troubles=[FULL, None, FULL])
+    async with rig(tmp_path, model) as r:
+        ended = await r.end(await r.submit("much too long"))
+        assert (ended.outcome, ended.reason) == ("failed", "context_full")
+        assert (await r.end(await r.submit("short"))).text == "next"
+        await r.assert_sound()
+
+
+async def test_a_history_too_long_to_be_summarised_is_shortened_from_its_beginning(tmp_path: Path) -> None:
+    tool = ActingTool()
+    replies = [reply for number in range(4) for reply in (do(f"a{number}"), f"story {number}")]
+    model = TroubledModel(*replies, "in short", "fits", troubles=[None] * 8 + [FULL, FULL, FULL])
+    async with rig(tmp_path, model, tools=(tool,)) as r:
+        for number in range(4):
+            await r.end(await r.submit(f"tell {number}"))
+        assert (await r.end(await r.submit("go on"))).text == "fits"
+        lengths = [len(request.messages) for request in model.refused[1:]] + [len(model.requests[8].request.messages)]
+        assert lengths == sorted(lengths, reverse=True)
+        assert lengths[-1] < lengths[0] / 2
+        await r.assert_sound()
+
+
+async def test_a_history_that_never_fits_ends_the_run_and_says_so(tmp_path: Path) -> None:
+    model = TroubledModel("a story", troubles=[None] + [FULL] * 4)
+    async with rig(tmp_path, model) as r:
+        await r.end(await r.submit("tell"))
+        ended = await r.end(await r.submit("go on"))
+        assert (ended.outcome, ended.reason) == ("failed", "context_full")
+        assert "new session" in ended.error
+        assert await summary_of(r) == ""
+        await r.assert_sound()
+
+
+@pytest.mark.parametrize("reply", ["", "   "])
+async def test_an_empty_summary_replaces_nothing(tmp_path: Path, reply: str) -> None:
+    model = ScriptedModel("a story", [Say(reply)] if reply else [], "after all")
+    async with rig(tmp_path, model) as r:
+        await r.end(await r.submit("tell"))
+        ended = await r.end(await r.engine.summarize(r.workspace, r.session))
+        assert (ended.outcome, ended.reason) == ("failed", "model_failed")
+        assert await summary_of(r) == ""
+        assert (await r.end(await r.submit("go on"))).text == "after all"
+        assert any(message.text == "a story" for message in model.requests[-1].request.messages)
+
+
+async def test_a_model_that_fails_in_a_summary_ends_the_run_and_replaces_nothing(tmp_path: Path) -> None:
+    tool = ActingTool()
+    broken = Trouble(ModelFailed("on fire"), "half a summ")
+    model = TroubledModel([*do("a"), NEAR], "next", troubles=[None, broken])
+    async with rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
+        ended = await r.end(await r.submit())
+        assert (ended.outcome, ended.error) == ("failed", "on fire")
+        assert await summary_of(r) == ""
+        await r.assert_sound()
+
+
+async def test_a_cancel_in_a_summary_replaces_nothing_and_the_session_goes_on(tmp_path: Path) -> None:
+    tool = ActingTool()
+    model = ScriptedModel([*do("a"), NEAR], [Say("half a summ"), Hold("never")], "next")
+    async with no_complaints(), rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
+        run = await r.submit()
+        await model.wait_requests(2)
+        await spin()
+        await r.engine.cancel(r.workspace, r.session)
+        assert (await r.end(run)).outcome == "cancelled"
+        assert await summary_of(r) == ""
+        await r.assert_sound()
+        assert (await r.end(await r.submit("and now"))).text == "next"
+        await r.assert_sound()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_summary_in_doubt_is_there_as_a_whole_or_not_at_all(tmp_path: Path, when: str) -> None:
+    def sums_up(write: Write) -> bool:
+        return any(session.summary_message_id for session in write.sessions)
+
+    store, tool = Outages(), ActingTool()
+    model = ScriptedModel([*do("a"), NEAR], "in short", "next")
+    async with no_complaints(), rig(tmp_path, model, store, models=narrow(model), tools=(tool,)) as r:
+        setattr(store, when, sums_up)
+        assert (await r.end(await r.submit())).reason == "store_unavailable"
+        await r.assert_sound()
+        assert (await summary_of(r)).startswith("in short") == (when == "after")
+        assert (await r.end(await r.submit("and now"))).text == "next"
+        await r.assert_sound()
+
+
+async def test_a_prompt_that_comes_in_during_a_summary_is_read_behind_it(tmp_path: Path) -> None:
+    tool = ActingTool()
+    model = ScriptedModel([Hold("k"), *do("a"), NEAR], [Hold("s"), Say("in short")], "done with both")
+    async with rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
+        await r.submit("first thing", run_id="x")
+        await model.wait_requests(1)
+        await r.submit("second thing", run_id="y", when_busy="fold")
+        model.release("k")
+        await model.wait_requests(2)
+        await r.submit("third thing", run_id="z", when_busy="fold")
+        model.release("s")
+        ends = [await r.end(run_id) for run_id in "xyz"]
+        assert [end.text for end in ends] == ["done with both"] * 3
+        said = " ".join(message.text for message in model.requests[-1].request.messages)
+        assert all(f"{which} thing" in said for which in ("first", "second", "third"))
+        await r.assert_sound()
+
+
+async def test_a_prompt_that_waits_to_fold_is_not_swallowed_by_a_summary_that_was_asked_for(tmp_path: Path) -> None:
+    """A summary answers nobody: whoever waits to fold waits for a Run of their own."""
+    model = ScriptedModel("a story", "in short", "an answer of its own")
+    async with rig(tmp_path, model) as r:
+        await r.end(await r.submit("tell"))
+        summary = await r.engine.summarize(r.workspace, r.session)
+        steering = await r.submit("and what about this?", when_busy="fold")
+        assert (await r.end(summary)).outcome == "completed"
+        ended = await r.end(steering)
+        assert (ended.folded_into, ended.text) == (None, "an answer of its own")
+        assert "and what about this?" in model.requests[-1].request.messages[-1].text
+        await r.assert_sound()

@@ -1,0 +1,90 @@
+"""Nothing grows with the number of Runs, and an engine with nothing to do costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from kedge.llm.base import ModelRequest
+from kedge.testing.scripted import Call, Reply, Say, ScriptedModel
+from tests.engine.rig import CLIENT, ActingTool, OneModel, Rig, rig, spin
+
+#: Enough that one thing left behind by each Run would be seen. Runs.
+MANY = 300
+
+
+def sizes(r: Rig) -> dict[str, int]:
+    lane = r.workspace.lanes[r.session]
+    runner, door = r.engine._runner, r.engine._door
+    return {
+        "settled": len(lane.settled),
+        "ended": len(lane.ended),
+        "asks": len(lane.asks),
+        "runs": len(lane.runs),
+        "lanes": len(r.workspace.lanes),
+        "seen": len(r.workspace._seen),
+        "at work": len(runner._at_work),
+        "tasks of the runner": len(runner._tasks),
+        "under way": len(door._under_way),
+        "cancels": len(r.engine._cancels),
+        "tasks": len(asyncio.all_tasks()),
+    }
+
+
+async def test_thousands_of_runs_with_tools_asks_cancels_and_titles_leave_nothing(tmp_path: Path) -> None:
+    def reply(request: ModelRequest) -> Reply:
+        last = request.messages[-1]
+        if last.role == "tool":
+            return "done"
+        return [Say("let me"), Call("bash", {"do": "a"}), Call("bash", {"do": "b", "leave": last.text == "ask"})]
+
+    model, small, tool = ScriptedModel(reply), ScriptedModel(lambda request: "A Title"), ActingTool()
+    async with rig(tmp_path, model, models=OneModel(model, small), tools=(tool,)) as r:
+
+        async def work(number: int) -> None:
+            match number % 3:
+                case 0:
+                    await r.end(await r.submit("plain"))
+                case 1:
+                    run = await r.submit("ask")
+                    (ask,) = await r.until_asked()
+                    await r.engine.approvals.answer(r.workspace, ask.id, "allow")
+                    await r.end(run)
+                case _:
+                    run = await r.submit("ask")
+                    await spin(number % 60)
+                    await r.engine.cancel(r.workspace, r.session)
+                    await r.end(run)
+
+        for number in range(6):
+            await work(number)
+        await spin()
+        before = sizes(r)
+        for number in range(MANY):
+            await work(number)
+            if number % 10 == 0:  # a long history is not what is looked at here
+                r.session = (await r.engine.create_session(r.workspace, "")).id
+                await work(0)
+                old = [session for session in r.workspace.lanes if session != r.session]
+                for session in old:
+                    await r.engine.delete_session(r.workspace, session)
+        await spin()
+        assert sizes(r) == before
+        await r.assert_sound()
+
+
+async def test_an_engine_with_nothing_to_do_has_no_timer_but_the_one_of_its_clients(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel(lambda request: "x")) as r:
+        loop = asyncio.get_running_loop()
+
+        def timers() -> list[object]:
+            return [handle for handle in loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
+
+        before = len(timers())
+        for _ in range(20):
+            await r.end(await r.submit(timeout_s=1000))
+        await spin()
+        assert len(timers()) <= before
+        r.engine.workspaces.release(r.workspace.id, CLIENT)
+        assert len(timers()) < before or before == 0
+        assert len(asyncio.all_tasks()) == 1
