@@ -121,7 +121,7 @@ async def test_b5_one_cancel_ends_the_active_run_and_its_follow_up(
             await kedge.submit(session, "script: words 20 | hold for-ever | say never", run_id=active)
             await lag(chance)
             fields: Json = {"run_id": unique("follow")} if chance.random() < 0.5 else {}
-            follow_up = (await other.submit(session, "script: say never", **fields))["run_id"]
+            follow_up = (await other.submit(session, "script: hold for-ever | say never", **fields))["run_id"]
             follow_ups.add(follow_up)
             await lag(chance)
             reply = await kedge.cancel(session)

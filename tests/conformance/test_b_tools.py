@@ -359,7 +359,7 @@ async def test_g1_a_kill_during_compaction_and_during_a_retry_leaves_sessions_th
         async with kedge.stream() as stream:
             script = f"script: summary hold {key} | usage 3900 1 | {call('ls')} | say over"
             compacting = (await kedge.submit(one, script, model="local/fake-narrow"))["run_id"]
-            script = "script: fail 503 retry-after=100 times=1 | say over"
+            script = f"script: tag {unique()} | fail 503 retry-after=100 times=1 | say over"
             retrying = (await kedge.submit(two, script))["run_id"]
             await stream.until(lambda stream: stream.of("agent_event"))
             await stream.until(lambda stream: any(f.payload.get("steps") == 2 for f in stream.of("run")))

@@ -269,10 +269,10 @@ async def killed(r: Rig) -> FaultyStore:
     store = FaultyStore(r.store.data)
     await store.open()
     lost = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in lost:
-        task.cancel()
-    if lost:
-        await asyncio.wait(lost)
+    while left := [task for task in lost if not task.done()]:
+        for task in left:  # again and again: some wait for others that are lost as well
+            task.cancel()
+        await spin(5)
     for timer in (r.engine.workspaces._timer,):
         if timer is not None:
             timer.cancel()

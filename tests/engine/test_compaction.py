@@ -128,7 +128,8 @@ async def test_a_model_that_fails_in_a_summary_ends_the_run_and_replaces_nothing
 
 async def test_a_cancel_in_a_summary_replaces_nothing_and_the_session_goes_on(tmp_path: Path) -> None:
     tool = ActingTool()
-    model = ScriptedModel([*do("a"), NEAR], [Say("half a summ"), Hold("never")], "next")
+    # The context is as full as before: the next Run sums up first.
+    model = ScriptedModel([*do("a"), NEAR], [Say("half a summ"), Hold("never")], "in short", "next")
     async with no_complaints(), rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
         run = await r.submit()
         await model.wait_requests(2)
@@ -147,7 +148,7 @@ async def test_a_summary_in_doubt_is_there_as_a_whole_or_not_at_all(tmp_path: Pa
         return any(session.summary_message_id for session in write.sessions)
 
     store, tool = Outages(), ActingTool()
-    model = ScriptedModel([*do("a"), NEAR], "in short", "next")
+    model = ScriptedModel([*do("a"), NEAR], "in short", "in short again", "next")
     async with no_complaints(), rig(tmp_path, model, store, models=narrow(model), tools=(tool,)) as r:
         setattr(store, when, sums_up)
         assert (await r.end(await r.submit())).reason == "store_unavailable"

@@ -71,7 +71,7 @@ async def test_what_a_failed_attempt_left_in_the_store_is_gone_with_its_tails(
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_taking_back_in_doubt_ends_the_run_with_a_sound_transcript(tmp_path: Path, when: str) -> None:
     def takes_back(write: Write) -> bool:
-        return not write.runs and any(message.role == "assistant" for message in write.messages)
+        return write.lane is None and any(message.role == "assistant" for message in write.messages)
 
     store = Outages()
     async with no_complaints(), rig(tmp_path, TroubledModel("x", troubles=[BUSY]), store) as r:
@@ -118,7 +118,7 @@ async def test_what_is_paid_for_is_the_attempt_that_answered(tmp_path: Path) -> 
 
 async def test_a_cancel_while_words_are_taken_back_keeps_the_transcript_sound(tmp_path: Path) -> None:
     def takes_back(write: Write) -> bool:
-        return not write.runs and any(message.role == "assistant" for message in write.messages)
+        return write.lane is None and any(message.role == "assistant" for message in write.messages)
 
     store = Outages()
     async with rig(tmp_path, TroubledModel("next", troubles=[BUSY]), store) as r:

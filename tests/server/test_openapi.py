@@ -28,6 +28,12 @@ GET /workspaces/{id}/agent/sessions/{sid}/prompts/queued · GET /workspaces/{id}
 POST /workspaces/{id}/agent/sessions/{sid}/prompts/clear · GET /workspaces/{id}/agent/runs/{run_id}
 GET /workspaces/{id}/agent/runs/{run_id}/wait · POST /workspaces/{id}/agent/runs/{run_id}/cancel
 PATCH /workspaces/{id}/agent/runs/{run_id} · POST /workspaces/{id}/agent/runs/{run_id}/move
+POST /workspaces/{id}/agent/sessions/{sid}/summarize · POST /workspaces/{id}/agent/sessions/{sid}/shell
+GET /workspaces/{id}/permissions · POST /workspaces/{id}/permissions/grant
+GET /workspaces/{id}/permissions/skip · POST /workspaces/{id}/permissions/skip
+GET /workspaces/{id}/permissions/grants · DELETE /workspaces/{id}/permissions/grants/{grant_id}
+GET /workspaces/{id}/questions · POST /workspaces/{id}/questions/answer · POST /workspaces/{id}/questions/cancel
+POST /workspaces/{id}/sessions/{sid}/undo
 """
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 

@@ -69,6 +69,8 @@ class AssistantText:
     def feed(self, event: StreamEvent) -> str:
         match event.type:
             case "message" if event.change != "deleted" and event.payload.get("role") == "assistant":
+                if event.payload.get("is_summary"):
+                    return ""  # of what was said before: nobody asked for it in the middle of an answer
                 return self._message(event.payload["id"], event.payload.get("parts") or [])
             case "delta":
                 return self._delta(event.payload)

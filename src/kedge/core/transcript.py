@@ -101,6 +101,9 @@ class Message:
     run_id: str = ""
     model: str = ""
     provider: str = ""
+    #: It sums up what was said before it. One that was cut off in the middle, or replaced by a later one, stands for
+    #: nothing, and no model gets it as words of its own.
+    is_summary: bool = False
 
     def all(self, kind: type[P]) -> list[P]:
         return [part for part in self.parts if isinstance(part, kind)]
@@ -178,9 +181,10 @@ def for_model(messages: list[Message], summary_message_id: str = "") -> list[Mes
 def since_summary(messages: list[Message], summary_message_id: str) -> list[Message]:
     place = next((index for index, message in enumerate(messages) if message.id == summary_message_id), None)
     if place is None:
-        return messages
-    summary = messages[place]
-    return [replace(summary, role="user", parts=(Text(SUMMARY + summary.text),)), *messages[place + 1 :]]
+        return [message for message in messages if not message.is_summary]
+    words = (Text(SUMMARY + messages[place].text),)
+    summary = replace(messages[place], role="user", parts=words, is_summary=False)
+    return [summary, *since_summary(messages[place + 1 :], "")]
 
 
 def _results_for(message: Message, calls: list[ToolCall], kept: list[Message], start: int) -> Message:

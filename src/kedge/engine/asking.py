@@ -125,6 +125,9 @@ class Asking:
 
         def putting(draught: Draught, before: SessionRecord) -> SessionRecord:
             draught.put(change, message)
+            # What it cost so far goes with it: a crash must not make a Run cheaper.
+            run = active.lane.runs[message.run_id]
+            draught.runs[run.run_id] = replace(run, usage=active.usage)
             return session(before)
 
         active.check_not_ending()

@@ -55,7 +55,7 @@ async def compact(
     active.draft = None
     await asking.put(active, "updated", message, lambda before: replace(before, summary_message_id=message.id))
     active.is_compacted, active.context_is_full, active.summary = True, False, message
-    active.context_tokens = estimated_tokens([message])
+    active.context_tokens = active.lane.context_tokens = estimated_tokens([message])
 
 
 def _kept_beside(session: SessionRecord, runs: list[RunRecord]) -> str:

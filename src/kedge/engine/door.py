@@ -315,6 +315,7 @@ class Door:
                 session.workspace_id,
                 tuple((session.id, event) for event in draught.log),
                 sessions=() if deleted else (session,),
+                runs=tuple(draught.runs.values()),
                 messages=tuple(draught.messages.values()),
                 asks=tuple(draught.asks.values()),
                 grants=draught.grants,
@@ -328,6 +329,7 @@ class Door:
                 self._doubt(lane)
                 raise
             lane.session, lane.deleted = session, deleted
+            lane.runs |= draught.runs
             self._publish(lane, last - len(draught.log) + 1, draught, {})
             _settle_asks(lane, draught)
 

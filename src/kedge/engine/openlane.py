@@ -54,6 +54,8 @@ class OpenLane:
     runs: dict[str, RunRecord] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     ended: dict[str, asyncio.Future[RunRecord]] = field(default_factory=dict)
+    #: What the last request of its Runs had, as its provider counted; 0: not known since the process started.
+    context_tokens: int = 0
     #: Pending Asks of its active Run, and who waits for what comes of them.
     asks: dict[str, Ask] = field(default_factory=dict)
     settled: dict[str, asyncio.Future[Ask]] = field(default_factory=dict)
@@ -92,6 +94,7 @@ class Draught:
 
     log: list[Event] = field(default_factory=list)
     messages: dict[str, Message] = field(default_factory=dict)
+    runs: dict[str, RunRecord] = field(default_factory=dict)
     asks: dict[str, Ask] = field(default_factory=dict)
     grants: tuple[Grant, ...] = ()
     deleted_grants: tuple[str, ...] = ()

@@ -17,7 +17,17 @@ from typing import Any, Protocol
 from kedge.core.commands import BeginStep, Finish
 from kedge.core.events import Change, LaneEvent
 from kedge.core.records import RunRecord
-from kedge.core.step import AskModel, CallTools, Compact, End, Limits, estimated_tokens, next_action, signatures
+from kedge.core.step import (
+    CHARS_PER_TOKEN,
+    AskModel,
+    CallTools,
+    Compact,
+    End,
+    Limits,
+    estimated_tokens,
+    next_action,
+    signatures,
+)
 from kedge.core.transcript import Finish as FinishPart
 from kedge.core.transcript import Message, ToolCall, ToolResult, for_model
 from kedge.engine.active import ActiveRun
@@ -39,6 +49,8 @@ from kedge.store.base import Store
 
 log = logging.getLogger("kedge.engine")
 
+#: After a restart, when nobody has counted tokens yet, so many messages are taken to fit. Items.
+MESSAGES_TAKEN_TO_FIT = 20
 #: How long what a Run left running in the background may take to end by itself when it is told to. Seconds.
 GRACE_S = 1.0
 
@@ -244,8 +256,12 @@ class Runner:
         compact_at = None if window is None else int(window * runs.compact_at)
         active.limits = Limits(run.options.max_steps or runs.max_steps, run.options.budget_usd, compact_at)
         active.steps, active.usage = run.steps, run.usage
-        reading = (self._prompts.system(active.workspace, run), active.history.read())
-        active.system, history = await asyncio.gather(*reading)
+        lane = active.lane
+        active.context_tokens = lane.context_tokens + len(run.prompt.text) // CHARS_PER_TOKEN
+        is_unknown = not lane.context_tokens and lane.session.message_count > MESSAGES_TAKEN_TO_FIT
+        if not (run.steps or run.resumes or is_unknown):
+            return  # at its beginning: its first Step begins at once, and whoever comes now waits for the next one
+        history = await active.history.read()
         own = [message for message in history if message.run_id == run.run_id]
         active.call_ids = {call.id for message in own for call in message.all(ToolCall)}
         active.open_calls = {call.id: call for call in _open_calls(own)}
@@ -258,6 +274,8 @@ class Runner:
         self._begin_title(active)
         draft, chosen = active.draft, active.model
         assert draft is not None
+        if not active.system:
+            active.system = await self._prompts.system(active.workspace, active.run)
         history = for_model(await active.history.read(), active.lane.session.summary_message_id)
         request = ModelRequest(
             chosen.model.name,
@@ -279,13 +297,14 @@ class Runner:
             return
         active.usage += end.usage
         read = end.usage.input_tokens or estimated_tokens(history)
-        active.context_tokens = read + (end.usage.output_tokens or draft.chars // 4)
+        active.context_tokens = read + (end.usage.output_tokens or draft.chars // CHARS_PER_TOKEN)
+        active.lane.context_tokens = active.context_tokens
         active.last, active.is_compacted = end.reason, False
         if end.tool_calls:
             await self._end_step(active, end.tool_calls)
 
-    async def _begin_step(self, active: ActiveRun, *, folds: bool = True) -> None:
-        message = self._asking.new_message(active)
+    async def _begin_step(self, active: ActiveRun, *, sums_up: bool = False) -> None:
+        message = replace(self._asking.new_message(active), is_summary=sums_up)
 
         def begun(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
             active.draft = Draft(message)
@@ -293,7 +312,7 @@ class Runner:
             spent = {active.run.run_id: replace(runs[active.run.run_id], usage=active.usage)}
             return Addition(behind=[("created", message)], runs=spent)
 
-        command = BeginStep(active.run.run_id, message.created_at, folds)
+        command = BeginStep(active.run.run_id, message.created_at, folds=not sums_up)
         await self._door.command(active.lane, command, compose=begun, durable=False)
         active.unsure.clear()
         active.history.put(message)
@@ -333,7 +352,7 @@ class Runner:
 
     async def _compact(self, active: ActiveRun) -> None:
         history = await active.history.read()
-        await self._begin_step(active, folds=False)
+        await self._begin_step(active, sums_up=True)
         folded = [run for run in active.lane.runs.values() if run.folded_into == active.run.run_id]
         await compact(active, self._asking, self._clock, history, self._prompts.summary, folded)
 

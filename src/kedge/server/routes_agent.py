@@ -178,11 +178,7 @@ def _prompt(body: m.SubmitPrompt) -> Prompt:
     given = body.attachments or []
     if len(given) > ATTACHMENTS_MAX:
         raise TooLarge(f"{len(given)} attachments; at most {ATTACHMENTS_MAX} are allowed")
-    has_text = any(
-        (attachment.mime_type.startswith("text/") and attachment.content)
-        or (attachment.file_path and not attachment.content)
-        for attachment in given
-    )
+    has_text = any(attachment.mime_type.startswith("text/") and attachment.content for attachment in given)
     text = body.prompt if has_text and not body.prompt.strip() else _prompt_text(body.prompt)
     attachments = tuple(
         Attachment(

@@ -21,7 +21,7 @@ _BY_SEQ = "seq, runs.workspace_id, runs.run_id"
 # cost of a long transcript.
 _MESSAGE = (
     "SELECT ordinal, EXISTS (SELECT 1 FROM message_tails WHERE message = ordinal), id, session_id, role, parts,"
-    " created_at, updated_at, run_id, model, provider FROM messages"
+    " created_at, updated_at, run_id, model, provider, is_summary FROM messages"
 )
 
 
@@ -152,6 +152,7 @@ def message(db: apsw.Connection, workspace_id: str, message_id: str) -> Message 
 
 def _message(db: apsw.Connection, row: tuple[Any, ...]) -> Message:
     ordinal, has_tails, message_id, session_id, role, parts, *rest = row
+    rest[-1] = bool(rest[-1])  # is_summary
     found = Message(message_id, session_id, role, codec.decode_parts(parts, f"message {message_id}"), *rest)
     if not has_tails:
         return found

@@ -175,15 +175,16 @@ def _put_run(db: apsw.Connection, run: RunRecord, position: int) -> None:
 def _put_message(db: apsw.Connection, workspace_id: str, message: Message) -> None:
     changed = db.execute(
         "INSERT INTO messages"
-        " (workspace_id, id, session_id, role, parts, created_at, updated_at, run_id, model, provider)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " (workspace_id, id, session_id, role, parts, created_at, updated_at, run_id, model, provider, is_summary)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (workspace_id, id) DO UPDATE SET role = excluded.role, parts = excluded.parts,"
         " created_at = excluded.created_at, updated_at = excluded.updated_at, run_id = excluded.run_id,"
-        " model = excluded.model, provider = excluded.provider"
+        " model = excluded.model, provider = excluded.provider, is_summary = excluded.is_summary"
         " WHERE session_id = excluded.session_id RETURNING ordinal",
         (
             *(workspace_id, message.id, message.session_id, message.role, codec.encode_parts(message.parts)),
             *(message.created_at, message.updated_at, message.run_id, message.model, message.provider),
+            int(message.is_summary),
         ),
     ).fetchall()
     if not changed:

@@ -109,6 +109,7 @@ def message_body(message: Message) -> m.MessageBody:
         parts=[part_body(part) for part in message.parts],
         model=message.model,
         provider=message.provider,
+        is_summary=message.is_summary,
         created_at=message.created_at,
         updated_at=message.updated_at,
     )

@@ -203,6 +203,8 @@ class MessageBody(Struct, kw_only=True):
     provider: str
     created_at: int
     updated_at: int
+    #: It stands for all that was said before it, when a model is asked.
+    is_summary: bool = False
 
 
 class RunBody(Struct, kw_only=True):

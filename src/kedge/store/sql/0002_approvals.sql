@@ -43,3 +43,5 @@ CREATE TABLE file_contents (
     version INTEGER PRIMARY KEY NOT NULL, -- its ordinal
     content BLOB
 ) STRICT;
+
+ALTER TABLE messages ADD COLUMN is_summary INTEGER NOT NULL DEFAULT 0;

@@ -1,4 +1,4 @@
-"""Faults found by review that are not mended yet: each test says what should be."""
+"""Faults found by a review of the agent's loop: what a Step cost, and half a summary."""
 
 from __future__ import annotations
 
