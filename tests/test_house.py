@@ -336,3 +336,17 @@ def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
         *("click", "httpx2", "httpcore2", "msgspec", "anyio", "idna", "h11", "truststore", "certifi"),
         *("typing_extensions", "sniffio", "sitecustomize", "usercustomize", "apport_python_hook"),
     }
+
+
+def test_the_native_path_to_a_model_loads_no_providers_library() -> None:
+    """A server with both native formats in use: what others need for theirs is loaded when it is configured."""
+    program = (
+        "import sys\n"
+        "import kedge.server.listen, kedge.llm.openai, kedge.llm.anthropic, kedge.llm.catalogue\n"
+        "kedge.llm.catalogue.facts('openai', 'gpt-5-mini')\n"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    heavy = {"pydantic", "pydantic_ai", "openai", "anthropic", "google", "boto3", "botocore", "mistralai", "cohere"}
+    heavy |= {"groq", "genai_prices", "xllamacpp", "bs4", "markdownify", "tree_sitter", "keyring"}
+    assert set(done.stdout.split()) & heavy == set()
