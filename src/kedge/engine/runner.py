@@ -270,12 +270,15 @@ class Runner:
         active.context_tokens = estimated_tokens(for_model(history, active.lane.session.summary_message_id))
 
     async def _step(self, active: ActiveRun) -> None:
-        await self._begin_step(active)
+        if active.system:
+            await self._begin_step(active)
+        else:
+            # Side by side: the Step begins at once, and the files that go into the prompt are read meanwhile.
+            reading = self._prompts.system(active.workspace, active.run)
+            _, active.system = await asyncio.gather(self._begin_step(active), reading)
         self._begin_title(active)
         draft, chosen = active.draft, active.model
         assert draft is not None
-        if not active.system:
-            active.system = await self._prompts.system(active.workspace, active.run)
         history = for_model(await active.history.read(), active.lane.session.summary_message_id)
         request = ModelRequest(
             chosen.model.name,
