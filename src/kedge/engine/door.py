@@ -29,7 +29,6 @@ from kedge.core.events import (
 )
 from kedge.core.lane import apply_all, decide
 from kedge.core.records import LaneRecord, RunRecord, SessionRecord, project, restore, user_message
-from kedge.core.transcript import Message
 from kedge.engine.draft import Draft
 from kedge.engine.feed import Frame
 from kedge.engine.openlane import Addition, Compose, Decided, Draught, OpenLane, session_after, withdrawn_asks
@@ -260,15 +259,6 @@ class Door:
         return run.content if run else None
 
     # --- writes without a decision -------------------------------------------------------------------------------
-
-    async def put_message(self, lane: OpenLane, change: Change, message: Message) -> None:
-        """A message of the active Run, between the start and the end of one of its Steps."""
-
-        def put(draught: Draught, session: SessionRecord) -> SessionRecord:
-            draught.put(change, message)
-            return session
-
-        await self.put(lane, put, of_run=message.run_id)
 
     async def put(
         self,
