@@ -328,10 +328,12 @@ class Server:
         assert self.process is not None
         return self.process.pid
 
-    def start(self, port: int = 0, token: str = "") -> Self:
-        """A port and token of its own choice, unless these are given: for clients that shall find it again."""
+    def start(self, port: int = 0, token: str = "", files_max: int = 0) -> Self:
+        """A port and token of its own choice, unless these are given: for clients that shall find it again. It may be
+        given few open files."""
         log = (self.home / "server.log").open("a")
-        command = [sys.executable, "-m", "kedge", "serve", "--host", f"tcp://127.0.0.1:{port}"]
+        few_files = ["sh", "-c", f'ulimit -n {files_max} && exec "$@"', "sh"] if files_max else []
+        command = [*few_files, sys.executable, "-m", "kedge", "serve", "--host", f"tcp://127.0.0.1:{port}"]
         self.process = subprocess.Popen(
             [*command, "--host", f"unix://{self.socket}"],
             env={**self.environment, **({"KEDGE_TOKEN": token} if token else {})},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import base64
 import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -326,3 +328,39 @@ async def test_a_page_made_of_a_transcript_runs_nothing_of_what_was_said(kedge: 
     assert "alert(1)" in reply.text
     assert "<script>alert" not in reply.text
     assert "<img src=x" not in reply.text
+
+
+async def test_the_database_holds_plain_json_and_nothing_that_runs_when_it_is_read(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
+    """After a session with everything in it that is kept: prompts, messages, calls, asks, grants, files."""
+    server = own_server()
+    async with server.peer(workspace) as kedge:
+        (workspace / "a.txt").write_text("old\n")
+        edit = call("edit", path="a.txt", old_string="old", new_string="new")
+        await tried(kedge, call("view", path="a.txt"), edit, call("bash", command="true"), allow=["edit", "bash(true)"])
+        todos = call("todos", todos=[{"content": "x", "status": "pending"}])
+        await tried_at_once(kedge, call("bash", command="false"), todos)
+    server.terminate()
+    found: dict[str, int] = {}
+    with contextlib.closing(sqlite3.connect(server.data_dir / "kedge.db")) as database:
+        tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND sql LIKE '%STRICT%'")
+        for (table,) in tables.fetchall():
+            columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            for column in {"record", "payload", "prompt", "parts"} & set(columns):
+                for (value,) in database.execute(f"SELECT {column} FROM {table}"):
+                    json.loads(value)
+                    found[f"{table}.{column}"] = found.get(f"{table}.{column}", 0) + 1
+    assert {"log.payload", "sessions.record", "runs.record", "prompts.prompt", "messages.parts"} <= set(found)
+
+
+def test_nothing_of_ours_reads_data_that_can_run() -> None:
+    running = {"pickle", "cPickle", "marshal", "shelve", "dill", "yaml", "jsonpickle"}
+    wrong = []
+    for path in (Path(__file__).parents[2] / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [node.func.id] if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else []
+            wrong += [f"{path.name}: {name}" for name in names if name.split(".")[0] in running | {"eval", "exec"}]
+    assert wrong == []

@@ -14,6 +14,7 @@ from tests.conformance.harness import Endpoint, Json, Peer, Server, results_of, 
 from tests.conformance.test_attacks_permissions import tried, tried_at_once
 from tests.conformance.test_b_tools import processes_with, until_gone, until_there
 from tests.conformance.test_i_agent import call
+from tests.proof import IS_LONG, proof, size
 
 #: Variables that hold secrets on many machines, besides those that kedge itself is given.
 SECRET_VARIABLES = (
@@ -141,18 +142,31 @@ async def test_the_server_lives_and_the_run_ends_whatever_a_command_does(kedge: 
     assert await is_answering(kedge)
 
 
-async def test_a_command_that_pours_out_a_gigabyte_leaves_the_server_answering(kedge: Peer) -> None:
+@pytest.mark.proof
+@pytest.mark.timeout(600 if IS_LONG else 60)
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        pytest.param("head -c {count} /dev/zero", 1_000_000_000, id="one line"),
+        pytest.param("yes | head -c {count}", size(100_000_000, 10_000_000_000), id="lines"),
+    ],
+)
+async def test_a_command_that_pours_out_gigabytes_leaves_the_server_answering(
+    kedge: Peer, source: str, count: int
+) -> None:
     session = await kedge.session()
-    bash = call("bash", command="touch ready; head -c 1000000000 /dev/zero; echo the end")
-    run_id = (await kedge.submit(session, f"script: {bash} | say over", yolo=True))["run_id"]
-    await until_there(kedge.directory / "ready")
-    answers = 0
-    while (await kedge.run(run_id))["state"] != "ended":
-        answers += await is_answering(kedge)
-    assert answers > 0
-    (result,) = results_of(await kedge.messages(session))
-    assert len(result["content"]) < 40_000
-    assert "the end" in result["content"]
+    bash = call("bash", command=f"touch ready; {source.format(count=count)}; echo the end", timeout_s=500)
+    with proof("G14", "megabytes poured out by commands", "servers that did not answer") as figure:
+        run_id = (await kedge.submit(session, f"script: {bash} | say over", yolo=True))["run_id"]
+        await until_there(kedge.directory / "ready")
+        answers = 0
+        while (await kedge.run(run_id))["state"] != "ended":
+            answers += await is_answering(kedge)
+        assert answers > 0
+        (result,) = results_of(await kedge.messages(session))
+        assert len(result["content"]) < 40_000
+        assert "the end" in result["content"]
+        figure.count = count // 1_000_000
 
 
 async def test_a_bomb_is_ended_by_a_cancel_to_its_last_process(kedge: Peer) -> None:

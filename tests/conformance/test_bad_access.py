@@ -13,6 +13,7 @@ import pytest
 from tests.conformance import raw
 from tests.conformance.harness import Json, Peer
 from tests.conformance.rounds import no_trace
+from tests.conformance.test_i_agent import call
 
 Header = tuple[str, bytes]
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
@@ -25,18 +26,36 @@ async def reference(peer: Peer) -> dict[str, dict[str, Any]]:
     return paths
 
 
-async def all_routes(peer: Peer, session: str) -> list[tuple[str, str]]:
-    """(method, path) of everything the server answers to, with ids that exist: were it not for the check, it would
-    be done."""
+async def known_ids(peer: Peer) -> dict[str, str]:
+    """A thing of every kind that routes have in their paths: were it not for the check, it would be done."""
+    session = await peer.session()
+    async with peer.stream(session_id=session) as stream:
+        run_id = (await peer.submit(session, f"script: {call('bash', command='true')} | say over"))["run_id"]
+        (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
+        await peer.answer(asked.payload["id"], "allow_always")
+        await stream.until_complete(run_id)
+    (grant,) = await peer.call("GET", f"{peer.at}/permissions/grants")
+    return {
+        "{id}": peer.workspace,
+        "{sid}": session,
+        "{client_id}": peer.client_id,
+        "{run_id}": run_id,
+        "{grant_id}": grant["id"],
+    }
+
+
+async def all_routes(peer: Peer, known: dict[str, str]) -> list[tuple[str, str]]:
+    """(method, path) of everything the server answers to."""
 
     def filled(path: str) -> str:
-        known = {"{id}": peer.workspace, "{sid}": session, "{client_id}": peer.client_id, "{run_id}": "nobody"}
         for name, value in known.items():
             path = path.replace(name, value)
+        assert "{" not in path, f"{path}: a thing of that kind has to be made first"
         return path
 
     routes = [(m.upper(), filled(path)) for path, operations in (await reference(peer)).items() for m in operations]
     assert len(routes) >= 35
+    assert any(path.endswith("/events") for _, path in routes)
     return routes
 
 
@@ -75,11 +94,11 @@ def check_refused(found: tuple[int, Any], status: int, code: str) -> None:
 )
 async def test_without_the_token_no_route_answers(kedge: Peer, shared: tuple[str, str], given: list[bytes]) -> None:
     url, token = shared
-    session = await kedge.session()
+    known = await known_ids(kedge)
     # A blank at the end of a header is not part of it: one that counts has to be inside.
     values = [value.replace(b"TOKEN ", token.encode() + b"x").replace(b"TOKEN", token.encode()) for value in given]
-    async with no_trace(kedge, session), raw.connect(url) as line:
-        for method, path in [*await all_routes(kedge, session), *NOWHERE]:
+    async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
+        for method, path in [*await all_routes(kedge, known), *NOWHERE]:
             found = await send(line, method, path, [("Authorization", value) for value in values], "localhost")
             if path == "/v1/health" and method == "GET":
                 assert found == (200, {"ok": True}), "the one route that says nothing to anybody"
@@ -92,27 +111,28 @@ async def test_without_the_token_no_route_answers(kedge: Peer, shared: tuple[str
     [
         *("evil.example", "evil.example:80", "localhost.evil.example", "kedge.evil.example", "127.0.0.1.evil.example"),
         *("192.168.1.5", "0.0.0.0", "[::]", "169.254.169.254", "", " ", "localhost@evil.example", "2130706433", "xn--"),
-        *("evil.example/localhost", "notlocalhost", "\u00fcber"),
+        *("evil.example/localhost", "notlocalhost", "\u00fcber", "localhost:80:evil.example", "[::1].evil.example"),
+        *("localhost:evil.example", "[::1", "[localhost]", ":80", "localhost,evil.example", "[::1]:80]"),
     ],
 )
 async def test_with_a_foreign_host_no_route_answers(kedge: Peer, shared: tuple[str, str], host: str) -> None:
     url, token = shared
-    session = await kedge.session()
+    known = await known_ids(kedge)
     right = [("Authorization", b"Bearer " + token.encode())]
-    async with no_trace(kedge, session), raw.connect(url) as line:
-        for method, path in [*await all_routes(kedge, session), *NOWHERE]:
+    async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
+        for method, path in [*await all_routes(kedge, known), *NOWHERE]:
             check_refused(await send(line, method, path, right, host), 421, "bad_host")
 
 
 @pytest.mark.parametrize("more", [None, b"localhost", b"evil.example"])
 async def test_with_no_host_or_two_no_route_answers(kedge: Peer, shared: tuple[str, str], more: bytes | None) -> None:
     url, token = shared
-    session = await kedge.session()
+    known = await known_ids(kedge)
     headers = [("Authorization", b"Bearer " + token.encode())]
     if more is not None:
         headers.append(("Host", more))
-    async with no_trace(kedge, session), raw.connect(url) as line:
-        for method, path in [*await all_routes(kedge, session), *NOWHERE]:
+    async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
+        for method, path in [*await all_routes(kedge, known), *NOWHERE]:
             found = await send(line, method, path, headers, None if more is None else "localhost")
             check_refused(found, 400, "invalid")
 
@@ -134,11 +154,63 @@ async def test_with_no_host_or_two_no_route_answers(kedge: Peer, shared: tuple[s
 )
 async def test_from_a_foreign_page_no_route_answers(kedge: Peer, shared: tuple[str, str], foreign: Header) -> None:
     url, token = shared
-    session = await kedge.session()
+    known = await known_ids(kedge)
     headers = [("Authorization", b"Bearer " + token.encode()), foreign]
-    async with no_trace(kedge, session), raw.connect(url) as line:
-        for method, path in [*await all_routes(kedge, session), *NOWHERE]:
+    async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
+        for method, path in [*await all_routes(kedge, known), *NOWHERE]:
             check_refused(await send(line, method, path, headers, "localhost"), 403, "bad_origin")
+
+
+@pytest.mark.parametrize("name", ["token", "access_token", "Authorization", "key", "bearer"])
+async def test_a_token_in_the_query_is_no_token(kedge: Peer, shared: tuple[str, str], name: str) -> None:
+    """What is in an address is written down in many places."""
+    url, token = shared
+    known = await known_ids(kedge)
+    async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
+        for method, path in [*await all_routes(kedge, known), *NOWHERE]:
+            found = await send(line, method, f"{path}?{name}={token}&client_id={kedge.client_id}", [], "localhost")
+            if (method, path) != ("GET", "/v1/health"):
+                check_refused(found, 401, "unauthorized")
+
+
+@pytest.mark.found(
+    "attack: a whole address as the target of a request",
+    "the host in `GET http://evil.example/... HTTP/1.1` was not looked at, though the standard has it count more than "
+    "the Host header; a request's target has to be a path now",
+)
+@pytest.mark.parametrize(
+    "start", ["http://evil.example", "https://localhost", "http://localhost", "//", "http:", "x", "*"]
+)
+async def test_a_target_that_names_a_host_is_refused_on_every_route(
+    kedge: Peer, shared: tuple[str, str], start: str
+) -> None:
+    url, token = shared
+    known = await known_ids(kedge)
+    right = [("Authorization", b"Bearer " + token.encode())]
+    async with no_trace(kedge, known["{sid}"]):
+        for method, path in [*await all_routes(kedge, known), *NOWHERE]:
+            target = f"//evil.example{path}" if start == "//" else start if start == "*" else start + path
+            async with raw.connect(url) as line:
+                found = await send(line, method, target, right, "localhost")
+                if start == "//":  # a path, if an odd one: nothing is there
+                    check_refused(found, 404, "route_not_found")
+                else:
+                    check_refused(found, 400, "invalid")
+
+
+@pytest.mark.parametrize("media_type", [b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data"])
+async def test_what_a_page_can_send_without_asking_is_no_body_on_any_route(
+    kedge: Peer, shared: tuple[str, str], media_type: bytes
+) -> None:
+    """Also where no body is needed: a cancel is a change too."""
+    url, token = shared
+    known = await known_ids(kedge)
+    headers = [("Authorization", b"Bearer " + token.encode()), ("Content-Type", media_type)]
+    async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
+        for method, path in await all_routes(kedge, known):
+            if method not in ("GET", "DELETE"):
+                await line.send(raw.request(method, path, headers=headers, body=b"{}"))
+                check_refused(await line.reply(), 415, "not_json")
 
 
 async def test_pages_and_programs_of_this_machine_are_let_in(kedge: Peer, shared: tuple[str, str]) -> None:
@@ -205,9 +277,19 @@ async def test_ids_that_exist_nowhere_are_not_found_on_any_route(kedge: Peer) ->
         b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
         b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5, 6\r\n\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
+        b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+        b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
+        b"GET /v1/health HTTP/1.1\r\n Host: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # somebody speaks TLS
     ],
-    ids=lambda garbage: garbage[:40].decode("latin-1"),
+    ids=lambda garbage: ascii(garbage[-50:]),
 )
 async def test_what_is_not_http_is_answered_400_and_hung_up_on(
     kedge: Peer, shared: tuple[str, str], garbage: bytes

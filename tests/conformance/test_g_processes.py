@@ -6,28 +6,36 @@ The kinds are those of the warden's own tests. Here each is started as a command
 from __future__ import annotations
 
 import asyncio
+import random
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.harness import Peer, Server, Stream, results_of, unique
+from tests.conformance.harness import Endpoint, Peer, Stream, open_http, results_of, unique
+from tests.conformance.loops import TOKEN, nest, replay, seeds
 from tests.conformance.test_i_agent import call
-from tests.warden.nasty import KINDS
-from tests.warden.support import marked, until
+from tests.proof import IS_LONG, proof, size
+from tests.warden.nasty import HARD_TO_SEE, KINDS
+from tests.warden.newcomers import Newcomers
 
-#: Four at a time, for the two seconds that a stubborn one is given are the same for all of them.
-GROUPS = (
-    ("ignores SIGTERM", "starts a new one on SIGTERM", "new session", "daemon"),
-    ("stopped as a whole", "closed streams", "child holds the pipes", "tracer"),
-    ("respawner", "fork bomb", "subreaper of its own", "endless output"),
-)
-KILLED_IN_CI = ("ignores SIGTERM", "daemon", "respawner", "subreaper of its own")
 #: Those that wait for a word on standard input, which a command of a tool does not have, are left out.
 ALL = tuple(kind for kind in KINDS if "overseer" not in kind)
+CHOSEN = (
+    *("ignores SIGTERM", "starts a new one on SIGTERM", "new session", "daemon", "stopped as a whole"),
+    *("closed streams", "child holds the pipes", "tracer", "respawner", "fork bomb", "subreaper of its own"),
+    "endless output",
+)
+#: Four at a time, for the two seconds that a stubborn one is given are the same for all of them.
+AT_ONCE = 4
+GROUPS = [
+    kinds[first : first + AT_ONCE] for kinds in [ALL if IS_LONG else CHOSEN] for first in range(0, len(kinds), AT_ONCE)
+]
 #: A look at /proc can miss what forks while it is looked at; nobody is lucky so often. Items.
 LOOKS = 5
+#: Kinds that each killed server keeps.
+KEPT = 2
 
 
 def command(kind: str, mark: str) -> str:
@@ -35,8 +43,9 @@ def command(kind: str, mark: str) -> str:
     return f"export KEDGE_MARK={mark}; {shlex.join(KINDS[kind])}; sleep 1000"
 
 
-async def start(kedge: Peer, stream: Stream, kind: str, mark: str) -> tuple[str, str]:
-    """(session, run) of a command that has become what its name says."""
+async def start(kedge: Peer, stream: Stream, kind: str, mark: str) -> tuple[str, str, Newcomers]:
+    """(session, run) of a command that has become what its name says, and who is alive of it."""
+    newcomers = Newcomers(mark)
     session = await kedge.session()
     script = f"script: {call('bash', command=command(kind, mark))} | say never"
     run_id = (await kedge.submit(session, script, yolo=True))["run_id"]
@@ -48,17 +57,17 @@ async def start(kedge: Peer, stream: Stream, kind: str, mark: str) -> tuple[str,
 
     await stream.until(lambda stream: has_written(stream) or stream.completes(run_id))
     assert not stream.completes(run_id), f"{kind}: {results_of(await kedge.messages(session))}"
-    assert await asyncio.to_thread(marked, mark), kind
-    return session, run_id
+    assert newcomers.alive() or kind in HARD_TO_SEE, kind
+    return session, run_id, newcomers
 
 
 async def cancel_one(kedge: Peer, stream: Stream, kind: str) -> None:
     mark = unique("mark")
-    session, run_id = await start(kedge, stream, kind, mark)
+    session, run_id, newcomers = await start(kedge, stream, kind, mark)
     covered = (await kedge.cancel(session))["covered"]
     assert [run["run_id"] for run in covered] == [run_id], kind
     (complete,) = await stream.until_complete(run_id)
-    left = [await asyncio.to_thread(marked, mark) for _ in range(LOOKS)]
+    left = [newcomers.alive() for _ in range(LOOKS)]
     assert left == [[]] * LOOKS, f"{kind}: alive after the end of their run"
     assert (complete["outcome"], complete["cleanup"]) == ("cancelled", "clean"), f"{kind}: {complete}"
     (result,) = results_of(await kedge.messages(session))
@@ -73,41 +82,41 @@ async def cancel_all(kedge: Peer, kinds: Sequence[str]) -> None:
     assert (after["outcome"], after["text"]) == ("completed", "fine")
 
 
+@pytest.mark.proof
+@pytest.mark.timeout(1800 if IS_LONG else 120)
 @pytest.mark.parametrize("kinds", GROUPS, ids=", ".join)
 async def test_b9_a_cancel_ends_every_kind_of_process_before_the_run_is_over(
     kedge: Peer, kinds: tuple[str, ...]
 ) -> None:
-    await cancel_all(kedge, kinds)
+    with proof("G5", "tools of cancelled runs", "survivors") as figure:
+        for _ in range(size(1, 10)):
+            await cancel_all(kedge, kinds)
+            figure.count += len(kinds)
 
 
-@pytest.mark.long
-async def test_b9_a_cancel_ends_every_kind_of_process_however_often(kedge: Peer) -> None:
-    for _ in range(30):
-        await cancel_all(kedge, ALL)
-
-
-async def kill_one(server: Server, workspace: Path, kind: str) -> None:
-    mark = unique("mark")
-    async with server.peer(workspace) as kedge, kedge.stream(deltas=1) as stream:
-        await start(kedge, stream, kind, mark)
-        server.kill()
-    for _ in range(LOOKS):
-        await until(lambda: not marked(mark))
-
-
-@pytest.mark.parametrize("kind", KILLED_IN_CI)
+@pytest.mark.proof
+@pytest.mark.timeout(1800 if IS_LONG else 120)
+@pytest.mark.parametrize("seeds_", seeds(20, 500, each=50 if IS_LONG else 10), ids=str)
 async def test_g2_a_killed_server_takes_every_kind_of_process_along(
-    own_server: Callable[..., Server], workspace: Path, kind: str
+    endpoint: Endpoint, tmp_path: Path, workspace: Path, seeds_: range
 ) -> None:
-    await kill_one(own_server(), workspace, kind)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ALL)
-async def test_g2_a_killed_server_takes_every_kind_of_process_along_however_often(
-    own_server: Callable[..., Server], workspace: Path, kind: str
-) -> None:
-    server = own_server('[runs]\non_crash = "end"\n')
-    for _ in range(5):
-        await kill_one(server, workspace, kind)
-        server.start()
+    with proof("G6", "kills of a server at work with tools", "left something running") as figure:
+        async with nest(tmp_path / "server", endpoint.hosted.url, '[runs]\non_crash = "end"\n') as servers:
+            for seed in seeds_:
+                kinds = random.Random(seed).sample(ALL, KEPT)
+                await servers.start()
+                place = await servers.listening()
+                assert place is not None
+                try:
+                    async with open_http(f"http://{place.host}:{place.port}", TOKEN) as http:
+                        kedge = await Peer(http, workspace).open()
+                        async with kedge.stream(deltas=1) as stream:
+                            started = [await start(kedge, stream, kind, unique("mark")) for kind in kinds]
+                            servers.signal()
+                            took_s = max([await newcomers.until_gone(LOOKS) for _, _, newcomers in started])
+                except BaseException:
+                    print(f"{kinds}; {replay('tests/conformance/test_g_processes.py -k g2', seed)}")
+                    raise
+                assert await servers.gone() == -9
+                figure.count += 1
+                figure.notes["gone within 1 s"] = int(figure.notes.get("gone within 1 s", 0)) + (took_s < 1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from kedge.core import lane as real
-from kedge.core.commands import Cancel, CancelRun, Command, Finish, Submit
+from kedge.core.commands import BeginStep, Cancel, CancelRun, Command, Finish, Submit
 from kedge.core.events import LaneEvent, RunAccepted, RunEnded, RunStarted
 from kedge.core.lane import Lane
 from kedge.errors import RunNotActive
-from kedge.testing.histories import Checker, History, walk
+from kedge.testing.histories import Checker, History, Transition, Used, walk
 
 
 def submit(run_id: str) -> Submit:
@@ -62,3 +64,32 @@ def test_the_smallest_walk_can_be_counted_by_hand() -> None:
     """Nothing yet, active, active in its one Step, ended: 4 states."""
     result = walk(prompts=1, cancels=0, crashes=0, run_cancels=0, steps=1)
     assert (result.states, result.ended) == (4, 2)
+
+
+def test_the_walk_tells_each_transition_once() -> None:
+    """Three ways to be accepted, one Step of two kinds, and an end of three kinds, with and without the Step."""
+    told: list[Transition] = []
+    walk(prompts=1, cancels=0, crashes=0, run_cancels=0, steps=1, tell=told.append)
+    assert Counter(type(transition.command) for transition in told) == {Submit: 3, BeginStep: 2, Finish: 6}
+    first = told[0]
+    assert first.before[0].lane == Lane()
+    assert first.events == (RunAccepted("r1", 1, False, 0), RunStarted("r1", 0))
+    assert first.after[0].lane.state_of("r1") == "active"
+
+
+def test_the_walk_tells_what_was_used_and_nothing_of_commands_without_effect() -> None:
+    told: list[Transition] = []
+    walk(prompts=1, cancels=2, crashes=0, run_cancels=0, steps=0, tell=told.append)
+    cancels = [transition for transition in told if isinstance(transition.command, Cancel)]
+    assert [(cancel.before[1], cancel.after[1]) for cancel in cancels] == [(Used(), Used(cancels=1))]
+
+
+def test_the_walk_can_be_given_a_short_queue() -> None:
+    longest = 0
+
+    def tell(transition: Transition) -> None:
+        nonlocal longest
+        longest = max(longest, len(transition.after[0].lane.queue))
+
+    walk(prompts=3, cancels=0, crashes=0, queue_runs_max=1, tell=tell)
+    assert longest == 1

@@ -9,12 +9,13 @@ import pytest
 
 from kedge.core.approvals import Intent, Permit, Rules, parse_rules, permit
 from kedge.tools.shell_words import read_line
+from tests.proof import proof
 
 HERE = Path(__file__).parent
 #: Lines each corpus has at least, so that none is lost unnoticed.
-MUST_ASK_MIN = 320
-ALLOWED_MIN = 40
-DENIED_MIN = 40
+MUST_ASK_MIN = 600
+ALLOWED_MIN = 60
+DENIED_MIN = 100
 
 
 def corpus(name: str) -> list[tuple[tuple[str, ...], str]]:
@@ -46,11 +47,14 @@ def said(command: str, rules: Rules, *, skip: bool = False) -> Permit:
     return permit(intent, rules, (), skip=skip)
 
 
+@pytest.mark.proof
 def test_every_trick_is_put_to_people() -> None:
     lines = corpus("corpus_must_ask.txt")
-    assert len({command for _, command in lines}) >= MUST_ASK_MIN
-    wrong = [command for rules, command in lines if said(command, parse_rules(rules, ())).leave != "ask"]
-    assert wrong == []
+    with proof("G14", "shell lines that must ask", "bypasses") as figure:
+        wrong = [command for rules, command in lines if said(command, parse_rules(rules, ())).leave != "ask"]
+        figure.count, figure.wrong = len({command for _, command in lines}), len(wrong)
+        assert wrong == []
+        assert figure.count >= MUST_ASK_MIN
 
 
 def test_plain_commands_are_covered_by_their_rule() -> None:
@@ -70,10 +74,31 @@ def test_a_denied_command_is_found_wherever_it_stands_in_the_line() -> None:
     assert wrong == []
 
 
+@pytest.mark.found(
+    "seed 0 of the fuzzed commands with a denied one inside",
+    "a deny rule missed a command behind a line break that begins with a backslash (the grammar takes it for a word of "
+    "the command before), one in a subshell that begins like arithmetic, and one behind an assignment in the text of a "
+    "trap; such lines are read a second time, and a text is read whole",
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("true\n\\rm x", "echo hi \n\\rm x", "true\n\\\nrm x", "sh -c 'true\n\\rm x'", "true\n\\r\\m x | cat"),
+        *("(( rm x ) > out)", "((rm x); true)", "echo $(( rm x ) ; true)", "(( true; env rm x ) > out 2>&1)"),
+        *("trap 'A=1 rm x' EXIT", "trap 'A=1 B=2 rm *' EXIT", "trap '(rm)' EXIT", "su --command='A=1 rm x'"),
+    ],
+)
+def test_a_denied_command_does_not_hide_from_the_grammar(command: str) -> None:
+    assert said(command, parse_rules(("bash",), ("bash(rm *)",)), skip=True).leave == "deny"
+
+
 @pytest.mark.parametrize(
     "command",
     [
         "ls",
+        "echo $((x + 1)) $(( (x) * 2 ))",
+        "echo $(($x + 1)); ((i++)); (( i > 3 ))",
+        "echo 'a\n\\rm x'",
         "echo rm x",
         "git commit -m 'rm x'",
         "grep rm x",

@@ -12,7 +12,6 @@ A workspace that this client opened is opened again when the server has forgotte
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -21,7 +20,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from kedge.client.stream import GIVE_UP_S, EventStream
+from kedge.client.stream import GIVE_UP_S, EventStream, loop_time
 from kedge.client.transport import ANSWER_S_MAX, Transport
 from kedge.core.approvals import Answer
 from kedge.errors import Invalid, KedgeError, WorkspaceNotFound
@@ -50,8 +49,8 @@ class Client:
 
     It does not start a server: `kedge.client.spawn.find_or_start` does."""
 
-    def __init__(self, host: str | None = None, token: str | None = None) -> None:
-        self._transport = Transport(host, token)
+    def __init__(self, host: str | None = None, token: str | None = None, transport: Transport | None = None) -> None:
+        self._transport = transport or Transport(host, token)
         self.client_id = str(uuid.uuid4())
         #: Directories of the workspaces this client opened and did not release.
         self._paths: dict[str, str] = {}
@@ -282,9 +281,9 @@ class Client:
 
     async def wait_run(self, workspace_id: str, run_id: str, timeout_s: float | None = None) -> m.RunBody:
         """The Run when it has ended, or as it is when the timeout has passed."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else loop_time() + timeout_s
         while True:
-            wait_s = WAIT_S if deadline is None else max(0.0, min(WAIT_S, deadline - time.monotonic()))
+            wait_s = WAIT_S if deadline is None else max(0.0, min(WAIT_S, deadline - loop_time()))
             run = await self._inside(
                 "GET",
                 workspace_id,
@@ -293,7 +292,7 @@ class Client:
                 answer_s_max=wait_s + ANSWER_S_MAX,
                 reply=m.RunBody,
             )
-            if run.state == "ended" or (deadline is not None and time.monotonic() >= deadline):
+            if run.state == "ended" or (deadline is not None and loop_time() >= deadline):
                 return run
 
     async def cancel_run(self, workspace_id: str, run_id: str) -> m.CancelReply:

@@ -12,8 +12,7 @@ Rules it keeps:
 from __future__ import annotations
 
 import random
-import time
-from asyncio import sleep
+from asyncio import get_running_loop, sleep
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -42,6 +41,11 @@ _encode = msgspec.json.Encoder().encode
 
 #: The server may be back, or have room, in a moment.
 _PASSING = (Unreachable, Busy, Unavailable, WorkspaceClosing)
+
+
+def loop_time() -> float:
+    """The clock that waits go by: the event loop's own, which a simulation makes up."""
+    return get_running_loop().time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class EventStream:
         source = httpx2.EventSource(self._response, max_event_size=EVENT_BYTES_MAX)
         self._frames = source.__aiter__()
         self._frame_id = ""
-        self._connected_at = time.monotonic()
+        self._connected_at = loop_time()
         self.connects += 1
 
     async def _reopen_workspace(self) -> None:
@@ -170,7 +174,7 @@ class EventStream:
         except httpx2.TransportError as error:
             lost = self._transport.unreachable(error)
         await self.aclose()
-        if time.monotonic() - self._connected_at >= STEADY_S:
+        if loop_time() - self._connected_at >= STEADY_S:
             self._steady()
         await self._pause(lost)
         return None
@@ -179,7 +183,7 @@ class EventStream:
         """Wait before the next attempt, or raise the error when there should be none."""
         if self.connects == 0:
             raise error
-        now = time.monotonic()
+        now = loop_time()
         self._failing_since = self._failing_since or now
         left = self._failing_since + self._give_up_s - now
         if left <= 0:

@@ -84,7 +84,10 @@ def _by_status(status: int) -> type[KedgeError]:
 class Transport:
     """The connections of one client to one server."""
 
-    def __init__(self, host: str | None = None, token: str | None = None) -> None:
+    def __init__(
+        self, host: str | None = None, token: str | None = None, network: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
+        """`network`: another way to the server than sockets; a simulated one, for example."""
         self.address = parse_host(host or paths.default_host())
         self._given_token = token or os.environ.get("KEDGE_TOKEN")
         if self._given_token and not _HEADER_TEXT.fullmatch(self._given_token):
@@ -93,7 +96,8 @@ class Transport:
         self._http = httpx2.AsyncClient(
             # Certificates are only read (30 ms) where they are used. No proxy is asked: it could not reach a socket or
             # this machine's loopback, and would see the token.
-            transport=httpx2.AsyncHTTPTransport(
+            transport=network
+            or httpx2.AsyncHTTPTransport(
                 uds=self.address.socket, verify=self.address.base_url.startswith("https:"), trust_env=False
             ),
             base_url=self.address.base_url + "/v1",

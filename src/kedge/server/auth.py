@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from dataclasses import dataclass
 
 from kedge.errors import BadHost, BadOrigin, Invalid, Unauthorized
@@ -58,10 +59,13 @@ def _check_origin(headers: Headers, host: str) -> None:
         raise BadOrigin("requests from pages of another site are refused")
 
 
+#: A name or an address, and perhaps a port; nothing may stand behind them.
+_HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([^:\[\]]+))(?::\d{0,5})?")
+
+
 def _name_of(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]) if found is not None else ""
 
 
 def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -10,7 +10,6 @@ import secrets
 import signal
 import socket
 import stat
-import struct
 import sys
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -18,9 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from kedge import paths
 from kedge.engine.engine import Engine
@@ -34,70 +31,18 @@ from kedge.errors import BadConfig, Invalid, KedgeError
 from kedge.server.app import App
 from kedge.server.auth import Gate
 from kedge.server.ports import RandomIds, SystemClock, WireEncoder
-from kedge.server.routes_agent import AgentRoutes
-from kedge.server.routes_approvals import ApprovalRoutes
-from kedge.server.routes_system import System
-from kedge.server.routes_workspaces import WorkspaceRoutes
-from kedge.server.stream import Streams
+from kedge.server.room import Bounded, make_room
+from kedge.server.table import make_app
 from kedge.store.base import Store
 from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
 from kedge.tools.registry import all_tools
 from kedge.warden.warden import Warden
-from kedge.wire.models import ErrorBody
 
 log = logging.getLogger("kedge.server")
 
 #: Connections the kernel keeps for us while we are busy. Items.
 BACKLOG = 1024
-#: Request line and headers together; ours have some hundred. The parser below has no bound of its own. Bytes.
-HEAD_BYTES_MAX = 64 * 1024
-#: After this the kernel gives up on a peer that does not acknowledge what we sent: half-open connections. Seconds.
-TCP_SILENCE_S = 30
-
-
-class _Protocol(HttpToolsProtocol):
-    """Knows where a connection comes from, and how to drop one that does not take what it is sent."""
-
-    local_socket = False
-    _in_head = False
-    _head_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        if connection.family == socket.AF_UNIX:
-            self.local_socket = True
-            pid, user = _peer(connection)
-            if user not in (os.getuid(), 0) or _is_ours(pid):
-                transport.abort()
-        elif hasattr(socket, "TCP_USER_TIMEOUT"):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_SILENCE_S * 1000)
-
-    def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
-        super().data_received(data)
-        if self._in_head and self._head_bytes > HEAD_BYTES_MAX:
-            self._in_head = False
-            self.send_400_response(f"the head of the request has more than {HEAD_BYTES_MAX} bytes")
-
-    def send_400_response(self, msg: str) -> None:
-        """To what the parser below cannot take for a request; the same body as every error has."""
-        body = msgspec.json.encode(ErrorBody(message=msg, code=Invalid.code))
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
-        self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        super().on_headers_complete()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
-        self.scope["kedge.local_socket"] = self.local_socket  # type: ignore[typeddict-unknown-key]
-        self.scope["kedge.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
 
 
 class _Server(uvicorn.Server):
@@ -162,11 +107,7 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
     token = _token()
     gate = Gate(token, frozenset({socket.gethostname().lower()}) if allow_remote else frozenset(), allow_remote)
     stopping = asyncio.Event()
-    streams = Streams(engine)
-    system = System(engine, streams, str(paths.data_dir()), stopping.set)
-    workspaces, agent = WorkspaceRoutes(engine, streams, str(paths.data_dir())), AgentRoutes(engine)
-    routes = [*system.routes(), *workspaces.routes(), *agent.routes(), *ApprovalRoutes(engine).routes()]
-    system.specs.extend(route.spec for route in routes)
+    app = make_app(engine, gate, str(paths.data_dir()), stopping.set)
     # The store before the sockets: its lock is what makes this the only server of this data directory.
     await engine.open()
     prepared = asyncio.create_task(_prepare(models)) if config.providers else None
@@ -176,7 +117,7 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
         if any(sock.family != socket.AF_UNIX for sock in sockets):
             _write_token(token)
         try:
-            await _listen(App(routes, gate, lambda: engine.is_closing), engine, sockets, stopping, exit_when_idle)
+            await _listen(app, engine, sockets, stopping, exit_when_idle)
         finally:
             _unlink_sockets(files)
     finally:
@@ -192,10 +133,11 @@ async def _prepare(models: Models) -> None:
 async def _listen(
     app: App, engine: Engine, sockets: list[socket.socket], stopping: asyncio.Event, exit_when_idle: bool
 ) -> None:
+    Bounded.connections_max = make_room()
     server = _Server(
         uvicorn.Config(
             app,
-            http=_Protocol,
+            http=Bounded,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -367,26 +309,3 @@ def _url(sock: socket.socket) -> str:
     if sock.family == socket.AF_UNIX:
         return f"unix://{name}"
     return f"tcp://[{name[0]}]:{name[1]}" if sock.family == socket.AF_INET6 else f"tcp://{name[0]}:{name[1]}"
-
-
-def _peer(connection: Any) -> tuple[int, int]:
-    """The process and the user at the other end."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return 0, os.getuid()  # no way to ask; the socket's mode keeps others out
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, user, _ = struct.unpack("3i", credentials)
-    return pid, user
-
-
-def _is_ours(pid: int) -> bool:
-    """Whether a tool started it: what an agent runs shall not answer the agent's own approvals. One that is gone by now
-    may have been."""
-    while pid > 1:
-        try:
-            about = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            return True
-        if pid == os.getpid():
-            return True
-        pid = int(about.rpartition(")")[2].split()[1])
-    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
@@ -24,7 +25,7 @@ class DataDirectory:
 
     def claim(self) -> None:
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make()
             mode = self.path.stat().st_mode
             lock = os.open(self.path / _LOCK_NAME, _OPEN | os.O_CREAT, 0o600)
         except OSError as error:
@@ -43,15 +44,37 @@ class DataDirectory:
                 f"the data directory {self.path} is in use by {holder}; "
                 "connect to that server, stop it, or choose another data directory"
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(lock)
+            raise StoreUnavailable(
+                f"the data directory {self.path} cannot be locked ({error.strerror}); choose one on another disk"
+            ) from error
         self._lock = lock
+        # The pid is for people. A full disk has no room for it, and all the same may be read from.
+        with contextlib.suppress(OSError):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _make(self) -> None:
+        """Its name, and those of the directories above that were missing too, survive a loss of power: all that will
+        ever be promised lies behind them. The nearest one is synced in any case: we may have died here last time."""
+        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in made or [self.path]:
+            try:
+                self.sync(path.parent)
+            except OSError as error:
+                # One may make something in a directory that one may not open; and one that was there already may be
+                # mounted into something read-only.
+                if made and not isinstance(error, PermissionError):
+                    raise
 
     def release(self) -> None:
         if self._lock is None:
             return
         # The file stays: if it were removed, a third process could lock a new file while a second waits on the old.
-        os.ftruncate(self._lock, 0)
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._lock, 0)
         os.close(self._lock)
         self._lock = None
 
@@ -72,9 +95,9 @@ class DataDirectory:
             os.close(opened)
         return path
 
-    def sync(self) -> None:
-        """The names of new files survive a loss of power from here on."""
-        opened = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+    def sync(self, directory: Path) -> None:
+        """The names of new files in it survive a loss of power from here on."""
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(opened)
         finally:

@@ -5,16 +5,17 @@
   writes or checkpoints.
 - WAL, with `synchronous=FULL` where a Write is durable.
 - Three seals against damage: each page of the database has a checksum, which SQLite's `cksumvfs` checks whenever it
-  reads one; the log is a hash chain, which also notices entries that are whole but wrong, missing or old; and a note
-  beside the database (`witness`) tells when the end of all of it is missing.
+  reads one (`sqlite_pages` sees to what it overlooks); the log is a hash chain, which also notices entries that are
+  whole but wrong, missing or old; and a note beside the database (`witness`) tells when the end of it all is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import apsw
 import apsw.sqlite_extra
@@ -23,11 +24,14 @@ from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message
 from kedge.errors import StoreError, StoreUnavailable
-from kedge.store import migrations, sqlite_read, sqlite_write
+from kedge.store import migrations, sqlite_pages, sqlite_read, sqlite_write
 from kedge.store.base import LogEntry, SearchHit, Write
 from kedge.store.datadir import DataDirectory
 from kedge.store.sqlite_threads import Reader, Writer, fault
 from kedge.store.witness import Witness
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _DATABASE, _WITNESS = "kedge.db", "kedge.head"
 #: Entries checked in one go by `verify`: other readers get their turn in between.
@@ -36,8 +40,6 @@ _VERIFY_ENTRIES = 1_000
 _BUSY_MS = 2_000
 #: The WAL file is cut back to this after a checkpoint; a single large message may have blown it up. Bytes.
 _WAL_BYTES_KEPT = 16 * 1024 * 1024
-#: Bytes at the end of each page for its checksum, and where in the file SQLite notes their number.
-_CHECKSUM_BYTES, _CHECKSUM_BYTES_AT = 8, 20
 _CHECKSUM_VFS = "cksmvfs"
 
 
@@ -67,7 +69,7 @@ class SqliteStore:
                 where = self._directory.path
                 raise StoreUnavailable(f"{where} cannot be used ({error.strerror}); check it and its disk") from error
             undo.pop_all()
-        self._reader = Reader(reading, loop, reading.close)
+        self._reader = Reader(reading, loop, lambda: _close(reading))
         self._writer = Writer(writing, loop, self._finish, witness)
 
     def _connect(self, undo: contextlib.ExitStack) -> tuple[apsw.Connection, apsw.Connection, Witness]:
@@ -75,22 +77,28 @@ class SqliteStore:
         # SQLite gives new ones the mode of the database; these may be left over from a crash.
         self._directory.private_file(f"{_DATABASE}-wal", create=False)
         self._directory.private_file(f"{_DATABASE}-shm", create=False)
-        vfs = self._vfs or _vfs_for(path)
-        writing = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
-        undo.callback(writing.close)
-        if path.stat().st_size == 0 and page_checksums():
-            writing.reserve_bytes(reserve=_CHECKSUM_BYTES)
-        for pragma in (f"busy_timeout = {_BUSY_MS}", "journal_mode = WAL", f"journal_size_limit = {_WAL_BYTES_KEPT}"):
-            writing.execute(f"PRAGMA {pragma}").fetchall()
-        migrations.migrate(writing, migrations.shipped())
         witness = Witness(self._directory.path / _WITNESS)
         undo.callback(witness.close)
+        if path.stat().st_size == 0:
+            # Before SQLite makes a new one, and removes the WAL of the old.
+            witness.check(0, path)
+        vfs = self._vfs or _vfs_for(path)
+        writing = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
+        undo.callback(_close, writing)
+        writing.set_busy_timeout(_BUSY_MS)
+        # Asked of SQLite: what a loss of power has left of a new database is gone once it has looked.
+        if writing.pragma("page_count") == 0 and page_checksums():
+            writing.reserve_bytes(reserve=sqlite_pages.CHECKSUM_BYTES)
+        for pragma in ("journal_mode = WAL", f"journal_size_limit = {_WAL_BYTES_KEPT}"):
+            writing.execute(f"PRAGMA {pragma}").fetchall()
+        sqlite_pages.check_end(writing, path)
+        migrations.migrate(writing, migrations.shipped())
         witness.check(sqlite_read.transactions(writing), path)
         reading = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
-        undo.callback(reading.close)
+        undo.callback(_close, reading)
         for pragma in (f"busy_timeout = {_BUSY_MS}", "query_only = 1"):
             reading.execute(f"PRAGMA {pragma}").fetchall()
-        self._directory.sync()
+        self._directory.sync(self._directory.path)
         return writing, reading, witness
 
     async def close(self) -> None:
@@ -108,8 +116,7 @@ class SqliteStore:
         # When this fails the disk is full or gone; all is in the WAL then, which the next open reads.
         with contextlib.suppress(apsw.Error):
             writer.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        with contextlib.suppress(apsw.Error):
-            writer.db.close()
+        _close(writer.db)
         writer.witness.close()
         self._directory.release()
 
@@ -117,6 +124,13 @@ class SqliteStore:
         if self._writer is None or self._reader is None:
             raise StoreUnavailable("the store is not open yet")
         return self._writer, self._reader
+
+    async def _look(
+        self, about: str, function: Callable[Concatenate[apsw.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """What the reader finds; `about` is named if it is damaged."""
+        _, reader = self._open()
+        return await reader.ask(lambda db: function(db, *args, **kwargs), about)
 
     @property
     def commits(self) -> int:
@@ -132,19 +146,18 @@ class SqliteStore:
 
     async def append(self, write: Write) -> int:
         writer, _ = self._open()
-        return await writer.ask(lambda db: sqlite_write.append(db, write), durable=write.durable)
+        about = f"workspace {write.workspace_id}"
+        return await writer.ask(lambda db: sqlite_write.append(db, write), about, durable=write.durable)
 
     async def read(self, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.entries(db, workspace_id, after, limit))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.entries, workspace_id, after, limit)
 
     async def bounds(self, workspace_id: str) -> tuple[int, int]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.bounds(db, workspace_id))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.bounds, workspace_id)
 
     async def trim(self, workspace_id: str, keep: int) -> None:
         writer, _ = self._open()
-        while await writer.ask(lambda db: sqlite_write.trim(db, workspace_id, keep)):
+        while await writer.ask(lambda db: sqlite_write.trim(db, workspace_id, keep), f"workspace {workspace_id}"):
             pass
 
     async def verify(self, workspace_id: str) -> int:
@@ -162,77 +175,69 @@ class SqliteStore:
 
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
         writer, _ = self._open()
-        return await writer.ask(lambda db: sqlite_write.workspace(db, path, new), durable=True)
+        about = f"the workspace of {path}"
+        return await writer.ask(lambda db: sqlite_write.workspace(db, path, new), about, durable=True)
 
     async def workspaces(self) -> list[WorkspaceRecord]:
-        _, reader = self._open()
-        return await reader.ask(sqlite_read.workspaces)
+        return await self._look("the list of workspaces", sqlite_read.workspaces)
 
     async def sessions(self, workspace_id: str) -> list[SessionRecord]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.sessions(db, workspace_id))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.sessions, workspace_id)
 
     async def session(self, workspace_id: str, session_id: str) -> SessionRecord | None:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.session(db, workspace_id, session_id))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.session, workspace_id, session_id)
 
     async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.lane(db, session_id))
+        return await self._look(f"session {session_id}", sqlite_read.lane, session_id)
 
     async def run(self, workspace_id: str, run_id: str) -> RunRecord | None:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.run(db, workspace_id, run_id))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.run, workspace_id, run_id)
 
     async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.runs(db, session_id, limit))
+        return await self._look(f"session {session_id}", sqlite_read.runs, session_id, limit)
 
     async def live_runs(self) -> list[RunRecord]:
-        _, reader = self._open()
-        return await reader.ask(sqlite_read.live_runs)
+        return await self._look("the list of live runs", sqlite_read.live_runs)
 
     async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.messages(db, session_id, after, limit))
+        return await self._look(f"session {session_id}", sqlite_read.messages, session_id, after, limit)
 
     async def last_messages(self, session_id: str, limit: int) -> list[Message]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.last_messages(db, session_id, limit))
+        return await self._look(f"session {session_id}", sqlite_read.last_messages, session_id, limit)
 
     async def message(self, workspace_id: str, message_id: str) -> Message | None:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.message(db, workspace_id, message_id))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.message, workspace_id, message_id)
 
     async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.search(db, workspace_id, query, limit))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.search, workspace_id, query, limit)
 
     # Approvals and undo
 
     async def asks(self, workspace_id: str) -> list[Ask]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.asks(db, workspace_id))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.asks, workspace_id)
 
     async def session_asks(self, session_id: str) -> list[Ask]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.session_asks(db, session_id))
+        return await self._look(f"session {session_id}", sqlite_read.session_asks, session_id)
 
     async def ask(self, workspace_id: str, ask_id: str) -> Ask | None:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.ask(db, workspace_id, ask_id))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.ask, workspace_id, ask_id)
 
     async def grants(self, workspace_id: str) -> list[Grant]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.grants(db, workspace_id))
+        return await self._look(f"workspace {workspace_id}", sqlite_read.grants, workspace_id)
 
     async def file_versions(self, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.file_versions(db, workspace_id, session_id, run_id))
+        return await self._look(
+            f"workspace {workspace_id}", sqlite_read.file_versions, workspace_id, session_id, run_id
+        )
 
     async def runs_with_files(self, session_id: str) -> list[str]:
-        _, reader = self._open()
-        return await reader.ask(lambda db: sqlite_read.runs_with_files(db, session_id))
+        return await self._look(f"session {session_id}", sqlite_read.runs_with_files, session_id)
+
+
+def _close(db: apsw.Connection) -> None:
+    # A disk that fails now has failed before, and that was said.
+    with contextlib.suppress(apsw.Error):
+        db.close()
 
 
 def page_checksums() -> bool:
@@ -250,13 +255,12 @@ def page_checksums() -> bool:
 
 
 def _vfs_for(path: Path) -> str | None:
-    with path.open("rb") as file:
-        noted = os.pread(file.fileno(), 1, _CHECKSUM_BYTES_AT)
-    if noted not in (b"", bytes([_CHECKSUM_BYTES])):
+    has_checksums = sqlite_pages.has_checksums(path)
+    if has_checksums is False:
         return None  # made where the extension was not to be had
     if page_checksums():
         return _CHECKSUM_VFS
-    if noted:
+    if has_checksums:
         raise StoreError(
             f"the database {path} has page checksums, which this installation of apsw cannot keep up; "
             "install apsw as a wheel from PyPI (it brings `cksumvfs`)"

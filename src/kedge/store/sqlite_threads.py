@@ -34,6 +34,7 @@ PENDING_REQUESTS_MAX = 10_000
 class Request:
     work: Callable[[apsw.Connection], Any]
     future: asyncio.Future[Any]
+    about: str
     durable: bool
 
 
@@ -70,14 +71,16 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
-    async def ask(self, work: Callable[[apsw.Connection], T], *, durable: bool = False) -> T:
-        """What `work` returns, or raises. If the caller is cancelled meanwhile, the work is done all the same."""
+    async def ask(self, work: Callable[[apsw.Connection], T], about: str = "", *, durable: bool = False) -> T:
+        """What `work` returns, or raises. If the caller is cancelled meanwhile, the work is done all the same.
+
+        `about` says what is asked for, such as "workspace w1": damage that is met on the way is told to be there."""
         if self._stopped:
             raise StoreUnavailable("the store is closed; open it again")
         if self._requests.qsize() >= PENDING_REQUESTS_MAX:
             raise StoreUnavailable(f"{PENDING_REQUESTS_MAX} requests wait for the disk already; try again later")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._requests.put(Request(work, future, durable))
+        self._requests.put(Request(work, future, about, durable))
         return await future
 
     def stop(self) -> None:
@@ -96,7 +99,7 @@ class Worker:
             try:
                 answers = self._serve(batch)
             except Exception as error:  # the last resort: whatever it is, it must reach those who wait
-                answers = [Answer(request.future, error=fault(error, self.db.filename)) for request in batch]
+                answers = [self._refused(request, error) for request in batch]
             if answers:
                 self._deliver(answers)
         self._at_end()
@@ -120,6 +123,9 @@ class Worker:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_settle, answers)
 
+    def _refused(self, request: Request, error: Exception) -> Answer:
+        return Answer(request.future, error=fault(error, self.db.filename, request.about))
+
     def _serve(self, batch: list[Request]) -> list[Answer]:
         raise NotImplementedError
 
@@ -140,7 +146,7 @@ class Reader(Worker):
                 if self.db.in_transaction:
                     self.db.execute("ROLLBACK")
         except Exception as error:  # it must reach the one who asked, and only that one
-            return Answer(request.future, error=fault(error, self.db.filename))
+            return self._refused(request, error)
 
 
 class Writer(Worker):
@@ -169,8 +175,11 @@ class Writer(Worker):
             self.db.execute("COMMIT")
         except apsw.Error as error:
             self._roll_back()
+            if len(batch) > 1 and isinstance(fault(error, self.db.filename), StoreDamaged):
+                # One of them has met the damage. The others may be of workspaces that are whole.
+                return [answer for request in batch for answer in self._serve([request])]
             # The refused ones too: they may have been refused for what another one did, which is undone now.
-            return [Answer(request.future, error=fault(error, self.db.filename)) for request in batch]
+            return [self._refused(request, error) for request in batch]
         self.commits += 1
         self.durable_commits += durable
         if number is not None:
@@ -198,11 +207,11 @@ class Writer(Worker):
         try:
             answer = Answer(request.future, request.work(self.db))
         except apsw.ConstraintError as error:
-            answer = Answer(request.future, error=fault(error, self.db.filename))
+            answer = self._refused(request, error)
         except apsw.Error:
             raise
         except Exception as error:  # it must reach the one who asked, and only that one
-            answer = Answer(request.future, error=fault(error, self.db.filename))
+            answer = self._refused(request, error)
         if answer.error is not None:
             self.db.execute("ROLLBACK TO one")
         self.db.execute("RELEASE one")
@@ -215,8 +224,15 @@ class Writer(Worker):
                 self.db.execute("ROLLBACK")
 
 
-def fault(error: Exception, database: str) -> Exception:
+def fault(error: Exception, database: str, about: str = "") -> Exception:
     """What the one who asked is told: what happened, and what to do about it."""
+    told = _fault(error, database)
+    if isinstance(told, StoreDamaged) and about not in str(told):
+        return StoreDamaged(f"{told}; this was met while looking at {about}")
+    return told
+
+
+def _fault(error: Exception, database: str) -> Exception:
     match error:
         case KedgeError():
             return error
@@ -224,8 +240,10 @@ def fault(error: Exception, database: str) -> Exception:
             return codec.not_unicode(error)
         case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():
             return _damaged(str(error), database)
-        case apsw.IOError() if _extended_code(error) in (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS):
+        case apsw.IOError() if _extended_code(error) == apsw.SQLITE_IOERR_DATA:
             return _damaged("a page does not fit its checksum", database)
+        case apsw.IOError() if _extended_code(error) == apsw.SQLITE_IOERR_CORRUPTFS:
+            return _damaged("the disk cannot read a part of it", database)
         case apsw.FullError():
             way_out = "the disk is full; free some space, nothing else is needed"
         case apsw.BusyError() | apsw.LockedError():

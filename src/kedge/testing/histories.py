@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kedge.core import lane as real
 from kedge.core.commands import (
@@ -210,6 +211,7 @@ class Bounds:
     clears: int = 0
     #: How often one Run is resumed before it is ended.
     resumes_max: int = 1
+    queue_runs_max: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +224,30 @@ class WalkResult:
     rows: frozenset[Row]
 
 
-#: Times a command of some kind was used in a history: what `Bounds` limits.
-_Used = tuple[int, int, int, int, int]
-_UNUSED: _Used = (0, 0, 0, 0, 0)
+class Used(NamedTuple):
+    """Times a command of some kind had an effect in a history: what `Bounds` limits."""
+
+    cancels: int = 0
+    crashes: int = 0
+    run_cancels: int = 0
+    moves: int = 0
+    clears: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A command that had an effect, and the states it led from and to. (No history: many lead through it.)"""
+
+    before: tuple[State, Used]
+    command: Command
+    events: tuple[LaneEvent, ...]
+    after: tuple[State, Used]
+
+
+#: The commands that `Used` counts, in its order.
 _KINDS: tuple[type[Command], ...] = (Cancel, Recover, CancelRun, MoveRun, ClearQueue)
 #: The places of the live Runs' records belong to a state too: the order of the queue is read from them.
-_Key = tuple[Lane, Oracle, _Used, tuple[int, ...]]
+_Key = tuple[Lane, Oracle, Used, tuple[int, ...]]
 
 #: `reject` is left to the commands that are tried for their refusal.
 _WHEN_BUSY: tuple[WhenBusy, ...] = ("queue", "fold", "interrupt")
@@ -243,18 +263,23 @@ def walk(
     moves: int = 0,
     clears: int = 0,
     resumes_max: int = 1,
+    queue_runs_max: int = 100,
     decide: Decide = real.decide,
     apply: Apply = real.apply,
+    tell: Callable[[Transition], None] | None = None,
 ) -> WalkResult:
-    """Every history within these bounds (see `Bounds`). AssertionError tells the first that breaks a promise."""
-    bounds = Bounds(prompts, cancels, crashes, run_cancels, steps, moves, clears, resumes_max)
-    return _Walk(bounds, Checker(decide, apply)).result()
+    """Every history within these bounds (see `Bounds`). AssertionError tells the first that breaks a promise.
+
+    `tell` is told of each transition, once: for whoever wants to compare more than how many there are."""
+    bounds = Bounds(prompts, cancels, crashes, run_cancels, steps, moves, clears, resumes_max, queue_runs_max)
+    return _Walk(bounds, Checker(decide, apply), tell).result()
 
 
 @dataclass(slots=True)
 class _Walk:
     bounds: Bounds
     checker: Checker
+    tell: Callable[[Transition], None] | None = None
     #: How each state was first reached: breadth first, so by a shortest history.
     came_from: dict[_Key, tuple[_Key, Command] | None] = field(default_factory=dict)
     ahead: deque[tuple[_Key, State]] = field(default_factory=deque)
@@ -262,21 +287,24 @@ class _Walk:
 
     def result(self) -> WalkResult:
         transitions = ended = 0
-        self._reached(State(), _UNUSED, None)
+        self._reached(State(), Used(), None)
         while self.ahead:
             key, state = self.ahead.popleft()
             ended += not state.oracle.live
             for command in _commands(state.oracle, self.bounds, key[2]):
                 transitions += 1
                 try:
-                    after, _ = self.checker.put(state, command)
+                    after, answer = self.checker.put(state, command)
                     if after is not state:
-                        self._reached(after, _used(key[2], command), (key, command))
+                        used = _used(key[2], command)
+                        self._reached(after, used, (key, command))
+                        if self.tell and isinstance(answer, tuple):
+                            self.tell(Transition((state, key[2]), command, answer, (after, used)))
                 except AssertionError as broken:
                     raise AssertionError(f"{broken}\n{self._history(key, command)}") from broken
         return WalkResult(len(self.came_from), transitions, ended, frozenset(self.checker.rows))
 
-    def _reached(self, state: State, used: _Used, by: tuple[_Key, Command] | None) -> None:
+    def _reached(self, state: State, used: Used, by: tuple[_Key, Command] | None) -> None:
         # The version only counts events; without it, histories of different length meet in one state.
         lane = replace(state.lane, version=0)
         key = (lane, state.oracle, used, tuple(state.records[run.run_id].place for run in lane.live))
@@ -300,18 +328,17 @@ class _Walk:
         return history.text(last)
 
 
-def _used(used: _Used, command: Command) -> _Used:
-    counts = [count + isinstance(command, kind) for count, kind in zip(used, _KINDS, strict=True)]
-    return (counts[0], counts[1], counts[2], counts[3], counts[4])
+def _used(used: Used, command: Command) -> Used:
+    return Used(*(count + isinstance(command, kind) for count, kind in zip(used, _KINDS, strict=True)))
 
 
-def _commands(oracle: Oracle, bounds: Bounds, used: _Used) -> Iterator[Command]:
+def _commands(oracle: Oracle, bounds: Bounds, used: Used) -> Iterator[Command]:
     """Every command worth trying here, the ones that must be refused or change nothing included."""
     cancels, crashes, run_cancels, moves, clears = used
     if len(oracle.accepted) < bounds.prompts:
         run_id = f"r{len(oracle.accepted) + 1}"
         for when_busy in _WHEN_BUSY:
-            yield Submit(run_id, f"content of {run_id}", when_busy, 0)
+            yield Submit(run_id, f"content of {run_id}", when_busy, 0, queue_runs_max=bounds.queue_runs_max)
     if cancels < bounds.cancels:
         yield Cancel(0)
     if crashes < bounds.crashes:
@@ -323,6 +350,7 @@ def _commands(oracle: Oracle, bounds: Bounds, used: _Used) -> Iterator[Command]:
     if oracle.active is not None:
         if oracle.steps < bounds.steps or oracle.active in oracle.told:
             yield BeginStep(oracle.active, 0)
+            yield BeginStep(oracle.active, 0, folds=False)
         yield Finish(oracle.active, "completed", "", 0)
         yield Finish(oracle.active, "failed", "", 0)
         yield Finish(oracle.active, "interrupted", "", 0)

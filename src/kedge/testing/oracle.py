@@ -192,11 +192,8 @@ class _Reader:
 
     def _told(self) -> frozenset[str]:
         match self.command:
-            case Cancel() | ClearQueue():
+            case Cancel() | CancelRun() | ClearQueue():
                 return self.before.covered(self.command)
-            case CancelRun(run_id=run_id):
-                # Its folded Runs follow from their host at the end; by name it means the one Run alone.
-                return self.before.covered(self.command) & {run_id}
             case Submit(run_id=run_id, when_busy="interrupt") if self.before.content_of(run_id) is None:
                 return frozenset(self.before.live)
             case _:
@@ -316,8 +313,8 @@ class _Promise:
             case MoveRun(run_id=run_id, before=place):
                 expected = replace(before, line=moved(before.line, run_id, place))
                 self._holds(after == expected, "changes the order of the queue and no more")
-            case BeginStep():
-                joined = {run_id for run_id in before.line if run_id in before.steering}
+            case BeginStep(folds=folds):
+                joined = before.steering if folds else frozenset[str]()
                 self._holds(set(after.inside) == {*before.inside, *joined}, "takes in everybody who waits to fold")
                 self._holds(after.steps == before.steps + 1, "begins one step")
             case Finish():

@@ -85,6 +85,9 @@ def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
         raise ToolFailed(f"the path is too long: {size} bytes")
     lexical = Path(os.path.normpath(root / given))
     real = Path(os.path.realpath(root / given))
+    if os.path.realpath(real) != str(real):
+        # Behind a link that leads in a circle links are left as they are; one of them might lead out of the workspace.
+        raise ToolFailed(f"{printable(given)} goes through a link that leads in a circle")
     if real.parts[:2] == ("/", "proc"):
         # Among it the environment of this very server, with its keys.
         raise ToolFailed(f"{printable(given)} is no file on a disk but a view of running processes; use bash for that")

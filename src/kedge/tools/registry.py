@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ def all_tools(guarded: tuple[Path, ...] = ()) -> tuple[Tool, ...]:
 class Toolset:
     def __init__(self, tools: tuple[Tool, ...] = ()) -> None:
         self._tools = tools
-        self._schemas: dict[str, str] = {}
 
     def offered(self, *, only_look: bool) -> list[Tool]:
         if not only_look:
@@ -46,11 +46,7 @@ class Toolset:
         return description(tool.name)
 
     def schema(self, tool: Tool) -> str:
-        """JSON Schema of the tool's input, as JSON text: one plain object, since not every provider follows `$ref`."""
-        if tool.name not in self._schemas:
-            _, parts = msgspec.json.schema_components([tool.input], ref_template="{name}")
-            self._schemas[tool.name] = msgspec.json.encode(_inlined(parts[tool.input.__name__], parts)).decode()
-        return self._schemas[tool.name]
+        return _schema(tool.input)
 
     def decoded(self, tool: Tool, given: str) -> Any:
         """The call's input as the tool's type. Models write numbers as text at times; that is understood."""
@@ -60,6 +56,13 @@ class Toolset:
             raise ToolFailed(f"The input of {tool.name} does not fit: {error}.") from None
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise ToolFailed(f"The input of {tool.name} is not valid JSON ({error}); write the call again.") from None
+
+
+@cache
+def _schema(kind: type[msgspec.Struct]) -> str:
+    """JSON Schema of a tool's input, as JSON text: one plain object, since not every provider follows `$ref`."""
+    _, parts = msgspec.json.schema_components([kind], ref_template="{name}")
+    return msgspec.json.encode(_inlined(parts[kind.__name__], parts)).decode()
 
 
 def _inlined(schema: Any, parts: dict[str, Any]) -> Any:

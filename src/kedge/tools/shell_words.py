@@ -177,7 +177,24 @@ def _commands_of_text(text: str) -> Iterator[Words | str]:
         yield _UNKNOWN
         return
     source = text.encode("utf-8", "replace").replace(b"\0", b"")
-    nodes = [_parser().parse(source).root_node]
+    root = _parser().parse(source).root_node
+    yield from _commands_below(root)
+    # Two things the grammar takes for something else: a command behind a line break that begins with a backslash is a
+    # word more to it, and two open brackets are always arithmetic, where bash tries subshells next. Both are read
+    # again with a blank in between. What was arithmetic after all has no commands but words that name variables.
+    again = _LINE_BREAK.sub(b"\n ", source)
+    again = _BRACKETS.sub(b"( ", again) if root.has_error else again
+    if again != source:
+        found = _commands_below(_parser().parse(again).root_node)
+        yield from (words for words in found if isinstance(words, str) or words[0] is not None)
+
+
+_LINE_BREAK = re.compile(rb"\n(?=\\)")
+_BRACKETS = re.compile(rb"\((?=\()")
+
+
+def _commands_below(root: Node) -> Iterator[Words | str]:
+    nodes = [root]
     input_texts: list[str] = []
     reads_input = False
     while nodes:
@@ -256,7 +273,10 @@ def _inside(command: Words) -> Iterator[Words | str]:
         yield from (word if word is not None else _UNKNOWN for word in rest[code + 1 :])
     elif name in WRAPPERS:
         yield from _behind(rest)
-        yield from (word.split("=", 1)[-1] for word in rest if word is not None and re.search(r"[\s;&|]", word))
+        for word in rest:
+            if word is not None and re.search(r"[\s;&|(`]", word):
+                # A text to run: as it is ('A=1 rm x'), or as an option's value (--command='rm x').
+                yield from {word: None, word.split("=", 1)[-1]: None}
 
 
 def _behind(rest: Words) -> Iterator[Words]:

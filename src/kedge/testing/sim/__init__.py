@@ -1,0 +1,1 @@
+"""The simulator: whole runs of the real engine, server and client in made-up time, decided by a seed."""

@@ -1,0 +1,149 @@
+"""What happens in one simulation, drawn from its seed: who asks for what and when, and what goes wrong meanwhile.
+
+A plan is a list of acts with their times, so that one which ends badly can be made smaller: acts are left out, one by
+one, for as long as it still ends badly.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from kedge.core.commands import OnCrash, WhenBusy
+from kedge.testing.sim.loop import Schedule
+
+#: What clients do.
+Deed = Literal[
+    "submit", "cancel", "cancel_run", "clear", "edit", "move", "delete", "wait", "look", "drop", "pause", "leave"
+]
+#: What goes wrong.
+Fault = Literal["crash", "kill", "restart", "store_down", "store_faults", "cuts", "nth"]
+Kind = Deed | Fault
+#: Faults, and how likely each is in one plan.
+FAULTS: tuple[tuple[Fault, float], ...] = (
+    *(("crash", 0.15), ("kill", 0.3), ("kill", 0.2), ("restart", 0.15), ("store_down", 0.2), ("store_faults", 0.25)),
+    *(("cuts", 0.3), ("nth", 0.3)),
+)
+_DEEDS: tuple[Deed, ...] = (
+    *("submit", "submit", "submit", "submit", "submit", "submit", "cancel", "cancel", "cancel_run", "cancel_run"),
+    *("clear", "edit", "move", "wait", "look", "drop", "drop", "pause", "delete", "leave"),
+)
+_WHEN_BUSY: tuple[WhenBusy | None, ...] = (None, None, None, "queue", "queue", "fold", "fold", "interrupt", "reject")
+_LAST_STEPS = (
+    "say 1",
+    "say 2",
+    "say 4",
+    "say 4",
+    "say 6",
+    "say 2 fail",
+    "busy 1 say 2",
+    "busy 9 say 1",
+    "say 1 wait 3",
+)
+_STEPS = (
+    *("say 1 run quick", "run quick run quick", "say 2 run hang", "run stubborn", "run leaver", "run broken"),
+    *("run risky", "run risky run quick", "say 1 ask", "agent 2", "agent 3 run quick", "run quick run risky"),
+)
+#: Everything happens within as long. Seconds.
+SPAN_S = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    at: float
+    kind: Kind
+    client: int = 0
+    session: int = 0
+    #: Number of the prompt it speaks of; prompts are numbered in the order of the plan.
+    run: int = 0
+    script: str = ""
+    when_busy: WhenBusy | None = None
+    #: The client names the Run, and so may repeat the submit.
+    own_id: bool = True
+    is_bound_to_client: bool = False
+    for_s: float = 0.0
+    rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    schedule: Schedule
+    clients: int
+    sessions: int
+    on_crash: OnCrash
+    queue_runs_max: int
+    #: Of what readers share. Small: some fall out of it and have to read the log.
+    ring_bytes: int
+    #: Who answers approvals, and how: one entry for each client.
+    answers: tuple[Literal["allow", "deny", "allow_session", "silent"], ...]
+    #: Whether a client's stream is of one session, and whether it takes Deltas.
+    streams: tuple[tuple[int | None, bool], ...]
+    acts: tuple[Act, ...]
+    #: Through the HTTP library of the client as well.
+    takes_the_long_way: bool = False
+
+
+def draw(seed: int) -> Plan:
+    chance = random.Random(seed)
+    clients = chance.choice((1, 2, 2, 3))
+    sessions = chance.choice((1, 1, 1, 2))
+    # Often everything happens at nearly the same time: that is where races are.
+    moments = [chance.random() * SPAN_S for _ in range(chance.choice((1, 2, 3)))]
+    acts: list[Act] = []
+    prompts = 0
+    for _ in range(chance.randint(2, 9)):
+        deed: Deed = chance.choice(_DEEDS) if prompts else "submit"
+        at = chance.choice(moments) if chance.random() < 0.6 else chance.random() * SPAN_S
+        acts.append(_deed(chance, deed, at, chance.randrange(clients), chance.randrange(sessions), prompts))
+        prompts += deed == "submit"
+    for fault, rate in FAULTS:
+        if chance.random() < rate:
+            acts.append(_fault(chance, fault, chance.random() * (SPAN_S + 2)))
+    return Plan(
+        seed,
+        chance.choice(("fifo", "random", "random", "priority")),
+        clients,
+        sessions,
+        chance.choice(("resume", "resume", "end")),
+        chance.choice((100, 100, 2)),
+        chance.choice((1_000_000, 1_000_000, 3_000)),
+        tuple(chance.choice(("allow", "allow", "deny", "allow_session", "silent")) for _ in range(clients)),
+        tuple((chance.choice((None, None, 0)), chance.random() < 0.7) for _ in range(clients)),
+        tuple(sorted(acts, key=lambda act: act.at)),
+        seed % 8 == 0,
+    )
+
+
+def _deed(chance: random.Random, kind: Deed, at: float, client: int, session: int, prompts: int) -> Act:
+    if kind != "submit":
+        return Act(at, kind, client, session, chance.randrange(prompts), for_s=chance.random() * 4)
+    steps = [chance.choice(_STEPS) for _ in range(chance.choice((0, 0, 0, 1, 1, 2)))]
+    script = ";".join([*steps, chance.choice(_LAST_STEPS)])
+    return Act(
+        at,
+        kind,
+        client,
+        session,
+        prompts,
+        f"p{prompts}:{script}",
+        chance.choice(_WHEN_BUSY),
+        chance.random() < 0.85,
+        chance.random() < 0.15,
+    )
+
+
+def _fault(chance: random.Random, kind: Fault, at: float) -> Act:
+    match kind:
+        case "store_faults":
+            rates = (chance.choice((0.0, 0.1, 0.3)), chance.choice((0.0, 0.1, 0.3)), chance.choice((0.0, 0.1)))
+            return Act(at, kind, for_s=chance.random() * 3, rates=rates)
+        case "cuts":
+            return Act(at, kind, for_s=chance.random() * 3, rates=(chance.choice((0.02, 0.1, 0.3)), 0.0, 0.0))
+        case "kill":
+            return Act(0.0, kind, run=chance.randint(1, 500), for_s=chance.random() * 2)
+        case "nth":
+            return Act(0.0, kind, run=chance.randint(1, 60), own_id=chance.random() < 0.5)
+        case _:
+            return Act(at, kind, for_s=chance.random() * 2)

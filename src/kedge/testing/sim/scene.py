@@ -1,0 +1,48 @@
+"""What everybody in a simulated world shares: its time, its chance, its network, its disk, and the names of things."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from kedge.client.client import Client
+from kedge.client.transport import Transport
+from kedge.store.memory import MemoryData
+from kedge.testing.sim.loop import SimLoop
+from kedge.testing.sim.network import Network, ShortTransport, SimTransport
+from kedge.testing.sim.plan import Plan
+
+HOST, TOKEN = "http://localhost:1", "0123456789abcdef"
+
+
+class SimClock:
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return self.ms_at(self._loop.time())
+
+    def ms_at(self, at: float) -> int:
+        return 1_700_000_000_000 + int(1000 * at)
+
+
+class Scene:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.loop = SimLoop(plan.seed, plan.schedule)
+        self.chance = random.Random(plan.seed + 1)
+        self.clock = SimClock(self.loop)
+        self.network = Network(self.loop, self.chance)
+        self.data = MemoryData()
+        #: How often each kind of deed and of fault happened.
+        self.counted: Counter[str] = Counter()
+        self.workspace_id = ""
+        self.session_ids: list[str] = []
+        #: Of each prompt of the plan, once it is known.
+        self.run_ids: dict[int, str] = {}
+
+    def new_client(self, network: SimTransport, number: int) -> Client:
+        way = Transport if self.plan.takes_the_long_way else ShortTransport
+        client = Client(transport=way(HOST, TOKEN, network))
+        client.client_id = f"00000000-0000-4000-8000-{number:012d}"
+        return client

@@ -1,0 +1,96 @@
+"""A store that fails: not at all, before the commit, or after it, when nobody can know which of the two it was."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+from kedge.core.records import LaneRecord, RunRecord
+from kedge.errors import StoreUnavailable
+from kedge.store.base import LogEntry, Write
+from kedge.store.memory import MemoryData, MemoryStore
+
+#: The longest a write takes. Seconds.
+WRITE_S = 0.02
+
+
+class Faults:
+    """How the store behaves. It outlives the processes that use it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        #: How likely it is that a write fails.
+        self.before_rate = self.after_rate = self.read_rate = 0.0
+        #: Nothing works until this moment of the loop.
+        self.down_until = 0.0
+        #: The write with this number fails, before or after its commit; 0: none does.
+        self.nth, self.nth_after = 0, False
+        self.writes = 0
+        self.counted: Counter[str] = Counter()
+
+    def stop(self) -> None:
+        self.before_rate = self.after_rate = self.read_rate = self.down_until = 0.0
+        self.nth = 0
+
+    def check_read(self) -> None:
+        self._check_down()
+        if self.read_rate and self.chance.random() < self.read_rate:
+            self._fail("store read error")
+
+    def check_before(self) -> None:
+        self.writes += 1
+        self._check_down()
+        if self.writes == self.nth and not self.nth_after:
+            self._fail("store error before the commit")
+        if self.before_rate and self.chance.random() < self.before_rate:
+            self._fail("store error before the commit")
+
+    def check_after(self) -> None:
+        if self.writes == self.nth and self.nth_after:
+            self._fail("store error after the commit")
+        if self.after_rate and self.chance.random() < self.after_rate:
+            self._fail("store error after the commit")
+
+    def _check_down(self) -> None:
+        if asyncio.get_running_loop().time() < self.down_until:
+            self._fail("store out of reach")
+
+    def _fail(self, what: str) -> None:
+        self.counted[what] += 1
+        raise StoreUnavailable(what)
+
+
+class FaultyStore(MemoryStore):
+    def __init__(self, data: MemoryData, faults: Faults) -> None:
+        super().__init__(data)
+        self._faults = faults
+
+    async def open(self) -> None:
+        self._faults.check_read()
+        await super().open()
+
+    async def append(self, write: Write) -> int:
+        faults = self._faults
+        await asyncio.sleep(faults.chance.random() ** 3 * WRITE_S)
+        faults.check_before()
+        head = await super().append(write)
+        faults.check_after()
+        return head
+
+    async def read(self, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
+        self._faults.check_read()
+        return await super().read(workspace_id, after, limit)
+
+    async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
+        self._faults.check_read()
+        return await super().lane(session_id)
+
+    async def run(self, workspace_id: str, run_id: str) -> RunRecord | None:
+        self._faults.check_read()
+        return await super().run(workspace_id, run_id)
+
+    async def messages(self, session_id: str, after: str | None, limit: int) -> list[Any]:
+        self._faults.check_read()
+        return await super().messages(session_id, after, limit)

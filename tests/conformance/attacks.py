@@ -1,0 +1,203 @@
+"""What an attacker tries, and the tests that try it: a list to read, held by test_attacks.py.
+
+A group is a way in. Each line says what is tried; behind it stand the tests, by file and name below `tests/`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_ACCESS = "conformance/test_bad_access.py::"
+_INPUT = "conformance/test_bad_input.py::"
+_WIRE = "conformance/test_attacks_transport.py::"
+_SERVERS = "conformance/test_e_servers.py::"
+_READERS = "conformance/test_d_readers.py::"
+_FILES = "conformance/test_attacks_files.py::"
+_LEAVE = "conformance/test_attacks_permissions.py::"
+_TOOLS = "conformance/test_attacks_tools.py::"
+_SECRETS = "conformance/test_attacks_secrets.py::"
+_PATHS = "tools/test_paths.py::"
+_RULES = "tools/test_rules.py::"
+_FETCH = "tools/test_fetch.py::"
+_REDIRECTS = "tools/test_fetch_redirects.py::"
+
+ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "who asks": {
+        "no token, an empty, wrong, longer, shorter, doubled one, or one that is no ASCII": (
+            f"{_ACCESS}test_without_the_token_no_route_answers",
+        ),
+        "the token in the query": (f"{_ACCESS}test_a_token_in_the_query_is_no_token",),
+        "a Host that is not ours, or only looks like ours": (f"{_ACCESS}test_with_a_foreign_host_no_route_answers",),
+        "no Host, or two": (f"{_ACCESS}test_with_no_host_or_two_no_route_answers",),
+        "a target with a host of its own": (f"{_ACCESS}test_a_target_that_names_a_host_is_refused_on_every_route",),
+        "a page of another origin, of none, of one that looks like ours, of another site": (
+            f"{_ACCESS}test_from_a_foreign_page_no_route_answers",
+        ),
+        "a form, which a page may send anywhere": (
+            f"{_ACCESS}test_what_a_page_can_send_without_asking_is_no_body_on_any_route",
+            f"{_INPUT}test_a_body_that_does_not_say_it_is_json_is_refused_everywhere",
+        ),
+        "a page whose name is re-pointed at this machine": (
+            f"{_WIRE}test_a_page_whose_name_is_pointed_at_this_machine_gets_nothing",
+        ),
+        "another user at the socket or the token file": (
+            f"{_SERVERS}test_e_the_socket_needs_no_token_and_only_its_owner_can_reach_it",
+            f"{_SERVERS}test_e_the_default_socket_is_in_a_directory_of_its_owner",
+        ),
+        "another machine": (
+            f"{_WIRE}test_no_server_listens_beyond_this_machine_unless_it_is_told_to",
+            f"{_WIRE}test_no_server_takes_a_token_that_is_none",
+            f"{_WIRE}test_a_server_for_other_machines_asks_everybody_for_the_token",
+        ),
+    },
+    "requests": {
+        "lengths that contradict each other, frames that are none, bytes that are no HTTP": (
+            f"{_ACCESS}test_what_is_not_http_is_answered_400_and_hung_up_on",
+            "fuzz/test_http.py::test_no_request_made_by_chance_is_answered_wrongly_or_breaks_the_server",
+        ),
+        "a head, a trailer or an address without end": (
+            f"{_ACCESS}test_a_head_without_end_is_hung_up_on",
+            f"{_WIRE}test_what_stands_around_a_body_has_a_bound",
+            f"{_WIRE}test_what_trails_a_body_is_no_header",
+        ),
+        "a body over the limit, with a length and without": (
+            f"{_INPUT}test_a_prompt_with_a_wrong_field_is_refused",
+            f"{_INPUT}test_a_body_that_is_no_json_object_is_refused_everywhere",
+            f"{_WIRE}test_a_body_without_a_length_is_held_to_the_same_limit",
+        ),
+        "a head or a body that comes a byte at a time, or never": (
+            f"{_WIRE}test_a_request_that_comes_too_slowly_is_hung_up_on",
+            f"{_WIRE}test_a_slow_body_with_the_token_records_nothing",
+        ),
+        "a body that breaks off": (f"{_INPUT}test_a_body_that_breaks_off_records_nothing",),
+        "replies that nobody reads": (
+            f"{_READERS}test_d4_a_reader_that_never_reads_costs_little_and_misses_nothing",
+            f"{_READERS}test_d9_a_client_that_takes_nothing_any_more_is_dropped",
+            f"{_WIRE}test_requests_sent_far_ahead_of_their_replies_stay_unread",
+        ),
+        "too many streams, or streams whose client is gone": (
+            f"{_WIRE}test_one_stream_too_many_is_refused_and_the_others_go_on",
+            f"{_WIRE}test_a_stream_with_a_request_behind_it_ends_with_its_connection",
+        ),
+        "JSON that is deep, huge, no number, half a character, no text, or says a thing twice": (
+            f"{_INPUT}test_a_prompt_with_a_wrong_field_is_refused",
+            f"{_INPUT}test_of_a_key_given_twice_the_last_counts",
+            f"{_INPUT}test_a_body_that_is_no_json_object_is_refused_everywhere",
+            f"{_INPUT}test_a_wrong_value_in_any_request_is_refused",
+        ),
+        "a place in the stream that is negative, huge, text, or of another workspace": (
+            f"{_INPUT}test_a_position_that_is_none_is_refused",
+            f"{_INPUT}test_a_position_of_another_workspace_is_a_gap_and_then_live",
+            "fuzz/test_resume.py::test_a_resume_value_made_by_chance_gets_what_lies_behind_it_or_a_gap_or_a_refusal",
+        ),
+    },
+    "files": {
+        "up and out, absolute paths, neighbours with a similar name, links to files, directories and parents": (
+            f"{_FILES}test_nothing_outside_is_looked_at_or_written_without_leave",
+            f"{_PATHS}test_whatever_leads_outside_is_outside_and_looking_needs_leave",
+            "fuzz/test_fuzzed_paths.py::test_no_path_made_by_chance_leads_out_of_the_workspace",
+        ),
+        "a search through links": (f"{_FILES}test_a_search_of_the_workspace_does_not_go_through_its_links",),
+        "a link swapped in while the file is in use": (
+            f"{_FILES}test_what_was_swapped_for_a_link_between_approval_and_write_is_not_followed",
+            f"{_FILES}test_undo_does_not_follow_what_was_swapped_for_a_link",
+            f"{_PATHS}test_no_race_between_judging_and_opening_leads_outside",
+        ),
+        "a second name of a file outside": (
+            f"{_FILES}test_a_hard_link_is_parted_and_its_other_name_keeps_its_content",
+        ),
+        "ways through /proc": (
+            f"{_FILES}test_the_server_does_not_look_into_processes_even_when_all_is_allowed",
+            f"{_FILES}test_a_way_through_proc_is_the_file_it_leads_to",
+        ),
+        "devices, pipes and sockets in place of files": (
+            f"{_FILES}test_devices_pipes_and_sockets_are_told_from_files_and_nothing_hangs",
+            f"{_FILES}test_files_that_are_read_without_being_asked_for_may_be_pipes_and_nothing_hangs",
+        ),
+        "names that look alike": (
+            f"{_FILES}test_two_names_that_look_alike_are_two_files",
+            f"{_PATHS}test_names_are_bytes_and_twins_are_named_not_guessed",
+        ),
+        "what makes the machine run things: hooks, git's and our own configuration": (
+            f"{_FILES}test_what_makes_the_machine_run_things_is_written_with_leave_for_that_very_file",
+            f"{_FILES}test_the_files_of_kedge_itself_are_not_covered_even_in_a_workspace_around_them",
+            f"{_PATHS}test_hooks_are_guarded_through_links_and_under_other_names",
+        ),
+    },
+    "permissions": {
+        "another command, directory, environment or file than the one that was allowed": (
+            f"{_LEAVE}test_only_the_id_of_an_answer_counts",
+            f"{_LEAVE}test_an_answer_does_not_follow_a_directory_that_was_swapped_for_a_link",
+            f"{_LEAVE}test_an_environment_that_grew_while_people_thought_is_not_what_they_allowed",
+            f"{_LEAVE}test_a_file_that_appeared_while_people_thought_is_not_overwritten",
+            "tools/test_edit_races.py::test_a_file_changed_by_others_while_people_thought_is_not_written",
+        ),
+        "two answers at once": (f"{_LEAVE}test_many_answers_at_once_are_one_answer_and_one_call",),
+        "an answer for a Run that is over": (f"{_LEAVE}test_an_answer_for_a_run_that_has_ended_changes_nothing",),
+        "nobody there to ask": (f"{_LEAVE}test_nobody_attached_never_means_yes",),
+        "tricks of the shell behind a rule": (
+            f"{_RULES}test_every_trick_is_put_to_people",
+            f"{_LEAVE}test_no_trick_of_the_corpus_gets_past_the_rules_of_a_configuration",
+            "fuzz/test_shell_rules.py::test_what_a_rule_allows_is_what_real_shells_do",
+            "fuzz/test_shell_rules.py::test_a_trick_of_the_corpus_asks_in_whatever_quotes_it_is_written",
+        ),
+        "tricks of the shell around a denied command": (
+            f"{_RULES}test_a_denied_command_is_found_wherever_it_stands_in_the_line",
+            f"{_RULES}test_a_denied_command_does_not_hide_from_the_grammar",
+            f"{_LEAVE}test_a_denied_command_of_the_corpus_is_denied_by_a_configuration_even_when_nobody_is_asked",
+            "fuzz/test_shell_rules.py::test_a_denied_command_is_denied_however_deep_it_stands",
+        ),
+        "characters that hide what is asked": (
+            f"{_LEAVE}test_what_cannot_be_seen_is_written_out_in_what_people_decide_on",
+            f"{_LEAVE}test_a_character_that_makes_a_text_look_binary_does_not_hide_it",
+        ),
+        "a command too long to be read to its end": (f"{_LEAVE}test_the_whole_command_is_shown_however_long_it_is",),
+    },
+    "tools": {
+        "keys and tokens in the environment of what is started": (
+            f"{_TOOLS}test_no_secret_of_the_server_is_in_reach_of_what_a_tool_starts",
+        ),
+        "descriptors of the server": (f"{_TOOLS}test_a_process_has_the_usual_three_descriptors_and_no_terminal",),
+        "bombs, deaf processes, kills of everybody": (
+            f"{_TOOLS}test_the_server_lives_and_the_run_ends_whatever_a_command_does",
+            f"{_TOOLS}test_a_bomb_is_ended_by_a_cancel_to_its_last_process",
+        ),
+        "output without end, lines without end": (
+            f"{_TOOLS}test_a_command_that_pours_out_gigabytes_leaves_the_server_answering",
+        ),
+        "the server itself, asked by what it has started": (
+            f"{_TOOLS}test_a_command_cannot_have_the_server_skip_the_next_approvals",
+        ),
+    },
+    "fetch": {
+        "this machine and its network, by each way to write them": (
+            f"{_TOOLS}test_fetch_reaches_nothing_of_this_machine_or_its_network_even_with_leave",
+            f"{_FETCH}test_an_address_that_is_not_public_is_refused",
+            f"{_FETCH}test_no_way_of_writing_this_machine_gets_through_the_real_resolver",
+        ),
+        "redirects there": (
+            f"{_REDIRECTS}test_a_redirect_to_an_address_that_is_not_public_is_not_followed",
+            f"{_REDIRECTS}test_a_name_that_moves_to_an_address_that_is_not_public_is_refused_at_the_redirect",
+            f"{_FETCH}test_a_redirect_to_what_could_not_be_asked_for_is_refused",
+        ),
+        "a name that moves between the look and the connection": (
+            f"{_FETCH}test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect",
+        ),
+        "other schemes": (f"{_FETCH}test_an_address_that_is_none_of_the_web_is_refused",),
+        "little that unpacks to much": (f"{_FETCH}test_a_decompression_bomb_is_cut_while_it_is_unpacked",),
+    },
+    "secrets and trust": {
+        "keys in logs, events, errors, the database, a reply": (
+            f"{_SECRETS}test_a_key_comes_out_nowhere_whatever_a_provider_says",
+            f"{_SECRETS}test_the_keys_and_the_token_of_kedge_are_not_looked_at_in_a_workspace_around_them",
+        ),
+        "a repository that sets endpoints, servers or permissions": (
+            f"{_SECRETS}test_a_repository_sets_nothing_that_matters_before_it_is_trusted",
+            f"{_SECRETS}test_trust_is_for_the_content_and_ends_when_it_changes",
+        ),
+        "data that runs when it is read": (
+            f"{_SECRETS}test_the_database_holds_plain_json_and_nothing_that_runs_when_it_is_read",
+            f"{_SECRETS}test_nothing_of_ours_reads_data_that_can_run",
+        ),
+    },
+}

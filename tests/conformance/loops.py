@@ -1,0 +1,376 @@
+"""For loops of thousands: servers that start in 30 ms, requests and streams without a client library, seeds.
+
+A server of the nest is a process of its own like any other. It is only forked from one that has loaded the modules
+already, since loading them is nine tenths of a start and leaves nothing on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import ssl
+import struct
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGKILL, Signals
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.conformance.harness import WAIT_S, Json, Server
+from tests.proof import slices
+
+TOKEN = "a-token-for-loops-of-thousands"
+ROOT = Path(__file__).parents[2]
+
+_NEST = """
+import ctypes, os, sys
+import kedge.cli.main, kedge.server.listen, kedge.engine.models, kedge.llm.catalogue, kedge.llm.openai, uvloop
+import anyio._backends._asyncio, uvicorn.lifespan.off
+
+kedge.engine.models.new_client()  # loads what it needs
+kedge.llm.catalogue.facts("local", "fake-large")
+
+def serve():
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it goes with the nest
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND), 2)
+    os._exit(kedge.server.listen.serve(hosts=["tcp://127.0.0.1:0"]))
+
+child = 0
+while word := os.read(0, 1):
+    if word == b"s":
+        child = os.fork()
+        if child == 0:
+            serve()
+        os.write(1, b"pid %d\\n" % child)
+    else:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        child = 0
+        os.write(1, b"gone %d\\n" % code)
+if child:
+    os.kill(child, 9)
+"""
+
+
+class Lost(Exception):
+    """The server went away before it answered: whether it did what it was asked, nobody knows."""
+
+
+class Refused(Exception):
+    """A stream that was answered with an error. The argument is the status."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server listens."""
+
+    host: str
+    port: int
+    token: str = TOKEN
+
+    @property
+    def head(self) -> str:
+        return f"Host: {self.host}:{self.port}\r\nAuthorization: Bearer {self.token}\r\n"
+
+
+def place_of(url: str, token: str = TOKEN) -> Place:
+    host, _, port = url.rpartition("://")[2].rpartition(":")
+    return Place(host, int(port), token)
+
+
+class Nest:
+    """One server after the other in the same data directory. `server` is only its configuration and environment."""
+
+    def __init__(self, server: Server, process: asyncio.subprocess.Process) -> None:
+        self.server = server
+        self._process = process
+        self.pid = 0
+
+    async def start(self) -> None:
+        """Begins to start one. Its `listening` may be waited for."""
+        self._ask(b"s")
+        self.pid = int((await self._line("pid", keep="listening")).split()[1])
+
+    async def listening(self) -> Place | None:
+        """Where it listens; None if it has gone before it did."""
+        assert self._process.stdout is not None
+        line = self._early or await self._line("listening", "gone")
+        self._early = ""
+        return place_of(line.split()[-1]) if line.startswith("listening") else None
+
+    def signal(self, number: Signals = SIGKILL) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)  # nobody has waited for it, so the number is still its own
+
+    async def gone(self) -> int:
+        """Wait until it has ended; its exit code, or the signal as a negative number."""
+        self._ask(b"w")
+        line = await self._line("gone", skip="listening")
+        self.pid = 0
+        return int(line.split()[1])
+
+    @property
+    def log(self) -> str:
+        return self.server.log
+
+    _early = ""
+
+    def _ask(self, word: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(word)
+
+    async def _line(self, *wanted: str, keep: str = "-", skip: str = "-") -> str:
+        assert self._process.stdout is not None
+        while True:
+            async with asyncio.timeout(WAIT_S):
+                line = (await self._process.stdout.readline()).decode().strip()
+            if line.startswith(keep):
+                self._early = line
+            elif not line.startswith(skip):
+                assert line.startswith(wanted), f"{line!r} {self.log[-2000:]}"
+                return line
+
+
+def _few_authorities(home: Path) -> dict[str, str]:
+    """The endpoint speaks plain HTTP: reading the certificates of all the world would be half of a server's start."""
+    for certificate in ssl.create_default_context().get_ca_certs(binary_form=True)[:1]:
+        (home / "authority.pem").write_text(ssl.DER_cert_to_PEM_cert(certificate))
+        return {"SSL_CERT_FILE": str(home / "authority.pem")}
+    return {}
+
+
+@contextlib.asynccontextmanager
+async def nest(home: Path, endpoint_url: str, config: str = "") -> AsyncIterator[Nest]:
+    if "KEDGE_URL" in os.environ:
+        pytest.skip("needs a server process of its own")
+    server = Server(home, endpoint_url, config)
+    (home / "server.log").touch()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _NEST, str(home / "server.log")),
+        env={**server.environment, "KEDGE_TOKEN": TOKEN, "PYTHONPATH": f"{ROOT / 'src'}", **_few_authorities(home)},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    made = Nest(server, process)
+    try:
+        yield made
+    finally:
+        if made.pid:
+            made.signal()
+        assert process.stdin is not None
+        process.stdin.close()  # which ends it
+        await process.wait()
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+class Wire:
+    """Requests over one connection, one after the other."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Status and JSON body of the reply."""
+        data = b"" if body is None else json.dumps(body).encode()
+        kind = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n" if data else ""
+        try:
+            async with asyncio.timeout(WAIT_S + 10):
+                if self._reader is None or self._writer is None:
+                    self._reader, self._writer = await asyncio.open_connection(self.place.host, self.place.port)
+                request = f"{method} /v1{path} HTTP/1.1\r\n{self.place.head}{kind}\r\n"
+                self._writer.write(request.encode() + data)
+                head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+                length = int(head.partition("content-length:")[2].split()[0])
+                reply = await self._reader.readexactly(length)
+        except (OSError, EOFError) as error:
+            self.close()
+            raise Lost from error
+        return int(head.split()[1]), msgspec.json.decode(reply) if reply.startswith((b"{", b"[")) else reply.decode()
+
+    async def expect(self, status: int, method: str, path: str, body: Any = None) -> Any:
+        got, reply = await self.call(method, path, body)
+        assert got == status, f"{method} {path}: {got} {reply}"
+        return reply
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+        self._reader = self._writer = None
+
+
+def new_client() -> str:
+    return str(uuid.uuid4())
+
+
+async def open_workspace(wire: Wire, directory: Path) -> str:
+    body = {"path": str(directory), "client_id": new_client()}
+    return str((await wire.expect(200, "POST", "/workspaces", body))["id"])
+
+
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+
+class Body(msgspec.Struct):
+    """What loops look at of a payload."""
+
+    id: str = ""
+    run_id: str = ""
+    session_id: str = ""
+    message_id: str = ""
+    text: str = ""
+    outcome: str = ""
+    part: int = 0
+    role: str = ""
+    parts: list[Json] = []
+
+
+class Inner(msgspec.Struct):
+    type: str
+    payload: Body
+
+
+class Envelope(msgspec.Struct):
+    type: str
+    payload: Inner
+
+
+#: (Position, type, of what, in which session): what stays the same however late an event is read.
+Kind = tuple[int, str, str, str]
+_decode = msgspec.json.Decoder(Envelope).decode
+
+
+@dataclass
+class Follower:
+    """A client that follows one workspace over any number of connections, and checks each durable event at once."""
+
+    workspace: str
+    deltas: bool = True
+    #: From where to resume: what the client would send as Last-Event-ID. None: from the present.
+    position: int | None = None
+    client_id: str = field(default_factory=new_client)
+    seen: list[Kind] = field(default_factory=list)
+    #: Explicit ones, which say that the stream could not be resumed where the client was.
+    gaps: int = 0
+    #: Connections whose stream was answered.
+    connects: int = 0
+    #: Each frame, with its Position or None.
+    hook: Callable[[int | None, Envelope], None] | None = None
+    _raw: bytes = b""
+    _body: bytes = b""
+    _in_head: bool = True
+
+    async def follow(
+        self,
+        place: Place,
+        leave: Callable[[Follower], bool] = lambda follower: False,
+        *,
+        bytes_max: int = 1 << 60,
+        how: str = "abort",
+    ) -> None:
+        """Read until `leave`, or so many bytes, wherever in a frame that is, or until the connection is lost."""
+        self._raw, self._body, self._in_head = b"", b"", True
+        after = "" if self.position is None else f"Last-Event-ID: {self.position}\r\n"
+        path = f"/v1/workspaces/{self.workspace}/events?client_id={self.client_id}&deltas={int(self.deltas)}"
+        try:
+            reader, writer = await asyncio.open_connection(place.host, place.port)
+        except OSError:
+            return
+        if how == "abort":
+            # A reset instead of a farewell: for the kernel of the server, too, this client is gone at once.
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\n{place.head}{after}\r\n".encode())
+            while bytes_max > 0 and (data := await reader.read(min(bytes_max, 1 << 16))):
+                bytes_max -= len(data)
+                self._take(data)
+                if leave(self):
+                    break
+            if how == "half-close":
+                # It says that it will say nothing more, and still takes what comes.
+                writer.write_eof()
+                while data := await reader.read(1 << 16):
+                    self._take(data)
+        except OSError:
+            pass
+        finally:
+            writer.transport.abort()
+
+    def _take(self, data: bytes) -> None:
+        self._raw += data
+        if self._in_head:
+            head, found, rest = self._raw.partition(b"\r\n\r\n")
+            if not found:
+                return
+            if not head.startswith(b"HTTP/1.1 200"):
+                raise Refused(int(head.split()[1]))
+            self._in_head, self._raw = False, rest
+        while True:
+            length, found, rest = self._raw.partition(b"\r\n")
+            if not found or len(rest) < int(length, 16) + 2:
+                break
+            self._body += rest[: int(length, 16)]
+            self._raw = rest[int(length, 16) + 2 :]
+        *whole, self._body = self._body.split(b"\n\n")
+        for frame in whole:
+            self._frame(frame)
+
+    def _frame(self, frame: bytes) -> None:
+        first, _, rest = frame.partition(b"\n")
+        if first == b": connected":
+            self.connects += 1
+            start = int(rest.removeprefix(b"id: "))
+            assert self.position in (None, 0, start) or self.gaps, f"resumed at {start} instead of {self.position}"
+            self.position = start
+        elif first.startswith(b"id: "):
+            envelope = _decode(rest.removeprefix(b"data: "))
+            self._durable(int(first[4:]), envelope)
+        elif first.startswith(b"data: "):
+            envelope = _decode(first[6:])
+            self.gaps += envelope.type == "gap"
+            if self.hook is not None:
+                self.hook(None, envelope)
+
+    def _durable(self, position: int, envelope: Envelope) -> None:
+        body = envelope.payload.payload
+        kind = (position, envelope.type, body.run_id or body.id, body.session_id)
+        # A workspace's Positions are consecutive: so a hole and a double are seen at once, whatever the log says.
+        assert position == (self.position or 0) + 1, f"{kind} came behind Position {self.position}, {self.seen[-1:]}"
+        self.position = position
+        self.seen.append(kind)
+        if self.hook is not None:
+            self.hook(position, envelope)
+
+
+async def whole_log(place: Place, workspace: str, last: int) -> list[Kind]:
+    """Read anew from the beginning up to a Position that it is known to have."""
+    reader = Follower(workspace, deltas=False, position=0)
+    async with asyncio.timeout(2 * WAIT_S):
+        await reader.follow(place, lambda reader: (reader.position or 0) >= last)
+    return reader.seen
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def seeds(ci: int, long: int, each: int) -> list[range]:
+    """As `slices`, or the one seed that KEDGE_SEED names: the replay of a failure."""
+    if only := os.environ.get("KEDGE_SEED"):
+        return [range(int(only), int(only) + 1)]
+    return slices(ci, long, each)
+
+
+def replay(test: str, seed: int) -> str:
+    return f"replay: KEDGE_SEED={seed} .venv/bin/python -m pytest {test}"

@@ -1,0 +1,35 @@
+"""The list of attacks, held against the tests there are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.attacks import ATTACKS
+from tests.proof import proof
+
+ROOT = Path(__file__).parents[2]
+#: Cases of all attacks together: each set of parameters of a test is one. Far below what there are.
+CASES_MIN = 150
+
+
+def named() -> set[str]:
+    return {f"tests/{name}" for group in ATTACKS.values() for tests in group.values() for name in tests}
+
+
+@pytest.mark.proof
+def test_each_attack_has_tests_and_each_of_them_exists() -> None:
+    files = sorted({name.partition("::")[0] for name in named()})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:xdist", *files]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=True).stdout
+    cases = Counter(line.partition("[")[0] for line in listed.splitlines() if line.startswith("tests/"))
+    with proof("G14", "attacks", "bypasses") as figure:
+        assert all(group and all(group.values()) for group in ATTACKS.values())
+        assert sorted(name for name in named() if not cases[name]) == []
+        figure.count = sum(cases[name] for name in named())
+        figure.notes = {"kinds of attack": sum(len(group) for group in ATTACKS.values())}
+        assert figure.count >= CASES_MIN

@@ -1,0 +1,482 @@
+"""G3 and G4 with real processes: a server is killed in every phase, again and again, over one data directory, while
+clients submit, cancel, answer, and resume their streams. Whatever was promised to one of them is held to account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGTERM
+
+import pytest
+
+from tests.conformance.harness import WAIT_S, Endpoint, Json, text_of, unique
+from tests.conformance.loops import (
+    Envelope,
+    Follower,
+    Lost,
+    Nest,
+    Place,
+    Refused,
+    Wire,
+    nest,
+    open_workspace,
+    replay,
+    seeds,
+    whole_log,
+)
+from tests.conformance.test_i_agent import call
+from tests.conformance.watching import words
+from tests.proof import IS_LONG, proof
+
+#: Phase -> (what of it a client sees, how many of those at the most, and so many seconds later at the most).
+PHASES: dict[str, tuple[str, int, float]] = {
+    "start-up": ("", 0, 0.06),
+    "recovery": ("listening", 1, 0.02),
+    "accepting": ("accepted", 6, 0.004),
+    "streaming": ("shown", 60, 0.02),
+    "a text's checkpoint": ("shown", 1, 1.5),
+    "tool running": ("tool output", 1, 0.02),
+    "approval pending": ("asked", 2, 0.01),
+    "answering": ("answering", 2, 0.01),
+    "cancelling": ("cancelling", 4, 0.02),
+    "finishing": ("ended", 5, 0.004),
+    "shutting down": ("accepted", 6, 0.05),
+    "the store's checkpoint": ("accepted", 4, 0.1),
+}
+#: Texts are checkpointed every 0.2 s; the rest is for a machine that does other things too. Seconds.
+LOSS_S_MAX = 1.0
+#: Lives of a Run: the process it began in and three more. What is killed in all of them is given up.
+LIVES_MAX = 4
+#: Filler of a prompt, so that a few of them fill the WAL, which is then checkpointed. Bytes.
+LARGE_BYTES = 300_000
+#: Again and again: output is of the moment, and whoever opens a stream a moment later has not seen it.
+SAY_BEGUN = "for _ in $(seq 100); do echo begun; sleep 0.1; done"
+ASKED_FOR_TOOLS = ("tool running",)
+ASKED_FOR_ANSWERS = ("approval pending", "answering")
+
+
+@dataclass
+class Sent:
+    """One prompt, and what its client knows of it."""
+
+    run_id: str
+    session: str
+    #: What it must say if it completes; None where that depends on what happened.
+    expected: str | None
+    is_accepted: bool = False
+    cancel: str = "none"  # or "sent", or "acknowledged"
+    kills: int = 0
+    was_terminated: bool = False
+
+
+@dataclass
+class Shown:
+    """What a client's screen showed of a message that streams."""
+
+    session: str
+    text: str = ""
+    killed_at: float = 0.0
+    #: (when, how many characters), as it grew.
+    grew: list[tuple[float, int]] = field(default_factory=list)
+
+
+class Siege:
+    def __init__(self, nest: Nest, endpoint: Endpoint, directory: Path) -> None:
+        self.nest, self.endpoint, self.directory = nest, endpoint, directory
+        self.effects = directory / "effects.txt"
+        self.key = unique("key")
+        self.place: Place | None = None
+        self.workspace = ""
+        self.phase = ""
+        self.kills = 0
+        #: Of these, at the moment that the phase means, and not just when all was over.
+        self.met = 0
+        self.phases: Counter[str] = Counter()
+        self.sent: dict[str, Sent] = {}
+        #: Not looked at since the last kill.
+        self.fresh: list[Sent] = []
+        self.ended: set[str] = set()
+        #: Runs whose command is at work.
+        self.begun: dict[str, asyncio.Event] = {}
+        self.asks: dict[str, str] = {}
+        self.answering: set[asyncio.Task[None]] = set()
+        #: In this life, and in earlier ones, not compared with the store yet.
+        self.shown: dict[str, Shown] = {}
+        self.cut_off: list[tuple[str, Shown]] = []
+        self.loss_s = 0.0
+        self.followers: list[Follower] = []
+        self._countdown, self._delay_s, self._is_due = 0, 0.0, False
+        self._killed_at, self._is_down = 0.0, False
+        self._chance = random.Random(0)
+
+    # --- the moment ----------------------------------------------------------------------------------------------
+
+    def saw(self, what: str) -> None:
+        """Something happened that a phase waits for."""
+        if self._is_due or what != PHASES[self.phase][0]:
+            return
+        self._countdown -= 1
+        if self._countdown <= 0:
+            self._is_due = True
+            if self.phase == "shutting down":
+                for sent in self.sent.values():
+                    sent.was_terminated = sent.was_terminated or sent.run_id not in self.ended
+                self.nest.signal(SIGTERM)
+            asyncio.get_running_loop().call_later(self._delay_s, self._kill, self.nest.pid)
+
+    def _kill(self, pid: int) -> None:
+        if pid == self.nest.pid:
+            self._killed_at = asyncio.get_running_loop().time()
+            self.nest.signal()
+
+    async def round(self, seed: int) -> None:
+        self._chance = chance = random.Random(seed)
+        self.phase = list(PHASES)[seed % len(PHASES)]
+        _, count, delay_s = PHASES[self.phase]
+        self._countdown, self._delay_s, self._is_due = (
+            chance.randint(1, max(count, 1)),
+            chance.uniform(0, delay_s),
+            False,
+        )
+        await self.nest.start()
+        if self.phase == "start-up":
+            asyncio.get_running_loop().call_later(self._delay_s, self._kill, self.nest.pid)
+        else:
+            await self.live()
+        code = await self.nest.gone()
+        self.place = None
+        for sent in self.sent.values():
+            sent.kills += sent.run_id not in self.ended
+        for message_id, shown in self.shown.items():
+            shown.killed_at = self._killed_at
+            self.cut_off.append((message_id, shown))
+        self.shown = {}
+        assert code in (-9, 0), f"the server ended by itself with {code}"
+        self.kills += code == -9
+        self.phases[self.phase] += 1
+
+    async def live(self) -> None:
+        """One life of the server, up to the kill."""
+        self.place = await self.nest.listening()
+        assert self.place is not None
+        wire = Wire(self.place)
+        following: list[asyncio.Task[None]] = []
+        try:
+            self.workspace = await open_workspace(wire, self.directory)
+            self.followers = self.followers or [
+                Follower(self.workspace, deltas=bool(deltas), position=0) for deltas in (1, 0)
+            ]
+            self.followers[0].hook = self.look
+            self._is_down = False
+            following = [asyncio.create_task(self.follow(follower, self.place)) for follower in self.followers]
+            self.saw("listening")
+            await self.check_promises(wire)
+            await asyncio.gather(*self.players(self.place))
+            await asyncio.gather(*self.answering)
+            self.met += self._is_due
+            if not self._is_due:  # all was over before the moment came: then now
+                self._is_due = True
+                self._kill(self.nest.pid)
+        except Lost:
+            self.met += self._is_due
+        except BaseException:
+            self.nest.signal()  # or those who follow it would go on
+            raise
+        finally:
+            wire.close()
+            await asyncio.gather(*following)
+
+    async def follow(self, follower: Follower, place: Place) -> None:
+        # Refused: the workspace is let go while the server shuts down.
+        with contextlib.suppress(Refused):
+            await follower.follow(place)
+        self._is_down = True
+        for begun in self.begun.values():
+            begun.set()  # whoever waits for something to begin shall notice
+
+    # --- what a client sees --------------------------------------------------------------------------------------
+
+    def look(self, position: int | None, envelope: Envelope) -> None:
+        body, now = envelope.payload.payload, asyncio.get_running_loop().time()
+        match envelope.type:
+            case "delta":
+                self.show(body.message_id, "", body.text, now)
+            case "message" if body.role == "assistant":
+                text = "".join(part["data"]["text"] for part in body.parts if part["type"] == "text")
+                self.shown.setdefault(body.id, Shown(body.session_id)).text = ""
+                self.show(body.id, body.session_id, text, now)
+            case "progress" if not body.text.startswith("$ "):
+                self.begun.setdefault(body.run_id, asyncio.Event()).set()
+                self.saw("tool output")
+            case "permission_request":
+                self.ask(body.id)
+            case "run_complete":
+                self.ended.add(body.run_id)
+                self.saw("ended")
+
+    def show(self, message_id: str, session: str, text: str, now: float) -> None:
+        shown = self.shown.setdefault(message_id, Shown(session))
+        shown.text += text
+        shown.grew.append((now, len(shown.text)))
+        if text:
+            self.saw("shown")
+
+    def ask(self, ask_id: str) -> None:
+        """Shown when it is put, and again to each stream that comes later; answered once, or until somebody replies."""
+        self.saw("asked")
+        if ask_id not in self.asks and self.place is not None:
+            self.asks[ask_id] = "sent"
+            task = asyncio.create_task(self.answer(ask_id, self.place))
+            self.answering.add(task)
+            task.add_done_callback(self.answering.discard)
+
+    async def answer(self, ask_id: str, place: Place) -> None:
+        wire = Wire(place)
+        try:
+            self.saw("answering")
+            body = {"permission": {"id": ask_id}, "action": "allow", "message": ""}
+            path = f"/workspaces/{self.workspace}/permissions/grant?client_id={self.followers[0].client_id}"
+            status, reply = await wire.call("POST", path, body)
+            # Settled: it ended, or an answer that was on its way when the server was killed had arrived after all.
+            assert status in (200, 404, 409, 503), f"{status} {reply}"
+            self.asks[ask_id] = "settled"
+        except Lost:
+            del self.asks[ask_id]
+        finally:
+            wire.close()
+
+    # --- what clients do -----------------------------------------------------------------------------------------
+
+    def players(self, place: Place) -> Iterator[asyncio.Task[None]]:
+        kinds = [self.talk, self.talk, self.cancel]
+        kinds += [self.use_tool] * (self.phase in ASKED_FOR_TOOLS)
+        kinds += [self.ask_first] * 2 * (self.phase in ASKED_FOR_ANSWERS)
+        kinds += [self.cancel_stubborn] * (self.phase == "cancelling")
+        kinds += [self.write_much] * 6 * (self.phase == "the store's checkpoint")
+        for kind in kinds:
+            yield asyncio.create_task(self.play(kind, place, random.Random(self._chance.random())))
+
+    async def play(self, kind: object, place: Place, chance: random.Random) -> None:
+        wire = Wire(place)
+        try:
+            session = (await wire.expect(200, "POST", f"/workspaces/{self.workspace}/sessions", {"title": ""}))["id"]
+            await kind(wire, session, chance)  # type: ignore[operator]
+        except (Lost, Leaving):
+            pass
+        finally:
+            wire.close()
+
+    async def submit(self, wire: Wire, session: str, script: str, expected: str | None, **more: object) -> Sent:
+        """A name of its own for each Run: so a client can ask for one whose receipt it did not get."""
+        sent = Sent(unique("run"), session, expected)
+        self.sent[sent.run_id] = sent
+        self.fresh.append(sent)
+        prompt = f"script: {script.replace('RUN', sent.run_id)}"
+        body = {"session_id": session, "prompt": prompt, "run_id": sent.run_id, **more}
+        status, reply = await wire.call("POST", f"/workspaces/{self.workspace}/agent", body)
+        if status == 503:
+            del self.sent[sent.run_id]
+            self.fresh.remove(sent)
+            raise Leaving
+        assert status == 202, f"{status} {reply}"
+        sent.is_accepted = True
+        self.saw("accepted")
+        return sent
+
+    async def wait(self, wire: Wire, run_id: str) -> Json:
+        status, run = await wire.call(
+            "GET", f"/workspaces/{self.workspace}/agent/runs/{run_id}/wait?timeout_s={WAIT_S}"
+        )
+        if status == 503:
+            raise Leaving
+        assert status == 200, f"{status} {run}"
+        return dict(run)
+
+    async def talk(self, wire: Wire, session: str, chance: random.Random) -> None:
+        long = self.phase == "a text's checkpoint"
+        count, pause = (150, 10) if long else (chance.randint(10, 100), 2)
+        sent = [await self.submit(wire, session, f"pause {pause} | words {count}", words(count))]
+        for _ in range(chance.randrange(3)):
+            looks = "tool nothing {} | " * chance.randrange(3)
+            sent.append(await self.submit(wire, session, f"{looks}say behind", "behind"))
+        for one in sent:
+            await self.wait(wire, one.run_id)
+
+    async def cancel(self, wire: Wire, session: str, chance: random.Random) -> None:
+        """Those killed before their cancel is sent are held to the end, so that each life has some to recover."""
+        script = f"say shown | hold {self.key} | say released"
+        before = [await self.submit(wire, session, script, "shown released")]
+        if chance.randrange(2):
+            before.append(await self.submit(wire, session, "say late", "late"))
+        await self.cancel_session(wire, session, *before)
+        after = await self.submit(wire, session, "say spared", "spared")
+        for sent in (*before, after):
+            await self.wait(wire, sent.run_id)
+
+    async def cancel_stubborn(self, wire: Wire, session: str, chance: random.Random) -> None:
+        """It takes its time to end, so that a kill falls between the cancel's reply and the end."""
+        command = f"trap '' TERM; {SAY_BEGUN}"
+        sent = await self.submit(wire, session, f"{call('bash', command=command)} | say done", "done", yolo=True)
+        begun = self.begun.setdefault(sent.run_id, asyncio.Event())
+        if not self._is_down:
+            async with asyncio.timeout(WAIT_S):
+                await begun.wait()
+        await self.cancel_session(wire, session, sent)
+        await self.wait(wire, sent.run_id)
+
+    async def cancel_session(self, wire: Wire, session: str, *covered: Sent) -> None:
+        for sent in covered:
+            sent.cancel = "sent"
+        self.saw("cancelling")
+        status, reply = await wire.call("POST", f"/workspaces/{self.workspace}/agent/sessions/{session}/cancel")
+        if status == 503:
+            raise Leaving
+        assert status == 200, f"{status} {reply}"
+        assert {run["run_id"] for run in reply["covered"]} == {sent.run_id for sent in covered}
+        for sent in covered:
+            sent.cancel = "acknowledged"
+        self.saw("cancelling")
+
+    async def use_tool(self, wire: Wire, session: str, chance: random.Random) -> None:
+        command = f"echo RUN >> {self.effects.name}; {SAY_BEGUN}"
+        sent = await self.submit(wire, session, f"{call('bash', command=command)} | say done", "done", yolo=True)
+        await self.wait(wire, sent.run_id)
+
+    async def ask_first(self, wire: Wire, session: str, chance: random.Random) -> None:
+        command = f"echo RUN >> {self.effects.name}"
+        sent = await self.submit(wire, session, f"{call('bash', command=command)} | say done", "done")
+        await self.wait(wire, sent.run_id)
+
+    async def write_much(self, wire: Wire, session: str, chance: random.Random) -> None:
+        script = f"pause 2 | words 20 | title say {'x' * LARGE_BYTES}"
+        sent = await self.submit(wire, session, script, words(20))
+        await self.wait(wire, sent.run_id)
+
+    # --- the account ---------------------------------------------------------------------------------------------
+
+    async def check_promises(self, wire: Wire) -> None:
+        """After a kill: what was accepted is there, and what was shown is, but for the last moments."""
+        while self.fresh:
+            sent = self.fresh[0]
+            status, run = await wire.call("GET", f"/workspaces/{self.workspace}/agent/runs/{sent.run_id}")
+            assert status == 200 or (status == 404 and not sent.is_accepted), f"lost: {sent} {status} {run}"
+            if status == 404:
+                del self.sent[sent.run_id]
+            self.fresh.pop(0)
+        while self.cut_off:
+            await self.check_shown(wire, *self.cut_off[0])
+            self.cut_off.pop(0)
+
+    async def check_shown(self, wire: Wire, message_id: str, shown: Shown) -> None:
+        if not shown.session or not shown.text:
+            return
+        messages = await wire.expect(200, "GET", f"/workspaces/{self.workspace}/sessions/{shown.session}/messages")
+        stored = next((text_of(message) for message in messages if message["id"] == message_id), "")
+        if len(stored) >= len(shown.text):
+            assert stored.startswith(shown.text), f"stored {stored[:200]!r}, shown {shown.text[:200]!r}"
+            return
+        assert shown.text.startswith(stored), f"stored {stored[:200]!r}, shown {shown.text[:200]!r}"
+        first_lost = next(when for when, size in shown.grew if size > len(stored))
+        self.loss_s = max(self.loss_s, shown.killed_at - first_lost)
+        assert self.loss_s < LOSS_S_MAX, f"text shown {self.loss_s:.2f} s before the kill is not stored"
+
+    async def settle(self) -> None:
+        """Nobody kills any more: everything ends, once, and every stream has all of it."""
+        self.phase, self._is_due = "start-up", True
+        self.endpoint.release(self.key)
+        await self.nest.start()
+        self.place = place = await self.nest.listening()
+        assert place is not None
+        wire = Wire(place)
+        await open_workspace(wire, self.directory)
+        following = [asyncio.create_task(self.follow(follower, place)) for follower in self.followers]
+        try:
+            await self.check_promises(wire)
+            runs = [await self.wait(wire, run_id) for run_id in self.sent]
+            for run in runs:
+                self.check_end(run, self.sent[run["run_id"]])
+            assert await wire.expect(200, "GET", "/runs") == []
+            await self.check_streams(wire, place)
+            self.check_effects()
+        finally:
+            self.nest.signal()
+            await asyncio.gather(*following)
+            await self.nest.gone()
+            wire.close()
+
+    def check_end(self, run: Json, sent: Sent) -> None:
+        assert run["state"] == "ended", f"{sent}: {run}"
+        outcome = run["outcome"]
+        allowed = {"none": {"completed"}, "sent": {"completed", "cancelled"}, "acknowledged": {"cancelled"}}[
+            sent.cancel
+        ]
+        if sent.cancel != "acknowledged" and (sent.was_terminated or sent.kills >= LIVES_MAX):
+            allowed.add("interrupted")
+        assert outcome in allowed, f"{sent}: {run}"
+        if outcome == "completed" and sent.expected is not None:
+            assert run["text"] == sent.expected, f"{sent}: {run}"
+
+    async def check_streams(self, wire: Wire, place: Place) -> None:
+        marker = await wire.expect(200, "POST", f"/workspaces/{self.workspace}/sessions", {"title": "last"})
+        async with asyncio.timeout(WAIT_S):
+            while not all(follower.seen and follower.seen[-1][2] == marker["id"] for follower in self.followers):
+                await wire.expect(200, "GET", "/health")
+        log = await whole_log(place, self.workspace, self.followers[0].position or 0)
+        ends = Counter(kind[2] for kind in log if kind[1] == "run_complete")
+        assert {run_id: ends[run_id] for run_id in self.sent if ends[run_id] != 1} == {}
+        for follower in self.followers:
+            assert follower.gaps == 0
+            assert follower.seen == log, f"a follower has {len(follower.seen)} of {len(log)} events"
+
+    def check_effects(self) -> None:
+        """A call that may have begun is never made again."""
+        done = Counter(self.effects.read_text().split()) if self.effects.exists() else Counter[str]()
+        assert {run_id: count for run_id, count in done.items() if count > 1} == {}
+
+
+class Leaving(Exception):
+    """The server said that it shuts down, and accepted nothing."""
+
+
+@pytest.fixture
+def ram_disk() -> Iterator[Path]:
+    """A process that is killed loses nothing that it has written, on whatever disk: so take the quick one."""
+    memory = Path("/dev/shm")
+    directory = tempfile.mkdtemp(prefix="kedge-kills-", dir=memory if memory.is_dir() else None)
+    yield Path(directory)
+    shutil.rmtree(directory)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800 if IS_LONG else 180)
+@pytest.mark.parametrize("seeds_", seeds(100, 5_000, each=50 if IS_LONG else 25), ids=str)
+async def test_a_server_killed_in_every_phase_keeps_what_it_promised(
+    endpoint: Endpoint, ram_disk: Path, seeds_: range
+) -> None:
+    (ram_disk / "workspace").mkdir()
+    with proof("G3", "kills of a real server", "lost, doubled or stuck") as figure:
+        async with nest(ram_disk / "server", endpoint.hosted.url) as servers:
+            siege = Siege(servers, endpoint, ram_disk / "workspace")
+            seed = seeds_[0]
+            try:
+                for seed in seeds_:
+                    await siege.round(seed)
+                await siege.settle()
+            except BaseException:
+                print(f"phase {siege.phase}; {replay('tests/conformance/test_kills.py', seed)}\n{servers.log[-3000:]}")
+                raise
+        figure.count = siege.kills
+        figure.notes |= {"runs": len(siege.sent), "events": sum(len(follower.seen) for follower in siege.followers)}
+        figure.notes |= {"approvals": len(siege.asks), "at the moment meant": siege.met}
+        figure.notes |= {f"kills: {phase}": count for phase, count in siege.phases.items()}
+        figure.notes["text lost by a kill at the most"] = f"{siege.loss_s * 1000:.0f} ms"
+        for follower in siege.followers:
+            figure.notes["streams resumed"] = int(figure.notes.get("streams resumed", 0)) + follower.connects

@@ -1,0 +1,266 @@
+"""G15: an hour of light and varied work, after which the server is as it was after half an hour.
+
+KEDGE_SOAK_S sets another duration; the first half of it is for caches to fill. `pytest -m long -k soak -s` shows the
+samples as they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from tests.conformance.harness import WAIT_S, Json, Server, unique
+from tests.conformance.loops import Envelope, Follower, Place, Wire, new_client, open_workspace, place_of
+from tests.conformance.test_i_agent import call
+from tests.conformance.watching import words
+from tests.proof import proof
+
+SOAK_S = float(os.environ.get("KEDGE_SOAK_S", "3600"))
+#: Looks at the server, each when nothing is going on. Items.
+SAMPLES = min(240, max(8, int(SOAK_S / 5)))
+#: Acts between two looks: with these the server is busy for about a twentieth of the time. Items.
+ACTS = max(4, int(SOAK_S / SAMPLES * 3))
+AT_ONCE = 3
+#: The figure of the table, over the second half. Bytes.
+SLOPE_BYTES_PER_H = 1_000_000
+#: Of a shorter soak no slope can be told: a few kilobytes of noise become megabytes an hour. Seconds.
+SLOPE_S_MIN = 1800.0
+#: Connections to the model are kept for a while and then closed: that many files may come and go. Items.
+FILES_NOISE = 6
+WAL_BYTES_MAX = 32 * 1024 * 1024
+#: So that what is told is the program's memory and not an allocator's pieces of a megabyte, which come and stay.
+ALLOCATOR = {
+    "PYTHONMALLOC": "malloc",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+}
+
+
+@dataclass
+class Sample:
+    at_s: float
+    memory_bytes: int
+    files: int
+    threads: int
+
+
+class Soak:
+    def __init__(self, server: Server, home: Path, seed: int) -> None:
+        self.server, self.home = server, home
+        self.place: Place = place_of(server.url, server.token)
+        self.chance = random.Random(seed)
+        self.workspace = ""
+        self.samples: list[Sample] = []
+        self.done: Counter[str] = Counter()
+        self.asks: asyncio.Queue[str] = asyncio.Queue()
+        self.follower = Follower("")
+        self.events = 0
+        self._kinds: list[Callable[[Wire, str], Awaitable[None]]] = [
+            *(self.talk, self.talk, self.look, self.command, self.cancel, self.approve, self.queue),
+            *(self.come_and_go, self.other_workspace, self.fork_and_search),
+        ]
+
+    # --- what is done --------------------------------------------------------------------------------------------
+
+    async def act(self, kind: Callable[[Wire, str], Awaitable[None]]) -> None:
+        wire = Wire(self.place)
+        path = f"/workspaces/{self.workspace}/sessions"
+        try:
+            session = (await wire.expect(200, "POST", path, {"title": "soak"}))["id"]
+            await kind(wire, session)
+            await wire.expect(200, "DELETE", f"{path}/{session}")
+        finally:
+            wire.close()
+        self.done[getattr(kind, "__name__", "")] += 1
+
+    async def submit(self, wire: Wire, session: str, script: str, **more: object) -> str:
+        body = {"session_id": session, "prompt": f"script: {script}", "run_id": unique("run"), **more}
+        reply = await wire.expect(202, "POST", f"/workspaces/{self.workspace}/agent", body)
+        return str(reply["run_id"])
+
+    async def end_of(self, wire: Wire, run_id: str) -> Json:
+        path = f"/workspaces/{self.workspace}/agent/runs/{run_id}/wait?timeout_s={WAIT_S}"
+        run: Json = await wire.expect(200, "GET", path)
+        assert run["state"] == "ended", run
+        return run
+
+    async def says(self, wire: Wire, session: str, script: str, text: str, **more: object) -> str:
+        """The id of its last message."""
+        run = await self.end_of(wire, await self.submit(wire, session, script, **more))
+        assert (run["outcome"], run["text"]) == ("completed", text), run
+        return str(run["message_id"])
+
+    async def talk(self, wire: Wire, session: str) -> None:
+        count = self.chance.randint(20, 400)
+        await self.says(wire, session, f"think so | pause 1 | words {count}", words(count))
+
+    async def look(self, wire: Wire, session: str) -> None:
+        tools = f"{call('ls')} | {call('grep', pattern='needle')} | step | {call('view', path='hay.txt')}"
+        await self.says(wire, session, f"{tools} | say seen", "seen")
+
+    async def command(self, wire: Wire, session: str) -> None:
+        await self.says(wire, session, f"{call('bash', command='seq 2000; sleep 0.1')} | say ran", "ran", yolo=True)
+
+    async def cancel(self, wire: Wire, session: str) -> None:
+        run_ids = [await self.submit(wire, session, f"say on | {what} | hang") for what in ("head", "say more")]
+        await wire.expect(200, "POST", f"/workspaces/{self.workspace}/agent/sessions/{session}/cancel")
+        for run_id in run_ids:
+            assert (await self.end_of(wire, run_id))["outcome"] == "cancelled"
+
+    async def approve(self, wire: Wire, session: str) -> None:
+        run_id = await self.submit(wire, session, f"{call('bash', command='touch asked')} | say answered")
+        body = {"permission": {"id": await self.asks.get()}, "action": self.chance.choice(("allow", "deny"))}
+        path = f"/workspaces/{self.workspace}/permissions/grant?client_id={self.follower.client_id}"
+        await wire.expect(200, "POST", path, {**body, "message": ""})
+        await self.end_of(wire, run_id)
+
+    async def queue(self, wire: Wire, session: str) -> None:
+        for run_id in [await self.submit(wire, session, f"pause 2 | say a b {number}") for number in range(4)]:
+            assert (await self.end_of(wire, run_id))["outcome"] == "completed"
+
+    async def come_and_go(self, wire: Wire, session: str) -> None:
+        reader = Follower(self.workspace, deltas=bool(self.chance.randrange(2)))
+        await reader.follow(self.place, lambda reader: reader.position is not None)
+        run_id = await self.submit(wire, session, "pause 3 | words 100")
+
+        def has_ended(reader: Follower) -> bool:
+            return any(kind[1:3] == ("run_complete", run_id) for kind in reader.seen)
+
+        while not has_ended(reader):
+            how = self.chance.choice(("abort", "close", "half-close"))
+            await reader.follow(self.place, has_ended, bytes_max=self.chance.randint(300, 3_000), how=how)
+
+    async def other_workspace(self, wire: Wire, session: str) -> None:
+        """One of a few, or the store would grow by right."""
+        directory = self.home / f"other-{self.chance.randrange(6)}"
+        directory.mkdir(exist_ok=True)
+        client = new_client()
+        body = {"path": str(directory), "client_id": client}
+        other = (await wire.expect(200, "POST", "/workspaces", body))["id"]
+        made = await wire.expect(200, "POST", f"/workspaces/{other}/sessions", {"title": ""})
+        await wire.expect(200, "DELETE", f"/workspaces/{other}/sessions/{made['id']}")
+        await wire.expect(200, "DELETE", f"/workspaces/{other}?client_id={client}")
+
+    async def fork_and_search(self, wire: Wire, session: str) -> None:
+        kept = {"message_id": await self.says(wire, session, "say something to find", "something to find")}
+        forked = await wire.expect(200, "POST", f"/workspaces/{self.workspace}/sessions/{session}/fork", kept)
+        await wire.expect(200, "GET", f"/workspaces/{self.workspace}/search?q=something")
+        await wire.expect(200, "DELETE", f"/workspaces/{self.workspace}/sessions/{forked['id']}")
+
+    # --- the hour ------------------------------------------------------------------------------------------------
+
+    def hook(self, position: int | None, envelope: Envelope) -> None:
+        self.events += position is not None
+        if envelope.type == "permission_request" and position is not None:
+            self.asks.put_nowait(envelope.payload.payload.id)
+        if len(self.follower.seen) > 1000:
+            del self.follower.seen[:-1]
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        began, wire = loop.time(), Wire(self.place)
+        self.workspace = await open_workspace(wire, self.home / "workspace")
+        wire.close()
+        self.follower = Follower(self.workspace, position=0, hook=self.hook)
+        following = asyncio.create_task(self.follower.follow(self.place))
+        try:
+            for number in range(1, SAMPLES + 1):
+                kinds = [self.chance.choice(self._kinds) for _ in range(ACTS)]
+                for first in range(0, ACTS, AT_ONCE):
+                    await asyncio.gather(*(self.act(kind) for kind in kinds[first : first + AT_ONCE]))
+                    part = (number - 1 + min(1, (first + AT_ONCE) / ACTS)) / SAMPLES
+                    await until(began + SOAK_S * part)
+                self.samples.append(await self.sample(loop.time() - began))
+                print(f"{self.samples[-1]} {self.disk_bytes()}", flush=True)
+                assert not following.done(), "the stream of the hour ended"
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    async def sample(self, at_s: float) -> Sample:
+        """Nothing is going on, and the server knows."""
+        wire = Wire(self.place)
+        async with asyncio.timeout(WAIT_S):
+            while "kedge_streams_open 1\n" not in (await wire.expect(200, "GET", "/metrics")):
+                pass
+        assert await wire.expect(200, "GET", "/runs") == []
+        wire.close()
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines())
+        files = len(os.listdir(f"/proc/{self.server.pid}/fd"))
+        return Sample(at_s, int(status["RssAnon"].split()[0]) * 1024, files, int(status["Threads"]))
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """Of the database and of its WAL."""
+        files = [self.server.data_dir / name for name in ("kedge.db", "kedge.db-wal")]
+        return files[0].stat().st_size, files[1].stat().st_size
+
+
+async def until(due: float) -> None:
+    """Pacing: the rest of the time in which nothing is to be done."""
+    is_due = asyncio.Event()
+    asyncio.get_running_loop().call_at(due, is_due.set)
+    await is_due.wait()
+
+
+def slope_per_h(samples: list[Sample]) -> float:
+    """Of the straight line with the least squares through them. Bytes an hour."""
+    middle_s, middle = fmean(sample.at_s for sample in samples), fmean(sample.memory_bytes for sample in samples)
+    over = sum((sample.at_s - middle_s) * (sample.memory_bytes - middle) for sample in samples)
+    return 3600 * over / sum((sample.at_s - middle_s) ** 2 for sample in samples)
+
+
+@pytest.fixture
+def allocator() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in ALLOCATOR}
+    os.environ.update(ALLOCATOR)
+    yield
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+@pytest.mark.long
+@pytest.mark.proof
+@pytest.mark.timeout(2 * SOAK_S + 600)
+async def test_an_hour_of_soak_leaves_the_server_as_it_was(
+    allocator: None, own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("KEDGE_SEED", "1"))
+    server = own_server("[server]\nheartbeat_s = 5\n", titles=True)
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "hay.txt").write_text("hay\nneedle\nhay\n")
+    with proof("G15", "acts of an hour's soak", "leaks") as figure:
+        soak = Soak(server, tmp_path, seed)
+        await soak.run()
+        first, second = soak.samples[: SAMPLES // 2], soak.samples[SAMPLES // 2 :]
+        slope = slope_per_h(second)
+        database, wal = soak.disk_bytes()
+        figure.count = soak.done.total()
+        figure.notes["memory slope of the second half"] = f"{slope / 1e6:+.2f} MB an hour"
+        figure.notes["memory at the end"] = f"{second[-1].memory_bytes / 1e6:.1f} MB"
+        figure.notes["files, threads at the end"] = f"{second[-1].files}, {second[-1].threads}"
+        figure.notes["events in the log"] = soak.events
+        figure.notes["database, WAL at the end"] = f"{database / 1e6:.1f} MB, {wal / 1e6:.1f} MB"
+        figure.notes["duration"] = f"{SOAK_S:.0f} s"
+        assert set(soak.done) == {getattr(kind, "__name__", "") for kind in soak._kinds}
+        assert wal < WAL_BYTES_MAX
+        for what in ("files", "threads"):
+            before, after = [max(getattr(sample, what) for sample in half) for half in (first, second)]
+            assert after <= before + (FILES_NOISE if what == "files" else 0), f"{what}: {before}, then {after}"
+        if SOAK_S >= SLOPE_S_MIN:
+            assert slope < SLOPE_BYTES_PER_H, f"{slope / 1e6:.2f} MB an hour; seed {seed}"
+        assert "Traceback" not in server.log, server.log[-3000:]
+    shutil.rmtree(tmp_path / "server-0")

@@ -1,0 +1,119 @@
+"""G4 with real sockets: readers that drop at any moment, in every manner, and resume, while Runs stream."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.harness import WAIT_S, unique
+from tests.conformance.loops import Envelope, Follower, Place, Wire, open_workspace, place_of, replay, seeds, whole_log
+from tests.proof import IS_LONG, proof
+
+#: Reconnects of one part, to each of which a seed belongs; the first one's is that of the part.
+EACH = 2_500 if IS_LONG else 500
+READERS = 20
+#: Runs at the same time, each in a session of its own, over and over while readers come and go.
+TALKERS = 4
+#: How a reader goes, and how often of ten.
+MANNERS = ("abort", "abort", "abort", "abort", "close", "close", "close", "half-close", "half-close", "at once")
+#: Of one connection; the head of a reply alone has 160. Bytes.
+READ_BYTES_MAX = 6_000
+
+
+class Text:
+    """What one reader's screen shows of the messages: it only ever grows, over all connections."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, str] = {}
+
+    def look(self, position: int | None, envelope: Envelope) -> None:
+        body = envelope.payload.payload
+        if envelope.type == "message" and body.role == "assistant":
+            whole = "".join(part["data"]["text"] for part in body.parts if part["type"] == "text")
+            before = self.shown.get(body.id, "")
+            assert whole.startswith(before), f"{before[-40:]!r} became {whole[-40:]!r}"
+            self.shown[body.id] = whole
+        elif envelope.type == "delta":
+            self.shown[body.message_id] = self.shown.get(body.message_id, "") + body.text
+
+
+async def talk(place: Place, workspace: str, chance: random.Random, is_over: asyncio.Event, runs: list[str]) -> None:
+    wire = Wire(place)
+    try:
+        while not is_over.is_set():
+            session = (await wire.expect(200, "POST", f"/workspaces/{workspace}/sessions", {"title": ""}))["id"]
+            look = "tool nothing {} | " * chance.randrange(3)
+            script = f"script: pause {chance.randint(1, 4)} | say a b c | {look}words {chance.randint(10, 80)}"
+            body = {"session_id": session, "prompt": script, "run_id": unique("run")}
+            runs.append((await wire.expect(202, "POST", f"/workspaces/{workspace}/agent", body))["run_id"])
+            if chance.randrange(5) == 0:
+                await wire.expect(200, "POST", f"/workspaces/{workspace}/agent/sessions/{session}/cancel")
+            await wire.expect(200, "GET", f"/workspaces/{workspace}/agent/runs/{runs[-1]}/wait?timeout_s={WAIT_S}")
+    finally:
+        wire.close()
+
+
+async def come_and_go(follower: Follower, place: Place, chance: random.Random, left: count[int], most: int) -> None:
+    while next(left) < most:
+        manner = chance.choice(MANNERS)
+        enough = 0 if manner == "at once" else chance.randint(1, READ_BYTES_MAX)
+        await follower.follow(place, bytes_max=enough, how=manner)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800 if IS_LONG else 120)
+@pytest.mark.parametrize("seeds_", seeds(1_000, 50_000, each=EACH), ids=str)
+async def test_readers_that_drop_at_any_moment_miss_nothing_and_get_nothing_twice(
+    shared: tuple[str, str], tmp_path: Path, seeds_: range
+) -> None:
+    place, chance = place_of(*shared), random.Random(seeds_[0])
+    reconnects = len(seeds_) if len(seeds_) > 1 else EACH  # one seed: the replay of its part
+    with proof("G4", "real reconnects", "gaps or doubles") as figure:
+        wire = Wire(place)
+        workspace = await open_workspace(wire, tmp_path)
+        is_over, runs, left = asyncio.Event(), list[str](), count()
+        followers = [Follower(workspace, deltas=number % 4 > 0, position=0) for number in range(READERS)]
+        screens = [Text() for _ in followers]
+        for follower, screen in zip(followers, screens, strict=True):
+            follower.hook = screen.look
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(TALKERS):
+                    group.create_task(talk(place, workspace, random.Random(chance.random()), is_over, runs))
+                async with asyncio.TaskGroup() as readers:
+                    for follower in followers:
+                        own = random.Random(chance.random())
+                        readers.create_task(come_and_go(follower, place, own, left, reconnects))
+                is_over.set()
+            wire.close()  # it was idle for long, and the server may have closed it
+            marker = (await wire.expect(200, "POST", f"/workspaces/{workspace}/sessions", {"title": ""}))["id"]
+            for follower in followers:
+                await follower.follow(place, lambda follower: bool(follower.seen) and follower.seen[-1][2] == marker)
+            log = await whole_log(place, workspace, followers[0].position or 0)
+            for follower in followers:
+                assert follower.gaps == 0
+                assert follower.seen == log
+            assert {kind[2] for kind in log if kind[1] == "run_complete"} == set(runs)
+            await check_texts(wire, workspace, log, screens)
+        except BaseException:
+            print(replay("tests/conformance/test_storms.py", seeds_[0]))
+            raise
+        finally:
+            wire.close()
+        figure.count = reconnects
+        figure.notes |= {"of them answered": sum(follower.connects for follower in followers), "runs": len(runs)}
+        figure.notes["events compared"] = sum(len(follower.seen) for follower in followers)
+
+
+async def check_texts(wire: Wire, workspace: str, log: list[tuple[int, str, str, str]], screens: list[Text]) -> None:
+    """In the end every screen shows what is stored, whole."""
+    sessions = {kind[2] for kind in log if kind[1] == "session"}
+    for session in sessions:
+        for message in await wire.expect(200, "GET", f"/workspaces/{workspace}/sessions/{session}/messages"):
+            if message["role"] == "assistant":
+                text = "".join(part["data"]["text"] for part in message["parts"] if part["type"] == "text")
+                assert {screen.shown[message["id"]] for screen in screens} == {text}

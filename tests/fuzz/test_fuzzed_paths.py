@@ -1,0 +1,186 @@
+"""Fuzzed paths: what is taken to be inside the workspace is inside, by the kernel's own word."""
+
+from __future__ import annotations
+
+import os
+import random
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kedge.tools import disk
+from kedge.tools.paths import GUARDED_DIRECTORIES, Target, resolve
+from kedge.tools.processes import ToolFailed
+from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
+from tests.proof import IS_LONG, proof
+
+#: Paths made by one seed. Items.
+EACH = 100
+SECRET = b"outside\n"
+NAMES = (
+    *("src", "src", "src/app.py", "a", "b", "deep/er/est", "file", "new", "new/er", ".git", ".git/config", "ws"),
+    *("ws-evil",),
+    *("secret", "up", "out", "out-file", "chain", "loop", "here", "self", "abs", "proc", "dangling", "dangling-in"),
+    *("é", "e\u0301"),
+    *("SRC", "Src", "ſrc", "ﬁle", "fi\u200dle", "sr\u0441", ".GIT", ".ɢit", "hard", "pipe", "fd", "long" * 70),
+    *("twin.", "twin "),
+)  # fmt: skip
+GLUE = ("/", "/", "/", "/", "//", "/./", "/../", "/../../", "/./../", "/.//")
+STARTS: tuple[str, ...] = (
+    "",
+    "",
+    "",
+    "",
+    "./",
+    "../",
+    "../ws/",
+    "../ws-evil/",
+    "ROOT/",
+    "ROOT-evil/",
+    "ROOT/../",
+    "//ROOT/",
+    "/",
+    "~/",
+)
+STARTS += (
+    "/proc/self/cwd/",
+    "/proc/self/root/",
+    "/proc/self/root/ROOT/",
+    "/proc/thread-self/fd/",
+    "/dev/fd/",
+    "/tmp/../",
+)
+ENDS = ("", "", "", "", "/", "/.", "/..", "//", "\0", "\0/../secret", "\n", " ", "\ud800", "/" + "x" * 256, "/y" * 2500)
+
+
+@dataclass(frozen=True)
+class Tree:
+    root: Path
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A workspace full of links, with a neighbour whose name begins the same."""
+    top = tmp_path_factory.mktemp("paths").resolve()
+    root, evil = top / "ws", top / "ws-evil"
+    for directory in (root / "src", root / "deep/er/est", root / ".git", evil / "src", root / "é", root / "twin."):
+        directory.mkdir(parents=True)
+    for file in (root / "src/app.py", root / "file", root / ".git/config", root / "a", root / "deep/er/file"):
+        file.write_bytes(b"inside\n")
+    for file in (top / "secret", evil / "secret", evil / "src/app.py", evil / "file"):
+        file.write_bytes(SECRET)
+    os.mkfifo(root / "pipe")
+    os.link(root / "file", root / "hard")
+    links = {
+        "up": "..",
+        "out": "../ws-evil",
+        "out-file": "../secret",
+        "chain": "up/ws-evil",
+        "loop": "loop",
+        "here": ".",
+    }
+    links |= {"self": "../ws", "abs": str(root / "src"), "proc": "/proc/self", "fd": "/proc/self/fd", "b": "deep/er"}
+    links |= {
+        "dangling": "../not-there",
+        "dangling-in": "src/not-there",
+        "deep/b": "../../out",
+        "src/up": "../..",
+        "SRC": "src",
+    }
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    return Tree(root)
+
+
+def path_of(chance: random.Random, root: Path) -> str:
+    path = chance.choice(STARTS)
+    for number in range(chance.choice((1, 1, 2, 3, 4, 6))):
+        path += (chance.choice(GLUE) if number else "") + chance.choice(NAMES)
+    return (path + chance.choice(ENDS)).replace(
+        "ROOT", str(root).removeprefix("/") if path.startswith("//") else str(root)
+    )
+
+
+def where_it_leads(path: str, root: Path) -> str | None:
+    """The kernel's own answer: the real name of what is opened there, or None if there is nothing."""
+    try:
+        descriptor = os.open(root / path, os.O_PATH)
+    except (OSError, ValueError):
+        return None
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def is_within(real: str, root: Path) -> bool:
+    return real == str(root) or real.startswith(f"{root}/")
+
+
+def judge(given: str, target: Target, root: Path) -> str:
+    """What is wrong with it."""
+    real = where_it_leads(given, root)
+    if real is not None and str(target.path) != real:
+        return f"leads to {real}, taken for {target.path}"
+    if target.is_inside != is_within(str(target.path), root):
+        return f"{target.path} inside: {target.is_inside}"
+    if target.is_inside and (target.subject.startswith("/") or ".." in target.subject.split("/")):
+        return f"is called {target.subject}"
+    # Nothing on the way is a link any more, unless it was swapped: so the name is the place, there or not.
+    if (again := where_it_leads(str(target.path), Path("/"))) is not None and again != str(target.path):
+        return f"{target.path} leads on to {again}"
+    folded = {unicodedata.normalize("NFC", part).casefold() for part in target.path.parts}
+    if folded & GUARDED_DIRECTORIES and not target.is_guarded:
+        return f"{target.path} guards the machine"
+    return _read(target)
+
+
+def _read(target: Target) -> str:
+    """What is read of a file inside is no secret of the outside."""
+    if not target.is_inside:
+        return ""
+    try:
+        found = disk.read(target.path)
+    except ToolFailed:
+        return ""
+    return "outside was read" if found is not None and found.data == SECRET else ""
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800 if IS_LONG else 120)
+@pytest.mark.parametrize("seeds", parts(50, 10_000, 1_000), ids=name_of)
+def test_no_path_made_by_chance_leads_out_of_the_workspace(tree: Tree, seeds: range) -> None:
+    inside = outside = refused = 0
+    with proof("G14", "fuzzed paths", "bypasses") as figure:
+        for seed in seeds:
+            chance = random.Random(seed)
+            for given in [path_of(chance, tree.root) for _ in range(EACH)]:
+                try:
+                    target = resolve(given, tree.root)
+                except ToolFailed:
+                    refused += 1
+                    continue
+                except Exception as error:
+                    error.add_note(f"{given!r}: {replay('test_fuzzed_paths.py', seed)}")
+                    raise
+                assert judge(given, target, tree.root) == "", f"{given!r}: {replay('test_fuzzed_paths.py', seed)}"
+                inside += target.is_inside
+                outside += not target.is_inside
+        figure.count = len(seeds) * EACH
+        figure.notes = {"inside": inside, "outside": outside, "refused": refused}
+        assert IS_REPLAY or min(inside, outside, refused) > figure.count // 50
+
+
+@pytest.mark.found(
+    "seed 1009 of the fuzzed paths",
+    "a path through a link that leads in a circle, and then up and into a link to the outside, was taken to be inside; "
+    "only the opening without following links stopped it; such a path is refused now",
+)
+@pytest.mark.parametrize(
+    "given", ["loop/x/../../up", "loop/../out-file", "new/../loop/é/../../out", "here/loop/a/../../out"]
+)
+def test_behind_a_circle_no_link_is_taken_for_a_place_inside(tree: Tree, given: str) -> None:
+    with pytest.raises(ToolFailed, match="leads in a circle"):
+        resolve(given, tree.root)

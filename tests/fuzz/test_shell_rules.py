@@ -1,0 +1,129 @@
+"""Fuzzed commands against rules, with real shells as the judge: what a rule allows is one command, word for word."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import subprocess
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from kedge.core.approvals import parse_rules
+from kedge.tools.shell_words import plain_words
+from tests.fuzz.made_lines import CANARY, PROGRAMS, RULES, denied_of, line_of, quoted
+from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
+from tests.proof import IS_LONG, proof
+from tests.tools.test_rules import corpus, said
+
+#: Lines made by one seed. Items.
+EACH = 100
+#: Lines that one shell is given at once. Items.
+BATCH = 2_000
+#: Each program says how it was called. Nothing else can be found: a line that runs more than it seems to complains.
+STUBS = "".join(f"{name}() {{ printf '%s\\0' {name} \"$@\"; }}\n" for name in (*PROGRAMS, CANARY))
+#: Files for globs to find, none of which may change.
+FILES = ("a", "b", "ab", "test:unit", "status")
+
+
+def in_a_shell(shell: str, lines: list[str], directory: Path) -> list[tuple[str, ...]]:
+    """How each of these lines called the programs; one tuple for each line."""
+    script = STUBS + "".join(f"{line}\nprintf '\\n\\0'\n" for line in lines)
+    environment = {"PATH": "/nonexistent", "HOME": "/home/of/nobody", "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(
+        [f"/bin/{shell}", "-s"],
+        input=script.encode(),
+        capture_output=True,
+        cwd=directory,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b""), done.stderr[:500]
+    assert sorted(path.name for path in directory.iterdir()) == sorted(FILES)
+    return [tuple(part.split("\0")[:-1]) for part in done.stdout.decode().split("\n\0")[:-1]]
+
+
+def check_with_shells(allowed: list[tuple[int, str]], directory: Path) -> int:
+    """Each of these (seed, line) does in real shells what the rules took it for. How many were tried."""
+    waiting = iter(allowed)
+    tried = 0
+    while batch := list(islice(waiting, BATCH)):
+        lines = [line for _, line in batch]
+        expected = [plain_words(line) for line in lines]
+        for shell in ("bash", "dash"):
+            if not Path(f"/bin/{shell}").exists():
+                continue
+            found = in_a_shell(shell, lines, directory)
+            wrong = [(item, words) for item, words, call in zip(batch, found, expected, strict=True) if words != call]
+            assert wrong == [], f"{shell}: {replay('test_shell_rules.py', wrong[0][0][0])}"
+            tried += len(lines)
+    return tried
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for name in FILES:
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800 if IS_LONG else 120)
+@pytest.mark.parametrize("seeds", parts(50, 10_000, 1_000), ids=name_of)
+def test_what_a_rule_allows_is_what_real_shells_do(directory: Path, seeds: range) -> None:
+    rules = parse_rules(RULES, ())
+    with proof("G14", "fuzzed commands", "bypasses") as figure:
+        allowed: list[tuple[int, str]] = []
+        for seed in seeds:
+            chance = random.Random(seed)
+            for _ in range(EACH):
+                line = line_of(chance)
+                leave = said(line, rules).leave
+                assert leave != "deny", replay("test_shell_rules.py", seed)
+                if leave == "allow":
+                    allowed.append((seed, line))
+        runs = check_with_shells(allowed, directory)
+        figure.count, figure.notes = len(seeds) * EACH, {"allowed": len(allowed), "runs in real shells": runs}
+        assert IS_REPLAY or len(allowed) > figure.count // 20
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800 if IS_LONG else 120)
+@pytest.mark.parametrize("seeds", parts(50, 10_000, 1_000), ids=name_of)
+def test_a_denied_command_is_denied_however_deep_it_stands(seeds: range) -> None:
+    """Nobody is asked, and every command is allowed besides: only the deny rule stands in the way."""
+    rules = parse_rules(("bash",), (f"bash({CANARY} *)",))
+    with proof("G14", "fuzzed commands with a denied one inside", "bypasses") as figure:
+        for seed in seeds:
+            chance = random.Random(seed)
+            lines = [denied_of(chance) for _ in range(EACH)]
+            wrong = [line for line in lines if said(line, rules, skip=True).leave != "deny"]
+            figure.count += len(lines)
+            figure.wrong += len(wrong)
+            assert wrong == [], replay("test_shell_rules.py", seed)
+
+
+def test_the_lines_with_a_denied_command_are_lines_a_shell_takes() -> None:
+    """So that the proof above proves something."""
+    chance = random.Random(4)
+    for line in {denied_of(chance) for _ in range(100)}:
+        subprocess.run(["/bin/bash", "-n", "-c", line], check=True)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800 if IS_LONG else 120)
+@pytest.mark.parametrize("seeds", parts(50, 2_000, 1_000), ids=name_of)
+def test_a_trick_of_the_corpus_asks_in_whatever_quotes_it_is_written(seeds: range) -> None:
+    """Those tricks that are plain words to the shell, and ask because of what the program does with them."""
+    lines = [(rules, words) for rules, line in corpus("corpus_must_ask.txt") if (words := plain_words(line))]
+    assert len(lines) > 200
+    with proof("G14", "tricks in other quotes", "bypasses") as figure:
+        for seed in seeds:
+            chance = random.Random(seed)
+            for rules, words in chance.choices(lines, k=EACH):
+                line = " ".join(quoted(chance, word) if word.isalnum() else shlex.quote(word) for word in words)
+                assert plain_words(line) in (words, None)
+                assert said(line, parse_rules(rules, ())).leave == "ask", replay("test_shell_rules.py", seed)
+            figure.count += EACH

@@ -1,0 +1,260 @@
+"""G7 on real disks: full, read-only, locked by another program; and migrations killed at each of their statements."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from kedge.errors import StoreUnavailable
+from kedge.store.base import Write
+from kedge.store.migrations import shipped, version_of
+from kedge.store.sqlite import SqliteStore
+from tests.store.samples import BASE, W, accepted, events, file_version, with_workspace
+from tests.store.test_sqlite import end, first_line, opened, python
+from tests.store.test_sqlite_older import check_all_is_there, older
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB of its own."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "kedge-test", str(path)]
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk takes root")
+    if (done := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
+        pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        # Lazily: a test that fails may have left a file open.
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def remount(path: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(path)], check=True)
+
+
+def fill(path: Path) -> None:
+    """To the last byte."""
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+async def fill_with_writes(store: SqliteStore) -> int:
+    """Until the disk is full; the number of Writes that were acknowledged."""
+    count = 0
+
+    async def go_on() -> None:
+        nonlocal count
+        while True:
+            version = file_version(f"f{count}", before=b"x" * 20_000)
+            await store.append(events(accepted(f"r{count}"), files=(version,)))
+            count += 1
+
+    with pytest.raises(StoreUnavailable, match="free some space"):
+        await go_on()
+    return count
+
+
+async def test_a_disk_that_fills_up_costs_nothing_that_was_acknowledged(small_disk: Path) -> None:
+    data = small_disk / "data"
+    (small_disk / "ballast").write_bytes(bytes(200_000))
+    async with opened(data) as store:
+        await with_workspace(store)
+        count = await fill_with_writes(store)
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable, match="free some space"):
+                await store.append(events(accepted("more"), files=(file_version("more", before=b"x" * 90_000),)))
+        assert await store.verify(W) == count, "it can still be read"
+    fill(small_disk / "rest")
+    # It opens on the full disk, or says cleanly that it cannot.
+    store = SqliteStore(data)
+    try:
+        await store.open()
+        assert await store.verify(W) == count
+    except StoreUnavailable:
+        pass
+    finally:
+        await store.close()
+    (small_disk / "rest").unlink()
+    (small_disk / "ballast").unlink()
+    async with opened(data) as store:
+        assert await store.verify(W) == count
+        assert await store.append(events(accepted("next"))) == BASE + count + 1
+
+
+async def test_a_store_that_stays_open_goes_on_when_there_is_room_again(small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(bytes(300_000))
+    async with opened(small_disk / "data") as store:
+        await with_workspace(store)
+        count = await fill_with_writes(store)
+        (small_disk / "ballast").unlink()
+        assert await store.append(events(accepted("next"))) == BASE + count + 1
+        assert await store.verify(W) == count + 1
+
+
+@pytest.mark.found(
+    "a full disk",
+    "on a disk without room for the pid in the lock file, opening the store raised a bare OSError and left the "
+    "directory locked; the pid is left out then",
+)
+async def test_a_new_store_on_a_full_disk_is_a_clean_error_and_leaves_nothing_locked(small_disk: Path) -> None:
+    (small_disk / "data").mkdir(mode=0o700)
+    fill(small_disk / "rest")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="data"):
+            await SqliteStore(small_disk / "data").open()
+    (small_disk / "rest").unlink()
+    async with opened(small_disk / "data") as store:
+        await with_workspace(store)
+
+
+async def test_a_disk_that_turns_read_only_is_said_and_nothing_is_lost(small_disk: Path) -> None:
+    data = small_disk / "data"
+    async with opened(data) as store:
+        await with_workspace(store)
+        await store.append(events(accepted("first")))
+    remount(small_disk, "ro")
+    with pytest.raises(StoreUnavailable, match="Read-only file system"):
+        await SqliteStore(data).open()
+    remount(small_disk, "rw")
+    async with opened(data) as store:
+        assert await store.append(events(accepted("next"))) == BASE + 2
+
+
+HOLD_THE_LOCK = """
+import sys, apsw
+from kedge.store.sqlite import page_checksums
+page_checksums()
+db = apsw.Connection(sys.argv[1], vfs="cksmvfs")
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_program_that_locks_the_database_is_named_and_its_end_is_enough(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await with_workspace(store)
+        other = python(HOLD_THE_LOCK, tmp_path / "kedge.db")
+        try:
+            assert first_line(other) == "held"
+            with pytest.raises(StoreUnavailable, match="another program holds its lock"):
+                await store.append(events(accepted()))
+            assert await store.bounds(W) == (BASE, BASE), "who reads is not held up"
+        finally:
+            end(other)
+        assert await store.append(events(accepted())) == BASE + 1
+
+
+OPEN_AND_APPEND = """
+import asyncio, sys
+from pathlib import Path
+from kedge.errors import KedgeError
+from kedge.store.sqlite import SqliteStore
+from tests.store.samples import accepted, events, with_workspace
+
+async def main():
+    store = SqliteStore(Path(sys.argv[1]))
+    try:
+        await store.open()
+        await with_workspace(store)
+        print(await store.append(events(accepted())))
+    except KedgeError as error:
+        print(type(error).__name__, error.message)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.found(
+    "failing system calls",
+    "on a file system that cannot lock, opening the store raised a bare OSError; it says now what is wrong",
+)
+@pytest.mark.parametrize(
+    ("call", "name", "said"),
+    [
+        ("flock", "kedge.lock", "StoreUnavailable .*cannot be locked"),
+        ("pwrite64", "kedge.lock", "1001"),
+        ("pwrite64", "kedge.head", "StoreUnavailable .*cannot be used"),
+        ("fsync", "", "StoreUnavailable .*cannot be used"),
+        ("pread64", "kedge.db", "StoreUnavailable .*cannot be used"),
+    ],
+)
+def test_a_system_call_that_fails_beside_the_database_is_a_clean_error(
+    tmp_path: Path, call: str, name: str, said: str
+) -> None:
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace, which makes system calls fail, is not installed")
+    data = tmp_path / "data"
+    wrap = [strace, "-f", "-o", "/dev/null", "-P", str(data / name), "-e", f"inject={call}:error=EIO:when=1"]
+    if subprocess.run([*wrap, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("strace may not trace here")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [*wrap, sys.executable, "-c", OPEN_AND_APPEND, str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert re.match(said, done.stdout), done.stdout
+    again = subprocess.run(command[len(wrap) :], capture_output=True, text=True, check=True, env=environment)
+    assert re.match("100[12]$", again.stdout), again.stdout
+
+
+# --- Migrations ------------------------------------------------------------------------------------------------------
+
+#: For each statement that a migration runs, a process that is killed just before it. Prints how many there were.
+DIE_AT_EACH_STATEMENT = """
+import os, shutil, signal, sys
+from pathlib import Path
+import apsw
+from kedge.store.migrations import migrate, shipped
+from kedge.store.sqlite import page_checksums
+assert page_checksums()
+first, place = Path(sys.argv[1]), Path(sys.argv[2])
+for number in range(1000):
+    shutil.copytree(first, place / str(number))
+    pid = os.fork()
+    if pid == 0:
+        db = apsw.Connection(str(place / str(number) / "kedge.db"), vfs="cksmvfs")
+        db.pragma("journal_mode", "wal")
+        left = [number]
+        def trace(*_):
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return True
+        db.exec_trace = trace
+        migrate(db, shipped())
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0:
+        break
+print(number)
+"""
+
+
+async def test_a_migration_killed_at_any_statement_has_not_happened(tmp_path: Path) -> None:
+    older(tmp_path / "first")
+    (tmp_path / "killed").mkdir()
+    process = python(DIE_AT_EACH_STATEMENT, tmp_path / "first", tmp_path / "killed")
+    said, _ = process.communicate()
+    count = int(said)
+    assert count > 10
+    for number in range(count + 1):
+        directory = tmp_path / "killed" / str(number)
+        db = apsw.Connection(str(directory / "kedge.db"), vfs="cksmvfs")
+        assert version_of(db) == (len(shipped()) if number == count else 1)
+        db.close()
+        async with opened(directory) as store:
+            await check_all_is_there(store)
+            assert await store.append(Write(W, files=(file_version(),))) == BASE + 5

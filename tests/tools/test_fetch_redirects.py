@@ -1,0 +1,48 @@
+"""Redirects of a page to where fetch must not go: each of those places, by its address and by a name for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kedge.tools.base import Place, ToolFailed
+from kedge.tools.fetch import FetchTool
+from tests.tools.place import call, make_place
+from tests.tools.test_fetch import NOT_PUBLIC, Site, names, site
+
+__all__ = ["site"]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return make_place(tmp_path)
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC)
+async def test_a_redirect_to_an_address_that_is_not_public_is_not_followed(
+    site: Site, place: Place, address: str
+) -> None:
+    """Written as it is, it is another host: told, or refused outright, and nobody is asked there."""
+    host = f"[{address.partition('%')[0]}]" if ":" in address else address
+    site.redirect("/", f"http://{host}:{site.port}/secret")
+    site.put("/secret", "secret")
+    tool = FetchTool(lambda found: str(found) == "127.0.0.1", names("127.0.0.1"))
+    try:
+        said = (await call(tool, place, url=f"http://site.example:{site.port}/")).content
+    except ToolFailed as refused:
+        said = str(refused)
+    assert "secret" not in said.replace("/secret", "")
+    assert len(site.asked) == 1
+
+
+@pytest.mark.parametrize("address", [address for address in NOT_PUBLIC if address != "127.0.0.1"])
+async def test_a_name_that_moves_to_an_address_that_is_not_public_is_refused_at_the_redirect(
+    site: Site, place: Place, address: str
+) -> None:
+    site.redirect("/", "/secret")
+    site.put("/secret", "secret")
+    tool = FetchTool(lambda found: str(found) == "127.0.0.1", names("127.0.0.1", address))
+    with pytest.raises(ToolFailed, match="not on the Internet"):
+        await call(tool, place, url=f"http://site.example:{site.port}/")
+    assert len(site.asked) == 1
