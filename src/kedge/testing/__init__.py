@@ -4,6 +4,7 @@
   what the test wrote down.
 - `ManualClock`, `CountingIds`: the engine's ports on a machine that does the same every time.
 - `walk`: every history of so many prompts, cancels and crashes through the real Lane.
+- `SimLoop`, `SimProcess`: an event loop with made-up time, whose order is drawn from a seed; what dies together in it.
 - `ScriptedEndpoint`, `HostedEndpoint`: a real HTTP server that speaks OpenAI's format and follows the prompt's script.
 
 Names are loaded when they are first used, so that a test pays only for what it needs.
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kedge.testing.hosted import HostedEndpoint
     from kedge.testing.machine import CountingIds, ManualClock
     from kedge.testing.scripted import Call, End, Fail, Hold, Linger, Say, ScriptedModel, ScriptedRequest, Think
+    from kedge.testing.sim.loop import SimLoop, SimProcess
 
 __all__ = [
     "Call",
@@ -35,6 +37,8 @@ __all__ = [
     "ScriptedEndpoint",
     "ScriptedModel",
     "ScriptedRequest",
+    "SimLoop",
+    "SimProcess",
     "Think",
     "WalkResult",
     "walk",
@@ -46,6 +50,8 @@ _HOME = {
     "HostedEndpoint": "hosted",
     "ManualClock": "machine",
     "ScriptedEndpoint": "endpoint",
+    "SimLoop": "sim.loop",
+    "SimProcess": "sim.loop",
     "WalkResult": "histories",
     "walk": "histories",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kedge.core.events import (
+    Asked,
     CancelMarked,
     ErrorReported,
     Event,
@@ -48,6 +49,13 @@ class Books:
     #: The host that has ended, and how: who folded into it must follow at once.
     _host: tuple[str, Outcome] | None = None
     _unreported: str | None = None
+    #: Whom a steering prompt was meant for: who was active when it was accepted.
+    _folds_into: dict[str, str | None] = field(default_factory=dict)
+    #: When a live Run was told to stop, in milliseconds; how long each took to end since.
+    _told_at: dict[str, int] = field(default_factory=dict)
+    stopped_in_ms: dict[str, int] = field(default_factory=dict)
+    resumed: set[str] = field(default_factory=set)
+    edited: set[str] = field(default_factory=set)
 
     def _say(self, what: str) -> None:
         self.broken.append(f"log of {self.session_id}: {what}")
@@ -61,7 +69,9 @@ class Books:
             self._say(f"{event} behind the end of the session")
         self._check_order(event)
         match event:
-            case RunAccepted(run_id=run_id, seq=seq):
+            case RunAccepted(run_id=run_id, seq=seq, folds=folds):
+                if folds:
+                    self._folds_into[run_id] = self._active
                 if run_id in self.seqs:
                     self._say(f"{run_id} is accepted twice")
                 if seq <= max(self.seqs.values(), default=0):
@@ -75,8 +85,14 @@ class Books:
                     self._say(f"{event} of a Run that is not active")
                 if run_id in self._told:
                     self._say(f"{event} of a Run that was told to stop")
+                if isinstance(event, RunResumed):
+                    self.resumed.add(run_id)
+            case Asked(run_id=run_id):
+                if run_id in self._told or run_id != self._active:
+                    self._say(f"{event} of a Run that is not active, or was told to stop")
             case RunFolded(run_id=run_id, into=into):
-                if into != self._active or into in self._told or run_id not in self._line:
+                meant = self._folds_into.get(run_id) == into
+                if into != self._active or into in self._told or run_id not in self._line or not meant:
                     self._say(f"{event} cannot be here")
                 else:
                     self._line.remove(run_id)
@@ -84,6 +100,7 @@ class Books:
             case RunMoved(run_id=run_id, before=before):
                 self._move(run_id, before)
             case RunEdited(run_id=run_id):
+                self.edited.add(run_id)
                 if run_id not in self._line:
                     self._say(f"{run_id} is edited and does not wait")
             case CancelMarked(mark=mark, run_id=run_id):
@@ -91,11 +108,13 @@ class Books:
                 if mark != max(self.seqs.values(), default=0) or run_id != self._active:
                     self._say(f"{event}: the latest seq is {max(self.seqs.values(), default=0)}, active {self._active}")
                 self._told.update(self.live)
+                self._told_at.setdefault(run_id, event.at)
             case RunCancelMarked(run_id=run_id):
                 if run_id != self._active:
                     self._say(f"{event} of a Run that is not active")
                 self.told_alone.add(run_id)
                 self._told.update((run_id, *self._inside))
+                self._told_at.setdefault(run_id, event.at)
             case RunEnded():
                 self._end(event)
             case RunReported(run_id=run_id, outcome=outcome):
@@ -158,6 +177,8 @@ class Books:
             if run_id not in self._told:
                 self.dropped.add(run_id)
         self.outcomes[run_id] = outcome
+        if run_id in self._told_at:
+            self.stopped_in_ms[run_id] = event.at - self._told_at[run_id]
         self._unreported = run_id
 
     def close(self) -> None:

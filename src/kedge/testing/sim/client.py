@@ -44,16 +44,31 @@ class Told:
 class Watched:
     """One stream: everything that came, in order."""
 
+    scene: Scene
     session_id: str | None
     deltas: bool
     events: list[StreamEvent] = field(default_factory=list)
+    #: When each of them came.
+    times: list[float] = field(default_factory=list)
+    #: The stream while it is there; None once it will never show anything again.
     stream: EventStream | None = None
     #: The Position it was given when it was first connected.
     began_at: int | None = None
+    connected_at: list[float] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
 
     def begin(self, position: int) -> None:
+        """The server has said where this stream begins, now."""
+        self.connected_at.append(self.scene.loop.time())
         if self.began_at is None:
             self.began_at = position
+        head = self.scene.data.logs[self.scene.workspace_id].head
+        if position > head:
+            self.broken.append(f"a stream begins at {position}, behind the head of the log, {head}")
+
+    def came(self, event: StreamEvent) -> None:
+        self.events.append(event)
+        self.times.append(self.scene.loop.time())
 
 
 class SimClient:
@@ -69,6 +84,8 @@ class SimClient:
         self.deltas = deltas
         self.watched: list[Watched] = []
         self.told: list[Told] = []
+        #: From when until when it did not read.
+        self.paused: list[tuple[float, float]] = []
         self.answered: list[tuple[str, m.Resolved | KedgeError]] = []
         self.watching: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -79,7 +96,7 @@ class SimClient:
         """Follow the stream until the world ends; one that was given up is opened anew."""
         session_id = None if self.session is None else self.scene.session_ids[self.session]
         while True:
-            watched = Watched(session_id, self.deltas)
+            watched = Watched(self.scene, session_id, self.deltas)
             self.watched.append(watched)
             events = self.client.events(
                 self.scene.workspace_id, session_id=session_id, deltas=self.deltas, give_up_s=20.0
@@ -89,12 +106,14 @@ class SimClient:
             try:
                 async with events:
                     async for event in events:
-                        watched.events.append(event)
+                        watched.came(event)
                         self._react(event)
             except SessionNotFound:
                 watched.stream = None
                 return  # it was deleted, and nothing more will come of it
-            except KedgeError:
+            except KedgeError as error:
+                if watched.connected_at:  # the first attempt is the only one; later ones are repeated
+                    watched.broken.append(f"gave its stream up: {type(error).__name__}: {error}")
                 await asyncio.sleep(0.5)
 
     def _react(self, event: StreamEvent) -> None:
@@ -130,6 +149,11 @@ class SimClient:
             self.answered.append((ask_id, await self.insist(call)))
         except KedgeError as error:
             self.answered.append((ask_id, error))
+
+    def answers_in(self, session_id: str) -> bool:
+        watched = self.watched[-1] if self.watched else None
+        watches = watched is not None and watched.stream is not None and watched.session_id in (None, session_id)
+        return watches and self.answers != "silent"
 
     def own_head(self) -> int:
         """The last Position that this client's stream is to show."""
@@ -186,7 +210,8 @@ class SimClient:
                 prompt = f"p{act.run}e:say 2"
                 return await self.insist(lambda: client.edit_run(workspace, run_id, prompt), told)
             case "move":
-                return await self.insist(lambda: client.move_run(workspace, run_id), told)
+                before = None if act.before is None else scene.run_ids.get(act.before, "nobody")
+                return await self.insist(lambda: client.move_run(workspace, run_id, before), told)
             case "delete":
                 return await self.insist(lambda: client.delete_session(workspace, session_id), told)
             case "wait":
@@ -197,6 +222,7 @@ class SimClient:
                 scene.network.cut_of(self.name)
             case "pause":
                 self.transport.paused_until = scene.loop.time() + act.for_s
+                self.paused.append((scene.loop.time(), self.transport.paused_until))
                 scene.counted["reader that does not read"] += 1
             case "leave":
                 await self._leave(act.for_s)
@@ -231,4 +257,6 @@ class SimClient:
         self.begin_to_watch()
 
     def begin_to_watch(self) -> None:
+        if self.watching is not None and not self.watching.done():
+            return
         self.watching = asyncio.get_running_loop().create_task(self._watch(), name=f"{self.name} watches")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kedge.core.events import LaneEvent
 from kedge.core.lane import Lane, apply
 from kedge.core.records import restore
-from kedge.core.transcript import ToolCall, ToolResult
 from kedge.errors import (
     KedgeError,
     LaneBusy,
@@ -21,9 +18,11 @@ from kedge.errors import (
 )
 from kedge.store import codec
 from kedge.testing.sim.books import Books
-from kedge.testing.sim.client import SimClient, Told, Watched
+from kedge.testing.sim.client import SimClient, Told
 from kedge.testing.sim.plan import Kind
+from kedge.testing.sim.records import check_records
 from kedge.testing.sim.scene import Scene
+from kedge.testing.sim.views import check_client
 from kedge.wire import models as m
 
 #: The refusals that a client may get for what it asks; anything else is a fault.
@@ -62,14 +61,12 @@ class _Case:
             books.close()
             self.broken += books.broken
         self._check_lanes()
-        self._check_records()
+        self.broken += check_records(self.scene, self.books, self.events)
         self._check_causes()
         for told in self.told:
             self._check_told(told)
         for client in self.clients:
-            for watched in client.watched:
-                self._check_stream(client, watched)
-            self._check_answers(client)
+            self.broken += check_client(self.scene, client, self.books, self.events)
         return self.broken
 
     # --- the store against its own log ---------------------------------------------------------------------------
@@ -87,32 +84,6 @@ class _Case:
             stored = restore(record, [run for run in self.data.live.values() if run.session_id == session_id])
             if stored != lane:
                 self.broken.append(f"the records of {session_id} say {stored}, the log says {lane}")
-
-    def _check_records(self) -> None:
-        for run in self.data.runs.values():
-            books = self.books[run.session_id]
-            if run.outcome != books.outcomes.get(run.run_id) or run.seq != books.seqs.get(run.run_id):
-                self.broken.append(f"the record of {run.run_id} says {run.outcome} {run.seq}, the log something else")
-            if run.position != books.accepted_at.get(run.run_id):
-                self.broken.append(f"the record of {run.run_id} has another Position than its RunAccepted")
-        for session_id, transcript in self.data.transcripts.items():
-            session = self.data.sessions.get(session_id)
-            if session is None:
-                self.broken.append(f"messages of {session_id} are left, which is gone")
-                continue
-            messages = [codec.merged(stored.message, stored.tails) for stored in transcript.values()]
-            if session.message_count != len(messages):
-                self.broken.append(f"{session_id} counts {session.message_count} messages and has {len(messages)}")
-            calls = sorted(call.id for message in messages for call in message.all(ToolCall))
-            results = sorted(result.tool_call_id for message in messages for result in message.all(ToolResult))
-            if calls != results:
-                self.broken.append(f"{session_id}: calls {calls}, results {results}")
-            for message in messages:
-                if message.role == "assistant" and message.finish is None:
-                    self.broken.append(f"{message.id} of {message.run_id} has no end")
-        for ask in self.data.asks.values():
-            if ask.state == "pending":
-                self.broken.append(f"{ask.id} of {ask.run_id} is still pending")
 
     # --- who asked for it ----------------------------------------------------------------------------------------
 
@@ -150,6 +121,10 @@ class _Case:
             self._check_receipt(told, told.answer)
         elif kind in ("cancel", "cancel_run", "clear"):
             self._check_cancel(told, told.answer)
+        elif kind == "edit":
+            run = self.data.runs.get((self.scene.workspace_id, told.answer.run_id))
+            if run is not None and run.prompt.text != f"p{told.act.run}e:say 2":
+                self.broken.append(f"{run.run_id} was edited, and its prompt is {run.prompt.text!r}")
         elif kind == "wait":
             self._check_run(told.answer)
         elif kind == "look":
@@ -197,77 +172,3 @@ class _Case:
     def _had_ended(self, run_id: str, at: float) -> bool:
         run = self.data.runs.get((self.scene.workspace_id, run_id))
         return run is None or (run.ended_at is not None and run.ended_at <= self.scene.clock.ms_at(at))
-
-    # --- what clients saw ----------------------------------------------------------------------------------------
-
-    def _check_stream(self, client: SimClient, watched: Watched) -> None:
-        wanted = [position for position, session_id, _ in self.events if watched.session_id in (None, session_id)]
-        place = watched.began_at
-        seen: list[int] = []
-        for event in watched.events:
-            if event.type == "gap":
-                self._compare(client, wanted, place, seen)
-                # One that the client makes up itself, having lost a stream before it knew any Position, names none.
-                place, seen = event.payload["position"] or None, []
-            elif event.position is not None:
-                if place is None:
-                    place = event.position - 1
-                seen.append(event.position)
-        self._compare(client, wanted, place, seen)
-        self._check_ends_seen(client, watched)
-        if watched.deltas:
-            self._check_texts(client, watched)
-
-    def _compare(self, client: SimClient, wanted: list[int], place: int | None, seen: list[int]) -> None:
-        if not seen or place is None:
-            return
-        expected = [position for position in wanted if place < position <= seen[-1]]
-        if seen != expected:
-            base = self.log.record.base
-            lacks = [position - base for position in expected if position not in seen]
-            extra = [position - base for position in seen if position not in expected]
-            twice = len(seen) - len(set(seen))
-            self.broken.append(f"the stream of {client.name} lacks {lacks}, has {extra} too many and {twice} twice")
-
-    def _check_ends_seen(self, client: SimClient, watched: Watched) -> None:
-        seen: set[str] = set()
-        for event in watched.events:
-            if event.type != "run_complete":
-                continue
-            run_id, outcome = event.payload["run_id"], event.payload["outcome"]
-            books = self.books[event.payload["session_id"]]
-            if run_id in seen or books.outcomes.get(run_id) != outcome:
-                self.broken.append(f"{client.name} saw {run_id} end {outcome}, or saw it twice")
-            seen.add(run_id)
-
-    def _check_texts(self, client: SimClient, watched: Watched) -> None:
-        """What Deltas add up to is how the message goes on; only a crash may take back what was not stored yet."""
-        shown: dict[str, dict[int, str]] = {}
-        for event in watched.events:
-            if event.type == "delta":
-                parts = shown.setdefault(event.payload["message_id"], {})
-                parts[event.payload["part"]] = parts.get(event.payload["part"], "") + event.payload["text"]
-            elif event.type == "message" and event.change != "deleted" and "parts" in event.payload:
-                whole = {
-                    number: part["data"]["text"]
-                    for number, part in enumerate(event.payload["parts"])
-                    if part["type"] == "text"
-                }
-                before, now = _text(shown.get(event.payload["id"], {})), _text(whole)
-                taken_back = not now or (self.scene.counted["crash"] and before.startswith(now))
-                if not now.startswith(before) and not taken_back:
-                    self.broken.append(f"{client.name} was shown {before!r} of a message that says {now!r}")
-                shown[event.payload["id"]] = whole
-
-    def _check_answers(self, client: SimClient) -> None:
-        """An answer that was taken is the one that stands."""
-        for ask_id, reply in client.answered:
-            ask: Any = self.data.asks.get(ask_id)
-            if isinstance(reply, KedgeError) or ask is None or not reply.resolved:
-                continue
-            if ask.state != "answered" or ask.answered_by != client.id:
-                self.broken.append(f"{client.name} answered {ask_id}, which is {ask.state} by {ask.answered_by!r}")
-
-
-def _text(parts: dict[int, str]) -> str:
-    return "".join(parts[number] for number in sorted(parts))

@@ -225,7 +225,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def complaints(self) -> list[str]:
         """What asyncio had to complain about, and errors of tasks that nobody has looked at."""
         # It would complain when such a task is collected; here none is, since the loop knows them all.
-        lost = [task for task, _ in self.tasks if task._log_traceback]
+        alive = [task for task, process in self.tasks if process is None or not process.is_dead]
+        lost = [task for task in alive if task._log_traceback]
         return self._complaints + [
             f"nobody looked at the error of {task.get_name()}: {task.exception()!r}" for task in lost
         ]

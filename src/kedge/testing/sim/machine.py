@@ -37,14 +37,14 @@ class SimModel:
     provider = "simulated"
     name = "simulated"
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, counted: Counter[str]) -> None:
         self._chance = chance
+        self.counted = counted
         self._calls = 0
         #: Attempts at a Step of a prompt that was busy.
         self._attempts: Counter[tuple[str, int]] = Counter()
         #: Streams open at once for one prompt: more than one is a Run that was started twice.
         self.streaming: Counter[str] = Counter()
-        self.counted: Counter[str] = Counter()
         self.faults: list[str] = []
 
     def choose(self, config: Config, wanted: str) -> Chosen:
@@ -126,11 +126,11 @@ class SimProcesses:
 
     environment: Mapping[str, str] = {"PATH": ""}
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, counted: Counter[str]) -> None:
         self._chance = chance
+        self.counted = counted
         self._alive: dict[int, _Pretended] = {}
         self._last_pid = 0
-        self.counted: Counter[str] = Counter()
 
     async def processes(self, config: Config, workspace: str) -> Processes:
         return self

@@ -40,6 +40,9 @@ _LAST_STEPS = (
     "busy 1 say 2",
     "busy 9 say 1",
     "say 1 wait 3",
+    "say 1 busy 1 say 2",
+    "wait 2 say 1",
+    "say 2 wait 1 say 2 wait 1 say 2",
 )
 _STEPS = (
     *("say 1 run quick", "run quick run quick", "say 2 run hang", "run stubborn", "run leaver", "run broken"),
@@ -57,6 +60,8 @@ class Act:
     session: int = 0
     #: Number of the prompt it speaks of; prompts are numbered in the order of the plan.
     run: int = 0
+    #: For a move: the one it is to stand before; None: it becomes the last.
+    before: int | None = None
     script: str = ""
     when_busy: WhenBusy | None = None
     #: The client names the Run, and so may repeat the submit.
@@ -87,7 +92,7 @@ class Plan:
 
 def draw(seed: int) -> Plan:
     chance = random.Random(seed)
-    clients = chance.choice((1, 2, 2, 3))
+    clients = chance.choice((1, 1, 2, 2, 3))
     sessions = chance.choice((1, 1, 1, 2))
     # Often everything happens at nearly the same time: that is where races are.
     moments = [chance.random() * SPAN_S for _ in range(chance.choice((1, 2, 3)))]
@@ -118,7 +123,9 @@ def draw(seed: int) -> Plan:
 
 def _deed(chance: random.Random, kind: Deed, at: float, client: int, session: int, prompts: int) -> Act:
     if kind != "submit":
-        return Act(at, kind, client, session, chance.randrange(prompts), for_s=chance.random() * 4)
+        before = chance.randrange(prompts) if chance.random() < 0.6 else None
+        return Act(at, kind, client, session, chance.randrange(prompts), before, for_s=chance.random() * 4)
+    is_bound = chance.random() < 0.15
     steps = [chance.choice(_STEPS) for _ in range(chance.choice((0, 0, 0, 1, 1, 2)))]
     script = ";".join([*steps, chance.choice(_LAST_STEPS)])
     return Act(
@@ -127,10 +134,10 @@ def _deed(chance: random.Random, kind: Deed, at: float, client: int, session: in
         client,
         session,
         prompts,
-        f"p{prompts}:{script}",
-        chance.choice(_WHEN_BUSY),
-        chance.random() < 0.85,
-        chance.random() < 0.15,
+        script=f"p{prompts}:{script}",
+        when_busy=chance.choice(_WHEN_BUSY),
+        own_id=is_bound or chance.random() < 0.85,
+        is_bound_to_client=is_bound,
     )
 
 

@@ -36,10 +36,20 @@ class Scene:
         self.data = MemoryData()
         #: How often each kind of deed and of fault happened.
         self.counted: Counter[str] = Counter()
+        self.crashed_at: list[float] = []
         self.workspace_id = ""
         self.session_ids: list[str] = []
         #: Of each prompt of the plan, once it is known.
         self.run_ids: dict[int, str] = {}
+
+    @property
+    def store_failed(self) -> bool:
+        return any(count and what.startswith("store") for what, count in self.counted.items())
+
+    @property
+    def was_interrupted(self) -> bool:
+        """A process was lost or ended in the midst of things."""
+        return bool(self.counted["crash"] or self.counted["orderly restart"])
 
     def new_client(self, network: SimTransport, number: int) -> Client:
         way = Transport if self.plan.takes_the_long_way else ShortTransport

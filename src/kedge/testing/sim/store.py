@@ -19,7 +19,7 @@ WRITE_S = 0.02
 class Faults:
     """How the store behaves. It outlives the processes that use it."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, counted: Counter[str]) -> None:
         self.chance = chance
         #: How likely it is that a write fails.
         self.before_rate = self.after_rate = self.read_rate = 0.0
@@ -28,7 +28,7 @@ class Faults:
         #: The write with this number fails, before or after its commit; 0: none does.
         self.nth, self.nth_after = 0, False
         self.writes = 0
-        self.counted: Counter[str] = Counter()
+        self.counted = counted
 
     def stop(self) -> None:
         self.before_rate = self.after_rate = self.read_rate = self.down_until = 0.0

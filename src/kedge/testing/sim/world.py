@@ -44,6 +44,11 @@ from kedge.tools.shell import BashTool
 
 #: When all faults are over every Run ends within as long, or it never does. Seconds of the simulated clock.
 SETTLE_S = 600.0
+#: How long a workspace waits for its first stream, and for one that was lost; by then it is let go. Seconds.
+HOLD_S, GRACE_S = 3.0, 2.0
+LET_GO_S = HOLD_S + GRACE_S + 1.0
+#: Clients that answer what they are asked have done so by then. Seconds.
+ANSWER_S = 20.0
 #: A server that starts again after it could not. Seconds.
 BOOT_S = 0.3
 #: A collection costs more than a simulation: what many of them left is collected at once. Items.
@@ -69,9 +74,9 @@ class World:
         self.plan = plan
         self.scene = scene = Scene(plan)
         self.loop, self.network, self.data = scene.loop, scene.network, scene.data
-        self.faults = Faults(scene.chance)
-        self.model = SimModel(scene.chance)
-        self.machine = SimProcesses(scene.chance)
+        self.faults = Faults(scene.chance, scene.counted)
+        self.model = SimModel(scene.chance, scene.counted)
+        self.machine = SimProcesses(scene.chance, scene.counted)
         self.ids = CountingIds()
         self.broken: list[str] = []
         self.clients: list[SimClient] = []
@@ -93,7 +98,7 @@ class World:
                 "permissions": {
                     "allow": [f"bash({name})" for name in ("quick", "hang", "stubborn", "leaver", "broken")]
                 },
-                "server": {"hold_s": 3.0, "grace_s": 2.0, "stall_s": 20.0},
+                "server": {"hold_s": HOLD_S, "grace_s": GRACE_S, "stall_s": 20.0},
             },
             Config,
         )
@@ -139,6 +144,7 @@ class World:
         if self._server is None:
             return
         self.scene.counted["crash"] += 1
+        self.scene.crashed_at.append(self.loop.time())
         self._lose(self._server)
         self.loop.call_later(away_s, self._boot_again, context=contextvars.Context())
 
@@ -240,11 +246,22 @@ class World:
         deadline = self.loop.time() + SETTLE_S
         janitor = self.scene.new_client(SimTransport(self.network, "janitor"), 91)
         await _eventually(lambda: janitor.create_workspace(DIRECTORY))
+        patience = self.loop.time() + ANSWER_S
         while self.data.live or not self._all_read():
             if self.loop.time() > deadline:
                 raise Stuck(self._stuck_at())
-            await self._answer_all(janitor)
+            if self.loop.time() > patience:
+                self._check_answered(patience - ANSWER_S)
+                await self._answer_all(janitor)
             await asyncio.sleep(2.0)
+
+    def _check_answered(self, since: float) -> None:
+        """Whoever answers what it is asked has been shown what was pending, and was heard."""
+        late = [ask for ask in self.data.asks.values() if ask.state == "pending"]
+        for ask in late:
+            for client in self.clients:
+                if ask.asked_at < self.scene.clock.ms_at(since) and client.answers_in(ask.session_id):
+                    self.broken.append(f"{client.name} would have answered {ask.id}, and was not shown it or not heard")
 
     async def _answer_all(self, janitor: Client) -> None:
         """People who are asked at last say no: a Run that waits for them is not stuck."""
@@ -274,6 +291,9 @@ class World:
         if process is None or engine is None:
             self.broken.append("there is no server at the end")
             return
+        await asyncio.sleep(LET_GO_S)
+        if engine.workspaces.all():
+            self.broken.append("the workspace is still open, and nobody holds it")
         closing = self.loop.spawn(process, engine.close(), "close")
         _, late = await asyncio.wait({closing}, timeout=60.0)
         if late:
@@ -291,7 +311,6 @@ class World:
         except Stuck as stuck:
             self.broken.append(str(stuck))
         self.broken += [f"asyncio complains: {complaint}" for complaint in self.loop.complaints()]
-        self.scene.counted += self.faults.counted + self.model.counted + self.machine.counted
         self.scene.counted["connection cut"] += self.network.cuts
         return Report(self.plan, tuple(self.broken), self.scene.counted, self._digest())
 

@@ -1,0 +1,181 @@
+"""The judge's look at what one client saw: all of it, in order, once, in time, and as it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kedge.client.stream import StreamEvent
+from kedge.core.events import Event
+from kedge.errors import AskIsOver, AskNotFound, KedgeError, RunNotFound, SessionNotFound
+from kedge.store import codec
+from kedge.testing.sim.books import Books
+from kedge.testing.sim.client import SimClient, Watched
+from kedge.testing.sim.scene import Scene
+
+#: From an append until a client that is connected and reads has it. Seconds.
+SEEN_S_MAX = 5.0
+#: What was shown may be lost in a crash if it was not stored yet: no more than that of the text. Seconds.
+LOST_S_MAX = 1.0
+#: What an answer may be refused with: somebody was quicker, or there is nothing left to answer.
+_TOO_LATE = (AskIsOver, AskNotFound, SessionNotFound, RunNotFound)
+
+
+def check_client(
+    scene: Scene, client: SimClient, books: dict[str, Books], events: list[tuple[int, str, Event]]
+) -> list[str]:
+    broken: list[str] = []
+    for watched in client.watched:
+        broken += [f"{client.name} {what}" for what in watched.broken]
+        broken += _View(scene, client, watched, books, events).check()
+    return broken + _answers(scene, client)
+
+
+class _View:
+    def __init__(
+        self,
+        scene: Scene,
+        client: SimClient,
+        watched: Watched,
+        books: dict[str, Books],
+        events: list[tuple[int, str, Event]],
+    ) -> None:
+        self.scene = scene
+        self.client = client
+        self.watched = watched
+        self.books = books
+        self.log = events
+        self.broken: list[str] = []
+
+    def check(self) -> list[str]:
+        self._check_positions()
+        self._check_ends()
+        self._check_times()
+        self._check_last()
+        if self.watched.deltas:
+            self._check_texts()
+        return self.broken
+
+    def _say(self, what: str) -> None:
+        self.broken.append(f"{self.client.name} {what}")
+
+    def _check_positions(self) -> None:
+        """Every durable event there was, in order and once, or an explicit gap."""
+        place = self.watched.began_at
+        seen: list[int] = []
+        for event in self.watched.events:
+            if event.type == "gap":
+                self._compare(place, seen)
+                # One that the client makes up itself, having lost a stream before it knew any Position, names none.
+                place, seen = event.payload["position"] or None, []
+            elif event.position is not None:
+                place = event.position - 1 if place is None else place
+                seen.append(event.position)
+        self._compare(place, seen)
+
+    def _compare(self, place: int | None, seen: list[int]) -> None:
+        if not seen or place is None:
+            return
+        only = self.watched.session_id
+        expected = [at for at, session_id, _ in self.log if only in (None, session_id) and place < at <= seen[-1]]
+        if seen != expected:
+            base = self.scene.data.logs[self.scene.workspace_id].record.base
+            lacks = [position - base for position in expected if position not in seen]
+            extra = [position - base for position in seen if position not in expected]
+            twice = len(seen) - len(set(seen))
+            self._say(f"lacks {lacks} in its stream, has {extra} too many and {twice} twice")
+
+    def _check_ends(self) -> None:
+        seen: set[str] = set()
+        for event in self.watched.events:
+            if event.type != "run_complete":
+                continue
+            run_id, outcome = event.payload["run_id"], event.payload["outcome"]
+            if run_id in seen or self.books[event.payload["session_id"]].outcomes.get(run_id) != outcome:
+                self._say(f"saw {run_id} end {outcome}, or saw it twice")
+            seen.add(run_id)
+
+    def _check_times(self) -> None:
+        """A client that is connected and reads has everything at once, not with the next heartbeat."""
+        written = {place: getattr(event, "at", None) for place, _, event in self.log}
+        for event, came_at in zip(self.watched.events, self.watched.times, strict=True):
+            at = written.get(event.position) if event.position is not None else None
+            if at is None:
+                continue
+            appended_at = (at - self.scene.clock.ms_at(0)) / 1000
+            connected_at = max((when for when in self.watched.connected_at if when <= came_at), default=came_at)
+            paused_until = max((until for since, until in self.client.paused if since <= came_at), default=0.0)
+            if came_at - max(appended_at, connected_at, paused_until) > SEEN_S_MAX and not self.scene.store_failed:
+                self._say(f"saw {event.type} {came_at - appended_at:.1f} s late")
+
+    def _check_last(self) -> None:
+        """What a client that has read everything saw last of a message is how it is stored."""
+        if self.watched is not self.client.watched[-1] or self.watched.stream is None:
+            return
+        last: dict[str, StreamEvent] = {}
+        for event in self.watched.events:
+            if event.type == "message" and event.change != "deleted" and "parts" in event.payload:
+                last[event.payload["id"]] = event
+        for message_id, event in last.items():
+            stored = self.scene.data.messages.get((self.scene.workspace_id, message_id))
+            if stored is None:
+                continue
+            message = codec.merged(stored.message, stored.tails)
+            shown = _text(_texts(event.payload))
+            is_finished = any(part["type"] == "finish" for part in event.payload["parts"])
+            if shown != message.text or is_finished != (message.finish is not None):
+                self._say(f"saw {message_id} last as {shown!r}, and it is {message.text!r}")
+
+    def _check_texts(self) -> None:
+        """What Deltas add up to is how the message goes on; only a crash may take back what was not stored yet."""
+        shown: dict[str, dict[int, str]] = {}
+        #: How long each message was, and when.
+        grew: dict[str, list[tuple[float, int]]] = {}
+        for event, came_at in self._timed():
+            if event.type == "delta":
+                message_id = event.payload["message_id"]
+                parts = shown.setdefault(message_id, {})
+                parts[event.payload["part"]] = parts.get(event.payload["part"], "") + event.payload["text"]
+                grew.setdefault(message_id, []).append((came_at, len(_text(parts))))
+            elif event.type == "message" and event.change != "deleted" and "parts" in event.payload:
+                message_id = event.payload["id"]
+                whole = _texts(event.payload)
+                before, now = _text(shown.get(message_id, {})), _text(whole)
+                if not now.startswith(before) and not self._may_lose(before, now, grew.get(message_id, [])):
+                    self._say(f"was shown {before!r} of a message that says {now!r}")
+                shown[message_id], grew[message_id] = whole, []
+
+    def _timed(self) -> Iterator[tuple[StreamEvent, float]]:
+        return zip(self.watched.events, self.watched.times, strict=True)
+
+    def _may_lose(self, before: str, now: str, grew: list[tuple[float, int]]) -> bool:
+        if not now and any(event.type == "agent_event" for event in self.watched.events):
+            return True  # an attempt failed, and what it said is taken back
+        if not before.startswith(now) or not self.scene.crashed_at:
+            return False
+        lost_since = min((when for when, length in grew if length > len(now)), default=0.0)
+        in_time = any(0 <= crash - lost_since <= LOST_S_MAX for crash in self.scene.crashed_at)
+        # Who did not read for a while was shown the last words after the crash.
+        return in_time or self.scene.store_failed or not grew or bool(self.client.paused)
+
+
+def _texts(payload: dict[str, Any]) -> dict[int, str]:
+    parts = enumerate(payload["parts"])
+    return {number: part["data"]["text"] for number, part in parts if part["type"] == "text"}
+
+
+def _text(parts: dict[int, str]) -> str:
+    return "".join(parts[number] for number in sorted(parts))
+
+
+def _answers(scene: Scene, client: SimClient) -> list[str]:
+    """An answer that was taken is the one that stands, and one that came too late is told so."""
+    broken: list[str] = []
+    for ask_id, reply in client.answered:
+        ask = scene.data.asks.get(ask_id)
+        if isinstance(reply, KedgeError):
+            if not isinstance(reply, _TOO_LATE):
+                broken.append(f"the answer of {client.name} was refused with {type(reply).__name__}: {reply}")
+        elif ask is not None and reply.resolved and (ask.state, ask.answered_by) != ("answered", client.id):
+            broken.append(f"{client.name} answered {ask_id}, which is {ask.state} by {ask.answered_by!r}")
+    return broken
