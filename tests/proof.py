@@ -3,6 +3,8 @@
 A proof is a test with the marker `proof`. It asks `size` how much to do and tells `proof` what it did; `scripts/long`
 sets KEDGE_PROOF=long and gathers what is told in the file that KEDGE_FIGURES names, from which docs/reliability.md is
 written. A proof that can be cut into parts asks `slices` for them, so that all cores have something to do.
+
+KEDGE_PROOF_SCALE divides the large sizes, down to the small ones: to try `scripts/long` itself in some minutes.
 """
 
 from __future__ import annotations
@@ -14,11 +16,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pytest
+
 IS_LONG = os.environ.get("KEDGE_PROOF") == "long"
+SCALE = int(os.environ.get("KEDGE_PROOF_SCALE", "1"))
+SIZE = "ci" if not IS_LONG else "long" if SCALE == 1 else f"long / {SCALE}"
 
 
 def size(ci: int, long: int) -> int:
-    return long if IS_LONG else ci
+    return max(ci, long // SCALE) if IS_LONG else ci
 
 
 def slices(ci: int, long: int, each: int) -> list[range]:
@@ -40,14 +46,17 @@ class Figure:
 @contextmanager
 def proof(guarantee: str, what: str, wrong: str = "violations") -> Iterator[Figure]:
     """`guarantee`: its number, such as "G3". `what` is tried; `wrong` is what it is called when it goes wrong."""
-    figure, began = Figure(), time.monotonic()
+    figure, began, path = Figure(), time.monotonic(), os.environ.get("KEDGE_FIGURES")
     try:
         yield figure
+    except pytest.skip.Exception:
+        path = None  # nothing was tried
+        raise
     except BaseException:
         figure.wrong = figure.wrong or 1
         raise
     finally:
-        if path := os.environ.get("KEDGE_FIGURES"):
+        if path:
             told = {
                 "guarantee": guarantee,
                 "what": what,
@@ -56,7 +65,9 @@ def proof(guarantee: str, what: str, wrong: str = "violations") -> Iterator[Figu
                 "wrong_is": wrong,
                 "notes": figure.notes,
                 "seconds": round(time.monotonic() - began, 1),
-                "size": "long" if IS_LONG else "ci",
+                "size": SIZE,
+                # Without its parameters: "tests/x.py::test_name[part] (call)" is what pytest says.
+                "test": os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0].partition("[")[0],
             }
             # One write, appended: proofs run side by side.
             with open(path, "ab", buffering=0) as file:

@@ -178,7 +178,7 @@ async def test_lost_while_a_child_is_at_work(tmp_path: Path, on_crash: str) -> N
     new = await gone_on(r, tmp_path, ScriptedModel("over"), on_crash, tools=(AgentTool(),))
     assert (await new.end("x")).outcome == outcome(on_crash)
     assert "cut off" in (await new.results())[0][1]
-    assert await new.engine.live_runs() == []
+    assert await new.engine.workspaces.live_runs() == []
     (child,) = [run for run in new.store.data.runs.values() if run.options.parent_run_id == "x"]
     assert child.outcome == "interrupted"
     await new.assert_sound()

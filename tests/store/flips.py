@@ -81,7 +81,7 @@ async def victim(number: int) -> Victim:
 
 async def _looks(store: SqliteStore) -> dict[str, Look]:
     """Every question that the store answers, for all that is in it."""
-    looks: dict[str, Look] = {"workspaces": sqlite_read.workspaces, "live runs": sqlite_read.live_runs}
+    looks: dict[str, Look] = {"workspaces": sqlite_read.workspaces}
 
     def add(name: str, function: Callable[..., Any], *arguments: Any) -> None:
         looks[name] = lambda db: function(db, *arguments)
@@ -90,6 +90,7 @@ async def _looks(store: SqliteStore) -> dict[str, Look]:
         w = record.id
         add(f"log of {w}", sqlite_read.entries, w, 0, 10_000)
         add(f"bounds of {w}", sqlite_read.bounds, w)
+        add(f"live runs of {w}", sqlite_read.live_runs, w)
         add(f"sessions of {w}", sqlite_read.sessions, w)
         add(f"asks of {w}", sqlite_read.asks, w)
         add(f"grants of {w}", sqlite_read.grants, w)

@@ -70,7 +70,7 @@ async def everything(store: Store, *sessions: str) -> dict[str, Any]:
         "log": await store.read(W, 0, 1_000),
         "workspaces": await store.workspaces(),
         "sessions": await store.sessions(W),
-        "live": await store.live_runs(),
+        "live": await store.live_runs(W),
         "search": await store.search(W, "h", 100),
         "asks": await store.asks(W),
         "grants": await store.grants(W),
@@ -293,7 +293,7 @@ async def test_a_run_that_takes_the_id_of_a_deleted_one_can_end(store: Store) ->
     await store.append(Write(W, deleted_sessions=(S,)))
     await store.append(events(accepted(), session_id="s2", runs=(run("r1", "s2"),)))
     await store.append(events(ended(), session_id="s2", runs=(run("r1", "s2", state="ended"),)))
-    assert await store.live_runs() == []
+    assert await store.live_runs(W) == []
 
 
 async def test_a_record_of_another_workspace_is_refused(store: Store) -> None:
@@ -305,7 +305,7 @@ async def test_a_record_of_another_workspace_is_refused(store: Store) -> None:
     ):
         with pytest.raises(StoreError, match="w2"):
             await store.append(write)
-    assert await store.live_runs() == []
+    assert (await store.live_runs("w1"), await store.live_runs("w2")) == ([], [])
     assert await store.sessions("w2") == []
     assert (await store.asks("w2"), await store.grants("w2"), await store.file_versions("w2", S, None)) == ([], [], [])
 

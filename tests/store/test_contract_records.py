@@ -153,14 +153,15 @@ async def test_runs_gives_the_last_ones_by_seq(store: Store) -> None:
     assert await store.runs("s2", 5) == []
 
 
-async def test_live_runs_are_those_of_every_workspace(store: Store) -> None:
+async def test_live_runs_are_those_of_one_workspace(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     await store.append(Write("w2", runs=(run("x", "s3", "w2", seq=1),)))
     await store.append(Write("w1", runs=(run("c", "s2", seq=1), run("b", "s1", seq=2), run("a", "s1", seq=1))))
     await store.append(Write("w1", runs=(run("e", "s1", seq=3, state="ended"),)))
-    assert [(r.workspace_id, r.session_id, r.run_id) for r in await store.live_runs()] == [
-        *(("w1", "s1", "a"), ("w1", "s1", "b"), ("w1", "s2", "c"), ("w2", "s3", "x")),
-    ]
+    live = [(r.session_id, r.run_id) for r in await store.live_runs("w1")]
+    assert live == [("s1", "a"), ("s1", "b"), ("s2", "c")]
+    assert [(r.session_id, r.run_id) for r in await store.live_runs("w2")] == [("s3", "x")]
+    assert await store.live_runs("w9") == []
 
 
 # --- Messages --------------------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ async def test_a_deleted_session_takes_everything_but_the_log_with_it(store: Sto
     assert await store.messages("s1", None, 10) == []
     assert await store.message(W, "m-s1") is None
     assert [hit.session_id for hit in await store.search(W, "hello", 10)] == ["s2"]
-    assert [found.run_id for found in await store.live_runs()] == ["r-s2"]
+    assert [found.run_id for found in await store.live_runs(W)] == ["r-s2"]
     assert (await store.messages("s2", None, 10))[0].text == "hello!"
     assert len(await store.read(W, 0, 10)) == 3
     # The ids are free, and nothing old comes back with them.

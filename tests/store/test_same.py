@@ -104,11 +104,11 @@ async def answer(call: Any) -> Any:
 
 
 async def observed(store: Store) -> list[Any]:
-    seen: list[Any] = [await store.workspaces(), await store.live_runs()]
+    seen: list[Any] = [await store.workspaces()]
     for workspace_id in WORKSPACES:
         seen += [await store.bounds(workspace_id), await store.verify(workspace_id)]
         seen += [await store.read(workspace_id, 0, 100), await store.read(workspace_id, 1_002, 2)]
-        seen += [await store.sessions(workspace_id)]
+        seen += [await store.sessions(workspace_id), await store.live_runs(workspace_id)]
         seen += [await store.run(workspace_id, run_id) for run_id in RUNS]
         seen += [await store.message(workspace_id, message_id) for message_id in MESSAGES]
         seen += [await store.search(workspace_id, query, 2) for query in QUERIES]

@@ -18,7 +18,7 @@ from kedge.cli.common import cwd_option, do, examples, host_option, json_option,
 from kedge.client.client import Client
 from kedge.client.text import one_line
 from kedge.client.transport import NotConnected
-from kedge.errors import BadConfig, KedgeError, ShuttingDown
+from kedge.errors import BadConfig, KedgeError, ShuttingDown, StoreDamaged
 from kedge.wire.models import Version
 
 if TYPE_CHECKING:
@@ -221,6 +221,8 @@ async def _configured(client: Client, cwd: str) -> list[Finding]:
         await client.release_workspace(workspace.id)
     except BadConfig as error:
         return [Finding("configuration", "fail", error.message, "correct it")]
+    except StoreDamaged as error:
+        return [Finding("store", "fail", error.message, "do that with the server stopped")]
     return [Finding("configuration", "ok", "read by the server"), _model(config)]
 
 

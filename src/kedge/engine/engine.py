@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from kedge.engine.models import Chosen, ModelChooser
 from kedge.engine.openlane import Addition, Draught, OpenLane
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
 from kedge.engine.processes import NoMachine
-from kedge.engine.recovery import recover
+from kedge.engine.recovery import Recovery
 from kedge.engine.runner import NoPrompts, Prompts, Runner
 from kedge.engine.shell import Shell
 from kedge.engine.undoing import Undo
@@ -92,6 +92,8 @@ class Engine:
         self.undo = Undo(store, self._door, self.workspaces)
         self.shell = Shell(self._door, self.workspaces, self._machine, clock, ids)
         self._closing = self._close_begun = False
+        #: Until every workspace is known to be whole or was set aside: no Run of one that is damaged may begin.
+        self._recovering = True
         self._stopped: asyncio.Future[None]
         self._cancels: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -101,16 +103,11 @@ class Engine:
         """Open the store and go on where the last process stopped."""
         self._stopped = asyncio.get_running_loop().create_future()
         await self._store.open()
-        for record in await self._store.workspaces():
-            await self._store.trim(record.id, self.config.server.log_entries_max)
-        paths = {record.id: record.path for record in await self._store.workspaces()}
-        sessions = {(run.workspace_id, run.session_id): None for run in await self._store.live_runs()}
-        with ExitStack() as held:  # until all are known: a Run that is over at once must not close it for the others
-            for workspace_id, session_id in sessions:
-                workspace = await self.workspaces.reopen(paths[workspace_id])
-                held.enter_context(workspace.in_use())
-                lane = await self.workspaces.lane(workspace, session_id)
-                await recover(lane, self._door, self._store, self._clock, self._ids, self.config.runs.on_crash)
+        recovery = Recovery(self._store, self._door, self.workspaces, self._clock, self._ids, self.config)
+        lanes = await recovery.go_on()
+        self._recovering = False
+        for lane in lanes:
+            self.reconcile(lane)
         self.workspaces.look_again()
 
     async def close(self) -> None:
@@ -150,6 +147,8 @@ class Engine:
     # --- reacting to what is durable -----------------------------------------------------------------------------
 
     def react(self, lane: OpenLane, events: tuple[LaneEvent, ...]) -> None:
+        if self._recovering:
+            return  # each Lane is reconciled once all are recovered
         for event in events:
             match event:
                 case RunStarted(run_id=run_id) | RunResumed(run_id=run_id):
@@ -164,7 +163,7 @@ class Engine:
             self.workspaces.look_again()
 
     def reconcile(self, lane: OpenLane) -> None:
-        if self._closing:
+        if self._closing or self._recovering:
             return
         if (active := lane.lane.active) is not None:
             if not self._runner.is_at_work(lane.session.id, active.run_id):
@@ -348,9 +347,6 @@ class Engine:
         lane = await self.workspaces.lane(workspace, session_id)
         await self._door.refresh(lane)
         return [lane.runs[run.run_id] for run in lane.lane.queue]
-
-    async def live_runs(self) -> list[RunRecord]:
-        return await self._store.live_runs()
 
     async def wait_run(self, workspace: Workspace, run_id: str, timeout_s: float) -> RunRecord:
         """The Run, once it has ended; or as it is when the time is over, or the server stops."""

@@ -43,7 +43,7 @@ class Addition:
 Compose = Callable[[tuple[LaneEvent, ...], dict[str, RunRecord]], Addition]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class OpenLane:
     """A Lane as this process has it: the value, the records behind it, and who waits for the ends of its Runs."""
 
@@ -69,6 +69,12 @@ class OpenLane:
     @property
     def is_busy(self) -> bool:
         return self.lane.active is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is known here that the store does not know: it can be read again whenever it is asked for."""
+        in_doubt = self.loaded and self.stale
+        return not (self.runs or self.asks or self.ended or self.settled or in_doubt)
 
     def end_of(self, run_id: str) -> asyncio.Future[RunRecord]:
         """Done when this live Run has ended."""

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from weakref import ref
 
 from kedge.core.claims import Claims
 from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
@@ -21,8 +22,10 @@ from kedge.errors import (
     ClientNotAttached,
     ClientRetired,
     Invalid,
+    KedgeError,
     SessionNotFound,
     ShuttingDown,
+    StoreDamaged,
     WorkspaceClosing,
     WorkspaceNotFound,
 )
@@ -31,10 +34,16 @@ from kedge.tools.seen import SeenFiles
 
 log = logging.getLogger("kedge.engine")
 
+#: What to do about damage, where the store has not said it.
+_WAY_OUT = "restore the data directory from a backup, or move it away to begin a new one"
 #: Stands for all clients of the last process; no client's id, which is a UUID.
 _LOST = "lost"
 #: Clients that said they are gone, kept so that a late request of theirs is refused. Items, the oldest forgotten first.
 RETIRED_CLIENTS_MAX = 10_000
+#: Idle sessions a workspace has in memory: more than people go back to. Each is about 2 KB, and 640 bytes for each file
+#: its agent has read; one that was let go is read from the store again, and its agent views a file before changing it.
+#: Every command looks through them, too. Items, those asked for longest ago let go first.
+IDLE_LANES_MAX = 100
 
 
 class ConfigSource(Protocol):
@@ -111,6 +120,25 @@ class Workspace:
         self.lanes.pop(session_id, None)
         self._seen.pop(session_id, None)
 
+    def known_lane(self, session_id: str) -> OpenLane | None:
+        """The Lane of this session if it is in memory: from now on the one that was asked for last."""
+        if lane := self.lanes.pop(session_id, None):
+            self.lanes[session_id] = lane
+        return lane
+
+    def let_go_of_idle_lanes(self) -> None:
+        """Of those beyond the limit. A session must never have two, whose locks would know nothing of each other: one
+        that is still there when this is the last to let go of it is in somebody's hands, and stays."""
+        if len(self.lanes) <= IDLE_LANES_MAX:
+            return
+        idle = [session_id for session_id, lane in self.lanes.items() if lane.is_idle]
+        for session_id in idle[:-IDLE_LANES_MAX]:
+            let_go = ref(self.lanes.pop(session_id))
+            if (lane := let_go()) is not None:
+                self.lanes[session_id] = lane
+            else:
+                self._seen.pop(session_id, None)
+
     def is_busy(self, session_id: str) -> bool:
         lane = self.lanes.get(session_id)
         return lane is not None and lane.is_busy
@@ -149,6 +177,8 @@ class Workspaces:
         #: One at a time: two clients that open the same directory at once must get the same workspace.
         self._opening = asyncio.Lock()
         self._retired: dict[str, None] = {}
+        #: Workspace id -> what is said of its damage, to everybody who asks for it.
+        self._damaged: dict[str, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         #: Loop time since which there was no workspace.
@@ -164,7 +194,20 @@ class Workspaces:
     def all(self) -> list[Workspace]:
         return list(self._open.values())
 
+    @property
+    def damaged_count(self) -> int:
+        return len(self._damaged)
+
+    async def live_runs(self) -> list[RunRecord]:
+        """Of every workspace, since a live Run holds it open. One in which damage is met hides no other's."""
+        found: list[RunRecord] = []
+        for workspace in self.all():
+            with suppress(StoreDamaged):
+                found += await self._store.live_runs(workspace.id)
+        return found
+
     def get(self, workspace_id: str) -> Workspace:
+        self._refuse_damaged(workspace_id)
         if workspace := self._open.get(workspace_id):
             return workspace
         if self._closed:  # not "create it again": that would be refused, too
@@ -173,15 +216,17 @@ class Workspaces:
 
     async def lane(self, workspace: Workspace, session_id: str) -> OpenLane:
         """The Lane of a session, read from the store when it is first asked for."""
-        if lane := workspace.lanes.get(session_id):
+        if lane := workspace.known_lane(session_id):
             return lane
         session = await self._store.session(workspace.id, session_id)
         if session is None:
             raise SessionNotFound(f"Session {session_id} does not exist in workspace {workspace.id}.")
+        workspace.let_go_of_idle_lanes()
         # Somebody else may have been first while the store was asked.
         return workspace.lanes.setdefault(session_id, OpenLane(session, workspace.feed))
 
     def new_lane(self, workspace: Workspace, session: SessionRecord) -> OpenLane:
+        workspace.let_go_of_idle_lanes()
         lane = workspace.lanes[session.id] = OpenLane(session, workspace.feed, stale=False, loaded=True)
         return lane
 
@@ -208,6 +253,7 @@ class Workspaces:
             new_id = self._ids.new("w")
             new = WorkspaceRecord(new_id, path, now, first_position(new_id))
             record = await self._store.workspace(path, new)
+            self._refuse_damaged(record.id)
             workspace = self._open.get(record.id) or await self._load(record, for_client=client_id is not None)
             if client_id is not None:
                 workspace.claims = workspace.claims.opened(client_id, now)
@@ -224,6 +270,21 @@ class Workspaces:
         self._open[record.id] = workspace
         self.idle_since = None
         return workspace
+
+    def set_aside(self, record: WorkspaceRecord, error: KedgeError) -> None:
+        """It is damaged: from now on everybody is refused, and nothing more is written to it.
+
+        For the start, when no Run of it is at work yet."""
+        way_out = "" if "restore the data directory" in error.message else f"; {_WAY_OUT}"
+        told = f"workspace {record.id} ({record.path}) is damaged and left as it is: {error.message}{way_out}"
+        self._damaged[record.id] = told
+        log.error("%s; other workspaces are served", told)
+        if workspace := self._open.get(record.id):
+            self._close(workspace)
+
+    def _refuse_damaged(self, workspace_id: str) -> None:
+        if told := self._damaged.get(workspace_id):
+            raise StoreDamaged(told)
 
     def release(self, workspace_id: str, client_id: str) -> None:
         workspace = self.get(workspace_id)

@@ -62,7 +62,7 @@ class System:
 
     async def runs(self, call: Call) -> list[m.RunBody]:
         query: RunsQuery = call.query
-        return [run_body(run) for run in await self._engine.live_runs() if query.state in (None, run.state)]
+        return [run_body(run) for run in await self._engine.workspaces.live_runs() if query.state in (None, run.state)]
 
     async def metrics(self, call: Call) -> Raw:
         runs = [run for workspace in self._engine.workspaces.all() for run in workspace.live_runs()]
@@ -70,6 +70,7 @@ class System:
             "kedge_runs_active": ("Runs at work now.", sum(run.state == "active" for run in runs)),
             "kedge_runs_queued": ("Runs accepted and waiting.", sum(run.state == "queued" for run in runs)),
             "kedge_workspaces_open": ("Open workspaces.", len(self._engine.workspaces.all())),
+            "kedge_workspaces_damaged": ("Workspaces set aside for damage.", self._engine.workspaces.damaged_count),
             "kedge_streams_open": ("Open event streams.", self._streams.open),
         }
         lines = [

@@ -131,8 +131,8 @@ class Store(Protocol):
         """The last `limit` Runs by seq, ascending."""
         ...
 
-    async def live_runs(self) -> list[RunRecord]:
-        """Every Run of every workspace that has not ended, by workspace, session and seq."""
+    async def live_runs(self, workspace_id: str) -> list[RunRecord]:
+        """Its Runs that have not ended, by session and seq. One workspace at a time: damage in one hides no other."""
         ...
 
     async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:

@@ -212,8 +212,9 @@ class MemoryStore:
         await asyncio.sleep(0)
         return found[-limit:] if limit > 0 else []
 
-    async def live_runs(self) -> list[RunRecord]:
-        live = sorted(_by_seq(self._mine().live.values()), key=lambda run: (run.workspace_id, run.session_id))
+    async def live_runs(self, workspace_id: str) -> list[RunRecord]:
+        live = _by_seq(run for run in self._mine().live.values() if run.workspace_id == workspace_id)
+        live.sort(key=lambda run: run.session_id)
         await asyncio.sleep(0)
         return live
 

@@ -196,8 +196,8 @@ class SqliteStore:
     async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
         return await self._look(f"session {session_id}", sqlite_read.runs, session_id, limit)
 
-    async def live_runs(self) -> list[RunRecord]:
-        return await self._look("the list of live runs", sqlite_read.live_runs)
+    async def live_runs(self, workspace_id: str) -> list[RunRecord]:
+        return await self._look(f"workspace {workspace_id}", sqlite_read.live_runs, workspace_id)
 
     async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:
         return await self._look(f"session {session_id}", sqlite_read.messages, session_id, after, limit)

@@ -115,8 +115,9 @@ def runs(db: apsw.Connection, session_id: str, limit: int) -> list[RunRecord]:
     return _runs(latest)[::-1]
 
 
-def live_runs(db: apsw.Connection) -> list[RunRecord]:
-    return _runs(db.execute(f"{_RUN} WHERE state <> 'ended' ORDER BY runs.workspace_id, session_id, {_BY_SEQ}"))
+def live_runs(db: apsw.Connection, workspace_id: str) -> list[RunRecord]:
+    live = f"{_RUN} WHERE runs.workspace_id = ? AND state <> 'ended' ORDER BY session_id, {_BY_SEQ}"
+    return _runs(db.execute(live, (workspace_id,)))
 
 
 def _runs(rows: apsw.Cursor) -> list[RunRecord]:

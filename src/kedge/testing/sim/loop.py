@@ -139,7 +139,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], context: contextvars.Context | None = None
     ) -> asyncio.Task[T]:
         task = asyncio.Task(work, loop=loop, context=context)
-        self.tasks.append((task, (context or contextvars.copy_context()).get(_process)))
+        self.tasks.append((task, _process.get() if context is None else context.get(_process)))
         return task
 
     def _number_of(self, callback: Callable[..., object]) -> int:

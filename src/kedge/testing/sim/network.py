@@ -8,6 +8,7 @@ that was killed leaves its connections broken. A reader that does not read makes
 from __future__ import annotations
 
 import asyncio
+import codecs
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
@@ -18,7 +19,7 @@ from urllib.parse import urlencode
 import httpx2
 import msgspec
 
-from kedge.client.transport import ANSWER_S_MAX, Transport, decode_error
+from kedge.client.transport import ANSWER_S_MAX, SILENCE_S_MAX, Transport, decode_error, parse_host
 from kedge.testing.sim.loop import SimLoop, SimProcess
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -45,9 +46,13 @@ class Network:
     def listen(self, process: SimProcess, app: App) -> None:
         self._server = (process, app)
 
+    def take_no_more(self) -> None:
+        """New connections are refused; those there are go on."""
+        self._server = None
+
     def stop_listening(self) -> None:
         """Nobody answers any more, and every connection is broken."""
-        self._server = None
+        self.take_no_more()
         self.cut_all()
 
     def cut_all(self) -> None:
@@ -144,7 +149,6 @@ class Connection:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
-        await asyncio.sleep(0)
         if self.is_over:
             return  # as a server does: what is written to a lost connection goes nowhere
         if message["type"] == "http.response.start":
@@ -214,7 +218,6 @@ class SimTransport(httpx2.AsyncBaseTransport):
             async with asyncio.timeout(timeout):
                 connection = await self._network.connect(scope, body, self._client)
                 head = await connection.head()
-                await self._network.delay()
         except BaseException as error:
             if connection is not None:
                 connection.hang_up()
@@ -225,12 +228,15 @@ class SimTransport(httpx2.AsyncBaseTransport):
 
 
 class ShortTransport(Transport):
-    """The client's own transport without the HTTP library in between, for requests that are no streams: it costs half
-    of a simulation, and hardly any of what is to be found is in it. Some simulations take the long way."""
+    """The client's own transport without the HTTP library in between: that costs half of a simulation, and hardly any
+    of what is to be found is in it. Some simulations take the long way."""
 
     def __init__(self, host: str, token: str, network: SimTransport) -> None:
-        super().__init__(host, token, network)
+        # Not that of the base class: the HTTP library's client alone costs more than a request.
+        self.address = parse_host(host)
         self._network = network
+
+    async def aclose(self) -> None: ...
 
     async def request(
         self,
@@ -241,12 +247,8 @@ class ShortTransport(Transport):
         body: object = None,
         answer_s_max: float = ANSWER_S_MAX,
     ) -> bytes:
-        given = {name: value for name, value in (params or {}).items() if value is not None}
-        headers = [(b"host", b"localhost:1")]
         content = b"" if body is None else msgspec.json.encode(body)
-        if content:
-            headers.append((b"content-type", b"application/json"))
-        scope = {"method": method, "path": f"/v1{path}", "query_string": urlencode(given).encode(), "headers": headers}
+        scope = _scope(method, path, params, {"content-type": "application/json"} if content else {})
         pieces: list[bytes] = []
         try:
             connection, (status, _) = await self._network.send(scope, content, answer_s_max)
@@ -257,6 +259,47 @@ class ShortTransport(Transport):
         if status < 300:
             return b"".join(pieces)
         raise decode_error(status, b"".join(pieces))
+
+    async def open_stream(self, path: str, params: Mapping[str, Any], headers: dict[str, str]) -> Any:
+        try:
+            connection, (status, given) = await self._network.send(
+                _scope("GET", path, params, headers), b"", ANSWER_S_MAX
+            )
+            body = _Body(self._network, connection, SILENCE_S_MAX)
+            if status == 200:
+                return _ShortResponse(body, given)
+            pieces = [piece async for piece in body]
+        except httpx2.TransportError as error:
+            raise self.unreachable(error) from error
+        raise decode_error(status, b"".join(pieces))
+
+
+class _ShortResponse:
+    """As much of a response as the parser of events wants to see."""
+
+    request = httpx2.Request("GET", "http://localhost:1/")
+
+    def __init__(self, body: _Body, headers: list[tuple[bytes, bytes]]) -> None:
+        self._body = body
+        self.headers = {name.decode(): value.decode() for name, value in headers}
+
+    async def aiter_text(self) -> AsyncIterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        async for data in self._body:
+            yield decoder.decode(data)
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+def _scope(method: str, path: str, params: Mapping[str, Any] | None, headers: dict[str, str]) -> Message:
+    given = {name: value for name, value in (params or {}).items() if value is not None}
+    return {
+        "method": method,
+        "path": f"/v1{path}",
+        "query_string": urlencode(given).encode(),
+        "headers": [(b"host", b"localhost:1"), *((name.encode(), value.encode()) for name, value in headers.items())],
+    }
 
 
 class _Body(httpx2.AsyncByteStream):

@@ -43,6 +43,7 @@ _LAST_STEPS = (
     "say 1 busy 1 say 2",
     "wait 2 say 1",
     "say 2 wait 1 say 2 wait 1 say 2",
+    "say 1 wait 20",
 )
 _STEPS = (
     *("say 1 run quick", "run quick run quick", "say 2 run hang", "run stubborn", "run leaver", "run broken"),
@@ -92,16 +93,23 @@ class Plan:
 
 def draw(seed: int) -> Plan:
     chance = random.Random(seed)
-    clients = chance.choice((1, 1, 2, 2, 3))
-    sessions = chance.choice((1, 1, 1, 2))
+    # Most are small: a bug of order needs few to take part, and many small ones are as quick as few large ones.
+    is_small = chance.random() < 0.7
+    clients = chance.choice((1, 1, 1, 2) if is_small else (1, 2, 2, 3))
+    sessions = 1 if is_small else chance.choice((1, 1, 2))
     # Often everything happens at nearly the same time: that is where races are.
     moments = [chance.random() * SPAN_S for _ in range(chance.choice((1, 2, 3)))]
     acts: list[Act] = []
     prompts = 0
-    for _ in range(chance.randint(2, 9)):
+    for _ in range(chance.randint(1, 4) if is_small else chance.randint(4, 9)):
         deed: Deed = chance.choice(_DEEDS) if prompts else "submit"
         at = chance.choice(moments) if chance.random() < 0.6 else chance.random() * SPAN_S
-        acts.append(_deed(chance, deed, at, chance.randrange(clients), chance.randrange(sessions), prompts))
+        client, session = chance.randrange(clients), chance.randrange(sessions)
+        acts.append(_deed(chance, deed, at, client, session, prompts))
+        if deed == "submit" and chance.random() < 0.2:
+            # Somebody thinks better of it, soon enough to meet this very Run at work.
+            stop: Deed = chance.choice(("cancel", "cancel_run"))
+            acts.append(Act(at + chance.random() ** 2 * 4, stop, chance.randrange(clients), session, prompts))
         prompts += deed == "submit"
     for fault, rate in FAULTS:
         if chance.random() < rate:
@@ -136,7 +144,7 @@ def _deed(chance: random.Random, kind: Deed, at: float, client: int, session: in
         prompts,
         script=f"p{prompts}:{script}",
         when_busy=chance.choice(_WHEN_BUSY),
-        own_id=is_bound or chance.random() < 0.85,
+        own_id=is_bound or chance.random() < 0.75,
         is_bound_to_client=is_bound,
     )
 

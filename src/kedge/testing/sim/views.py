@@ -154,7 +154,8 @@ class _View:
         if not before.startswith(now) or not self.scene.crashed_at:
             return False
         lost_since = min((when for when, length in grew if length > len(now)), default=0.0)
-        in_time = any(0 <= crash - lost_since <= LOST_S_MAX for crash in self.scene.crashed_at)
+        # Words may still be on their way when the server is gone.
+        in_time = any(abs(crash - lost_since) <= LOST_S_MAX for crash in self.scene.crashed_at)
         # Who did not read for a while was shown the last words after the crash.
         return in_time or self.scene.store_failed or not grew or bool(self.client.paused)
 

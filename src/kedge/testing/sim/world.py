@@ -47,12 +47,14 @@ SETTLE_S = 600.0
 #: How long a workspace waits for its first stream, and for one that was lost; by then it is let go. Seconds.
 HOLD_S, GRACE_S = 3.0, 2.0
 LET_GO_S = HOLD_S + GRACE_S + 1.0
+#: Between its close and its exit a server lets connections end. Seconds.
+LEAVE_S = 2.0
 #: Clients that answer what they are asked have done so by then. Seconds.
 ANSWER_S = 20.0
 #: A server that starts again after it could not. Seconds.
 BOOT_S = 0.3
 #: A collection costs more than a simulation: what many of them left is collected at once. Items.
-COLLECT_EACH = 40
+COLLECT_EACH = 200
 T = TypeVar("T")
 _CLIENT_FAULTS = frozenset({"drop", "pause", "leave"})
 
@@ -80,6 +82,8 @@ class World:
         self.ids = CountingIds()
         self.broken: list[str] = []
         self.clients: list[SimClient] = []
+        #: Somebody who makes what all need, and answers at last what nobody else has answered.
+        self._helper: Client
         self._server: SimProcess | None = None
         self._engine: Engine | None = None
         self._boots = 0
@@ -169,6 +173,11 @@ class World:
             self.broken.append("the server did not close within 60 s")
         elif closing.exception() is not None:
             self.broken.append(f"closing the server failed: {closing.exception()!r}")
+        self.network.take_no_more()
+        await asyncio.sleep(LEAVE_S)
+        if process.is_dead:
+            return
+        self._check_left_behind(process)
         self._lose(process)
         await asyncio.sleep(act.for_s)
         self._boot_again()
@@ -194,16 +203,21 @@ class World:
 
     async def _prepare(self) -> None:
         """A workspace with its sessions, before anything goes wrong."""
-        client = self.scene.new_client(SimTransport(self.network, "first"), 90)
-        self.scene.workspace_id = (await _eventually(lambda: client.create_workspace(DIRECTORY))).id
+        client = self._helper = self.scene.new_client(SimTransport(self.network, "helper"), 90)
+        self.clients = [SimClient(self.scene, number) for number in range(self.plan.clients)]
+        opening = [
+            _eventually(partial(one.create_workspace, DIRECTORY))
+            for one in (client, *(made.client for made in self.clients))
+        ]
+        opened = {workspace.id for workspace in await asyncio.gather(*opening)}
+        if len(opened) > 1:
+            self.broken.append(f"one directory is {len(opened)} workspaces: {opened}")
+        self.scene.workspace_id = min(opened)
         self._small_rings()
         for _ in range(self.plan.sessions):
             made_session = await _eventually(lambda: client.create_session(self.scene.workspace_id))
             self.scene.session_ids.append(made_session.id)
-        for number in range(self.plan.clients):
-            made = SimClient(self.scene, number)
-            self.clients.append(made)
-            await _eventually(lambda made=made: made.client.create_workspace(DIRECTORY))  # type: ignore[misc]
+        for made in self.clients:
             made.begin_to_watch()
 
     def _begin(self, act: Act) -> asyncio.Task[None]:
@@ -244,15 +258,14 @@ class World:
         for client in self.clients:
             client.transport.paused_until = 0.0
         deadline = self.loop.time() + SETTLE_S
-        janitor = self.scene.new_client(SimTransport(self.network, "janitor"), 91)
-        await _eventually(lambda: janitor.create_workspace(DIRECTORY))
+        await _eventually(lambda: self._helper.create_workspace(DIRECTORY))
         patience = self.loop.time() + ANSWER_S
         while self.data.live or not self._all_read():
             if self.loop.time() > deadline:
                 raise Stuck(self._stuck_at())
             if self.loop.time() > patience:
                 self._check_answered(patience - ANSWER_S)
-                await self._answer_all(janitor)
+                await self._answer_all()
             await asyncio.sleep(2.0)
 
     def _check_answered(self, since: float) -> None:
@@ -263,16 +276,16 @@ class World:
                 if ask.asked_at < self.scene.clock.ms_at(since) and client.answers_in(ask.session_id):
                     self.broken.append(f"{client.name} would have answered {ask.id}, and was not shown it or not heard")
 
-    async def _answer_all(self, janitor: Client) -> None:
+    async def _answer_all(self) -> None:
         """People who are asked at last say no: a Run that waits for them is not stuck."""
         for ask in list(self.data.asks.values()):
             if ask.state != "pending":
                 continue
             try:
                 if ask.kind == "question":
-                    await janitor.cancel_questions(self.scene.workspace_id, ask.id)
+                    await self._helper.cancel_questions(self.scene.workspace_id, ask.id)
                 else:
-                    await janitor.answer_permission(self.scene.workspace_id, ask.id, "deny")
+                    await self._helper.answer_permission(self.scene.workspace_id, ask.id, "deny")
             except KedgeError:
                 pass  # somebody was quicker
 
@@ -298,7 +311,11 @@ class World:
         _, late = await asyncio.wait({closing}, timeout=60.0)
         if late:
             self.broken.append("the server did not close within 60 s")
-        await asyncio.sleep(5.0)
+        await asyncio.sleep(LEAVE_S)
+        self._check_left_behind(process)
+
+    def _check_left_behind(self, process: SimProcess) -> None:
+        """Of a server that has closed."""
         mine = [task for task, owner in self.loop.tasks if owner is process and not task.done()]
         if mine:
             self.broken.append(f"tasks left behind: {', '.join(task.get_name() for task in mine)}")

@@ -1,0 +1,345 @@
+"""docs/reliability.md: what is guaranteed, how far that was tried, and what the trying has found. None of it is typed.
+
+`reliability.py LINES [SECONDS]` first sums the lines that proofs have told (tests/proof.py) into docs/figures.json; the
+seconds are what the whole run took. The page, and the part of the README about it, are written from that file and from
+the tests themselves: which proofs there are, and which faults they keep from coming back (`@pytest.mark.found`).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+FIGURES = ROOT / "docs" / "figures.json"
+PAGE = ROOT / "docs" / "reliability.md"
+README = ROOT / "README.md"
+#: The part of the README that is written from here.
+README_PART = re.compile(r"(?<=<!-- proofs -->\n).*?(?=<!-- /proofs -->)", re.DOTALL)
+
+GUARANTEES = {
+    "G1": "Every accepted Run ends, and ends once: there is one terminal event of it, whatever crashes, fails or takes "
+    "over on the way.",
+    "G2": "A cancel stops all the Runs accepted before it, and touches none that was accepted after it.",
+    "G3": "What was answered with 202 is on disk: neither a loss of power nor a `kill -9` takes it back.",
+    "G4": "A stream tells everything once and in order. Readers may leave and come back anywhere; what cannot be told "
+    "any more is announced as a gap.",
+    "G5": "With a cancelled Run goes all that it has started: no process of its tree stays alive, however it hides.",
+    "G6": "A server that is killed leaves none of its tools at work.",
+    "G7": "Whichever operation of the store or of the disk fails, the answer is right or a clean error, and no promise "
+    "is broken by it.",
+    "G8": "Nothing is stuck for good: when the faults stop, every Run ends in bounded time.",
+    "G9": "The proofs bite: faults that are put into the product on purpose are found.",
+    "G10": "No branch of the core is untried, and no fault that the simulator can play goes unplayed.",
+    "G11": "What was seen can be seen again: a seed gives the same simulation, byte for byte.",
+    "G12": "Damage to the stored data is noticed, and is never served as if it were what happened.",
+    "G13": "Several nodes can share the work: each Lane has one writer, and a node given up for dead writes nothing.",
+    "G14": "It is safe as it comes: no request, path, command or page gets past the checks.",
+    "G15": "Nobody can take the server away from the others: slow, stuck, countless and endless clients have bounds, "
+    "and an hour's work leaves nothing behind.",
+}
+NOT_BUILT = {
+    "G13": "Not built yet, so nothing is claimed. Today one server owns its data directory, and a lock keeps a second "
+    "one out; several nodes on PostgreSQL come later."
+}
+#: What the README tells of, in this order.
+STRONGEST = (
+    *("simulated schedules of the real engine, server and client", "simulated power cuts", "kills of a real server"),
+    *("real reconnects", "trees that were ended", "bit flips and other damage", "fuzzed requests", "fuzzed commands"),
+    "seeded mutants",
+)
+HEAD = """# Reliability
+
+What kedge guarantees, how far each guarantee was tried, and what was found by that. Written by `scripts/long` and
+`scripts/docs` from [figures.json](figures.json) and from the tests; nothing here is typed by hand.
+
+Each commit runs every proof in its small size (`scripts/test`); `scripts/long` runs them in their large one. A proof
+that finds something prints the seed and the one line that replays it: [CONTRIBUTING.md](../CONTRIBUTING.md) has the
+rest. The time of a proof is that of all its parts added up; they run side by side.
+"""
+TRACK_RECORD = """## Track record
+
+Faults that the proofs and attacks have found. Each was mended where it came from, and has a test that keeps it away.
+"""
+
+
+@dataclass
+class Figure:
+    """The sum of what one proof has told, over all of its parts."""
+
+    guarantee: str
+    what: str
+    size: str
+    wrong_is: str
+    count: int = 0
+    wrong: int = 0
+    #: Of all parts together, as if one core had done them one after the other; and of the longest one.
+    seconds: float = 0.0
+    longest_s: float = 0.0
+    notes: dict[str, int | str] = field(default_factory=dict)
+    tests: list[str] = field(default_factory=list)
+    commit: str = ""
+    date: str = ""
+
+    def add(self, line: dict[str, Any]) -> None:
+        self.count += line["count"]
+        self.wrong += line["wrong"]
+        self.seconds = round(self.seconds + line["seconds"], 1)
+        self.longest_s = max(self.longest_s, line["seconds"])
+        self.tests = sorted({*self.tests, line["test"]} - {""})
+        for name, value in line["notes"].items():
+            before = self.notes.get(name)
+            both = isinstance(value, int) and isinstance(before, int)
+            self.notes[name] = before + value if both else value
+
+    def __str__(self) -> str:
+        return f"{self.count:,} {self.what}: {self.wrong:,} {self.wrong_is}"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A call of `proof` in the tests."""
+
+    guarantees: tuple[str, ...]
+    what: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """A test with the marker `found`."""
+
+    by: str
+    what: str
+    test: str
+
+
+# --- what the tests say -----------------------------------------------------------------------------------------------
+
+
+@cache
+def test_files() -> dict[str, ast.Module]:
+    """By their path, those that have something to tell: to parse all of them would take seconds."""
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(text, str(path))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if re.search(r"\bproof\(|\bmark\.found\(", text := path.read_text())
+    }
+
+
+def texts(call: ast.Call) -> list[str]:
+    """The arguments that are written out."""
+    return [told.value for told in call.args if isinstance(told, ast.Constant) and isinstance(told.value, str)]
+
+
+@cache
+def proofs() -> list[Proof]:
+    found = []
+    for file, tree in test_files().items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Name(id="proof")):
+                    # An argument that is not written out cannot be listed.
+                    guarantee, what, *_ = [*texts(node), "", ""]
+                    found.append(Proof(tuple(guarantee.split()), what, file))
+    return found
+
+
+@cache
+def all_found() -> list[Found]:
+    found = []
+    for file, tree in test_files().items():
+        for test in ast.walk(tree):
+            if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for node in (part for decorator in test.decorator_list for part in ast.walk(decorator)):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.found":
+                    by, what, *_ = [*texts(node), "", ""]
+                    found.append(Found(by, what, f"{file}::{test.name}"))
+    return found
+
+
+def says_of_itself(file: str) -> str:
+    """The first paragraph of a module's docstring."""
+    told = ast.get_docstring(test_files()[file]) or ""
+    return " ".join(told.partition("\n\n")[0].split())
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def gather(lines: list[str], wall_s: int) -> list[Figure]:
+    """Sums them, puts them into figures.json in place of what the same proofs had told before, and gives the sums."""
+    known = {(" ".join(proof.guarantees), proof.what) for proof in proofs()}
+    commit, date = commit_here(), datetime.now(UTC).date().isoformat()
+    sums: dict[tuple[str, str, str], Figure] = {}
+    for line in map(json.loads, lines):
+        key = (line["guarantee"], line["what"], line["size"])
+        sums.setdefault(key, Figure(*key, line["wrong_is"], commit=commit, date=date)).add(line)
+    # Of two sizes the larger counts.
+    new = {(sum_.guarantee, sum_.what): sum_ for sum_ in sorted(sums.values(), key=lambda sum_: sum_.count)}
+    old = {(figure.guarantee, figure.what): figure for figure in figures()}
+    kept = {key: figure for key, figure in {**old, **new}.items() if key in known}
+    run = {
+        "commit": commit,
+        "date": date,
+        "wall_s": wall_s,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    rows = [asdict(kept[key]) for key in sorted(kept, key=lambda key: (number(key[0]), key))]
+    FIGURES.write_text(json.dumps({"run": run, "figures": rows}, indent=1, ensure_ascii=False) + "\n")
+    return [new[key] for key in sorted(new, key=lambda key: (number(key[0]), key))]
+
+
+def commit_here() -> str:
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    changed = git("status", "--porcelain", "--", ".", ":!docs", ":!README.md")
+    return (git("rev-parse", "--short=10", "HEAD") or "unknown") + (" with changes" if changed else "")
+
+
+def number(guarantee: str) -> int:
+    return int(guarantee.split()[0].removeprefix("G"))
+
+
+def figures() -> list[Figure]:
+    return [Figure(**row) for row in json.loads(FIGURES.read_text())["figures"]] if FIGURES.exists() else []
+
+
+def table(told: list[Figure]) -> str:
+    """For the eye of whoever has waited for it."""
+    heads = ("", "what", "tried", "wrong", "seconds")
+    rows = [
+        (figure.guarantee, figure.what, f"{figure.count:,}", f"{figure.wrong:,}", f"{figure.seconds:,.0f}")
+        for figure in told
+    ]
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    lines = [
+        "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(row))
+        for row in (list(zip(cells, widths, strict=True)) for cells in (heads, *rows))
+    ]
+    silent = sorted({proof.what for proof in proofs()} - {figure.what for figure in told})
+    return "\n".join([*(line.rstrip() for line in lines), *(f"not run: {what}" for what in silent)])
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    """From figures.json and the tests alone: the same each time."""
+    parts = [HEAD, last_run(), promises()]
+    for guarantee, sentence in GUARANTEES.items():
+        parts.append(f"## {guarantee}\n\n{sentence}\n")
+        parts.append(NOT_BUILT[guarantee] + "\n" if guarantee in NOT_BUILT else shown_for(guarantee))
+    rows = [(cell(found.by), cell(found.what), f"`{found.test}`") for found in all_found()]
+    return "\n".join([*parts, TRACK_RECORD, grid(("found by", "what was wrong, and the fix", "kept away by"), rows)])
+
+
+def last_run() -> str:
+    if not FIGURES.exists():
+        return "There are no figures yet: `scripts/long` writes them.\n"
+    run = json.loads(FIGURES.read_text())["run"]
+    took = f"It took {duration(run['wall_s'])} on {run['cores']} cores" if run["wall_s"] else f"{run['cores']} cores"
+    return (
+        f"The last run was on {run['date']}, of commit {run['commit']}. {took}, with Python {run['python']} on "
+        f"{run['system']}.\n"
+    )
+
+
+def promises() -> str:
+    told = figures()
+    rows = []
+    for guarantee, sentence in GUARANTEES.items():
+        reached = [str(figure) for figure in told if guarantee in figure.guarantee.split()]
+        last = "not built yet" if guarantee in NOT_BUILT else "<br>".join(reached) or "no figure yet"
+        rows.append((f"[{guarantee}](#{guarantee.lower()})", sentence, cell(last)))
+    return grid(("", "guarantee", "last reached"), rows)
+
+
+def shown_for(guarantee: str) -> str:
+    own = [proof for proof in proofs() if guarantee in proof.guarantees]
+    told = {figure.what: figure for figure in figures() if guarantee in figure.guarantee.split()}
+    rows, notes = [], []
+    for what in dict.fromkeys(proof.what for proof in own):
+        figure = told.get(what)
+        if figure is None:
+            rows.append((cell(what), "no figure yet", "", "", "", ""))
+            continue
+        wrong = f"{figure.wrong:,} {figure.wrong_is}"
+        rows.append((cell(what), f"{figure.count:,}", wrong, duration(figure.seconds), figure.size, figure.commit))
+        if figure.notes:
+            notes.append(f"- {what}: {'; '.join(f'{name} {spelled(value)}' for name, value in figure.notes.items())}.")
+    files = sorted({proof.file for proof in own})
+    shown = [f"- [{file}](../{file}): {says_of_itself(file)}" for file in files]
+    command = f"KEDGE_PROOF=long .venv/bin/python -m pytest -n auto -m proof {' '.join(files)}"
+    parts = [grid(("what", "tried", "wrong", "time", "size", "commit"), rows)]
+    parts += ["\n".join([*notes, ""])] if notes else []
+    return "\n".join([*parts, "How it is shown:\n", *shown, "", f"```sh\n{command}\n```\n"])
+
+
+def readme_part() -> str:
+    told = {figure.what: figure for figure in figures()}
+    lines = [f"- {told[what]}" for what in STRONGEST if what in told]
+    run = json.loads(FIGURES.read_text())["run"] if FIGURES.exists() else {"date": "-", "commit": "-"}
+    return "\n".join(
+        [
+            f"Last reached, on {run['date']}:\n",
+            *lines,
+            f"- {len(all_found())} faults found so far; each is a test now\n",
+            "",
+        ]
+    )
+
+
+def with_part(readme: str) -> str:
+    return README_PART.sub(lambda _: readme_part(), readme)
+
+
+def grid(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [heads, tuple("---" for _ in heads), *rows]
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), ""])
+
+
+def spelled(value: int | str) -> str:
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def main(lines: str = "", wall_s: str = "0") -> int:
+    if lines:
+        told = Path(lines)
+        if not told.exists():
+            print(f"{lines} is not there: no proof has told anything. Was KEDGE_FIGURES set?", file=sys.stderr)
+            return 1
+        print(table(gather(told.read_text().splitlines(), int(wall_s))))
+    PAGE.write_text(page())
+    README.write_text(with_part(README.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,65 @@
+"""Ways through the core that no other test here takes (test_coverage.py says which are taken)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from kedge.core.commands import Cancel, Command
+from kedge.core.events import LaneEvent
+from kedge.core.lane import Lane, LaneRun, apply, covered_by, decide
+from kedge.core.shown import is_unseen, one_line, shown
+from kedge.core.transcript import SUMMARY, Message, Role, Text, for_model, since_summary
+
+
+def message(number: int, role: Role, text: str, is_summary: bool = False) -> Message:
+    return Message(f"m{number}", "s", role, (Text(text),), 1, 1, "r", is_summary=is_summary)
+
+
+def test_a_command_or_event_of_no_known_kind_is_an_error_and_changes_nothing() -> None:
+    lane, stranger = Lane(active=LaneRun("r", 1)), object()
+    with pytest.raises(AssertionError, match="unreachable"):
+        decide(lane, cast(Command, stranger))
+    with pytest.raises(AssertionError, match="unreachable"):
+        apply(lane, cast(LaneEvent, stranger))
+    with pytest.raises(AssertionError, match="unreachable"):
+        covered_by(lane, cast(Cancel, stranger))
+    assert lane == Lane(active=LaneRun("r", 1))
+
+
+def test_a_model_is_sent_the_summary_and_what_came_after_it() -> None:
+    told = [
+        message(1, "user", "long ago"),
+        message(2, "assistant", "an older summary", is_summary=True),
+        message(3, "assistant", "the summary", is_summary=True),
+        message(4, "user", "and now"),
+        message(5, "assistant", "one that was begun and is not in use", is_summary=True),
+    ]
+    summary, now = for_model(told, summary_message_id="m3")
+    assert (summary.role, summary.text, summary.is_summary) == ("user", f"{SUMMARY}the summary", False)
+    assert now == told[3]
+    assert since_summary(told, "") == [told[0], told[3]]
+    assert since_summary(told, "gone") == [told[0], told[3]]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("git status", "git status"),
+        ("grüße 日本\n\tmore", "grüße 日本\n\tmore"),
+        ("a\x1b[0mb\r", "a\\u{1b}[0mb\\u{d}"),
+        ("\u202egnp.exe\u200b", "\\u{202e}gnp.exe\\u{200b}"),
+        ("a\u00a0b\u2800c", "a\\u{a0}b\\u{2800}c"),
+        ("x\ufe0fy\U000e0100z\u180b", "x\\u{fe0f}y\\u{e0100}z\\u{180b}"),
+    ],
+)
+def test_what_people_are_shown_hides_nothing(text: str, seen: str) -> None:
+    assert shown(text) == seen
+    assert not any(map(is_unseen, seen.replace("\n", "").replace("\t", "")))
+
+
+def test_a_title_is_the_first_line_that_says_something_and_is_cut() -> None:
+    assert one_line("\n \n  tell\tme \nmore", 20) == "tell\\u{9}me"
+    assert one_line("one two three", 8) == "one two…"
+    assert one_line(" \n", 8) == ""

@@ -1,0 +1,218 @@
+"""Nothing grows with the number of sessions or of what was done: a server that is up for weeks stays as it was.
+
+Objects and blocks of memory are counted, so that one that is kept for each act is seen, whatever the machine does."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from weakref import ref
+
+import pytest
+
+from kedge.core.records import Prompt, RunOptions
+from kedge.engine.config import Config
+from kedge.engine.engine import Engine
+from kedge.engine.openlane import OpenLane
+from kedge.engine.workspaces import IDLE_LANES_MAX, Workspace
+from kedge.llm.base import ModelRequest
+from kedge.server.ports import WireEncoder
+from kedge.store.sqlite import SqliteStore
+from kedge.testing.machine import CountingIds, ManualClock
+from kedge.testing.scripted import Call, Hold, Reply, Say, ScriptedModel
+from tests.engine.rig import CLIENT, ActingTool, OneModel, Rig, rig, spin
+from tests.proof import proof, size
+
+#: Sessions; some dozens more than are kept.
+MANY = IDLE_LANES_MAX + 40
+#: In each the blocks of memory are counted: what is kept for each act is seen in all of them, a list that has grown by
+#: half in one.
+ROUNDS = 3
+#: What caches may still gain in one round. Items.
+CACHE_BLOCKS = 20
+
+
+def lanes_in_memory(workspace: Workspace) -> int:
+    """All of them, found or not."""
+    gc.collect()
+    return sum(isinstance(thing, OpenLane) and thing.feed is workspace.feed for thing in gc.get_objects())
+
+
+async def prompt_in_new_session(r: Rig) -> str:
+    r.session = (await r.engine.create_session(r.workspace, "")).id
+    await r.end(await r.submit())
+    return r.session
+
+
+@pytest.mark.found(
+    "reading what grows, for the soak",
+    "each session that was ever looked at stayed in memory, with all the files its agent had read, until its workspace "
+    "was closed, and every command looked through all of them; idle ones beyond a hundred are let go now.",
+)
+async def test_idle_sessions_are_let_go_and_come_back_as_they_were(tmp_path: Path) -> None:
+    tool = ActingTool()
+
+    def reply(request: ModelRequest) -> Reply:
+        return "done" if request.messages[-1].role == "tool" else [Call("bash", {"do": "a"})]
+
+    async with rig(tmp_path, ScriptedModel(reply), tools=(tool,)) as r:
+        first = await prompt_in_new_session(r)
+        before = await r.transcript()
+        for _ in range(MANY):
+            await prompt_in_new_session(r)
+        await spin()
+        # One more each: it comes in before the next is let go.
+        assert len(r.workspace.lanes) <= IDLE_LANES_MAX + 1
+        assert len(r.workspace._seen) <= IDLE_LANES_MAX + 1
+        assert lanes_in_memory(r.workspace) <= IDLE_LANES_MAX + 1
+        assert first not in r.workspace.lanes
+        r.session = first
+        assert await r.transcript() == before
+        run = await r.end(await r.submit())
+        assert (run.seq, run.outcome) == (2, "completed")
+        await r.assert_sound()
+
+
+async def test_the_session_asked_for_last_is_let_go_last(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel(lambda request: "x")) as r:
+        first = ref(r.workspace.lanes[r.session])
+        for _ in range(MANY):
+            other = await r.engine.create_session(r.workspace, "")
+            await r.engine.session(r.workspace, r.session)
+        assert first() is not None, "it was let go and read again"
+        assert other.id in r.workspace.lanes
+        assert len(r.workspace.lanes) <= IDLE_LANES_MAX + 1
+
+
+async def test_a_lane_in_somebodys_hands_stays_the_only_one_of_its_session(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel(lambda request: "x")) as r:
+        lane = await r.engine.workspaces.lane(r.workspace, r.session)
+        for _ in range(MANY):
+            await r.engine.create_session(r.workspace, "")
+        assert await r.engine.workspaces.lane(r.workspace, r.session) is lane
+        del lane
+        for _ in range(MANY):
+            await r.engine.create_session(r.workspace, "")
+        assert r.session not in r.workspace.lanes
+
+
+async def test_sessions_at_work_are_never_let_go(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel(lambda request: [Say("so"), Hold("never")])) as r:
+        sessions = [(await r.engine.create_session(r.workspace, "")).id for _ in range(2 * IDLE_LANES_MAX)]
+        # All at once: their Lanes are in somebody's hands, and idle, before the first of them has a Run.
+        runs = await asyncio.gather(
+            *(r.engine.submit(r.workspace, session, Prompt("go"), RunOptions()) for session in sessions)
+        )
+        for _ in range(MANY):
+            await r.engine.create_session(r.workspace, "")
+        assert {run.run_id for run in r.workspace.live_runs()} == {run.run_id for run in runs}
+        assert len(r.workspace.lanes) <= len(sessions) + IDLE_LANES_MAX + 1
+        for session in sessions:
+            await r.engine.cancel(r.workspace, session)
+        assert {(await r.end(run)).outcome for run in runs} == {"cancelled"}
+        await spin()
+        await r.engine.create_session(r.workspace, "")
+        await r.engine.create_session(r.workspace, "")
+        assert lanes_in_memory(r.workspace) <= IDLE_LANES_MAX + 1
+
+
+# --- all kinds of acts, with the real store ---------------------------------------------------------------------------
+
+
+class Acts:
+    def __init__(self, engine: Engine, workspace: Workspace, model: ScriptedModel, tool: ActingTool) -> None:
+        self.engine, self.workspace, self.model, self.tool = engine, workspace, model, tool
+
+    async def act(self, number: int) -> None:
+        engine, workspace = self.engine, self.workspace
+        session = (await engine.create_session(workspace, "")).id
+        match number % 4:
+            case 0:
+                await self.run(session, "text")
+            case 1:
+                reader = await workspace.feed.reader(None, session, deltas=bool(number % 8 == 1))
+                await self.run(session, "tool")
+                await reader.read(0)
+                reader.close()
+            case 2:
+                run = await engine.submit(workspace, session, Prompt("hang"), RunOptions())
+                await engine.submit(workspace, session, Prompt("text"), RunOptions())
+                await engine.cancel(workspace, session)
+                await engine.wait_run(workspace, run.run_id, 20)
+            case _:
+                message_id = await self.run(session, "text")
+                forked = await engine.fork_session(workspace, session, message_id)
+                assert await engine.search(workspace, "answer", 5)
+                await engine.delete_session(workspace, forked.id)
+        if number % 2:
+            await engine.delete_session(workspace, session)
+        # The tests' own parts remember what they were asked.
+        self.model.requests.clear()
+        self.tool.begun.clear()
+
+    async def run(self, session: str, prompt: str) -> str:
+        run = await self.engine.submit(self.workspace, session, Prompt(prompt), RunOptions())
+        run = await self.engine.wait_run(self.workspace, run.run_id, 20)
+        assert run.outcome == "completed", run
+        return run.message_id
+
+
+def reply(request: ModelRequest) -> Reply:
+    match request.messages[-1].text:
+        case "hang":
+            return [Say("let me"), Hold("never")]
+        case "tool":
+            return [Say("let me"), Call("bash", {"do": "a"})]
+        case _:
+            return "an answer of some words"
+
+
+@asynccontextmanager
+async def acts(directory: Path) -> AsyncIterator[Acts]:
+    model, tool = ScriptedModel(reply), ActingTool()
+    store = SqliteStore(directory / "store")
+    engine = Engine(store, ManualClock(), CountingIds(), WireEncoder(), OneModel(model), Config(), tools=(tool,))
+    await engine.open()
+    (directory / "workspace").mkdir()
+    workspace = await engine.workspaces.open(str(directory / "workspace"), CLIENT)
+    workspace.feed.ring_bytes_max = 10_000  # full soon
+    watching = await workspace.feed.reader(None, None, deltas=True)
+    try:
+        yield Acts(engine, workspace, model, tool)
+    finally:
+        watching.close()
+        await engine.close()
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+async def test_acts_of_all_kinds_leave_no_block_of_memory_behind(tmp_path: Path) -> None:
+    count = size(ci=100, long=1_500)
+    with proof("G15", "acts between two counts of the blocks of memory", "kept for each act") as figure:
+        async with acts(tmp_path) as doing:
+            # First as many sessions as are kept, and then some: each second act leaves one.
+            for number in range(2 * MANY):
+                await doing.act(number)
+            blocks = [await settled_blocks()]
+            for _ in range(ROUNDS):
+                for number in range(count):
+                    await doing.act(number)
+                blocks.append(await settled_blocks())
+        kept = min(after - before for before, after in pairwise(blocks))
+        figure.count = ROUNDS * count
+        figure.notes["blocks kept for a thousand acts"] = str(round(1000 * kept / count))
+        # Half of what one kind of act would keep if it kept one thing; each kind is a fourth of them.
+        assert kept < max(count / 8, CACHE_BLOCKS), f"{kept} blocks or more for each {count} acts: {blocks}"
+
+
+async def settled_blocks() -> int:
+    await spin()
+    gc.collect()
+    # Python's cache of attributes keeps a name for each of its 4,096 places, and fills them over thousands of acts.
+    sys._clear_type_cache()
+    return sys.getallocatedblocks()

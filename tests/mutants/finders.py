@@ -1,0 +1,74 @@
+"""What finds a mutant: the simulator, the exhaustive walk, or tests that are there anyway."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+
+from tests.mutants.apply import ROOT, Mutant, copy_with, install
+
+#: A mutant that so many simulations do not find has survived.
+SCHEDULES_MAX = 2_000
+#: Tests of which one hangs end here. That is no find but an error: on a busy machine anything may take long. Seconds.
+TESTS_S_MAX = 600.0
+
+
+def find(mutant: Mutant, schedules: int = SCHEDULES_MAX) -> str:
+    """By what it was found, in one line; empty: it has survived."""
+    if mutant.finder == "tests":
+        return by_tests(mutant)
+    install(mutant.module, mutant.text())
+    return by_walk() if mutant.finder == "walk" else by_sim(schedules)
+
+
+def by_sim(schedules: int) -> str:
+    # Imported here, with the fault in place.
+    plan, world = import_module("kedge.testing.sim.plan"), import_module("kedge.testing.sim.world")
+    reports = world.simulate_all(map(plan.draw, range(schedules)))
+    for seed in range(schedules):
+        try:
+            report = next(reports)
+        except Exception as error:  # the simulator, too, may stumble over a fault: whoever runs it sees that
+            return f"seed {seed}: {type(error).__name__}: {error}"
+        if report.broken:
+            return f"seed {seed}: {report.broken[0]}"
+    return ""
+
+
+def by_walk() -> str:
+    walk = import_module("kedge.testing.histories").walk
+    try:
+        walk(prompts=3, cancels=1, moves=1, clears=1, queue_runs_max=100)
+    except AssertionError as broken:
+        return f"walk: {str(broken).splitlines()[0]}"
+    return ""
+
+
+def by_tests(mutant: Mutant) -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        copy_with(mutant, Path(directory))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("KEDGE_")}
+        environment["PYTHONPATH"] = directory
+        run = (sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-o", f"pythonpath={directory} .", "--tb=line")
+        done = subprocess.run(
+            [*run, *mutant.tests],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TESTS_S_MAX,
+            check=False,
+        )
+    if done.returncode == 0:
+        return ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
+    # Tests that do not run prove nothing: a mistake in the selection must not pass for a find.
+    if done.returncode != 1 or not failed:
+        raise RuntimeError(
+            f"pytest {' '.join(mutant.tests)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
+    return f"tests: {failed[0]}"

@@ -1,0 +1,159 @@
+"""docs/reliability.md says what the tests and the figures say, and nothing that was typed."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import proof as proofs  # not by its own name: these are no proofs to be listed
+
+ROOT = Path(__file__).parent.parent
+RELIABILITY = runpy.run_path(str(ROOT / "scripts" / "reliability.py"))
+FIGURES = json.loads((ROOT / "docs" / "figures.json").read_text())["figures"]
+
+
+def test_the_page_is_fresh() -> None:
+    assert (ROOT / "docs" / "reliability.md").read_text() == RELIABILITY["page"](), "run scripts/docs"
+
+
+def test_the_readme_has_the_same_figures() -> None:
+    readme = (ROOT / "README.md").read_text()
+    (part,) = RELIABILITY["README_PART"].findall(readme)
+    assert part == RELIABILITY["readme_part"](), "run scripts/docs"
+
+
+def test_every_guarantee_that_is_built_has_a_proof_and_every_proof_a_guarantee() -> None:
+    guarantees, not_built = set(RELIABILITY["GUARANTEES"]), set(RELIABILITY["NOT_BUILT"])
+    assert guarantees == {f"G{number}" for number in range(1, 16)}
+    proved = {guarantee for proof in RELIABILITY["proofs"]() for guarantee in proof.guarantees}
+    assert proved == guarantees - not_built
+
+
+def test_every_proof_says_in_plain_text_what_it_tries() -> None:
+    unsaid = [proof.file for proof in RELIABILITY["proofs"]() if not (proof.guarantees and proof.what)]
+    assert unsaid == []
+
+
+def test_what_the_readme_tells_of_is_proved() -> None:
+    assert set(RELIABILITY["STRONGEST"]) <= {proof.what for proof in RELIABILITY["proofs"]()}
+
+
+def test_no_figure_tells_of_anything_wrong() -> None:
+    assert [figure["what"] for figure in FIGURES if figure["wrong"] or not figure["count"]] == []
+
+
+def test_no_figure_comes_from_a_trial_of_the_script() -> None:
+    """With KEDGE_PROOF_SCALE."""
+    assert {figure["size"] for figure in FIGURES} <= {"ci", "long"}
+
+
+def test_no_figure_is_of_a_proof_that_is_gone() -> None:
+    proved = {(" ".join(proof.guarantees), proof.what) for proof in RELIABILITY["proofs"]()}
+    assert [figure["what"] for figure in FIGURES if (figure["guarantee"], figure["what"]) not in proved] == []
+
+
+def test_every_fault_found_says_by_what_and_what_it_was() -> None:
+    found = RELIABILITY["all_found"]()
+    assert found
+    assert [entry.test for entry in found if not (entry.by.strip() and entry.what.strip())] == []
+    marked = sum(path.read_text().count("\n@pytest.mark.found(") for path in (ROOT / "tests").rglob("test_*.py"))
+    assert len(found) >= marked
+
+
+# --- what a proof tells ----------------------------------------------------------------------------------------------
+
+
+def test_a_proof_tells_its_figure_and_which_test_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KEDGE_FIGURES", str(tmp_path / "lines"))
+    with proofs.proof("G3", "tries") as figure:
+        figure.count, figure.notes["of them"] = 3, 2
+    with pytest.raises(ZeroDivisionError), proofs.proof("G3", "tries"):
+        _ = 1 / 0
+    with (
+        pytest.raises(AssertionError, match="G3: 2 losses in 5 tries"),
+        proofs.proof("G3", "tries", "losses") as figure,
+    ):
+        figure.count, figure.wrong = 5, 2
+    with pytest.raises(pytest.skip.Exception), proofs.proof("G3", "tries"):
+        pytest.skip("nothing was tried, so there is nothing to tell")
+    lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
+    assert [(line["count"], line["wrong"], line["notes"]) for line in lines] == [
+        (3, 0, {"of them": 2}),
+        (0, 1, {}),
+        (5, 2, {}),
+    ]
+    own = "tests/test_reliability.py::test_a_proof_tells_its_figure_and_which_test_it_is"
+    assert {line["test"] for line in lines} == {own}
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+
+
+def told(**more: Any) -> str:
+    line = {"guarantee": "G3", "what": "simulated power cuts", "count": 10, "wrong": 0, "wrong_is": "lost or corrupt"}
+    test = "tests/store/test_power_cuts.py::test_a_loss"
+    return json.dumps({**line, "notes": {}, "seconds": 1.5, "size": "long", "test": test, **more})
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What the script reads and writes, without any figures."""
+    for name in ("scripts", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("before\n<!-- proofs -->\nold\n<!-- /proofs -->\nbehind\n")
+    return tmp_path
+
+
+def summed(clone: Path, *lines: str, wall_s: int = 600) -> tuple[str, list[Any]]:
+    """What is printed, and the figures."""
+    (clone / "lines").write_text("".join(f"{line}\n" for line in lines))
+    command = [sys.executable, "scripts/reliability.py", "lines", str(wall_s)]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads((clone / "docs" / "figures.json").read_text())["figures"]
+
+
+def test_the_parts_of_a_proof_are_added_up(clone: Path) -> None:
+    printed, (figure,) = summed(
+        clone,
+        told(notes={"torn": 2, "longest": "3 ms"}),
+        told(count=7, wrong=1, seconds=2.0, notes={"torn": 3, "longest": "2 ms"}),
+        told(count=1, size="ci"),
+    )
+    assert (figure["count"], figure["wrong"], figure["seconds"], figure["longest_s"]) == (17, 1, 3.5, 2.0)
+    assert figure["notes"] == {"torn": 5, "longest": "2 ms"}
+    assert (figure["size"], figure["tests"]) == ("long", ["tests/store/test_power_cuts.py::test_a_loss"])
+    assert "G3  simulated power cuts" in printed
+    assert "not run: kills of a real server" in printed
+    page = (clone / "docs" / "reliability.md").read_text()
+    assert "| simulated power cuts | 17 | 1 lost or corrupt | 4 s | long | unknown |" in page
+    assert "It took 10 min on " in page
+    readme = (clone / "README.md").read_text()
+    assert "- 17 simulated power cuts: 1 lost or corrupt\n" in readme
+    assert readme.startswith("before\n")
+    assert readme.endswith("<!-- /proofs -->\nbehind\n")
+
+
+def test_a_part_of_the_proofs_run_again_leaves_the_figures_of_the_others(clone: Path) -> None:
+    kills = told(what="kills of a real server", wrong_is="lost, doubled or stuck")
+    summed(clone, told(count=5, wrong=1), kills)
+    _, figures = summed(clone, told(count=20), told(guarantee="G1", what="a proof that is gone"))
+    assert [(figure["what"], figure["count"], figure["wrong"]) for figure in figures] == [
+        ("kills of a real server", 10, 0),
+        ("simulated power cuts", 20, 0),
+    ]
+
+
+def test_without_lines_it_says_so(clone: Path) -> None:
+    command = [sys.executable, "scripts/reliability.py", "nothing"]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "nothing is not there" in done.stderr
