@@ -4,7 +4,8 @@ KEDGE_SOAK_S sets another duration; the first half of it is for caches to fill. 
 samples as they come.
 
 What grows by right, and how far: SQLite's cache of the writing connection (2 MB, full after some 600 acts), the ring of
-the feed (1 MB), the threads for looking at files. KEDGE_SOAK_ACTS_PER_S=100 does the same as fast as it goes: then what
+the feed (1 MB), the threads for looking at files, a table of Python's own that doubles once (1 MB, after some 3,700
+acts: by its sizes the one of interned names). KEDGE_SOAK_ACTS_PER_S=100 does the same as fast as it goes: then what
 counts is the memory kept for a thousand acts.
 """
 
@@ -39,8 +40,9 @@ ACTS = max(4, int(SOAK_S / SAMPLES * ACTS_PER_S))
 AT_ONCE = 3
 #: The figure of the table, over the second half. Bytes.
 SLOPE_BYTES_PER_H = 1_000_000
-#: Of a shorter soak no slope can be told: a few kilobytes of noise become megabytes an hour. Seconds.
-SLOPE_S_MIN = 1800.0
+#: Of a shorter soak no slope can be told: a few kilobytes of noise become megabytes an hour, and what grows by right
+#: has to do so in the first half. Seconds.
+SLOPE_S_MIN = 2700.0
 #: Connections to the model are kept for a while and then closed: that many files may come and go. Items.
 FILES_NOISE = 6
 #: The main one, the store's two, and those of the loop's own pool, which come when they are first needed. Items.

@@ -2,26 +2,47 @@
 
 python -m tests.mutants            lists them
 python -m tests.mutants NAME 100   within so many simulations
+python -m tests.mutants NAME 2000 remembered   where it was found before first
+python -m tests.mutants --seeds    finds all that the simulator finds, and remembers where
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
-from tests.mutants.finders import SCHEDULES_MAX, find
+from tests.mutants.finders import SCHEDULES_MAX, SEEDS, find
 from tests.mutants.table import CONTROLS, MUTANTS
 
 
-def main(name: str = "", schedules: str = str(SCHEDULES_MAX)) -> int:
+def main(name: str = "", schedules: str = str(SCHEDULES_MAX), memory: str = "") -> int:
+    if name == "--seeds":
+        return remember()
     if not name:
         for mutant in MUTANTS.values():
             print(f"{mutant.name}  ({mutant.finder}, {mutant.module}) {mutant.hurts}")
         return 0
     known = MUTANTS | {control.name: control for control in CONTROLS}
-    found = find(known[name], int(schedules))
+    found = find(known[name], int(schedules), from_memory=memory == "remembered")
     print(f"{name}: {f'found by {found}' if found else 'survives'}")
     return int(bool(found))
+
+
+def remember() -> int:
+    simulated = [name for name, mutant in MUTANTS.items() if mutant.finder == "sim"]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        seeds = dict(zip(simulated, pool.map(_seed_of, simulated), strict=True))
+    SEEDS.write_text(json.dumps(dict(sorted(seeds.items())), indent=1) + "\n")
+    return 0
+
+
+def _seed_of(name: str) -> int:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.mutants", name]
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return int(told.partition("found by seed ")[2].partition(":")[0])
 
 
 if __name__ == "__main__":
