@@ -91,9 +91,10 @@ class Engine:
         self.approvals = Approvals(store, self._door, self.workspaces, clock, ids)
         self.undo = Undo(store, self._door, self.workspaces)
         self.shell = Shell(self._door, self.workspaces, self._machine, clock, ids)
-        self._closing = self._close_begun = False
+        self._closing = False
         #: Until every workspace is known to be whole or was set aside: no Run of one that is damaged may begin.
         self._recovering = True
+        self._leaving: asyncio.Future[None]  # done when it begins to close
         self._stopped: asyncio.Future[None]
         self._cancels: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -101,20 +102,20 @@ class Engine:
 
     async def open(self) -> None:
         """Open the store and go on where the last process stopped."""
-        self._stopped = asyncio.get_running_loop().create_future()
+        self._leaving, self._stopped = (asyncio.get_running_loop().create_future() for _ in range(2))
         await self._store.open()
         recovery = Recovery(self._store, self._door, self.workspaces, self._clock, self._ids, self.config)
-        lanes = await recovery.go_on()
-        self._recovering = False
+        lanes, self._recovering = await recovery.go_on(), False
         for lane in lanes:
             self.reconcile(lane)
         self.workspaces.look_again()
 
     async def close(self) -> None:
         """In order: accept nothing more, stop the Runs, wait for their ends, end the streams, close the store."""
-        if self._close_begun:
+        if self._leaving.done():
             return
-        self._closing = self._close_begun = True
+        self._closing = True
+        self._leaving.set_result(None)
         await self.shell.close()
         await self._runner.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
         await self._machine.close()
@@ -185,10 +186,7 @@ class Engine:
             if wished and not run.stopping and key not in self._cancels:
                 task = asyncio.get_running_loop().create_task(self._cancel_abandoned(workspace, run.run_id))
                 self._cancels[key] = task
-                task.add_done_callback(partial(self._cancel_is_over, key))
-
-    def _cancel_is_over(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
-        del self._cancels[key]
+                task.add_done_callback(partial(self._cancels.pop, key))
 
     async def _cancel_abandoned(self, workspace: Workspace, run_id: str) -> None:
         wait_s = RETRY_S
@@ -242,7 +240,11 @@ class Engine:
         """Its parent stops, so it does too, also if it was accepted in doubt; the parent's end waits for this one."""
         await self._cancel_abandoned(workspace, run_id)
         if run_id in lane.runs:
-            await asyncio.wait({lane.end_of(run_id)})
+            ended: asyncio.Future[Any] = lane.end_of(run_id)
+            await asyncio.wait({ended, self._leaving}, return_when=asyncio.FIRST_COMPLETED)
+            # A server that leaves does not begin what it has accepted: that is for the next process to end.
+            if self._runner.is_at_work(lane.session.id, run_id):
+                await asyncio.wait({ended})
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
