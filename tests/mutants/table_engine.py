@@ -148,8 +148,8 @@ DOOR = (
     Mutant(
         "tails are saved beside the lock",
         "engine.door",
-        "        async with lane.lock:\n            if tails := draft.take_unsaved():",
-        "        if True:\n            if tails := draft.take_unsaved():",
+        "        async with lane.lock:\n            tails = draft.take_unsaved()",
+        "        if True:\n            tails = draft.take_unsaved()",
         "The end of an answer is stored twice.",
     ),
     Mutant(

@@ -334,8 +334,19 @@ class Door:
     async def _save_tails(self, lane: OpenLane, draft: Draft) -> None:
         # Under the lock, so that no tail can come behind the whole message: whoever puts that closes the draft first.
         async with lane.lock:
-            if tails := draft.take_unsaved():
-                await self._store.append(Write(lane.session.workspace_id, tails=tails, durable=False))
+            tails = draft.take_unsaved()
+            if draft.closed or not (tails or draft.is_doubtful):
+                return
+            write = Write(lane.session.workspace_id, tails=tails, durable=False)
+            if draft.is_doubtful:
+                # A tail may be there or not; neither may it come twice nor be left out. So the message is put whole.
+                write = replace(write, tails=(), messages=(draft.message(self._clock.now_ms()),))
+            try:
+                await self._store.append(write)
+            except StoreUnavailable:
+                draft.is_doubtful = True
+                raise
+            draft.is_doubtful = False
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 

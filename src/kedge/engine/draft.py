@@ -28,6 +28,8 @@ class Draft:
         self._parts: list[_DraftPart] = []
         self.chars = 0
         self.closed = False
+        #: The store failed when it was given text of it, and may have it or not.
+        self.is_doubtful = False
 
     def close(self) -> None:
         """The message is put whole from here on: no tail may come behind that, and nothing that is added counts. (A
