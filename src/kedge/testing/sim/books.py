@@ -55,7 +55,6 @@ class Books:
     _told_at: dict[str, int] = field(default_factory=dict)
     stopped_in_ms: dict[str, int] = field(default_factory=dict)
     resumed: set[str] = field(default_factory=set)
-    edited: set[str] = field(default_factory=set)
 
     def _say(self, what: str) -> None:
         self.broken.append(f"log of {self.session_id}: {what}")
@@ -100,7 +99,6 @@ class Books:
             case RunMoved(run_id=run_id, before=before):
                 self._move(run_id, before)
             case RunEdited(run_id=run_id):
-                self.edited.add(run_id)
                 if run_id not in self._line:
                     self._say(f"{run_id} is edited and does not wait")
             case CancelMarked(mark=mark, run_id=run_id):

@@ -28,6 +28,7 @@ WORD_S, QUICK_S = 0.3, 0.5
 #: A command that hangs does so for as long; longer than any plan, shorter than the patience of the judge. Seconds.
 HANG_S = 90.0
 
+#: What the configuration lets every Run do; `risky` is the one that people are asked about.
 COMMANDS = ("quick", "hang", "stubborn", "leaver", "broken")
 
 

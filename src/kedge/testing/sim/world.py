@@ -33,7 +33,7 @@ from kedge.testing.machine import CountingIds
 from kedge.testing.sim.client import DIRECTORY, SimClient
 from kedge.testing.sim.judge import judge
 from kedge.testing.sim.loop import SimProcess, Stuck
-from kedge.testing.sim.machine import SimModel, SimProcesses
+from kedge.testing.sim.machine import COMMANDS, SimModel, SimProcesses
 from kedge.testing.sim.network import SimTransport
 from kedge.testing.sim.plan import Act, Plan
 from kedge.testing.sim.scene import TOKEN, Scene
@@ -99,9 +99,7 @@ class World:
                     "retries_max": 3,
                     "titles": False,
                 },
-                "permissions": {
-                    "allow": [f"bash({name})" for name in ("quick", "hang", "stubborn", "leaver", "broken")]
-                },
+                "permissions": {"allow": [f"bash({name})" for name in COMMANDS]},
                 "server": {"hold_s": HOLD_S, "grace_s": GRACE_S, "stall_s": 20.0},
             },
             Config,
