@@ -89,6 +89,8 @@ class Figure:
     longest_s: float = 0.0
     notes: dict[str, int | str] = field(default_factory=dict)
     tests: list[str] = field(default_factory=list)
+    #: How far all large runs so far have come, of a proof whose runs go on one behind the other.
+    seeds_upto: int = 0
     commit: str = ""
     date: str = ""
 
@@ -97,6 +99,7 @@ class Figure:
         self.wrong += line["wrong"]
         self.seconds = round(self.seconds + line["seconds"], 1)
         self.longest_s = max(self.longest_s, line["seconds"])
+        self.seeds_upto = max(self.seeds_upto, line["seeds_upto"])
         self.tests = sorted({*self.tests, line["test"]} - {""})
         for name, value in line["notes"].items():
             before = self.notes.get(name)
@@ -190,6 +193,8 @@ def gather(lines: list[str], wall_s: int) -> list[Figure]:
     # Of two sizes the larger counts.
     new = {(sum_.guarantee, sum_.what): sum_ for sum_ in sorted(sums.values(), key=lambda sum_: sum_.count)}
     old = {(figure.guarantee, figure.what): figure for figure in figures()}
+    for key in new.keys() & old.keys():
+        new[key].seeds_upto = max(new[key].seeds_upto, old[key].seeds_upto)
     kept = {key: figure for key, figure in {**old, **new}.items() if key in known}
     run = {
         "commit": commit,
@@ -282,6 +287,8 @@ def shown_for(guarantee: str) -> str:
             continue
         wrong = f"{figure.wrong:,} {figure.wrong_is}"
         rows.append((cell(what), f"{figure.count:,}", wrong, duration(figure.seconds), figure.size, figure.commit))
+        if figure.seeds_upto > figure.count:
+            notes.append(f"- {what}: all large runs so far, each with new seeds: {figure.seeds_upto:,}.")
         if figure.notes:
             notes.append(f"- {what}: {'; '.join(f'{name} {spelled(value)}' for name, value in figure.notes.items())}.")
     files = sorted({proof.file for proof in own})

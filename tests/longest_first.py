@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
-FIGURES = Path(__file__).parent.parent / "docs" / "figures.json"
+from tests.proof import FIGURES
 
 
 def durations_s() -> dict[str, float]:

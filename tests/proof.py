@@ -15,11 +15,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 IS_LONG = os.environ.get("KEDGE_PROOF") == "long"
 SCALE = int(os.environ.get("KEDGE_PROOF_SCALE", "1"))
+#: What large runs have reached, and went up to.
+FIGURES = Path(__file__).parent.parent / "docs" / "figures.json"
 SIZE = "ci" if not IS_LONG else "long" if SCALE == 1 else f"long / {SCALE}"
 
 
@@ -27,10 +30,19 @@ def size(ci: int, long: int) -> int:
     return max(ci, long // SCALE) if IS_LONG else ci
 
 
-def slices(ci: int, long: int, each: int) -> list[range]:
-    """Ranges of seeds, `each` of them or fewer in one, for `pytest.mark.parametrize`."""
-    count = size(ci, long)
-    return [range(first, min(first + each, count)) for first in range(0, count, each)]
+def slices(ci: int, long: int, each: int, goes_on: str = "") -> list[range]:
+    """Ranges of seeds, `each` of them or fewer in one, for `pytest.mark.parametrize`.
+
+    `goes_on` names a proof whose large size does not try the same seeds each time, but goes on behind the last ones."""
+    first = seeds_tried(goes_on) if IS_LONG and goes_on else 0
+    end = first + size(ci, long)
+    return [range(start, min(start + each, end)) for start in range(first, end, each)]
+
+
+def seeds_tried(what: str) -> int:
+    """Up to which seed the large runs of this proof have come so far."""
+    told = json.loads(FIGURES.read_text())["figures"] if FIGURES.exists() else []
+    return max((figure.get("seeds_upto", 0) for figure in told if figure["what"] == what), default=0)
 
 
 @dataclass(slots=True)
@@ -41,6 +53,8 @@ class Figure:
     wrong: int = 0
     #: Numbers of the same name are added up over the parts of a proof; of texts the last one stays.
     notes: dict[str, int | str] = field(default_factory=dict)
+    #: Behind the last seed that was tried, for a proof that goes on there the next time.
+    seeds_upto: int = 0
 
 
 @contextmanager
@@ -64,6 +78,7 @@ def proof(guarantee: str, what: str, wrong: str = "violations") -> Iterator[Figu
                 "wrong": figure.wrong,
                 "wrong_is": wrong,
                 "notes": figure.notes,
+                "seeds_upto": figure.seeds_upto if SIZE == "long" else 0,
                 "seconds": round(time.monotonic() - began, 1),
                 "size": SIZE,
                 # Without its parameters: "tests/x.py::test_name[part] (call)" is what pytest says.

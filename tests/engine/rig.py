@@ -268,9 +268,8 @@ async def killed(r: Rig) -> FaultyStore:
     the next process finds."""
     store = FaultyStore(r.store.data)
     await store.open()
-    lost = asyncio.all_tasks() - {asyncio.current_task()}
-    while left := [task for task in lost if not task.done()]:
-        for task in left:  # again and again: some wait for others that are lost as well
+    while left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:  # again and again: some wait for others that are lost as well, some begin others
             task.cancel()
         await spin(5)
     for timer in (r.engine.workspaces._timer,):

@@ -135,6 +135,22 @@ async def test_an_abandoned_run_is_cancelled_when_the_store_is_back_and_nobody_s
         assert store.appends - before < 20
 
 
+@pytest.mark.parametrize("what", ["session", "run"])
+async def test_a_cancel_in_doubt_reaches_its_run(tmp_path: Path, what: str) -> None:
+    async with rig(tmp_path, ScriptedModel([Hold("never")])) as r:
+        await r.submit(run_id="a")
+        await r.model.wait_requests(1)
+        r.store.fail_after = 1
+        with pytest.raises(StoreUnavailable):
+            await (
+                r.engine.cancel(r.workspace, r.session) if what == "session" else r.engine.cancel_run(r.workspace, "a")
+            )
+        await spin()
+        assert r.model.streams_open == 0
+        assert (await r.end("a")).outcome == "cancelled"
+        await assert_sound(r)
+
+
 async def test_a_rename_while_in_doubt_keeps_what_the_doubtful_append_wrote(tmp_path: Path) -> None:
     store = Outages()
     async with rig(tmp_path, ScriptedModel([Hold("k")]), store) as r:
@@ -211,6 +227,7 @@ async def test_sessions_that_could_not_be_made_leave_nothing_in_memory(tmp_path:
         r.store.fail_before = 1
         with pytest.raises(StoreUnavailable):
             await r.engine.create_session(r.workspace, "")
+        await spin()  # it may be there all the same: the store is asked
         assert set(r.workspace.lanes) == before
 
 

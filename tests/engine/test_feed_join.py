@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from kedge.core.records import LaneRecord, RunRecord
+from kedge.errors import StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Hold, Say, ScriptedModel
 from tests.engine.rig import FaultyStore, rig, until
@@ -56,3 +60,32 @@ async def test_a_reader_that_has_an_event_from_the_log_does_not_get_it_from_the_
         assert await read_all(ahead) == []
         await r.end(await r.submit())
         assert positions(await read_all(ahead)) == positions(await read_all(await reader(r, after=0)))[2:]
+
+
+class HeldLanes(FaultyStore):
+    """Lets nobody read a Lane until the gate is open: whoever is in doubt stays so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+
+    async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
+        await self.gate.wait()
+        return await super().lane(session_id)
+
+
+async def test_an_event_in_doubt_is_not_passed_over_by_a_later_one_of_another_session(tmp_path: Path) -> None:
+    store = HeldLanes()
+    async with rig(tmp_path, ScriptedModel(), store) as r:
+        live = await reader(r, after=0)
+        seen = await read_all(live)
+        store.fail_after = 1
+        with pytest.raises(StoreUnavailable):
+            await r.engine.change_session(r.workspace, r.session, "happened")
+        await r.engine.create_session(r.workspace, "later")
+        seen += await read_all(live)
+        store.gate.set()
+        await r.engine.queue(r.workspace, r.session)  # the doubt is over
+        assert [body["title"] for _, body, _ in seen] == ["", "happened", "later"]
+        assert await read_all(live) == []
+        assert positions(seen) == positions(await read_all(await reader(r, after=0)))

@@ -155,9 +155,9 @@ DRAFT = (
     ),
     Mutant(
         "a closed draft still has tails",
-        "engine.draft",
-        "            part.unsent.clear()\n            part.unsaved.clear()\n",
-        "            part.unsent.clear()\n",
+        "engine.door",
+        "if draft.closed or not (tails or draft.is_doubtful):",
+        "if not (tails or draft.is_doubtful):",
         "The end of an answer is stored twice.",
     ),
 )
@@ -199,7 +199,7 @@ ENGINE = (
     Mutant(
         "a child outlives its parent",
         "engine.engine",
-        "                await self._end_child(workspace, lane, child)\n",
+        "                await wait_out([asyncio.ensure_future(self._end_child(workspace, lane, child, accepting))])\n",
         "",
         "A cancelled Run's child agent works on.",
     ),
@@ -212,9 +212,9 @@ ENGINE = (
     ),
     Mutant(
         "a session takes prompts while it is deleted",
-        "engine.engine",
-        "            if lane.deleting:\n",
-        "            if False:\n",
+        "engine.door",
+        "(lane.deleting or lane.deleted)",
+        "lane.deleted",
         "A prompt is accepted and vanishes.",
     ),
     Mutant(

@@ -11,6 +11,7 @@ _SQLITE = "tests/store/test_sqlite.py::"
 _DAMAGE = "tests/store/test_sqlite_damage.py::"
 _PROCESSES = "tests/warden/test_processes.py::"
 _TREES = "tests/warden/test_trees.py::"
+_SINGLE = "tests/engine/test_single.py::"
 _ACCESS = "tests/conformance/test_bad_access.py::"
 
 
@@ -280,6 +281,70 @@ ENGINE = (
         'gap = self.encoder.gap("evicted" if trimmed else "epoch", head)',
         'gap = b""',
         "A client that comes back after a wiped data directory shows what is no longer true.",
+    ),
+    _by(
+        "tests/engine/test_feed_join.py::test_an_event_in_doubt_is_not_passed_over_by_a_later_one_of_another_session",
+        "a hole in the ring is passed over",
+        "engine.feed",
+        "        if first == self._head + 1:\n",
+        "        if True:\n",
+        "A client never hears of what happened while the store failed.",
+    ),
+    _by(
+        _SINGLE + "test_two_clients_that_open_a_directory_at_once_get_the_same_workspace",
+        "a directory gets two workspaces",
+        "engine.workspaces",
+        "        async with self._opening:\n            if client_id is not None and",
+        "        if True:\n            if client_id is not None and",
+        "Two people in one directory see nothing of each other.",
+    ),
+    _by(
+        _SINGLE + "test_two_who_ask_for_a_session_at_once_get_the_same_lane",
+        "a session gets two lanes",
+        "engine.workspaces",
+        "return workspace.lanes.setdefault(session_id, OpenLane(session, workspace.feed))",
+        "lane = workspace.lanes[session_id] = OpenLane(session, workspace.feed)\n        return lane",
+        "A session is deleted while another request starts a Run in it.",
+    ),
+    _by(
+        _SINGLE + "test_a_lane_that_another_server_changed_is_read_again_and_decided_again",
+        "a conflict is for the client to solve",
+        "engine.door",
+        "                    lane.stale = True\n                    continue\n",
+        "                    lane.stale = True\n                    raise\n",
+        "A prompt is refused though nothing is in its way.",
+    ),
+    _by(
+        _SINGLE + "test_a_lane_that_another_server_changed_is_read_again_and_decided_again",
+        "after a conflict the same is decided again",
+        "engine.door",
+        "                    lane.stale = True\n                    continue\n",
+        "                    continue\n",
+        "A session that somebody else changed takes no prompt any more.",
+    ),
+    _by(
+        "tests/sim/test_found.py::test_a_child_accepted_in_doubt_does_not_outlive_its_cancelled_parent",
+        "a child that is being ended is left alone by a cancel",
+        "engine.engine",
+        "                await wait_out([asyncio.ensure_future(self._end_child(workspace, lane, child, accepting))])\n",
+        "                await self._end_child(workspace, lane, child, accepting)\n",
+        "A cancelled Run ends before its child agent does.",
+    ),
+    _by(
+        "tests/sim/test_found.py::test_a_deletion_that_failed_leaves_no_second_lane_behind",
+        "a session that could not be deleted gets a second lane",
+        "engine.engine",
+        "                lane.deleting -= 1  # if",
+        "                lane.deleting -= 1\n                workspace.forget(session_id)  # if",
+        "A session is removed with a Run at work in it.",
+    ),
+    _by(
+        "tests/engine/test_doubt.py::test_a_cancel_in_doubt_reaches_its_run",
+        "a cancel in doubt does not reach its run",
+        "engine.engine",
+        "            if lane.lane.covers(active):\n                self._runner.stop(lane.session.id, active.run_id)\n",
+        "",
+        "A Run that was cancelled while the store failed goes on, and cancelling it again does nothing.",
     ),
 )
 

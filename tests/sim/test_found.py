@@ -46,3 +46,36 @@ def test_words_the_store_failed_to_take_are_not_missing_after_a_crash() -> None:
             for seed in range(100)
         ]
         assert [report.broken for report in simulate_all(plans) if report.broken] == []
+
+
+@pytest.mark.found(
+    "seed 7812 of the simulator",
+    "A session was deleted while the store failed once, and its Lane was let go although a submit had it in hand: the "
+    "second try to delete made another, saw nothing to wait for, and removed a session with a live Run.",
+)
+def test_a_deletion_that_failed_leaves_no_second_lane_behind() -> None:
+    plans = [
+        plan(
+            seed,
+            Act(0.0, "nth", run=1 + seed % 8, own_id=bool(seed % 2)),
+            Act(0.001 * (seed % 9), "submit", script="p0:run broken;say 4"),
+            Act(0.001 * (seed % 9), "delete", for_s=0.5),
+            Act(0.001 * (seed % 7), "delete", for_s=0.5),
+        )
+        for seed in range(400)
+    ]
+    assert [report.broken for report in simulate_all(plans) if report.broken] == []
+
+
+@pytest.mark.found(
+    "seed 18242 of the simulator",
+    "The store failed while an agent's child was accepted, and then its parent was cancelled: the parent gave up "
+    "waiting for the child's end and ended before it. A cancel does not cut that wait short any more.",
+)
+def test_a_child_accepted_in_doubt_does_not_outlive_its_cancelled_parent() -> None:
+    submit = Act(0.0, "submit", script="p0:agent 2;say 2 wait 1 say 2")
+    plans = [
+        plan(seed, submit, Act(0.0, "nth", run=4 + seed % 3, own_id=True), Act(0.4 + 0.003 * seed, "cancel_run"))
+        for seed in range(200)
+    ]
+    assert [report.broken for report in simulate_all(plans) if report.broken] == []

@@ -23,6 +23,7 @@ from kedge.llm.base import ToolSpec
 from kedge.store.base import Store
 from kedge.tools.base import Output, Place, Prepared, Tool, ToolFailed
 from kedge.tools.registry import Toolset
+from kedge.waiting import wait_out
 
 log = logging.getLogger("kedge.engine")
 
@@ -72,12 +73,7 @@ class Calls:
             left = [task for task in tasks if not task.done()]
             for task in left:
                 task.cancel()
-            while left:  # a second cancel of this Run must not leave a call behind in the middle of its clean-up
-                try:
-                    await asyncio.wait(left)
-                except asyncio.CancelledError:
-                    continue
-                break
+            await wait_out(left)  # a second cancel of this Run must not leave a call behind in its clean-up
         for task in done:
             task.result()
 

@@ -95,6 +95,8 @@ class Door:
             for _ in range(DECISIONS_MAX):
                 if lane.stale:
                     await self._reload(lane)
+                if isinstance(command, Submit) and (lane.deleting or lane.deleted):
+                    raise SessionNotFound(f"Session {lane.session.id} was deleted, or is being deleted.")
                 if isinstance(command, Submit) and not is_new_id:
                     command = replace(command, accepted_content=await self._accepted_content(lane, command.run_id))
                 before = lane.lane
@@ -111,6 +113,7 @@ class Door:
                     raise
                 self._reactions.react(lane, events)
                 return Decided(before, events, changed)
+        self._doubt(lane)
         raise VersionConflict(f"session {lane.session.id} is being changed by another server; try again")
 
     async def _carry_out(

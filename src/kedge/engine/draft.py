@@ -37,7 +37,6 @@ class Draft:
         self.closed = True
         for part in self._parts:
             part.unsent.clear()
-            part.unsaved.clear()
 
     def blank(self) -> Draft:
         """The same message without what it says."""

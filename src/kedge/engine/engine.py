@@ -36,13 +36,13 @@ from kedge.errors import (
     MessageNotFound,
     RunNotFound,
     RunNotQueued,
-    SessionNotFound,
     ShuttingDown,
     StoreUnavailable,
 )
 from kedge.store.base import SearchHit, Store
 from kedge.tools.base import Tool
 from kedge.tools.registry import Toolset
+from kedge.waiting import wait_out
 
 log = logging.getLogger("kedge.engine")
 
@@ -166,7 +166,9 @@ class Engine:
     def reconcile(self, lane: OpenLane) -> None:
         if self._closing or self._recovering:
             return
-        if (active := lane.lane.active) is not None:
+        if lane.deleted:
+            self.workspaces.get(lane.session.workspace_id).forget(lane.session.id)
+        elif (active := lane.lane.active) is not None:
             if not self._runner.is_at_work(lane.session.id, active.run_id):
                 self._start(lane, active.run_id)
             if lane.lane.covers(active):
@@ -231,13 +233,15 @@ class Engine:
                 await asyncio.shield(accepting)
                 return await (asyncio.shield(lane.end_of(child)) if child in lane.runs else self.run(workspace, child))
             except (asyncio.CancelledError, StoreUnavailable):
-                with suppress(KedgeError):
-                    await accepting
-                await self._end_child(workspace, lane, child)
+                await wait_out([asyncio.ensure_future(self._end_child(workspace, lane, child, accepting))])
                 raise
 
-    async def _end_child(self, workspace: Workspace, lane: OpenLane, run_id: str) -> None:
+    async def _end_child(
+        self, workspace: Workspace, lane: OpenLane, run_id: str, accepting: asyncio.Future[RunRecord]
+    ) -> None:
         """Its parent stops, so it does too, also if it was accepted in doubt; the parent's end waits for this one."""
+        with suppress(KedgeError):
+            await accepting
         await self._cancel_abandoned(workspace, run_id)
         if run_id in lane.runs:
             ended: asyncio.Future[Any] = lane.end_of(run_id)
@@ -281,8 +285,6 @@ class Engine:
         )
         with self._in_use(workspace):
             lane = await self.workspaces.lane(workspace, session_id)
-            if lane.deleting:
-                raise SessionNotFound(f"Session {session_id} is being deleted.")
             decided = await self._door.command(lane, command, accept=new, is_new_id=run_id is None)
             return decided.runs.get(new.run_id) or await self.run(workspace, new.run_id)
 
@@ -382,11 +384,7 @@ class Engine:
             return session
 
         lane = self.workspaces.new_lane(workspace, session)
-        try:
-            await self._door.put(lane, made, change="created")
-        except BaseException:
-            workspace.forget(session.id)  # if it was made all the same, whoever asks reads it from the store
-            raise
+        await self._door.put(lane, made, change="created")
         return lane
 
     async def sessions(self, workspace: Workspace) -> list[SessionRecord]:
@@ -414,18 +412,15 @@ class Engine:
         """Cancel its Runs, wait for their ends, then remove it."""
         with self._in_use(workspace):
             lane = await self.workspaces.lane(workspace, session_id)
-            lane.deleting = True
+            lane.deleting += 1
             try:
                 await self._door.command(lane, Cancel(self._clock.now_ms()))
                 # All at once: a host and the Runs folded into it end together.
                 if ends := [lane.end_of(run_id) for run_id in lane.runs]:
                     await asyncio.wait(ends)
                 await self._door.put(lane, lambda draught, session: session, change="deleted")
-            except BaseException:
-                lane.deleting = False  # refused, or nobody waits for it any more: the session is as usable as before
-                if not lane.runs:
-                    workspace.forget(session_id)  # whoever asks next reads in the store whether it is there
-                raise
+            finally:
+                lane.deleting -= 1  # if it was refused, or nobody waits for it any more, it is as usable as before
             workspace.forget(session_id)
 
     async def fork_session(self, workspace: Workspace, session_id: str, message_id: str) -> SessionRecord:

@@ -62,8 +62,8 @@ class OpenLane:
     #: To be read before the next decision: not read yet, or an append failed and may or may not have happened.
     stale: bool = True
     loaded: bool = False
-    #: The session is being deleted: no more accepts. Then it is gone, and nothing may bring it back.
-    deleting: bool = False
+    #: Deletions under way: meanwhile no more accepts. After one the session is gone, and nothing may bring it back.
+    deleting: int = 0
     deleted: bool = False
 
     @property

@@ -216,7 +216,7 @@ class Workspaces:
 
     async def lane(self, workspace: Workspace, session_id: str) -> OpenLane:
         """The Lane of a session, read from the store when it is first asked for."""
-        if lane := workspace.known_lane(session_id):
+        if (lane := workspace.known_lane(session_id)) and not lane.deleted:
             return lane
         session = await self._store.session(workspace.id, session_id)
         if session is None:

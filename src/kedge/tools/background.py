@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from kedge.tools.processes import Process, ToolFailed
 from kedge.tools.tail import HeadTail
+from kedge.waiting import wait_out
 
 #: Commands a Run may have in the background at once. More is a loop, not work.
 BACKGROUND_MAX = 20
@@ -89,11 +90,7 @@ class Running:
     async def end_surely(self, grace_s: float) -> tuple[int, ...]:
         """Like `end`, when our own task is being cancelled: it goes on to the end however often that is repeated."""
         ending = asyncio.create_task(self.end(grace_s))
-        while not ending.done():
-            try:
-                await asyncio.shield(ending)
-            except asyncio.CancelledError:
-                continue  # the caller is on its way to re-raise it
+        await wait_out([ending])
         return ending.result()
 
     async def _live(self) -> None:

@@ -9,7 +9,6 @@ the very same lines.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from kedge.tools.diff import Diff, compare, lines_of
 from kedge.tools.paths import Target, resolve
 from kedge.tools.seen import bind, digest
 from kedge.tools.textfile import decode, plain_endings
+from kedge.waiting import wait_out
 
 #: Lines of the new text shown to the agent around its change, and characters of each: to see that it is right.
 AROUND_LINES = 3
@@ -123,11 +123,7 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # it was looked at: the cancel is what the caller hears of
+        await wait_out([task])
         raise
 
 
