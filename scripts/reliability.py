@@ -99,7 +99,7 @@ class Figure:
         self.wrong += line["wrong"]
         self.seconds = round(self.seconds + line["seconds"], 1)
         self.longest_s = max(self.longest_s, line["seconds"])
-        self.seeds_upto = max(self.seeds_upto, line["seeds_upto"])
+        self.seeds_upto = max(self.seeds_upto, line.get("seeds_upto", 0))
         self.tests = sorted({*self.tests, line["test"]} - {""})
         for name, value in line["notes"].items():
             before = self.notes.get(name)

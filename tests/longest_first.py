@@ -1,4 +1,4 @@
-"""A plugin of pytest for scripts/long: what takes longest begins first, so that no core is idle at the end.
+"""A plugin of pytest: what takes longest begins first, so that no core is idle at the end.
 
 Each worker of xdist gets one piece of the list, and takes from the end of another's when it has done its own; so the
 list is dealt out, and each piece begins with its longest tests.

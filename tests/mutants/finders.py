@@ -83,8 +83,10 @@ def by_tests(mutant: Mutant) -> str:
     with tempfile.TemporaryDirectory() as directory:
         copy_with(mutant, Path(directory))
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KEDGE_")}
-        environment["PYTHONPATH"] = directory
-        pytest = (sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-o", f"pythonpath={directory} .")
+        # What is installed beside the two plugins that the tests need takes longer to load than most tests take.
+        environment |= {"PYTHONPATH": directory, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        plugins = ("-p", "pytest_asyncio.plugin", "-p", "pytest_timeout")
+        pytest = (sys.executable, "-m", "pytest", *plugins, "-x", "-o", f"pythonpath={directory} .")
         done = subprocess.run(
             [*contained(), *pytest, "--tb=line", *mutant.tests],
             cwd=ROOT,

@@ -197,8 +197,6 @@ DOOR = (
         "                waiting = lane.settled.pop(ask_id)\n                if not waiting.done():",
         "                waiting = lane.settled.pop(ask_id)\n                if False:",
         "An approved command never runs after a hiccup of the disk.",
-        "tests",
-        ("tests/engine/test_asks.py::test_an_answer_that_was_written_though_the_store_said_no_wins_over_a_later_one",),
     ),
 )
 

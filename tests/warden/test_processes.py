@@ -141,7 +141,7 @@ async def test_a_tree_that_is_empty_goes_by_itself_and_its_output_stays(warden: 
 async def test_grace_lets_a_process_say_goodbye(warden: Warden) -> None:
     process = await warden.run(spec("bash", "-c", "trap 'echo bye; exit 3' TERM; echo ready; sleep 1000 & wait"))
     await read_until(process, b"ready\n")
-    assert await process.end(50.0) == ()
+    assert await process.end(10.0) == ()
     assert await process.read() == b"bye\n"
     assert await process.wait() == ExitStatus(3, None)
 
