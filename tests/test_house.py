@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"server", "engine", "wire", "core", "store", "tools", "warden", "paths", "kedge"},
     "client": {"client", "wire", "core", "paths"},
     "cli": {"cli", "client", "wire", "core", "paths", "kedge"},
+    "tui": {"tui", "client", "wire", "core", "paths"},
     "testing": {"testing", "core", "llm", "store", "tools", "engine", "wire", "server", "client"},
     "kedge": {"client", "server", "cli", "core", "paths"},
 }
@@ -42,6 +43,7 @@ LATE_IMPORTS: dict[str, set[str]] = {
         *("kedge.llm.openai", "kedge.llm.anthropic", "kedge.llm.pydantic_ai", "kedge.llm.demo", "kedge.llm.transport"),
     },
     "kedge.cli.serve": {"kedge.server.listen"},
+    "kedge.cli.tui": {"kedge.tui.app", "kedge.tui.looks"},
     "kedge.cli.config": {
         *("kedge.engine.check", "kedge.engine.config", "kedge.engine.repository", "kedge.engine.schema"),
         "kedge.engine.trust",

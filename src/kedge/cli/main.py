@@ -18,6 +18,7 @@ from kedge.errors import KedgeError, Unreachable
 
 #: name -> (where it is, what `kedge --help` says of it). Written here so that help loads no command.
 COMMANDS = {
+    "tui": ("kedge.cli.tui:tui", "Work in the terminal: what `kedge` alone does."),
     "run": ("kedge.cli.run:run", "Send a prompt and print the answer."),
     "runs": ("kedge.cli.runs:runs", "List what is running on this server."),
     "cancel": ("kedge.cli.runs:cancel", "Stop a run, or every run of a session."),
@@ -34,6 +35,7 @@ COMMANDS = {
 WELCOME = """\
 kedge: the agent that stops where you say.
 
+  kedge                                         work in the terminal
   kedge run "What does this repository do?"     send a prompt and print the answer
   kedge run -C "And who wrote it?"              go on in the last session
   kedge runs                                    what is running
@@ -65,8 +67,13 @@ class LazyGroup(click.Group):
 @click.pass_context
 def cli(context: click.Context) -> int:
     """kedge: an agent server. Every accepted prompt becomes a Run, and a Run ends exactly once."""
-    if context.invoked_subcommand is None:
-        click.echo(WELCOME, nl=False)
+    if context.invoked_subcommand is not None:
+        return 0
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty():
+        module, _, name = COMMANDS["tui"][0].partition(":")
+        code: int = context.invoke(getattr(import_module(module), name), cwd=os.getcwd())
+        return code
+    click.echo(WELCOME, nl=False)
     return 0
 
 

@@ -92,6 +92,8 @@ class EventStream:
         self._failures = 0
         #: The parser repeats the last id for frames that have none; this tells the two apart.
         self._frame_id = ""
+        #: Told whenever the connection is lost, and when there is one again.
+        self.on_connected: Callable[[bool], None] = lambda connected: None
 
     async def __aenter__(self) -> Self:
         await self.connect()
@@ -153,6 +155,7 @@ class EventStream:
         self._frame_id = ""
         self._connected_at = loop_time()
         self.connects += 1
+        self.on_connected(True)
 
     async def _reopen_workspace(self) -> None:
         try:
@@ -183,6 +186,7 @@ class EventStream:
         """Wait before the next attempt, or raise the error when there should be none."""
         if self.connects == 0:
             raise error
+        self.on_connected(False)
         now = loop_time()
         self._failing_since = self._failing_since or now
         left = self._failing_since + self._give_up_s - now

@@ -56,6 +56,8 @@ def run_body(run: RunRecord) -> m.RunBody:
         cleanup=run.cleanup,
         stopping=run.stopping and not ended,
         steps=run.steps,
+        place=run.place,
+        parent_run_id=run.options.parent_run_id or UNSET,
         outcome=run.outcome or UNSET,
         reason=run.reason or UNSET,
         error=run.error or UNSET,

@@ -220,6 +220,10 @@ class RunBody(Struct, kw_only=True):
     #: Told to stop; it ends when its clean-up is done.
     stopping: bool
     steps: int
+    #: Orders the queue: lower is earlier.
+    place: int = 0
+    #: The Run whose agent it is.
+    parent_run_id: str | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     error: str | UnsetType = UNSET

@@ -1,0 +1,1 @@
+"""The terminal: `kedge` as the place where people work."""

@@ -1,0 +1,418 @@
+"""The screen: puts what the view knows onto the widgets, and what people want to the server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.timer import Timer
+
+from kedge.client.stream import StreamEvent
+from kedge.client.text import one_line
+from kedge.core.approvals import Answer
+from kedge.errors import KedgeError
+from kedge.tui.approval import ApprovalPanel
+from kedge.tui.banner import Banner
+from kedge.tui.complete import Completions
+from kedge.tui.deeds import Deeds
+from kedge.tui.help import HelpScreen
+from kedge.tui.hints import Hints
+from kedge.tui.keys import KEYS, Key, bindings
+from kedge.tui.link import Link
+from kedge.tui.looks import LOOKS, LookName
+from kedge.tui.model import Ask, Changed, View
+from kedge.tui.palette import PaletteScreen
+from kedge.tui.prompt import Prompt
+from kedge.tui.question import QuestionPanel
+from kedge.tui.queue import Queue
+from kedge.tui.session_acts import SessionActs, short
+from kedge.tui.side import SidePanel
+from kedge.tui.status import RunLine, TopLine, run_words
+from kedge.tui.transcript import Transcript
+from kedge.wire import models as m
+
+#: Events are gathered for so long before the screen changes: quick for the eye, calm for the machine. Seconds.
+FRAME_S = 1 / 30
+#: A second Esc within this time is for everything. Seconds.
+AGAIN_S = 2.0
+
+
+class KedgeApp(SessionActs):
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
+    CSS = "#main { height: 1fr; } #below { height: auto; }"
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "kedge"
+
+    def __init__(
+        self, path: str, host: str | None = None, session_id: str | None = None, look: LookName = "dark"
+    ) -> None:
+        super().__init__()
+        self.link = Link(path, host)
+        self.view = View()
+        self.deeds = Deeds(self.link, self.view)
+        self.session_id = ""
+        self._wanted_session = session_id
+        self.look: LookName = look
+        self._drafts: dict[str, str] = {}
+        #: What a prompt does while a Run is at work: waits behind it, or goes into it.
+        self.folds = False
+        #: The queued Run whose text is being changed in the prompt, and what stood there before.
+        self._editing: tuple[m.RunBody, str] | None = None
+        self._changed = Changed()
+        self._frame: Timer | None = None
+        self._clock: Timer | None = None
+        self._stopped_at = 0.0
+        self._following: asyncio.Task[None] | None = None
+        self._at_work: set[asyncio.Task[None]] = set()
+        #: A bug of ours that has ended it: told in a line, on a terminal that is as it was before.
+        self.failure: Exception | None = None
+        for known in LOOKS.values():
+            self.register_theme(known.theme)
+        self.theme = LOOKS[look].theme.name
+        self.animation_level = "none"
+
+    def compose(self) -> ComposeResult:
+        yield TopLine()
+        yield Banner()
+        with Horizontal(id="main"):
+            yield Transcript(self.view, LOOKS[self.look])
+            yield SidePanel()
+        with Vertical(id="below"):
+            yield ApprovalPanel(LOOKS[self.look])
+            yield QuestionPanel()
+            yield RunLine()
+            yield Queue()
+            yield Completions(Path(self.link.path))
+            yield Prompt()
+            yield Hints()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def on_mount(self) -> None:
+        self.query_one(Prompt).focus()
+        self.query_one(Banner).tell("starting the server …")
+        self.start(self._begin())
+
+    async def _begin(self) -> None:
+        try:
+            await self.link.open()
+            await self.link.load(self.view)
+            sessions = self.view.sessions()
+            wanted = self._wanted_session or (sessions[0].id if sessions else "")
+            await self.show_session(wanted or await self.make_session())
+        except KedgeError as error:
+            self.exit(1, message=f"kedge: {one_line(error.message, 2000)}")
+            return
+        self.query_one(Banner).tell("")
+        self._following = asyncio.ensure_future(self.link.follow(self))
+
+    async def on_unmount(self) -> None:
+        tasks = [*self._at_work, *([self._following] if self._following else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.link.close()
+
+    def _handle_exception(self, error: Exception) -> None:
+        self.failure = error
+        if self.is_headless:
+            super()._handle_exception(error)  # a test wants to see all of it
+        else:
+            self._return_code = 1
+            self._close_messages_no_wait()
+
+    @property
+    def is_following(self) -> bool:
+        """A session is on the screen, and what happens in it is told."""
+        return self._following is not None
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do this beside; an error is told in a line."""
+
+        async def told() -> None:
+            try:
+                await work
+            except KedgeError as error:
+                self.tell(error.message, "error")
+
+        task = asyncio.ensure_future(told())
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)
+
+    def tell(self, words: str, severity: Any = "information") -> None:
+        self.notify(one_line(words, 500), severity=severity, markup=False)
+
+    # --- what comes over the line -----------------------------------------------------------------------------------
+
+    def came(self, event: StreamEvent) -> None:
+        self._changed.add(self.view.apply(event))
+        self._draw_soon()
+
+    def connected(self, is_connected: bool) -> None:
+        self.query_one(Banner).tell("" if is_connected else "connection lost; trying to resume …")
+
+    def lost(self, error: KedgeError) -> None:
+        self.query_one(Banner).tell(f"{one_line(error.message, 200)}: leave with ctrl-q and start again")
+
+    async def missed(self) -> None:
+        self.view.forget_all()
+        await self.link.load(self.view)
+        await self.show_session(self.session_id)
+
+    def _draw_soon(self) -> None:
+        if self._frame is None:
+            self._frame = self.set_timer(FRAME_S, self._draw)
+
+    def _draw(self) -> None:
+        self._frame = None
+        changed, self._changed = self._changed, Changed()
+        if changed.messages or changed.order or changed.asks:
+            self.query_one(Transcript).update_from(changed)
+        if changed.moved:
+            self.start(self._read_queue())
+        for ask in changed.asked:
+            self._tell_asked(ask)
+        for ended in changed.ended:
+            self._tell_ended(ended)
+        self.draw_rest()
+
+    def draw_rest(self) -> None:
+        """All but the transcript: each is a few words."""
+        session = self.view.session(self.session_id)
+        model = session.model if session and session.model else self._model
+        self.query_one(TopLine).tell(short(self.link.path), session, model, "")
+        queue = self.view.queue(self.session_id)
+        self.query_one(Queue).tell(queue)
+        active = self.view.active(self.session_id)
+        again = time.monotonic() - self._stopped_at < AGAIN_S
+        sending = len(self.deeds.sending_in(self.session_id))
+        words = run_words(self.view, self.session_id, time.time_ns() // 1_000_000, again=again, sending=sending)
+        self.query_one(RunLine).tell(words)
+        self.query_one(Hints).tell(busy=active is not None, folds=self.folds, editing=self._editing is not None)
+        self.query_one(ApprovalPanel).tell(self.view.asks(), self.session_id)
+        self.query_one(QuestionPanel).tell(self.view.asks(), self.session_id)
+        self.query_one(SidePanel).tell(self.view, self.session_id)
+        self._keep_time(is_needed=bool(words))
+
+    def _keep_time(self, *, is_needed: bool) -> None:
+        """Seconds are counted while something is at work, and not a moment longer."""
+        if is_needed and self._clock is None:
+            self._clock = self.set_interval(1.0, self.draw_rest)
+        elif not is_needed and self._clock is not None:
+            self._clock.stop()
+            self._clock = None
+
+    def _tell_asked(self, ask: Ask) -> None:
+        self.bell()
+        if ask.session_id != self.session_id:
+            self.tell("another session waits for your answer", "warning")
+
+    def _tell_ended(self, ended: m.RunComplete) -> None:
+        if ended.session_id == self.session_id:
+            self.bell()
+        elif (session := self.view.session(ended.session_id)) and not self.view.is_of_agent(session.id):
+            self.tell(f"{one_line(session.title, 60) or 'another session'}: {ended.outcome}")
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _model(self) -> str:
+        return str(self.link.workspace.config.get("model") or "kedge/offline") if self._following else ""
+
+    async def make_session(self) -> str:
+        made = await self.link.client.create_session(self.link.id)
+        self.view.load_sessions([made], self.link.at)
+        return made.id
+
+    async def show_session(self, session_id: str) -> None:
+        """Show this session."""
+        prompt = self.query_one(Prompt)
+        if self.session_id:
+            self._drafts[self.session_id] = prompt.text
+        await self.link.load_session(self.view, session_id)
+        if session_id != self.session_id:
+            prompt.take(self._drafts.get(session_id, ""))
+        self.session_id = session_id
+        self.query_one(Transcript).show(self.view, self.view.conversations[session_id])
+        self.draw_rest()
+        with suppress(KedgeError):
+            await self.link.client.set_current_session(self.link.id, session_id)
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def action_palette(self) -> None:
+        commands = [key for key in KEYS if key.command and key.action != "palette"]
+        self.push_screen(PaletteScreen(commands), self._do_command)
+
+    def _do_command(self, chosen: Key | None) -> None:
+        if chosen is not None:
+            self.call_next(self.run_action, chosen.action)
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    def action_side(self) -> None:
+        self.query_one(SidePanel).toggle_class("hidden")
+
+    # --- the prompt -------------------------------------------------------------------------------------------------
+
+    def on_prompt_sent(self, event: Prompt.Sent) -> None:
+        text = event.text.strip()
+        if not text or not self.session_id:
+            return
+        prompt = self.query_one(Prompt)
+        if self._editing is not None:
+            (run, before), self._editing = self._editing, None
+            prompt.take(before)
+            self.start(self.deeds.edit(run, text))
+            return
+        prompt.clear_sent()
+        self.query_one(Transcript).to_end()
+        if text.startswith("!"):
+            self.start(self._run_command(text[1:].strip()))
+        else:
+            run_id = self.deeds.begin(self.session_id, text)
+            self.draw_rest()
+            self.start(self._submit(run_id, text))
+
+    def on_prompt_command(self, event: Prompt.Command) -> None:
+        self.action_palette() if event.key == "/" else self.action_help()
+
+    def on_prompt_completing(self, event: Prompt.Completing) -> None:
+        self.query_one(Completions).offer(event.word)
+
+    def on_completions_chosen(self, event: Completions.Chosen) -> None:
+        self.query_one(Prompt).complete(event.name)
+
+    async def _submit(self, run_id: str, text: str) -> None:
+        try:
+            await self.deeds.submit(run_id, [], folds=self.folds)
+        except KedgeError:
+            self._give_back([text])
+            raise
+        finally:
+            self.draw_rest()
+
+    async def _run_command(self, command: str) -> None:
+        if command:
+            await self.deeds.shell(self.session_id, command)
+
+    def _give_back(self, texts: list[str]) -> None:
+        """What was not done goes back to where it was written."""
+        prompt = self.query_one(Prompt)
+        prompt.take("\n\n".join([*texts, *([prompt.text] if prompt.text.strip() else [])]))
+
+    # --- stopping ---------------------------------------------------------------------------------------------------
+
+    def action_stop(self) -> None:
+        if self._editing is not None:
+            (_, before), self._editing = self._editing, None
+            self.query_one(Prompt).take(before)
+            self.draw_rest()
+            return
+        now = time.monotonic()
+        if now - self._stopped_at < AGAIN_S:
+            self._stopped_at = 0.0
+            self.start(self._stop_all())
+        elif run_id := self.deeds.to_stop(self.session_id):
+            self._stopped_at = now
+            self.set_timer(AGAIN_S, self.draw_rest)
+            self.start(self.deeds.stop_run(self.session_id, run_id))
+        self.draw_rest()
+
+    async def _stop_all(self) -> None:
+        self._give_back(await self.deeds.stop_all(self.session_id))
+
+    def action_toggle_fold(self) -> None:
+        self.folds = not self.folds
+        self.draw_rest()
+
+    # --- the queue --------------------------------------------------------------------------------------------------
+
+    def on_queue_asked(self, event: Queue.Asked) -> None:
+        run = event.run
+        match event.deed:
+            case "edit":
+                prompt = self.query_one(Prompt)
+                self._editing = (run, prompt.text)
+                prompt.take(run.prompt)
+                prompt.focus()
+                self.draw_rest()
+            case "move_up":
+                self.start(self.deeds.move(run, -1))
+            case "move_down":
+                self.start(self.deeds.move(run, 1))
+            case "make_next":
+                self.start(self.deeds.move(run, -len(self.view.queue(run.session_id))))
+            case "fold_in":
+                self.start(self.deeds.fold_in(run))
+            case "remove":
+                self.start(self._remove(run))
+
+    async def _remove(self, run: m.RunBody) -> None:
+        if await self.deeds.remove(run):
+            self._give_back([run.prompt])
+        else:
+            self.tell("it has begun already: esc stops it", "warning")
+
+    async def _read_queue(self) -> None:
+        await self.link.load_queue(self.view, self.session_id)
+        self.draw_rest()
+
+    # --- approvals --------------------------------------------------------------------------------------------------
+
+    def action_approve(self, action: Answer) -> None:
+        ask = self.query_one(ApprovalPanel).approval
+        if ask is None:
+            return
+        if action != "allow" and not ask.grant:
+            self.tell("this can only be allowed once", "warning")
+            return
+        self.start(self._answer(ask.id, action, ""))
+
+    def action_deny(self) -> None:
+        ask = self.query_one(ApprovalPanel).approval
+        if ask is not None:
+            prompt = self.query_one(Prompt)
+            why = prompt.text.strip()
+            prompt.text = ""
+            self.start(self._answer(ask.id, "deny", why))
+
+    def on_question_panel_answered(self, event: QuestionPanel.Answered) -> None:
+        self.start(self._answer_questions(event.batch_id, event.responses))
+
+    async def _answer_questions(self, batch_id: str, responses: list[m.QuestionResponse] | None) -> None:
+        if told := await self.deeds.answer_questions(batch_id, responses):
+            self.tell(told, "warning")
+
+    async def _answer(self, ask_id: str, action: Answer, why: str) -> None:
+        if told := await self.deeds.answer(ask_id, action, why):
+            self.tell(told, "warning")
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def action_page_up(self) -> None:
+        self.query_one(Transcript).scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        self.query_one(Transcript).scroll_page_down(animate=False)
+
+    def action_to_end(self) -> None:
+        self.query_one(Transcript).to_end()
+
+    def action_fold_all(self) -> None:
+        self.query_one(Transcript).fold_all()
+
+    def action_next_look(self) -> None:
+        names = list(LOOKS)
+        self.look = names[(names.index(self.look) + 1) % len(names)]
+        self.theme = LOOKS[self.look].theme.name
+        self.query_one(Transcript).take_look(LOOKS[self.look])
+        self.query_one(ApprovalPanel).take_look(LOOKS[self.look])

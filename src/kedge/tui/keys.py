@@ -1,0 +1,79 @@
+"""Every key and every command, once: what is bound, what the help shows, what the palette offers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.binding import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    keys: str
+    action: str
+    does: str
+    #: Where the help lists it.
+    group: str
+    #: What the palette and `/` call it; empty: it is no command.
+    command: str = ""
+
+    @property
+    def shown(self) -> str:
+        return " or ".join(_spelled(key) for key in self.keys.split(",") if key)
+
+
+KEYS: tuple[Key, ...] = (
+    Key("escape", "stop", "stop the run shown; again within 2 s: everything accepted so far", "Runs"),
+    Key("ctrl+o", "toggle_fold", "while a run works: send to the queue, or into the run", "Runs", "fold"),
+    Key("f2", "approve('allow')", "allow what is asked, once", "Approvals"),
+    Key("f3", "approve('allow_session')", "allow it in this session", "Approvals"),
+    Key("f4", "approve('allow_always')", "allow it always in this workspace", "Approvals"),
+    Key("f8", "deny", "deny it; what stands in the prompt is the reason", "Approvals"),
+    Key("ctrl+n", "new_session", "begin a new session", "Sessions", "new"),
+    Key("ctrl+s", "sessions", "find, preview, rename, fork, delete sessions", "Sessions", "sessions"),
+    Key("ctrl+l", "models", "choose the model of this session", "Sessions", "model"),
+    Key("", "undo", "put back the files the last run changed", "Sessions", "undo"),
+    Key("", "fork", "go on from here in a copy of this session", "Sessions", "fork"),
+    Key("", "export", "write this session to a markdown file", "Sessions", "export"),
+    Key("", "summarize", "replace what the model sees of this session by a summary", "Sessions", "summarize"),
+    Key("", "rename", "give this session another title", "Sessions", "rename"),
+    Key("pageup,shift+up", "page_up", "scroll up", "Transcript"),
+    Key("pagedown,shift+down", "page_down", "scroll down", "Transcript"),
+    Key("ctrl+end", "to_end", "to the end, and follow it", "Transcript"),
+    Key("ctrl+r", "fold_all", "unfold all thoughts and outputs, or fold them", "Transcript", "unfold"),
+    Key("ctrl+b", "side", "show or hide the side panel", "Transcript", "panel"),
+    Key("ctrl+t", "next_look", "the next theme: dark, light, contrast, plain", "Transcript", "theme"),
+    Key("ctrl+k", "palette", "all commands", "Everything else", "commands"),
+    Key("f1", "help", "this help (also ? in an empty prompt)", "Everything else", "help"),
+    Key("ctrl+q", "quit", "leave; runs go on", "Everything else", "quit"),
+)
+
+#: What can be typed into the prompt: not bindings, but the help lists them.
+TYPED: tuple[tuple[str, str], ...] = (
+    ("enter", "send"),
+    ("ctrl+j, alt+enter", "a new line"),
+    ("up, down", "earlier prompts, from the first and the last line"),
+    ("@", "complete the name of a file, and attach it"),
+    ("/", "a command"),
+    ("! command", "run it yourself; it becomes part of the session"),
+    ("ctrl+g", "write the prompt in your editor"),
+    ("tab", "to the queue and back"),
+)
+
+#: In the list of queued prompts.
+QUEUE_KEYS: tuple[tuple[str, str, str], ...] = (
+    ("e", "edit", "edit it in the prompt"),
+    ("shift+up,K", "move_up", "move it up"),
+    ("shift+down,J", "move_down", "move it down"),
+    ("n", "make_next", "make it next"),
+    ("f", "fold_in", "fold it into the run that works"),
+    ("delete,d", "remove", "remove it; its text goes back to the prompt"),
+)
+
+
+def bindings() -> list[Binding]:
+    return [Binding(key.keys, key.action, key.does, show=False, priority=True) for key in KEYS if key.keys]
+
+
+def _spelled(key: str) -> str:
+    return key.replace("escape", "esc").replace("ctrl+", "ctrl-").replace("shift+", "shift-")

@@ -1,0 +1,62 @@
+"""The queued prompts, as a list that can be changed."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from kedge.client.text import one_line
+from kedge.tui.keys import QUEUE_KEYS
+from kedge.wire import models as m
+
+Deed = Literal["edit", "move_up", "move_down", "make_next", "fold_in", "remove"]
+
+
+class Queue(OptionList):
+    DEFAULT_CSS = """
+    Queue { height: auto; max-height: 6; border: none; padding: 0 1; display: none; background: $background; }
+    Queue.some { display: block; }
+    Queue:focus { border: none; background: $surface; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(keys, f"ask('{deed}')", does, show=False) for keys, deed, does in QUEUE_KEYS
+    ]
+
+    class Asked(Message):
+        """Somebody wants this done with a queued Run."""
+
+        def __init__(self, deed: Deed, run: m.RunBody) -> None:
+            super().__init__()
+            self.deed, self.run = deed, run
+
+    def __init__(self) -> None:
+        super().__init__(id="queue", markup=False, compact=True)
+        self.runs: list[m.RunBody] = []
+
+    def tell(self, runs: list[m.RunBody]) -> None:
+        chosen = self._chosen()
+        self.runs = runs
+        self.set_class(bool(runs), "some")
+        self.clear_options()
+        self.add_options([Option(f"{n}. {one_line(run.prompt, 300)}", run.run_id) for n, run in enumerate(runs, 1)])
+        places = [place for place, run in enumerate(runs) if chosen is not None and run.run_id == chosen.run_id]
+        if runs:
+            self.highlighted = places[0] if places else min(self.highlighted or 0, len(runs) - 1)
+        elif self.has_focus:
+            self.screen.focus_next()
+
+    def _chosen(self) -> m.RunBody | None:
+        place = self.highlighted
+        return self.runs[place] if place is not None and place < len(self.runs) else None
+
+    def action_ask(self, deed: Deed) -> None:
+        if (run := self._chosen()) is not None:
+            self.post_message(self.Asked(deed, run))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_ask("edit")

@@ -1,0 +1,66 @@
+"""Runs as the screen shows them: sent, streamed, queued, folded in, stopped (SCENARIOS B and C as seen from here)."""
+
+from __future__ import annotations
+
+from tests.client.process import Server
+from tests.tui.rig import rig
+
+
+async def test_a_prompt_is_answered_on_the_screen(server: Server) -> None:
+    async with rig(server) as r:
+        await r.shows("enter sends")
+        await r.send("script: say Hello from **afar** | say .")
+        await r.shows("script: say Hello", "Hello from afar")
+
+
+async def test_b2_esc_at_once_after_enter_cancels(server: Server) -> None:
+    async with rig(server) as r:
+        await r.type("script: hold never | say x")
+        await r.press("enter", "escape")
+        await r.shows("■ canceled")
+        assert r.app.view.active(r.app.session_id) is None
+
+
+async def test_b1_esc_when_idle_does_nothing(server: Server) -> None:
+    async with rig(server) as r:
+        await r.press("escape", "escape")
+        await r.send("script: say fine")
+        await r.shows("fine")
+        assert "canceled" not in r.text
+
+
+async def test_b14_esc_stops_the_run_shown_and_the_queue_goes_on(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send("script: hold never | say first")
+        await r.shows("working")
+        await r.send("script: say second")
+        await r.shows("1 queued", "1. script: say second")
+        await r.press("escape")
+        await r.shows("■ canceled", "second")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        assert r.text.count("■ canceled") == 1
+
+
+async def test_b3_a_second_esc_stops_everything_and_gives_back_what_never_began(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send("script: hold never | say first")
+        await r.shows("working")
+        await r.send("script: hold never | say second")
+        await r.send("third thought")
+        await r.shows("2 queued")
+        await r.press("escape", "escape")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None and not r.app.view.queue(r.app.session_id))
+        await r.shows("■ canceled")
+        await r.until(lambda: r.prompt.endswith("third thought"))
+
+
+async def test_b4_a_prompt_typed_after_the_second_esc_is_not_covered(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send("script: hold never | say first")
+        await r.shows("working")
+        await r.press("escape", "escape")
+        await r.send("script: say later")
+        await r.shows("■ canceled", "later")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        ends = [run.outcome for run in await r.app.link.client.session_runs(r.app.link.id, r.app.session_id)]
+        assert ends == ["cancelled", "completed"]
