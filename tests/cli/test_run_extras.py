@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kedge.cli import attachments
+from kedge.client import attachments
 from kedge.testing import HostedEndpoint
 from tests.client.process import Home, Server
 

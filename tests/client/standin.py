@@ -46,6 +46,7 @@ class StandIn:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
         self.asked: list[Asked] = []
         self.host = ""
 
@@ -59,8 +60,15 @@ class StandIn:
     ) -> None:
         assert self._server
         self._server.close()
+        serving = list(self._serving)
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._serving.add(task)
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             first, *lines = head.strip().split("\r\n")
@@ -73,7 +81,10 @@ class StandIn:
             await self._handler(asked, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client left, which is its right
+        except asyncio.CancelledError:
+            pass  # the test is over; asyncio complains of a cancelled one
         finally:
+            self._serving.discard(task)
             writer.close()
 
 

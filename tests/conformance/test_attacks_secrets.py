@@ -84,7 +84,7 @@ async def seen_by_clients(kedge: Peer, sessions: list[str], stream: Stream) -> d
     """Everything the server tells: what -> its text."""
     told = {"stream": json.dumps([[frame.type, frame.payload] for frame in stream.frames])}
     paths = ["/runs", "/workspaces", "/version", kedge.at, f"{kedge.at}/config", f"{kedge.at}/agent"]
-    paths += [f"{kedge.at}/sessions", f"{kedge.at}/permissions", f"{kedge.at}/search"]
+    paths += [f"{kedge.at}/models", f"{kedge.at}/sessions", f"{kedge.at}/permissions", f"{kedge.at}/search"]
     for session in sessions:
         here = f"{kedge.at}/sessions/{session}"
         paths += [here, f"{here}/messages", f"{kedge.at}/agent/sessions/{session}/runs"]

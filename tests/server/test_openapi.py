@@ -19,6 +19,7 @@ CONTRACT = """
 GET /health · GET /version · POST /control · DELETE /clients/{client_id} · GET /metrics · GET /runs · GET /openapi.json
 GET /docs · POST /workspaces · GET /workspaces · GET /workspaces/{id} · DELETE /workspaces/{id}
 POST /workspaces/{id}/current-session · GET /workspaces/{id}/config · GET /workspaces/{id}/events
+GET /workspaces/{id}/models
 GET /workspaces/{id}/search · GET /workspaces/{id}/sessions · POST /workspaces/{id}/sessions
 GET /workspaces/{id}/sessions/{sid} · PUT /workspaces/{id}/sessions/{sid} · DELETE /workspaces/{id}/sessions/{sid}
 GET /workspaces/{id}/sessions/{sid}/messages · POST /workspaces/{id}/sessions/{sid}/fork

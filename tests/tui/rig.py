@@ -6,7 +6,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+from textual import events
 from textual.pilot import Pilot
 
 from kedge.tui.app import KedgeApp
@@ -28,6 +30,11 @@ class Rig:
         prompt.insert(text)
         await self.pilot.pause()
 
+    async def paste(self, text: str) -> None:
+        """As a terminal hands over what is pasted into it, or dropped on it."""
+        self.app.post_message(events.Paste(text))
+        await self.pilot.pause()
+
     async def send(self, text: str) -> None:
         await self.type(text)
         await self.press("enter")
@@ -37,7 +44,7 @@ class Rig:
         deadline = time.monotonic() + WAIT_S
         while not holds():
             assert time.monotonic() < deadline, f"this is on the screen:\n{self.text}"
-            await self.pilot.pause(0.01)
+            await self.pilot.pause(0.03)
 
     async def shows(self, *texts: str) -> None:
         await self.until(lambda: all(text in self.text for text in texts))
@@ -61,10 +68,10 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    server: Server, *, size: tuple[int, int] = (100, 30), session_id: str | None = None
+    server: Server, *, size: tuple[int, int] = (100, 30), session_id: str | None = None, kept: Path | None = None
 ) -> AsyncIterator[Rig]:
-    app = KedgeApp(str(server.home.workspace), server.host, session_id)
-    async with app.run_test(size=size) as pilot:
+    app = KedgeApp(str(server.home.workspace), server.host, session_id, kept=kept)
+    async with app.run_test(size=size, notifications=True) as pilot:
         made = Rig(app, pilot)
         await made.until(lambda: app.is_following)
         yield made

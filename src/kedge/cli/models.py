@@ -13,7 +13,7 @@ from kedge.cli.common import cwd_option, examples, json_option, print_json, prin
 from kedge.client.text import one_line
 
 if TYPE_CHECKING:
-    from kedge.engine.choice import Choice
+    from kedge.engine.choice import Offer
 
 
 class ModelLine(Struct):
@@ -38,24 +38,20 @@ def models(as_json: bool, cwd: str) -> int:
     """List the models of your providers: how much they hold, and US dollars per million tokens in and out.
 
     Those that are chosen are marked: large for the work itself, small for titles and summaries."""
-    from kedge.engine.choice import BUILT_IN, choices, chosen
+    from kedge.engine.choice import chosen, offers
     from kedge.engine.config import OFFLINE, layered, user_layer
     from kedge.engine.trust import FILE_NAME, Trust
     from kedge.errors import BadConfig
 
     trust = Trust(paths.data_dir() / FILE_NAME)
     config = layered(user_layer(paths.config_file()), Path(cwd), trust, strict=False).config
-    found = [_line(choice) for choice in choices(config)]
-    found += [ModelLine(name, name.partition("/")[0], about=about) for name, about in BUILT_IN.items()]
-    large = config.model or OFFLINE
-    small = config.small_model or large
-    for line in found:
-        line.is_large, line.is_small = line.model == large, line.model == small
+    found = [_line(offer) for offer in offers(config)]
     if as_json:
         print_json(found)
     else:
         print_table(("MODEL", "CONTEXT", "IN", "OUT", "IMAGES", "USE"), [_row(line) for line in found])
-    for name in dict.fromkeys((large, small)):
+    large = config.model or OFFLINE
+    for name in dict.fromkeys((large, config.small_model or large)):
         if name not in {line.model for line in found}:
             try:
                 chosen(config, name)
@@ -64,12 +60,19 @@ def models(as_json: bool, cwd: str) -> int:
     return 0
 
 
-def _line(choice: Choice) -> ModelLine:
-    facts = choice.facts
-    line = ModelLine(choice.name, choice.provider_name, facts.context_window, images=facts.takes_images)
-    if facts.price is not None:
-        line.input_price, line.output_price = facts.price.input, facts.price.output
-    return line
+def _line(offer: Offer) -> ModelLine:
+    facts = offer.facts
+    return ModelLine(
+        model=offer.name,
+        provider=offer.provider_name,
+        context_window=facts.context_window,
+        input_price=facts.price.input if facts.price else None,
+        output_price=facts.price.output if facts.price else None,
+        images=facts.takes_images,
+        is_large=offer.is_default,
+        is_small=offer.is_small,
+        about=offer.about,
+    )
 
 
 def _row(line: ModelLine) -> tuple[str, ...]:

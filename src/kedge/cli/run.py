@@ -10,19 +10,19 @@ import click
 import msgspec
 
 from kedge.cli.asking import can_ask
-from kedge.cli.attachments import attachments
 from kedge.cli.common import F, Opened, cwd_option, do, examples, find_session, host_option, opened
 from kedge.cli.following import RECONNECT_S, exit_code, follow
 from kedge.cli.prompt import command_in, prompt_from
 from kedge.cli.stop import Stop, stoppable
 from kedge.cli.terminal import Output, Status
 from kedge.cli.view import Form, RunView
+from kedge.client.attachments import attachments
 from kedge.client.client import new_run_id
 from kedge.client.follow import FollowedRun
 from kedge.core.approvals import parse_rule
 from kedge.core.commands import WhenBusy
 from kedge.errors import Invalid
-from kedge.wire.models import SessionBody, SubmitPrompt
+from kedge.wire.models import AttachmentBody, SessionBody, SubmitPrompt
 
 #: Shells say by 128 and the signal's number that a command was killed.
 EXIT_SIGNAL = 128
@@ -164,7 +164,7 @@ def run(
     if command and files:
         raise click.UsageError("a command (!...) takes no attachments")
     prompt = limited(SubmitPrompt(prompt=text, run_id=new_run_id(), when_busy=when_busy), limits)
-    prompt.attachments = attachments(files, cwd) or None
+    prompt.attachments = _attached(files, cwd)
     output = Output()
     status = Status(output, quiet=quiet, verbose=verbose)
     view = RunView(output, status, form)
@@ -181,6 +181,13 @@ def run(
             return exit_code(await follow(followed, workspace.client, view, status, stop, asks=asks))
 
     return do(stoppable(work, status))
+
+
+def _attached(files: tuple[str, ...], cwd: str) -> list[AttachmentBody] | None:
+    try:
+        return attachments(files, cwd) or None
+    except Invalid as error:
+        raise click.UsageError(error.message) from None
 
 
 async def _choose_session(opened: Opened, session_id: str | None, goes_on: bool) -> SessionBody:

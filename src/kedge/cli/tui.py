@@ -9,6 +9,7 @@ import click
 
 from kedge.cli.common import EXIT_FAILED, EXIT_USAGE, cwd_option, examples, host_option
 from kedge.client.text import one_line
+from kedge.paths import data_dir
 
 _THEMES = ("dark", "light", "contrast", "plain")
 
@@ -31,7 +32,8 @@ def open_tui(cwd: str, host: str | None = None, session: str | None = None, them
     from kedge.tui.looks import LOOKS
 
     wanted = theme or ("plain" if os.environ.get("NO_COLOR") else "dark")
-    app = KedgeApp(cwd, host, session, next(name for name in LOOKS if name == wanted))
+    look = next(name for name in LOOKS if name == wanted)
+    app = KedgeApp(cwd, host, session, look, kept=data_dir() / "tui")
     code = app.run()
     if app.failure is not None:
         click.echo(f"kedge: internal error, please report it: {one_line(repr(app.failure), 500)}", err=True)

@@ -126,6 +126,10 @@ class Client:
         """The configuration in force there, without secrets."""
         return await self._inside("GET", workspace_id, "config", reply=dict[str, Any])
 
+    async def models(self, workspace_id: str) -> list[m.ModelBody]:
+        """What a session or a Run there can be given."""
+        return await self._inside("GET", workspace_id, "models", reply=list[m.ModelBody])
+
     async def search(self, workspace_id: str, query: str, limit: int | None = None) -> list[m.SearchHitBody]:
         params = {"q": query, "limit": limit}
         return await self._inside("GET", workspace_id, "search", params=params, reply=list[m.SearchHitBody])

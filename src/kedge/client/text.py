@@ -9,6 +9,9 @@ from kedge.core.shown import shown
 _HARMLESS: dict[int, str | None] = {code: chr(0x2400 + code) for code in range(32)}
 _HARMLESS |= {0x7F: "\u2421"} | dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 _HARMLESS |= {ord("\n"): "\n", ord("\t"): "\t", ord("\r"): None}
+# What reorders text, so that it reads as something else than it is, is spelled out.
+_REORDERS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_HARMLESS |= {code: f"\\u{{{code:x}}}" for code in _REORDERS}
 
 
 def harmless(text: str) -> str:

@@ -153,6 +153,8 @@ class SessionRecord:
     summary_message_id: str = ""
     #: Which model its Runs use unless they say otherwise; empty: the configured one.
     model: str = ""
+    #: The Run whose agent works in it; empty: people do.
+    parent_run_id: str = ""
     #: A title taken from the first prompt stands until a model or a person gives a better one.
     title_is_makeshift: bool = False
 
@@ -197,6 +199,8 @@ class RunRecord:
     message_id: str = ""
     text: str = ""
     usage: Usage = Usage()
+    #: What the last request to its model held, with the reply to it; 0: not known.
+    context_tokens: int = 0
     cleanup: Literal["clean", "failed"] = "clean"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kedge.core.approvals import Ask
 from kedge.core.records import RunRecord, Usage
@@ -74,6 +74,12 @@ class ActiveRun:
             repeats=repeats(self.signatures),
             unapproved=self.unapproved,
         )
+
+    def spent(self, runs: dict[str, RunRecord]) -> RunRecord:
+        """Its record with what it has used so far."""
+        run = runs[self.run.run_id]
+        tokens = self.lane.context_tokens or run.context_tokens
+        return replace(run, usage=self.usage, context_tokens=tokens)
 
     def check_not_ending(self) -> None:
         if self.is_ending:

@@ -126,8 +126,7 @@ class Asking:
         def putting(draught: Draught, before: SessionRecord) -> SessionRecord:
             draught.put(change, message)
             # What it cost so far goes with it: a crash must not make a Run cheaper.
-            run = active.lane.runs[message.run_id]
-            draught.runs[run.run_id] = replace(run, usage=active.usage)
+            draught.runs[message.run_id] = active.spent(active.lane.runs)
             return session(before)
 
         active.check_not_ending()

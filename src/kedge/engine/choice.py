@@ -50,6 +50,20 @@ class Choice:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model that a Run can be given, as people choose among them."""
+
+    name: str
+    provider_name: str
+    facts: ModelFacts
+    #: Used for the work itself when nobody says otherwise; for titles and summaries.
+    is_default: bool
+    is_small: bool
+    #: A word on what it is, for those that need one.
+    about: str = ""
+
+
 def chosen(config: Config, name: str, environment: Mapping[str, str] = os.environ) -> Choice:
     """Which model a name means; the built-in ones are none of these. BadConfig says why there is none."""
     provider_name, _, model = name.partition("/")
@@ -80,6 +94,18 @@ def choices(config: Config, environment: Mapping[str, str] = os.environ) -> list
             except BadConfig:
                 continue  # `config check` tells why
     return list(found.values())
+
+
+def offers(config: Config, environment: Mapping[str, str] = os.environ) -> list[Offer]:
+    """All that can be chosen: those known by name, then the built-in ones."""
+    default = config.model or OFFLINE
+    small = config.small_model or default
+    found = [(choice.name, choice.provider_name, choice.facts, "") for choice in choices(config, environment)]
+    found += [(name, name.partition("/")[0], ModelFacts(), about) for name, about in BUILT_IN.items()]
+    return [
+        Offer(name, provider_name, facts, name == default, name == small, about)
+        for name, provider_name, facts, about in found
+    ]
 
 
 def _maker(provider: Provider) -> str:

@@ -23,6 +23,7 @@ class Verdict:
     cleanup: Literal["clean", "failed"] = "clean"
     finish_reason: FinishReason = "end_turn"
     usage: Usage = Usage()
+    context_tokens: int = 0
 
 
 def close_run(
@@ -54,6 +55,7 @@ def close_run(
             text=message.text,
             # Folded Runs share their host's answer; what it cost is counted once.
             usage=verdict.usage if event is ended else Usage(),
+            context_tokens=verdict.context_tokens if event is ended else 0,
         )
     return Addition([*before, (last[0], message)], runs=changes)
 

@@ -217,7 +217,9 @@ class Engine:
         """The Run of a read-only agent, in a child session: accepted like every Run, and ended before this returns."""
         workspace = self.workspaces.get(parent.workspace_id)
         now = self._clock.now_ms()
-        session = SessionRecord(self._ids.new("s"), workspace.id, title, now, now, parent.session_id)
+        session = SessionRecord(
+            self._ids.new("s"), workspace.id, title, now, now, parent.session_id, parent_run_id=parent.run_id
+        )
         options = RunOptions(
             parent.options.model,
             on_approval="fail",

@@ -178,6 +178,7 @@ class Runner:
     async def _finish(self, active: ActiveRun, verdict: Verdict) -> None:
         """Write the end. Until the store has taken it the Run has not ended, so this tries for as long as it takes."""
         verdict.usage, active.is_ending = active.usage, True
+        verdict.context_tokens = active.lane.context_tokens or active.run.context_tokens
         missing: set[str] = set()
 
         def closing(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
@@ -312,8 +313,7 @@ class Runner:
         def begun(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
             active.draft = Draft(message)
             active.unsure[message.id] = message
-            spent = {active.run.run_id: replace(runs[active.run.run_id], usage=active.usage)}
-            return Addition(behind=[("created", message)], runs=spent)
+            return Addition(behind=[("created", message)], runs={active.run.run_id: active.spent(runs)})
 
         command = BeginStep(active.run.run_id, message.created_at, folds=not sums_up)
         await self._door.command(active.lane, command, compose=begun, durable=False)

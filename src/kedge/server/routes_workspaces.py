@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
 import kedge
 from kedge.core.ids import check_client_id
 from kedge.core.records import SessionRecord
+from kedge.engine.choice import Offer, offers
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import Invalid, ShuttingDown, TooLarge, WrongType
@@ -17,7 +18,7 @@ from kedge.server.stream import EventsQuery, Streams
 from kedge.wire import export
 from kedge.wire import models as m
 from kedge.wire.codec import message_body, session_body
-from kedge.wire.limits import PAGE_ITEMS_MAX, TITLE_CHARS_MAX
+from kedge.wire.limits import MODELS_MAX, PAGE_ITEMS_MAX, TITLE_CHARS_MAX
 
 #: Messages of one export. Items.
 EXPORT_MESSAGES_MAX = 100_000
@@ -83,6 +84,11 @@ class WorkspaceRoutes:
         workspace = self._workspace(call)
         workspace.look_at_config()
         return workspace.config.shown()
+
+    async def models(self, call: Call) -> list[m.ModelBody]:
+        workspace = self._workspace(call)
+        workspace.look_at_config()
+        return [_model(offer) for offer in offers(workspace.config)[-MODELS_MAX:]]
 
     async def search(self, call: Call) -> list[m.SearchHitBody]:
         query: SearchQuery = call.query
@@ -181,6 +187,7 @@ class WorkspaceRoutes:
                 reply=m.Ok,
             ),
             route("GET", f"{one}/config", self.config, "Configuration, without secrets", reply=dict[str, Any]),
+            route("GET", f"{one}/models", self.models, "The models that can be chosen", reply=list[m.ModelBody]),
             route("GET", f"{one}/events", self._streams.events, "The events", query=EventsQuery, media_type=stream),
             route("GET", f"{one}/search", self.search, "Search the messages", query=SearchQuery, reply=hits),
             route("GET", f"{one}/sessions", self.sessions, "Sessions, last used first", reply=list[m.SessionBody]),
@@ -202,6 +209,22 @@ class WorkspaceRoutes:
 def _session(workspace: Workspace, session: SessionRecord) -> m.SessionBody:
     busy, clients = workspace.is_busy(session.id), workspace.attached_clients(session.id)
     return session_body(session, is_busy=busy, attached_clients=clients)
+
+
+def _model(offer: Offer) -> m.ModelBody:
+    facts, price = offer.facts, offer.facts.price
+    return m.ModelBody(
+        model=offer.name,
+        provider=offer.provider_name,
+        context_window=facts.context_window or UNSET,
+        output_tokens_max=facts.output_tokens_max or UNSET,
+        input_price=price.input if price else UNSET,
+        output_price=price.output if price else UNSET,
+        images=UNSET if facts.takes_images is None else facts.takes_images,
+        is_default=offer.is_default,
+        is_small=offer.is_small,
+        about=offer.about,
+    )
 
 
 def check_text(text: str, field: str) -> str:

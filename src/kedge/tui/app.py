@@ -4,37 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
+from textual.events import Resize
 from textual.timer import Timer
+from textual.widget import Widget
 
+from kedge.client.attachments import attachments
 from kedge.client.stream import StreamEvent
 from kedge.client.text import one_line
-from kedge.core.approvals import Answer
-from kedge.errors import KedgeError
-from kedge.tui.approval import ApprovalPanel
+from kedge.errors import Invalid, KedgeError
+from kedge.tui.approval import ApprovalPanel, AskLine
+from kedge.tui.ask_acts import AskActs
 from kedge.tui.banner import Banner
 from kedge.tui.complete import Completions
 from kedge.tui.deeds import Deeds
+from kedge.tui.editor import edited, in_terminal
 from kedge.tui.help import HelpScreen
 from kedge.tui.hints import Hints
+from kedge.tui.history import History
 from kedge.tui.keys import KEYS, Key, bindings
 from kedge.tui.link import Link
 from kedge.tui.looks import LOOKS, LookName
-from kedge.tui.model import Ask, Changed, View
+from kedge.tui.mentions import mentioned
+from kedge.tui.model import Changed, View
 from kedge.tui.palette import PaletteScreen
 from kedge.tui.prompt import Prompt
 from kedge.tui.question import QuestionPanel
 from kedge.tui.queue import Queue
-from kedge.tui.session_acts import SessionActs, short
+from kedge.tui.session_acts import short
+from kedge.tui.shell import OwnCommands
 from kedge.tui.side import SidePanel
-from kedge.tui.status import RunLine, TopLine, run_words
+from kedge.tui.status import RunLine, TopLine, context_percent, run_words
 from kedge.tui.transcript import Transcript
 from kedge.wire import models as m
 
@@ -44,15 +51,24 @@ FRAME_S = 1 / 30
 AGAIN_S = 2.0
 
 
-class KedgeApp(SessionActs):
+W = TypeVar("W", bound=Widget)
+
+
+class KedgeApp(AskActs):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
-    CSS = "#main { height: 1fr; } #below { height: auto; }"
+    CSS = "#main { height: 1fr; layers: default above; } #below { height: auto; }"
     ENABLE_COMMAND_PALETTE = False
     TITLE = "kedge"
 
     def __init__(
-        self, path: str, host: str | None = None, session_id: str | None = None, look: LookName = "dark"
+        self,
+        path: str,
+        host: str | None = None,
+        session_id: str | None = None,
+        look: LookName = "dark",
+        kept: Path | None = None,
     ) -> None:
+        """`kept`: the directory for what outlives this screen; None: nothing does."""
         super().__init__()
         self.link = Link(path, host)
         self.view = View()
@@ -61,6 +77,10 @@ class KedgeApp(SessionActs):
         self._wanted_session = session_id
         self.look: LookName = look
         self._drafts: dict[str, str] = {}
+        self._history = History(kept, self.link.path)
+        self._commands = OwnCommands(self.deeds, self.draw_rest)
+        #: Gives the terminal to an editor. A test, which has none, puts its own here.
+        self.run_editor = in_terminal(self)
         #: What a prompt does while a Run is at work: waits behind it, or goes into it.
         self.folds = False
         #: The queued Run whose text is being changed in the prompt, and what stood there before.
@@ -71,6 +91,7 @@ class KedgeApp(SessionActs):
         self._stopped_at = 0.0
         self._following: asyncio.Task[None] | None = None
         self._at_work: set[asyncio.Task[None]] = set()
+        self.now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
         #: A bug of ours that has ended it: told in a line, on a terminal that is as it was before.
         self.failure: Exception | None = None
         for known in LOOKS.values():
@@ -86,18 +107,19 @@ class KedgeApp(SessionActs):
             yield SidePanel()
         with Vertical(id="below"):
             yield ApprovalPanel(LOOKS[self.look])
-            yield QuestionPanel()
+            yield QuestionPanel(LOOKS[self.look])
+            yield AskLine()
             yield RunLine()
             yield Queue()
-            yield Completions(Path(self.link.path))
-            yield Prompt()
+            yield (names := Completions(Path(self.link.path)))
+            yield Prompt(names, self._history, self.link.path)
             yield Hints()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def on_mount(self) -> None:
-        self.query_one(Prompt).focus()
-        self.query_one(Banner).tell("starting the server …")
+        self.part(Prompt).focus()
+        self.part(Banner).tell("starting the server …")
         self.start(self._begin())
 
     async def _begin(self) -> None:
@@ -110,8 +132,9 @@ class KedgeApp(SessionActs):
         except KedgeError as error:
             self.exit(1, message=f"kedge: {one_line(error.message, 2000)}")
             return
-        self.query_one(Banner).tell("")
+        self.part(Banner).tell("")
         self._following = asyncio.ensure_future(self.link.follow(self))
+        self.start(self.read_models())
 
     async def on_unmount(self) -> None:
         tasks = [*self._at_work, *([self._following] if self._following else [])]
@@ -127,6 +150,11 @@ class KedgeApp(SessionActs):
         else:
             self._return_code = 1
             self._close_messages_no_wait()
+
+    @property
+    def is_busy(self) -> bool:
+        """Something was begun that is not over yet."""
+        return bool(self._at_work)
 
     @property
     def is_following(self) -> bool:
@@ -153,53 +181,77 @@ class KedgeApp(SessionActs):
 
     def came(self, event: StreamEvent) -> None:
         self._changed.add(self.view.apply(event))
+        self.heed(event)
         self._draw_soon()
 
     def connected(self, is_connected: bool) -> None:
-        self.query_one(Banner).tell("" if is_connected else "connection lost; trying to resume …")
+        if self.is_there:
+            self.part(Banner).tell("" if is_connected else "connection lost; trying to resume …")
 
     def lost(self, error: KedgeError) -> None:
-        self.query_one(Banner).tell(f"{one_line(error.message, 200)}: leave with ctrl-q and start again")
+        self.part(Banner).tell(f"{one_line(error.message, 200)}: leave with ctrl-q and start again")
 
     async def missed(self) -> None:
         self.view.forget_all()
         await self.link.load(self.view)
-        await self.show_session(self.session_id)
+        await self.show_again()
 
     def _draw_soon(self) -> None:
         if self._frame is None:
             self._frame = self.set_timer(FRAME_S, self._draw)
 
+    def part(self, kind: type[W]) -> W:
+        """A widget of the main screen, whatever dialog lies over it."""
+        return self.screen_stack[0].query_one(kind)
+
+    @property
+    def is_there(self) -> bool:
+        """Not before the first picture, and not after the last: the line to the server may be quicker, and later."""
+        return self.is_running and bool(self.screen_stack) and bool(self.screen_stack[0].query(Prompt))
+
     def _draw(self) -> None:
         self._frame = None
+        if not self.is_there:
+            return
         changed, self._changed = self._changed, Changed()
         if changed.messages or changed.order or changed.asks:
-            self.query_one(Transcript).update_from(changed)
+            self.part(Transcript).update_from(changed)
         if changed.moved:
             self.start(self._read_queue())
         for ask in changed.asked:
-            self._tell_asked(ask)
+            self.tell_asked(ask)
         for ended in changed.ended:
-            self._tell_ended(ended)
+            self.tell_ended(ended)
         self.draw_rest()
 
     def draw_rest(self) -> None:
         """All but the transcript: each is a few words."""
+        if not self.is_there:
+            return
         session = self.view.session(self.session_id)
         model = session.model if session and session.model else self._model
-        self.query_one(TopLine).tell(short(self.link.path), session, model, "")
+        self.part(Transcript).tell_model(model)
+        percent = context_percent(self.view, self.session_id, self.models.get(model))
+        self.part(TopLine).tell(short(self.link.path), session, model, percent)
         queue = self.view.queue(self.session_id)
-        self.query_one(Queue).tell(queue)
-        active = self.view.active(self.session_id)
+        self.part(Queue).tell(queue)
         again = time.monotonic() - self._stopped_at < AGAIN_S
         sending = len(self.deeds.sending_in(self.session_id))
-        words = run_words(self.view, self.session_id, time.time_ns() // 1_000_000, again=again, sending=sending)
-        self.query_one(RunLine).tell(words)
-        self.query_one(Hints).tell(busy=active is not None, folds=self.folds, editing=self._editing is not None)
-        self.query_one(ApprovalPanel).tell(self.view.asks(), self.session_id)
-        self.query_one(QuestionPanel).tell(self.view.asks(), self.session_id)
-        self.query_one(SidePanel).tell(self.view, self.session_id)
+        editing, now_ms = self._editing is not None, self.now_ms()
+        words = self._commands.words(self.session_id, editing=editing) or run_words(
+            self.view, self.session_id, now_ms, again=again, sending=sending, editing=editing
+        )
+        self.part(RunLine).tell(words)
+        self._draw_hints()
+        self.draw_asks()
+        self.part(SidePanel).tell(self.view, self.session_id, self.link.root)
+        self.tell_dialogs()
         self._keep_time(is_needed=bool(words))
+
+    def _draw_hints(self) -> None:
+        busy, editing = self.view.active(self.session_id) is not None, self._editing is not None
+        command = self.part(Prompt).is_command
+        self.part(Hints).tell(busy=busy, folds=self.folds, editing=editing, command=command)
 
     def _keep_time(self, *, is_needed: bool) -> None:
         """Seconds are counted while something is at work, and not a moment longer."""
@@ -208,17 +260,6 @@ class KedgeApp(SessionActs):
         elif not is_needed and self._clock is not None:
             self._clock.stop()
             self._clock = None
-
-    def _tell_asked(self, ask: Ask) -> None:
-        self.bell()
-        if ask.session_id != self.session_id:
-            self.tell("another session waits for your answer", "warning")
-
-    def _tell_ended(self, ended: m.RunComplete) -> None:
-        if ended.session_id == self.session_id:
-            self.bell()
-        elif (session := self.view.session(ended.session_id)) and not self.view.is_of_agent(session.id):
-            self.tell(f"{one_line(session.title, 60) or 'another session'}: {ended.outcome}")
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -233,17 +274,18 @@ class KedgeApp(SessionActs):
 
     async def show_session(self, session_id: str) -> None:
         """Show this session."""
-        prompt = self.query_one(Prompt)
-        if self.session_id:
-            self._drafts[self.session_id] = prompt.text
+        prompt = self.part(Prompt)
         await self.link.load_session(self.view, session_id)
-        if session_id != self.session_id:
+        if self.session_id and session_id != self.session_id:  # what was written before there was one stays
+            self._stop_editing()
+            self._drafts[self.session_id] = prompt.text
             prompt.take(self._drafts.get(session_id, ""))
         self.session_id = session_id
-        self.query_one(Transcript).show(self.view, self.view.conversations[session_id])
+        self.part(Transcript).show(self.view, self.view.conversations[session_id])
         self.draw_rest()
         with suppress(KedgeError):
             await self.link.client.set_current_session(self.link.id, session_id)
+            await self.read_session(session_id)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
@@ -259,63 +301,85 @@ class KedgeApp(SessionActs):
         self.push_screen(HelpScreen())
 
     def action_side(self) -> None:
-        self.query_one(SidePanel).toggle_class("hidden")
+        self.part(SidePanel).toggle()
+
+    def on_resize(self, event: Resize) -> None:
+        if self.is_there:
+            self.part(SidePanel).take_width(event.size.width)
 
     # --- the prompt -------------------------------------------------------------------------------------------------
 
     def on_prompt_sent(self, event: Prompt.Sent) -> None:
         text = event.text.strip()
-        if not text or not self.session_id:
+        if not self.session_id:
+            self._give_back([event.text])
             return
-        prompt = self.query_one(Prompt)
         if self._editing is not None:
             (run, before), self._editing = self._editing, None
-            prompt.take(before)
+            self._give_back([before] if before else [])
             self.start(self.deeds.edit(run, text))
             return
-        prompt.clear_sent()
-        self.query_one(Transcript).to_end()
+        self.part(Transcript).to_end()
         if text.startswith("!"):
-            self.start(self._run_command(text[1:].strip()))
-        else:
-            run_id = self.deeds.begin(self.session_id, text)
-            self.draw_rest()
-            self.start(self._submit(run_id, text))
+            if command := text[1:].strip():
+                self.start(self._commands.run(self.session_id, command))
+            return
+        try:
+            # Read before anything else happens: nothing that is done later may come to the server earlier.
+            files = mentioned(text, self.link.path, self.part(Prompt).dropped)
+            attached = attachments(files, self.link.path)
+        except Invalid as error:
+            self.tell(error.message, "error")
+            self._give_back([event.text])
+            return
+        run_id = self.deeds.begin(self.session_id, text)
+        self.draw_rest()
+        self.start(self._submit(run_id, text, attached))
 
     def on_prompt_command(self, event: Prompt.Command) -> None:
         self.action_palette() if event.key == "/" else self.action_help()
 
-    def on_prompt_completing(self, event: Prompt.Completing) -> None:
-        self.query_one(Completions).offer(event.word)
+    def on_prompt_written(self) -> None:
+        self._draw_hints()
+
+    def action_editor(self) -> None:
+        async def edit() -> None:
+            prompt = self.part(Prompt)
+            prompt.take(await edited(prompt.text, self.run_editor))
+
+        self.start(edit())
+
+    def action_help_quit(self) -> None:
+        """What Textual has ctrl+c do when there is nothing to copy."""
+        self.tell("ctrl-q leaves")
 
     def on_completions_chosen(self, event: Completions.Chosen) -> None:
-        self.query_one(Prompt).complete(event.name)
+        self.part(Prompt).complete(event.name)
 
-    async def _submit(self, run_id: str, text: str) -> None:
+    async def _submit(self, run_id: str, text: str, attached: list[m.AttachmentBody]) -> None:
         try:
-            await self.deeds.submit(run_id, [], folds=self.folds)
+            await self.deeds.submit(run_id, attached, folds=self.folds)
         except KedgeError:
             self._give_back([text])
             raise
         finally:
             self.draw_rest()
 
-    async def _run_command(self, command: str) -> None:
-        if command:
-            await self.deeds.shell(self.session_id, command)
-
     def _give_back(self, texts: list[str]) -> None:
         """What was not done goes back to where it was written."""
-        prompt = self.query_one(Prompt)
+        prompt = self.part(Prompt)
         prompt.take("\n\n".join([*texts, *([prompt.text] if prompt.text.strip() else [])]))
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     def action_stop(self) -> None:
+        if self.part(Completions).close():
+            return
         if self._editing is not None:
-            (_, before), self._editing = self._editing, None
-            self.query_one(Prompt).take(before)
+            self._stop_editing()
             self.draw_rest()
+            return
+        if self._commands.end(self.session_id):
             return
         now = time.monotonic()
         if now - self._stopped_at < AGAIN_S:
@@ -326,6 +390,11 @@ class KedgeApp(SessionActs):
             self.set_timer(AGAIN_S, self.draw_rest)
             self.start(self.deeds.stop_run(self.session_id, run_id))
         self.draw_rest()
+
+    def _stop_editing(self) -> None:
+        if self._editing is not None:
+            (_, before), self._editing = self._editing, None
+            self.part(Prompt).take(before)
 
     async def _stop_all(self) -> None:
         self._give_back(await self.deeds.stop_all(self.session_id))
@@ -340,7 +409,7 @@ class KedgeApp(SessionActs):
         run = event.run
         match event.deed:
             case "edit":
-                prompt = self.query_one(Prompt)
+                prompt = self.part(Prompt)
                 self._editing = (run, prompt.text)
                 prompt.take(run.prompt)
                 prompt.focus()
@@ -366,53 +435,24 @@ class KedgeApp(SessionActs):
         await self.link.load_queue(self.view, self.session_id)
         self.draw_rest()
 
-    # --- approvals --------------------------------------------------------------------------------------------------
-
-    def action_approve(self, action: Answer) -> None:
-        ask = self.query_one(ApprovalPanel).approval
-        if ask is None:
-            return
-        if action != "allow" and not ask.grant:
-            self.tell("this can only be allowed once", "warning")
-            return
-        self.start(self._answer(ask.id, action, ""))
-
-    def action_deny(self) -> None:
-        ask = self.query_one(ApprovalPanel).approval
-        if ask is not None:
-            prompt = self.query_one(Prompt)
-            why = prompt.text.strip()
-            prompt.text = ""
-            self.start(self._answer(ask.id, "deny", why))
-
-    def on_question_panel_answered(self, event: QuestionPanel.Answered) -> None:
-        self.start(self._answer_questions(event.batch_id, event.responses))
-
-    async def _answer_questions(self, batch_id: str, responses: list[m.QuestionResponse] | None) -> None:
-        if told := await self.deeds.answer_questions(batch_id, responses):
-            self.tell(told, "warning")
-
-    async def _answer(self, ask_id: str, action: Answer, why: str) -> None:
-        if told := await self.deeds.answer(ask_id, action, why):
-            self.tell(told, "warning")
-
     # --- looking ----------------------------------------------------------------------------------------------------
 
     def action_page_up(self) -> None:
-        self.query_one(Transcript).scroll_page_up(animate=False)
+        self.part(Transcript).scroll_page_up(animate=False)
 
     def action_page_down(self) -> None:
-        self.query_one(Transcript).scroll_page_down(animate=False)
+        self.part(Transcript).scroll_page_down(animate=False)
 
     def action_to_end(self) -> None:
-        self.query_one(Transcript).to_end()
+        self.part(Transcript).to_end()
 
     def action_fold_all(self) -> None:
-        self.query_one(Transcript).fold_all()
+        self.part(Transcript).fold_all()
 
     def action_next_look(self) -> None:
         names = list(LOOKS)
         self.look = names[(names.index(self.look) + 1) % len(names)]
         self.theme = LOOKS[self.look].theme.name
-        self.query_one(Transcript).take_look(LOOKS[self.look])
-        self.query_one(ApprovalPanel).take_look(LOOKS[self.look])
+        self.part(Transcript).take_look(LOOKS[self.look])
+        self.part(ApprovalPanel).take_look(LOOKS[self.look])
+        self.part(QuestionPanel).take_look(LOOKS[self.look])

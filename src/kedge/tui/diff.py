@@ -1,63 +1,118 @@
-"""A diff as lines of the screen: unified, or side by side where there is room."""
+"""A diff as lines of the screen: unified, or side by side where there is room. Nothing of it is cut off: what is too
+long for a line goes on in the next one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from itertools import zip_longest
+from typing import NamedTuple
 
+from rich.cells import cell_len, chop_cells
 from textual.strip import Strip
 
-from kedge.tui.pen import Pen
+from kedge.tui.pen import Pen, clean
 
 #: From here on both sides have room for code. Columns.
 SIDE_BY_SIDE_WIDTH = 120
 
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_STYLES = {"+": "k.added", "-": "k.removed", "@": "k.hunk", "\\": "k.hunk"}
+
+
+class DiffRow(NamedTuple):
+    #: `+`, `-`, a blank; `@` and a backslash for what is said about the file.
+    sign: str
+    text: str
+    #: Of the line, in the old file for what is removed, in the new one for others. 0: it has none.
+    number: int = 0
+    #: Of a line that is the same in both, its number in the old one.
+    old: int = 0
+
+
+class Pair(NamedTuple):
+    """What stands side by side."""
+
+    left: DiffRow | None
+    right: DiffRow | None
+
 
 def diff_lines(diff: str, pen: Pen, width: int) -> list[Strip]:
-    rows = [row for row in diff.splitlines() if not row.startswith(("--- ", "+++ "))]
-    if width >= SIDE_BY_SIDE_WIDTH:
-        return list(_side_by_side(rows, pen, width))
-    return [pen.line(width, (row.expandtabs(4).ljust(width), _style(row))) for row in rows]
+    return [strip for row in diff_rows(diff, width) for strip in draw_row(row, pen, width)]
 
 
-def _style(row: str) -> str:
-    match row[:1]:
-        case "+":
-            return "k.added"
-        case "-":
-            return "k.removed"
-        case "@" | "\\":
-            return "k.hunk"
-    return "k.text"
+def diff_rows(diff: str, width: int) -> list[DiffRow | Pair]:
+    """What there is to draw, one item for about one line: whoever wants to see the beginning draws only that."""
+    rows = list(_numbered(diff))
+    return list(_paired(rows)) if width >= SIDE_BY_SIDE_WIDTH else list(rows)
 
 
-def _side_by_side(rows: list[str], pen: Pen, width: int) -> Iterator[Strip]:
+def draw_row(row: DiffRow | Pair, pen: Pen, width: int) -> list[Strip]:
+    if isinstance(row, DiffRow):
+        return _drawn(row, row.number, pen, width)
     left_width = (width - 1) // 2
     right_width = width - 1 - left_width
+    left = _drawn(row.left, row.left.old or row.left.number, pen, left_width) if row.left else []
+    right = _drawn(row.right, row.right.number, pen, right_width) if row.right else []
+    bar, no_left, no_right = pen.line(1, ("│", "k.muted")), pen.blank(left_width), pen.blank(right_width)
+    return [Strip.join([a or no_left, bar, b or no_right]) for a, b in zip_longest(left, right)]
 
-    def pair(left: str | None, right: str | None) -> Strip:
-        return Strip.join(
-            [
-                pen.line(left_width, ((left or "").expandtabs(4).ljust(left_width), _style(left or " "))),
-                pen.line(1, ("│", "k.muted")),
-                pen.line(right_width, ((right or "").expandtabs(4).ljust(right_width), _style(right or " "))),
-            ]
-        )
 
-    removed: list[str] = []
-    added: list[str] = []
-    for row in [*rows, "@"]:
-        if row.startswith("-"):
-            removed.append(row)
-            continue
-        if row.startswith("+"):
-            added.append(row)
-            continue
-        for left, right in zip_longest(removed, added):
-            yield pair(left, right)
-        removed, added = [], []
-        if row.startswith(("@", "\\")):
-            if row != "@":
-                yield pen.line(width, (row, "k.hunk"))
+def _numbered(diff: str) -> Iterator[DiffRow]:
+    old = new = 0
+    for row in clean_rows(diff):
+        sign, text = row[:1], row[1:]
+        if sign == "@" and (hunk := _HUNK.match(row)):
+            old, new = int(hunk[1]), int(hunk[2])
+            yield DiffRow("@", row)
+        elif not old and not new and row.startswith(("--- ", "+++ ")):
+            continue  # the name of the file is told above the diff
+        elif sign == "+":
+            yield DiffRow("+", text, new)
+            new += 1
+        elif sign == "-":
+            yield DiffRow("-", text, old)
+            old += 1
+        elif sign == "\\":
+            yield DiffRow("\\", row)
         else:
-            yield pair(row, row)
+            yield DiffRow(" ", text, new, old)
+            old, new = old + 1, new + 1
+
+
+def clean_rows(diff: str) -> list[str]:
+    rows = diff.split("\n")
+    # The sign is no part of the line: a tab behind it is as wide as in the file.
+    return [row[:1] + clean(row[1:]) for row in (rows[:-1] if rows[-1] == "" else rows)]
+
+
+def _paired(rows: Iterable[DiffRow]) -> Iterator[DiffRow | Pair]:
+    removed: list[DiffRow] = []
+    added: list[DiffRow] = []
+    for row in rows:
+        if row.sign == "-" and not added:
+            removed.append(row)
+        elif row.sign == "+":
+            added.append(row)
+        else:
+            yield from (Pair(*both) for both in zip_longest(removed, added))
+            removed, added = [], []
+            if row.sign == "-":
+                removed = [row]
+            else:
+                yield Pair(row, row) if row.sign == " " else row
+    yield from (Pair(*both) for both in zip_longest(removed, added))
+
+
+def _drawn(row: DiffRow, number: int, pen: Pen, width: int) -> list[Strip]:
+    style = _STYLES.get(row.sign, "k.text")
+    if row.sign in "@\\":
+        return [pen.line(width, (row.text, style))]
+    gutter = f"{number or '':>5} "
+    room = max(1, width - len(gutter) - 2)
+    found = []
+    for piece in chop_cells(row.text, room) or [""]:
+        filled = f"{row.sign} {piece}{' ' * (room - cell_len(piece))}"
+        found.append(pen.line(width, (gutter, "k.muted"), (filled, style)))
+        gutter = " " * len(gutter)
+    return found

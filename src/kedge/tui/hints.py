@@ -11,9 +11,11 @@ class Hints(Static):
     def __init__(self) -> None:
         super().__init__(markup=False)
 
-    def tell(self, *, busy: bool, folds: bool, editing: bool) -> None:
+    def tell(self, *, busy: bool, folds: bool, editing: bool, command: bool = False) -> None:
         if editing:
             sends = "enter saves the queued prompt · esc leaves it as it was"
+        elif command:
+            sends = "enter runs it in your shell"
         elif busy:
             now, other = ("folds into the run", "queue") if folds else ("queues", "fold")
             sends = f"enter {now} (ctrl-o: {other})"

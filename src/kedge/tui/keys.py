@@ -19,7 +19,7 @@ class Key:
 
     @property
     def shown(self) -> str:
-        return " or ".join(_spelled(key) for key in self.keys.split(",") if key)
+        return " or ".join(spelled(key) for key in self.keys.split(",") if key)
 
 
 KEYS: tuple[Key, ...] = (
@@ -29,6 +29,9 @@ KEYS: tuple[Key, ...] = (
     Key("f3", "approve('allow_session')", "allow it in this session", "Approvals"),
     Key("f4", "approve('allow_always')", "allow it always in this workspace", "Approvals"),
     Key("f8", "deny", "deny it; what stands in the prompt is the reason", "Approvals"),
+    Key("ctrl+up,alt+pageup", "ask_page(-1)", "scroll up in what is asked", "Approvals"),
+    Key("ctrl+down,alt+pagedown", "ask_page(1)", "scroll down in what is asked", "Approvals"),
+    Key("ctrl+a", "to_question", "answer the model's question (also tab)", "Approvals"),
     Key("ctrl+n", "new_session", "begin a new session", "Sessions", "new"),
     Key("ctrl+s", "sessions", "find, preview, rename, fork, delete sessions", "Sessions", "sessions"),
     Key("ctrl+l", "models", "choose the model of this session", "Sessions", "model"),
@@ -37,12 +40,13 @@ KEYS: tuple[Key, ...] = (
     Key("", "export", "write this session to a markdown file", "Sessions", "export"),
     Key("", "summarize", "replace what the model sees of this session by a summary", "Sessions", "summarize"),
     Key("", "rename", "give this session another title", "Sessions", "rename"),
-    Key("pageup,shift+up", "page_up", "scroll up", "Transcript"),
-    Key("pagedown,shift+down", "page_down", "scroll down", "Transcript"),
+    Key("pageup", "page_up", "scroll up", "Transcript"),
+    Key("pagedown", "page_down", "scroll down", "Transcript"),
     Key("ctrl+end", "to_end", "to the end, and follow it", "Transcript"),
     Key("ctrl+r", "fold_all", "unfold all thoughts and outputs, or fold them", "Transcript", "unfold"),
     Key("ctrl+b", "side", "show or hide the side panel", "Transcript", "panel"),
     Key("ctrl+t", "next_look", "the next theme: dark, light, contrast, plain", "Transcript", "theme"),
+    Key("ctrl+g", "editor", "write the prompt in your editor", "Everything else", "editor"),
     Key("ctrl+k", "palette", "all commands", "Everything else", "commands"),
     Key("f1", "help", "this help (also ? in an empty prompt)", "Everything else", "help"),
     Key("ctrl+q", "quit", "leave; runs go on", "Everything else", "quit"),
@@ -51,12 +55,12 @@ KEYS: tuple[Key, ...] = (
 #: What can be typed into the prompt: not bindings, but the help lists them.
 TYPED: tuple[tuple[str, str], ...] = (
     ("enter", "send"),
-    ("ctrl+j, alt+enter", "a new line"),
+    ("ctrl+j, alt+enter, shift+enter", "a new line"),
     ("up, down", "earlier prompts, from the first and the last line"),
     ("@", "complete the name of a file, and attach it"),
     ("/", "a command"),
     ("! command", "run it yourself; it becomes part of the session"),
-    ("ctrl+g", "write the prompt in your editor"),
+    ("ctrl+c", "empty the prompt; up brings it back"),
     ("tab", "to the queue and back"),
 )
 
@@ -70,10 +74,20 @@ QUEUE_KEYS: tuple[tuple[str, str, str], ...] = (
     ("delete,d", "remove", "remove it; its text goes back to the prompt"),
 )
 
+#: In the list of sessions: a letter in the list; the second key also while something is typed into the search.
+SESSION_KEYS: tuple[tuple[str, str, str], ...] = (
+    ("enter", "open", "open it"),
+    ("r,ctrl+r", "rename", "give it another title"),
+    ("d,ctrl+d", "delete", "delete it; asks once more"),
+    ("f,ctrl+f", "fork", "make a copy that goes on from its end"),
+    ("e,ctrl+e", "export", "write it to a markdown file"),
+    ("u,ctrl+z", "undo", "put back the files its last run changed; asks once more"),
+)
+
 
 def bindings() -> list[Binding]:
     return [Binding(key.keys, key.action, key.does, show=False, priority=True) for key in KEYS if key.keys]
 
 
-def _spelled(key: str) -> str:
+def spelled(key: str) -> str:
     return key.replace("escape", "esc").replace("ctrl+", "ctrl-").replace("shift+", "shift-")

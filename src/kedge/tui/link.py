@@ -58,6 +58,11 @@ class Link:
         return self.workspace.id
 
     @property
+    def root(self) -> str:
+        """The directory as the server calls it, links resolved; as we do until it has said so."""
+        return self.workspace.path if self._stream else self.path
+
+    @property
     def at(self) -> int:
         """The Position up to which everything was told; what is read from now on is of this Position or later."""
         return (self._stream and self._stream.position) or 0
@@ -112,11 +117,10 @@ class Link:
             self._again.clear()
             return None
         finally:
-            for task in (coming, again):
-                if not task.done():
-                    task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
+            again.cancel()
+            if not coming.done():
+                coming.cancel()
+                await asyncio.wait({coming})  # it lets go of its connection
 
     def _connected(self, listener: Listener, is_connected: bool) -> None:
         listener.connected(is_connected)

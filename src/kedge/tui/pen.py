@@ -14,6 +14,9 @@ from textual.strip import Strip
 from kedge.client.text import harmless
 from kedge.tui.looks import Look
 
+#: What a tab is worth. Columns.
+TAB_WIDTH = 4
+
 
 class Pen:
     def __init__(self, look: Look) -> None:
@@ -34,30 +37,50 @@ class Pen:
         return self._console.get_style(name)
 
     def lines(self, drawn: RenderableType, width: int, indent: int = 0) -> list[Strip]:
-        """Each line exactly `width` wide, the indent included."""
+        """Each line exactly `width` wide, the indent included. Text in it was made harmless before it was measured."""
         inner = max(1, width - indent)
         options = self._console.options.update(width=inner, height=None)
         lead = [Segment(" " * indent)] if indent else []
         return [
-            Strip([*lead, *map(_disarmed, line)], width).simplify()
+            Strip([*lead, *map(_disarmed, line)]).simplify().adjust_cell_length(width)
             for line in self._console.render_lines(drawn, options, pad=True)
         ]
 
     def text(self, text: str, style: str, width: int, indent: int = 0) -> list[Strip]:
         """Wrapped plain text."""
-        drawn = Text(harmless(text).expandtabs(4), self.style(style), overflow="fold")
-        return self.lines(drawn, width, indent)
+        found: list[Strip] = []
+        inner = max(1, width - indent)
+        for row in clean(text).split("\n"):
+            if row.isascii() and len(row) <= inner:
+                # Most lines are of this kind, and there may be thousands: no need to measure and wrap them.
+                found.append(self._plain(width, (" " * indent, "none"), (row, style)))
+            else:
+                drawn = Text(row, self.style(style), overflow="fold")
+                found += self.lines(drawn, width, indent)
+        return found
 
     def line(self, width: int, *pieces: tuple[str, str]) -> Strip:
         """One line of (text, style) pieces, cut where it is too long."""
+        rows = [(" ".join(clean(said).split("\n")), style) for said, style in pieces]
+        if all(said.isascii() for said, _ in rows) and sum(len(said) for said, _ in rows) <= width:
+            return self._plain(width, *rows)
         text = Text(no_wrap=True, overflow="ellipsis")
-        for said, style in pieces:
-            text.append(" ".join(harmless(said).split("\n")), self.style(style))
+        for said, style in rows:
+            text.append(said, self.style(style))
         text.truncate(width, overflow="ellipsis", pad=True)
         return self.lines(text, width)[0]
 
+    def _plain(self, width: int, *pieces: tuple[str, str]) -> Strip:
+        segments = [Segment(said, self.style(style)) for said, style in pieces if said]
+        return Strip(segments, sum(len(said) for said, _ in pieces)).adjust_cell_length(width)
+
     def blank(self, width: int) -> Strip:
         return Strip.blank(width)
+
+
+def clean(text: str) -> str:
+    """Harmless, and without tabs: as wide as it will be on the screen."""
+    return harmless(text).expandtabs(TAB_WIDTH)
 
 
 def _disarmed(segment: Segment) -> Segment:

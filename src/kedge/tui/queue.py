@@ -20,7 +20,9 @@ class Queue(OptionList):
     DEFAULT_CSS = """
     Queue { height: auto; max-height: 6; border: none; padding: 0 1; display: none; background: $background; }
     Queue.some { display: block; }
+    Queue > .option-list--option-highlighted { background: $background; color: $foreground; text-style: none; }
     Queue:focus { border: none; background: $surface; }
+    Queue:focus > .option-list--option-highlighted { background: $accent 30%; text-style: bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(keys, f"ask('{deed}')", does, show=False) for keys, deed, does in QUEUE_KEYS
@@ -42,7 +44,7 @@ class Queue(OptionList):
         self.runs = runs
         self.set_class(bool(runs), "some")
         self.clear_options()
-        self.add_options([Option(f"{n}. {one_line(run.prompt, 300)}", run.run_id) for n, run in enumerate(runs, 1)])
+        self.add_options([Option(f" {n}. {one_line(run.prompt, 300)}", run.run_id) for n, run in enumerate(runs, 1)])
         places = [place for place, run in enumerate(runs) if chosen is not None and run.run_id == chosen.run_id]
         if runs:
             self.highlighted = places[0] if places else min(self.highlighted or 0, len(runs) - 1)

@@ -1,19 +1,27 @@
 """A long transcript as a sheet of lines of which only what is looked at is drawn.
 
-What was never looked at has an estimated height; the true one takes its place when it comes near. `make_exact` tells by
-how much the lines above a place have moved by that, so that what people look at can stay where it is.
+What was never looked at has an estimated height; the true one takes its place when it comes near. Whoever wants a line
+to stay where it is on the screen remembers its `Place`, and asks for its number again.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate
+from typing import NamedTuple
 
-from kedge.tui.draw import MARGIN, Drawer, Line
-from kedge.tui.model import Conversation, Entry
+from kedge.tui.cards import MARGIN, Line
+from kedge.tui.conversation import Conversation, Entry
+from kedge.tui.draw import Drawer
 
 #: Messages whose lines are kept. More than any screen shows, with the pages around it. Items, least recent go first.
 DRAWN_MAX = 400
+
+
+class Place(NamedTuple):
+    """A line, by the message it is of: whatever happens above, it is still the same one."""
+
+    message_id: str
+    line: int
 
 
 class Sheet:
@@ -21,17 +29,28 @@ class Sheet:
         self.drawer = drawer
         self.conversation = conversation
         self._entries: list[Entry] = []
+        self._numbers: dict[str, int] = {}
         self._heights: dict[str, int] = {}
-        self._starts: list[int] | None = None
+        #: Where the messages start, and behind each where it ends; as far as that is known.
+        self._starts: list[int] = [0]
         self._drawn: dict[str, tuple[int, list[Line]]] = {}
 
     def take_order(self) -> None:
         """Messages were added, removed or have another order."""
-        self._entries = self.conversation.ordered()
-        for entry in self._entries:
+        before, self._entries = self._entries, list(self.conversation.ordered())
+        same = 0
+        for old, new in zip(before, self._entries, strict=False):
+            if old is not new:
+                break
+            same += 1
+        for number in range(same, len(before)):
+            self._numbers.pop(before[number].body.id, None)
+        for number in range(same, len(self._entries)):
+            entry = self._entries[number]
+            self._numbers[entry.body.id] = number
             if entry.body.id not in self._heights:
                 self._heights[entry.body.id] = self._estimated(entry)
-        self._starts = None
+        del self._starts[same + 1 :]
 
     @property
     def height(self) -> int:
@@ -47,32 +66,37 @@ class Sheet:
         place = y - starts[number]
         return lines[place] if place < len(lines) else None
 
-    def make_exact(self, top: int, height: int, fixed: int) -> int:
-        """Draw what lies from `top` on. By how much the line at `fixed` has moved down."""
-        shift, y = 0, max(0, top)
-        number = max(0, bisect_right(self._all_starts(), y) - 1)
-        while number < len(self._entries) and self._all_starts()[number] < top + height + max(0, shift):
+    def place_of(self, y: int) -> Place | None:
+        starts = self._all_starts()
+        if not 0 <= y < starts[-1]:
+            return None
+        number = bisect_right(starts, y) - 1
+        return Place(self._entries[number].body.id, y - starts[number])
+
+    def y_of(self, place: Place) -> int | None:
+        """Where this line is now; the nearest of its message, if it has become shorter. None: that is gone."""
+        number = self._numbers.get(place.message_id)
+        if number is None:
+            return None
+        height = self._heights[place.message_id]
+        return self._all_starts()[number] + max(0, min(place.line, height - 1))
+
+    def make_exact(self, top: int, height: int) -> bool:
+        """Draw what lies from `top` on. Whether anything has moved by that."""
+        moved = False
+        number = max(0, bisect_right(self._all_starts(), max(0, top)) - 1)
+        while number < len(self._entries) and self._all_starts()[number] < top + height:
             entry = self._entries[number]
-            before, start = self._heights[entry.body.id], self._all_starts()[number]
-            now = len(self._lines_of(entry))
-            if now != before:
-                self._heights[entry.body.id] = now
-                self._starts = None
-                if start + before <= fixed + shift:
-                    shift += now - before
+            moved = self._set_height(entry.body.id, len(self._lines_of(entry))) or moved
             number += 1
-        return shift
+        return moved
 
     def redraw(self, message_ids: set[str]) -> None:
         """These have changed. Those that are not drawn keep the height that was estimated."""
         for message_id in message_ids:
-            if (drawn := self._drawn.get(message_id)) is None:
-                continue
-            entry = self.conversation.entries.get(message_id)
-            if entry is not None and entry.version != drawn[0]:
-                self._drawn.pop(message_id)
-                self._heights[message_id] = len(self._lines_of(entry))
-                self._starts = None
+            if message_id in self._drawn and message_id in self._numbers:
+                entry = self._entries[self._numbers[message_id]]
+                self._set_height(message_id, len(self._lines_of(entry)))
 
     def redraw_all(self) -> None:
         """Something that many depend on has changed: what is drawn is drawn again when it is looked at."""
@@ -81,18 +105,11 @@ class Sheet:
     def fold(self, key: str) -> None:
         """Unfold it, or fold it again."""
         self.drawer.unfolded ^= {key}
-        for message_id, (_, lines) in list(self._drawn.items()):
-            if any(line.fold == key for line in lines):
-                self._drawn.pop(message_id)
-                entry = self.conversation.entries.get(message_id)
-                if entry is not None:
-                    self._heights[message_id] = len(self._lines_of(entry))
-        self._starts = None
-
-    def text(self, first: int, last: int) -> list[str]:
-        """The lines from `first` to `last` as plain text."""
-        found = (self.line(y) for y in range(first, last + 1))
-        return [line.strip.text.rstrip() if line else "" for line in found]
+        holders = {mid for mid, (_, lines) in self._drawn.items() if any(line.fold == key for line in lines)}
+        for message_id in holders:
+            del self._drawn[message_id]
+            if (number := self._numbers.get(message_id)) is not None:
+                self._set_height(message_id, len(self._lines_of(self._entries[number])))
 
     def _lines_of(self, entry: Entry) -> list[Line]:
         message_id = entry.body.id
@@ -104,11 +121,17 @@ class Sheet:
             del self._drawn[next(iter(self._drawn))]
         return drawn[1]
 
+    def _set_height(self, message_id: str, height: int) -> bool:
+        if self._heights[message_id] == height:
+            return False
+        self._heights[message_id] = height
+        del self._starts[self._numbers[message_id] + 1 :]
+        return True
+
     def _all_starts(self) -> list[int]:
-        """Where each message starts, and behind them where the sheet ends."""
-        if self._starts is None:
-            heights = (self._heights[entry.body.id] for entry in self._entries)
-            self._starts = list(accumulate(heights, initial=0))
+        """A message that grows at the end costs one addition, however many there are before it."""
+        for number in range(len(self._starts) - 1, len(self._entries)):
+            self._starts.append(self._starts[-1] + self._heights[self._entries[number].body.id])
         return self._starts
 
     def _estimated(self, entry: Entry) -> int:

@@ -66,6 +66,7 @@ def run_body(run: RunRecord) -> m.RunBody:
         ended_at=run.ended_at or UNSET,
         message_id=run.message_id or UNSET,
         text=run.text if ended else UNSET,
+        context_tokens=run.context_tokens,
     )
 
 
@@ -93,6 +94,7 @@ def session_body(session: SessionRecord, *, is_busy: bool, attached_clients: int
         ],
         summary_message_id=session.summary_message_id,
         model=session.model,
+        parent_run_id=session.parent_run_id,
     )
 
 

@@ -24,6 +24,8 @@ PAGE_ITEMS_MAX = 1000
 STREAMS_MAX = 2000
 #: How long one GET .../wait may be kept open; clients ask again. Seconds.
 WAIT_S_MAX = 300.0
+#: Models told of at once: several times what all known providers have together. Items.
+MODELS_MAX = 1000
 #: Rules given with one prompt. Items.
 RULES_MAX = 100
 #: What a person types into a denial or an answer. Characters.

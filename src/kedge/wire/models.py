@@ -158,6 +158,26 @@ class WorkspaceBody(Struct, kw_only=True):
     skills: list[str] = []
 
 
+class ModelBody(Struct, kw_only=True):
+    """A model that a session or a Run can be given. What is left out is not known."""
+
+    #: provider/name, as a prompt or a session names it.
+    model: str
+    provider: str
+    #: Tokens.
+    context_window: int | UnsetType = UNSET
+    output_tokens_max: int | UnsetType = UNSET
+    #: US dollars per million tokens.
+    input_price: float | UnsetType = UNSET
+    output_price: float | UnsetType = UNSET
+    #: Whether it can be shown images.
+    images: bool | UnsetType = UNSET
+    #: The configured one; and the one for titles and summaries.
+    is_default: bool = False
+    is_small: bool = False
+    about: str = ""
+
+
 class UsageBody(Struct, kw_only=True):
     input_tokens: int
     output_tokens: int
@@ -186,6 +206,8 @@ class SessionBody(Struct, kw_only=True):
     summary_message_id: str = ""
     #: Empty: the configured one.
     model: str = ""
+    #: The Run whose agent works in it; empty: people do.
+    parent_run_id: str = ""
 
 
 class PartBody(Struct, kw_only=True):
@@ -232,6 +254,8 @@ class RunBody(Struct, kw_only=True):
     ended_at: int | UnsetType = UNSET
     message_id: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
+    #: What the last request to the model held, with the reply to it; 0: not known.
+    context_tokens: int = 0
 
 
 class Receipt(Struct, kw_only=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import mimetypes
 import os
+from collections.abc import Sequence
 
-import click
-
+from kedge.errors import Invalid
 from kedge.wire.limits import ATTACHMENTS_MAX, BODY_BYTES_MAX, PROMPT_BYTES_MAX
 from kedge.wire.models import AttachmentBody
 
@@ -23,18 +23,19 @@ _BEGINNINGS = {
 }
 
 
-def attachments(files: tuple[str, ...], cwd: str) -> list[AttachmentBody]:
-    """The files, or a usage error that names the one that cannot be sent."""
+def attachments(files: Sequence[str], cwd: str) -> list[AttachmentBody]:
+    """The files, or an error that names the one that cannot be sent."""
     if len(files) > ATTACHMENTS_MAX:
-        raise click.UsageError(f"{len(files)} attachments; at most {ATTACHMENTS_MAX} are taken")
+        raise Invalid(f"{len(files)} attachments; at most {ATTACHMENTS_MAX} are taken")
     found: list[AttachmentBody] = []
     left = FILES_BYTES_MAX
     for file in files:
-        content = _read(file, left)
+        path = _path(file, cwd)
+        content = _read(file, path, left)
         left -= len(content)
         found.append(
             AttachmentBody(
-                file_path=_path(file, cwd),
+                file_path=path,
                 file_name=os.path.basename(file),
                 mime_type=mime_type(file, content),
                 content=content,
@@ -43,15 +44,15 @@ def attachments(files: tuple[str, ...], cwd: str) -> list[AttachmentBody]:
     return found
 
 
-def _read(file: str, bytes_max: int) -> bytes:
+def _read(file: str, path: str, bytes_max: int) -> bytes:
     try:
         with open(file, "rb") as opened:
             content = opened.read(bytes_max + 1)
     except OSError as error:
-        raise click.UsageError(f"{file} cannot be attached: {error.strerror}") from None
+        raise Invalid(f"{path} cannot be attached: {error.strerror}") from None
     if len(content) > bytes_max:
-        raise click.UsageError(
-            f"{file} is too large: the files of a prompt have at most {FILES_BYTES_MAX // 1024 // 1024} MiB together; "
+        raise Invalid(
+            f"{path} is too large: the files of a prompt have at most {FILES_BYTES_MAX // 1024 // 1024} MiB together; "
             "name it in the prompt instead"
         )
     return content

@@ -1,0 +1,75 @@
+"""The last messages of a session, without opening it."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from kedge.client.client import PAGE_MESSAGES
+from kedge.tui.conversation import Conversation
+from kedge.tui.draw import Drawer
+from kedge.tui.link import Link
+from kedge.tui.looks import Look
+from kedge.tui.model import View
+from kedge.tui.pen import Pen
+from kedge.wire import models as m
+
+#: So many Runs are looked into, counted from the end: enough to know a session again. Items.
+PREVIEW_RUNS = 3
+#: More lines nobody scrolls through in a preview. Lines.
+PREVIEW_LINES_MAX = 200
+
+
+class Preview(VerticalScroll, can_focus=False):
+    DEFAULT_CSS = """
+    Preview { width: 1fr; height: 1fr; border-left: solid $muted; padding: 0 0 0 1; }
+    Preview Static { height: auto; }
+    """
+
+    def __init__(self, view: View, look: Look) -> None:
+        super().__init__(id="preview")
+        self._view, self._look = view, look
+
+    def compose(self) -> ComposeResult:
+        yield Static(markup=False)
+
+    def say(self, words: str) -> None:
+        self.query_one(Static).update(Text(words, "dim"))
+
+    def show(self, messages: list[m.MessageBody]) -> None:
+        conversation = Conversation()
+        conversation.load(messages, 0)
+        width = max(10, self.scrollable_content_region.width)
+        drawer = Drawer(self._view, Pen(self._look), width)
+        lines = [line for entry in conversation.ordered() for line in drawer.message(entry, conversation)]
+        if not lines:
+            self.say("nothing was said here yet")
+            return
+        text = Text(no_wrap=True, end="")
+        for line in lines[-PREVIEW_LINES_MAX:]:
+            for segment in line.strip:
+                text.append(segment.text, segment.style)
+            text.append("\n")
+        text.rstrip()
+        self.query_one(Static).update(text)
+        self.scroll_end(animate=False, immediate=False)
+
+
+async def last_messages(link: Link, session_id: str) -> list[m.MessageBody]:
+    """Those of its last Runs; of a session without any, a copy of another one for example, those at its end."""
+    runs = await link.insist(lambda: link.client.session_runs(link.id, session_id))
+    ends = [run.message_id for run in runs if run.message_id]
+    after = ends[-PREVIEW_RUNS - 1] if len(ends) > PREVIEW_RUNS else None
+
+    async def read() -> list[m.MessageBody]:
+        return await link.client.messages(link.id, session_id, after=after, limit=PAGE_MESSAGES)
+
+    last: list[m.MessageBody] = []
+    while True:
+        page = await link.insist(read)
+        last = [*last, *page][-PAGE_MESSAGES:]
+        if len(page) < PAGE_MESSAGES:
+            return last
+        after = page[-1].id

@@ -1,0 +1,111 @@
+"""Events as a server tells them, for tests of what the screen knows: one Position after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from kedge.client.stream import StreamEvent
+from kedge.wire import models as m
+
+Json = dict[str, Any]
+
+
+def text(words: str) -> Json:
+    return {"type": "text", "data": {"text": words}}
+
+
+def thought(words: str, took_ms: int = 0) -> Json:
+    return {"type": "reasoning", "data": {"thinking": words, "started_at": 1, "finished_at": 1 + took_ms}}
+
+
+def call(call_id: str, name: str, given: Json) -> Json:
+    written = msgspec.json.encode(given).decode()
+    return {"type": "tool_call", "data": {"id": call_id, "name": name, "input": written, "finished": True}}
+
+
+def result(call_id: str, content: str, *, is_error: bool = False, **metadata: Any) -> Json:
+    told = msgspec.json.encode(metadata).decode() if metadata else ""
+    data = {"tool_call_id": call_id, "name": "", "content": content, "metadata": told, "is_error": is_error}
+    return {"type": "tool_result", "data": data}
+
+
+def finish(reason: str = "end_turn", message: str = "", details: str = "") -> Json:
+    return {"type": "finish", "data": {"reason": reason, "time": 1, "message": message, "details": details}}
+
+
+def message(message_id: str, role: str, *parts: Json, run: str = "r1", session: str = "s1", **more: Any) -> Json:
+    body = {"id": message_id, "role": role, "session_id": session, "run_id": run, "parts": list(parts)}
+    return body | {"model": "", "provider": "", "created_at": 1, "updated_at": 1} | more
+
+
+def run_body(run: str = "r1", state: str = "active", *, session: str = "s1", seq: int = 1, **more: Any) -> Json:
+    usage = {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+    body: Json = {"run_id": run, "session_id": session, "workspace_id": "w1", "seq": seq, "state": state}
+    body |= {"prompt": f"prompt of {run}", "accepted_at": seq, "usage": usage, "cleanup": "clean"}
+    return body | {"stopping": False, "steps": 0, "place": seq} | more
+
+
+def session_body(session: str = "s1", title: str = "", updated_at: int = 1) -> Json:
+    body: Json = {"id": session, "parent_session_id": "", "title": title, "message_count": 0, "prompt_tokens": 0}
+    body |= {"completion_tokens": 0, "cost": 0.0, "created_at": 1, "updated_at": updated_at}
+    return body | {"is_busy": False, "attached_clients": 1}
+
+
+def approval(ask: str, *, run: str = "r1", call_id: str = "c1", session: str = "s1") -> Json:
+    body: Json = {"id": ask, "session_id": session, "run_id": run, "tool_call_id": call_id, "tool_name": "bash"}
+    return body | {"action": "execute", "description": "$ x", "path": "", "params": {}, "grant": "", "asked_at": 1}
+
+
+def settled(ask: str, answer: str, by: str = "", *, run: str = "r1", call_id: str = "c1") -> Json:
+    body: Json = {"id": ask, "session_id": "s1", "run_id": run, "tool_call_id": call_id, "answered_by": by}
+    is_granted = answer.startswith("allow")
+    return body | {"granted": is_granted, "denied": not is_granted, "answer": answer, "withdrawn": not answer}
+
+
+@dataclass
+class Story:
+    """What happened, in its order. Each record event is told anew with the record as it is then (`again`)."""
+
+    events: list[StreamEvent] = field(default_factory=list)
+
+    def tell(self, kind: str, change: str, payload: Json) -> StreamEvent:
+        told = StreamEvent(kind, change, payload, 100 + len(self.events))
+        self.events.append(told)
+        return told
+
+    def message(self, change: str, body: Json) -> None:
+        self.tell("message", change, body)
+
+    def run(self, change: str, body: Json) -> None:
+        self.tell("run", change, body)
+
+    def ended(self, run: str, outcome: str = "completed", *, session: str = "s1", seq: int = 1, **more: Any) -> None:
+        self.run("updated", run_body(run, "ended", session=session, seq=seq, outcome=outcome, **more))
+        usage = {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+        body: Json = {"session_id": session, "run_id": run, "message_id": "", "text": "", "outcome": outcome}
+        self.tell("run_complete", "created", body | {"reason": "", "usage": usage, "cleanup": "clean"})
+
+    def retry(self, run: str, attempt: int) -> None:
+        body: Json = {"type": "retry", "error": "The provider is busy.", "run_id": run, "session_id": "s1"}
+        self.tell("agent_event", "created", body | {"attempt": attempt, "attempts_max": 5, "wait_s": 2.0})
+
+
+def delta(message_id: str, words: str, part: int = 0, kind: str = "text") -> StreamEvent:
+    return StreamEvent("delta", "updated", {"message_id": message_id, "part": part, "text": words, "kind": kind})
+
+
+def snapshot(body: Json) -> StreamEvent:
+    """A streaming message as the server tells it when a stream connects."""
+    return StreamEvent("message", "updated", body)
+
+
+def progress(call_id: str, words: str, *, run: str = "r1", session: str = "s1") -> StreamEvent:
+    body = {"session_id": session, "run_id": run, "tool_call_id": call_id, "text": words}
+    return StreamEvent("progress", "updated", body)
+
+
+def bodies(*told: Json) -> list[m.MessageBody]:
+    return [msgspec.convert(body, m.MessageBody) for body in told]

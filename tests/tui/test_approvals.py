@@ -1,0 +1,290 @@
+"""Approvals as the screen shows them: whole, by keys that nobody types, closed by whoever was first (SCENARIOS B10)."""
+
+from __future__ import annotations
+
+import json
+import string
+
+import pytest
+
+from kedge.client.client import Client, new_run_id
+from kedge.tui.approval import ApprovalPanel
+from kedge.tui.prompt import Prompt
+from kedge.tui.whole import diff_rows
+from kedge.wire import models as m
+from tests.client.process import Server
+from tests.tui.rig import Rig, rig
+
+
+def write(path: str = "a.txt", content: str = "one\ntwo\n") -> str:
+    return f"tool write {json.dumps({'path': path, 'content': content})}"
+
+
+def bash(command: str) -> str:
+    return f"tool bash {json.dumps({'command': command})}"
+
+
+def panel(r: Rig) -> ApprovalPanel:
+    return r.app.query_one(ApprovalPanel)
+
+
+async def asked(r: Rig) -> m.PermissionRequest:
+    """What is on the screen, when it can be answered."""
+    await r.until(lambda: panel(r).answerable("allow") is not None)
+    found = panel(r).approval
+    assert found is not None
+    return found
+
+
+async def ended(r: Rig) -> None:
+    """Everything that was sent is done."""
+    await r.until(lambda: r.app.view.active(r.app.session_id) is None and not r.app.view.queue(r.app.session_id))
+
+
+async def asked_elsewhere(server: Server, client: Client, script: str) -> m.PermissionRequest:
+    """In a session of another client, in the same workspace."""
+    workspace = await client.create_workspace(str(server.home.workspace))
+    session = await client.create_session(workspace.id)
+    prompt = m.SubmitPrompt(session_id=session.id, prompt=script, run_id=new_run_id())
+    async with client.events(workspace.id) as stream:
+        await client.submit(workspace.id, prompt)
+        async for event in stream:
+            if event.type == "permission_request" and event.payload["session_id"] == session.id:
+                break
+    (found,) = [ask for ask in await client.permissions(workspace.id) if ask.session_id == session.id]
+    return found
+
+
+async def test_all_of_a_diff_is_shown_and_done_when_f2_allows_it(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        await asked(r)
+        assert "write needs your approval: Create a.txt (+2 -0)" in r.text
+        assert "+one" in r.text
+        assert "+two" in r.text
+        assert "F2 once  F3 this session: edit(**)  F4 always: edit(**)  F8 deny" in r.text
+        assert not (server.home.workspace / "a.txt").exists()
+        await r.press("f2")
+        await ended(r)
+        await r.shows_no("needs your approval")
+        assert "another client" not in r.text
+        assert (server.home.workspace / "a.txt").read_text() == "one\ntwo\n"
+        assert await r.app.link.client.grants(r.app.link.id) == []
+
+
+async def test_no_key_that_is_typed_in_prose_approves_anything(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        ask = await asked(r)
+        await r.press("y", "enter")  # a prompt for later
+        await r.shows("1 queued")
+        await r.press("x", *(key for key in string.printable if key.isprintable()))
+        await r.press("space", "ctrl+j", "backspace", "left", "right", "home", "end", "tab", "y", "shift+tab")
+        await r.press("enter")
+        assert panel(r).approval == ask
+        assert [pending.id for pending in await r.app.link.client.permissions(r.app.link.id)] == [ask.id]
+        assert not (server.home.workspace / "a.txt").exists()
+
+
+async def test_typing_goes_on_in_the_prompt_while_something_is_asked(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        await r.press("a", "b")
+        await asked(r)
+        await r.press("c")
+        assert r.prompt == "abc"
+        assert r.app.screen.focused is r.app.query_one(Prompt)
+
+
+async def test_esc_stops_the_run_and_approves_nothing(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        await asked(r)
+        await r.press("escape")
+        await r.shows("write: no longer asked, since the run was stopped", "■ canceled")
+        assert panel(r).approval is None
+        assert not (server.home.workspace / "a.txt").exists()
+
+
+async def test_f_keys_do_nothing_while_nothing_is_asked(server: Server) -> None:
+    async with rig(server) as r:
+        await r.type("a draft")
+        before = r.text
+        await r.press("f2", "f3", "f4", "f8")
+        assert r.prompt == "a draft"
+        assert r.text == before
+
+
+async def test_allowed_for_the_session_is_not_asked_again_there(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write('a.txt')} | step | {write('b.txt')} | say last")
+        await asked(r)
+        await r.press("f3")
+        await ended(r)
+        assert (server.home.workspace / "b.txt").exists()
+        (grant,) = await r.app.link.client.grants(r.app.link.id)
+        assert (grant.rule, grant.session_id) == ("edit(**)", r.app.session_id)
+
+
+async def test_f4_allows_it_in_every_session(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        await asked(r)
+        await r.press("f4")
+        await ended(r)
+        (grant,) = await r.app.link.client.grants(r.app.link.id)
+        assert (grant.rule, grant.session_id) == ("edit(**)", "")
+
+
+async def test_without_a_rule_it_can_only_be_allowed_once(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {bash('echo a && echo b')} | say last")
+        ask = await asked(r)
+        assert ask.grant == ""
+        assert "F3" not in r.text
+        await r.press("f3", "f4")
+        await r.shows("this can only be allowed once")
+        assert panel(r).approval == ask
+        await r.press("f2")
+        await ended(r)
+
+
+async def test_what_stands_in_the_prompt_is_the_reason_of_a_denial(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        await asked(r)
+        assert "F8 deny (the prompt says why)" in r.text
+        await r.type("use the other file")
+        await r.press("f8")
+        assert r.prompt == ""
+        await ended(r)
+        messages = [each async for each in r.app.link.client.all_messages(r.app.link.id, r.app.session_id)]
+        told = [part.data["content"] for each in messages for part in each.parts if part.type == "tool_result"]
+        assert "They say: use the other file" in told[0]
+        assert not (server.home.workspace / "a.txt").exists()
+
+
+async def test_odd_characters_are_spelled_out_and_never_reach_the_terminal(server: Server) -> None:
+    async with rig(server) as r:
+        command = bash("echo \u202egnp.exe \x1b[2J [bold]x[/bold]")
+        await r.send(f"script: {command} | say last")
+        await asked(r)
+        assert "$ echo \\u{202e}gnp.exe \\u{1b}[2J [bold]x[/bold]" in r.text
+        # In the transcript behind the panel too.
+        assert "\x1b" not in r.text
+
+
+async def test_a_long_diff_is_scrolled_and_a_long_line_is_folded(server: Server) -> None:
+    long_line = "a" * 150 + "THE-END"
+    content = long_line + "\n" + "".join(f"line {number}\n" for number in range(100))
+    async with rig(server, size=(80, 24)) as r:
+        await r.send(f"script: {write(content=content)} | say last")
+        await asked(r)
+        await r.shows("THE-END", "of 105")
+        assert "+line 99" not in r.text
+        while "+line 99" not in r.text:
+            await r.press("ctrl+down")
+        assert "F2 once" in r.text
+        while "THE-END" not in r.text:
+            await r.press("alt+pageup")
+        assert r.app.screen.focused is r.app.query_one(Prompt)
+
+
+async def test_a_click_on_a_key_does_what_the_key_does(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        await asked(r)
+        await r.pilot.click("#approval #keys", offset=(3, 0))
+        await ended(r)
+        assert r.app.screen.focused is r.app.query_one(Prompt)
+
+
+async def test_a_second_press_does_not_answer_what_is_asked_next(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write('a.txt')} | step | {write('b.txt')} | say last")
+        await asked(r)
+        monkeypatch.setattr("kedge.tui.approval.SETTLE_S", 3600.0)
+        await r.press("f2", "f2")
+        await r.shows("Create b.txt")
+        await r.press("f2", "f3", "f4", "f8")
+        assert panel(r).has_class("settling")
+        (pending,) = await r.app.link.client.permissions(r.app.link.id)
+        assert pending.path.endswith("b.txt")
+        assert (server.home.workspace / "a.txt").exists()
+
+
+async def test_what_lies_below_another_screen_is_not_answered(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        ask = await asked(r)
+        monkeypatch.setattr("kedge.tui.approval.SETTLE_S", 0.001)
+        await r.press("f1")
+        await r.until(lambda: len(r.app.screen_stack) == 2)
+        for _ in range(5):
+            await r.press("f2", "f8")
+        assert [each.id for each in await r.app.link.client.permissions(r.app.link.id)] == [ask.id]
+        r.app.pop_screen()
+        assert await asked(r) == ask
+
+
+async def test_several_are_counted_and_those_of_the_session_on_the_screen_come_first(
+    server: Server, client: Client
+) -> None:
+    async with rig(server) as r:
+        first = await asked_elsewhere(server, client, f"script: {write('first.txt')} | say x")
+        assert await asked(r) == first
+        assert "Approval · another session" in r.text
+        second = await asked_elsewhere(server, client, f"script: {write('second.txt')} | say x")
+        await r.shows("Approval · 1 of 2 · another session")
+        await r.send(f"script: {write('own.txt')} | say last")
+        # What is on the screen stays there until it is answered; then comes our own, though the other one is older.
+        await r.shows("Approval · 1 of 3 · another session", "Create first.txt")
+        await r.press("f8")
+        await r.shows("Approval · 1 of 2 ─", "Create own.txt")
+        await asked(r)
+        await r.press("f8")
+        await r.until(lambda: panel(r).approval == second)
+
+
+async def test_another_clients_answer_closes_it_and_is_told(server: Server, client: Client) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        ask = await asked(r)
+        workspace = await client.create_workspace(str(server.home.workspace))
+        await client.answer_permission(workspace.id, ask.id, "allow_session")
+        await r.shows(f"write: allowed for its session by another client ({client.client_id[:4]})")
+        assert panel(r).approval is None
+
+
+async def test_b10_a_stop_by_another_client_closes_it(server: Server, client: Client) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        ask = await asked(r)
+        workspace = await client.create_workspace(str(server.home.workspace))
+        await client.cancel_run(workspace.id, ask.run_id)
+        await r.shows("write: no longer asked, since the run was stopped")
+        await r.press("f2")
+        assert panel(r).approval is None
+        assert not (server.home.workspace / "a.txt").exists()
+
+
+async def test_what_waits_is_there_for_a_screen_that_comes_later(server: Server, client: Client) -> None:
+    ask = await asked_elsewhere(server, client, f"script: {write()} | say x")
+    async with rig(server, session_id=ask.session_id) as r:
+        assert await asked(r) == ask
+        await r.press("f2")
+        await r.until(lambda: (server.home.workspace / "a.txt").exists())
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_no_line_of_a_diff_is_left_out_whatever_it_begins_with(width: int) -> None:
+    lines = ["--- old line, a comment of SQL", "+++ new line", "-plain", "+" + "x" * 300, " same\u200bplace"]
+    diff = "\n".join(["--- a/x.sql", "+++ b/x.sql", "@@ -1,3 +1,3 @@", *lines]) + "\n"
+    rows = diff_rows(diff, width)
+    drawn = "\n".join("".join(text for text, _ in row) for row in rows)
+    assert "a/x.sql" not in drawn
+    for part in ("--- old line, a comment of SQL", "+++ new line", "-plain", " same\\u{200b}place"):
+        assert part in drawn
+    assert drawn.count("x") == 300

@@ -1,0 +1,323 @@
+"""Messages as lines: prompts, markdown, thoughts, cards, ends; in every theme, and harmless."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from kedge.tui.cards import DIFF_LINES, DONE_LINES
+from kedge.tui.conversation import Conversation
+from kedge.tui.diff import diff_lines
+from kedge.tui.draw import Drawer
+from kedge.tui.looks import LOOKS, LookName
+from kedge.tui.markdown import Growing
+from kedge.tui.model import View
+from kedge.tui.pen import Pen
+from kedge.tui.welcome import OFFLINE, welcome
+from tests.tui import story as s
+from tests.tui.story import Json
+
+PEN = Pen(LOOKS["plain"])
+#: What a terminal obeys, and what no line may have.
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+NASTY = "a\x1b]0;owned\x07b\x1b[2Jc\x9b31md\x08e\rf"
+
+
+def drawer_of(*told: Json, width: int = 80) -> tuple[Drawer, Conversation]:
+    conversation = Conversation()
+    conversation.load(s.bodies(*told), 1)
+    return Drawer(View(), PEN, width), conversation
+
+
+def drawn(*told: Json, width: int = 80, unfolded: bool = False) -> list[str]:
+    drawer, conversation = drawer_of(*told, width=width)
+    drawer.unfolds_all = unfolded
+    found = [line for entry in conversation.ordered() for line in drawer.message(entry, conversation)]
+    assert {line.strip.cell_length for line in found} <= {width}
+    assert all(cell_len(line.strip.text) == width for line in found), "each line is as wide as it says"
+    return [line.strip.text.rstrip() for line in found]
+
+
+def answer(*parts: Json) -> Json:
+    return s.message("m1", "assistant", *parts, s.finish())
+
+
+def marked(text: str, width: int = 78) -> list[str]:
+    return [row.strip.text.rstrip() for row in Growing(PEN, width).rows(text)]
+
+
+# --- markdown -------------------------------------------------------------------------------------------------------
+
+
+def test_headings_stand_at_the_left_and_code_has_a_bar() -> None:
+    assert marked("# One\n\ntext\n\n## Two\n\n```python\nx = 1\n\ny = 2\n```\nend") == [
+        *("One", "", "text", "", "Two", "", "│ x = 1", "│", "│ y = 2", "", "end"),
+    ]
+
+
+def test_lines_stay_lines_and_keep_their_indent() -> None:
+    said = (
+        "in about these words:\n\n  read README.md\n  find TODO\n\nmodel = 1\n\n[providers.openai]\ntype = 2   # any\n"
+    )
+    assert marked(said) == [
+        *("in about these words:", "", "  read README.md", "  find TODO", "", "model = 1", ""),
+        *("[providers.openai]", "type = 2   # any"),
+    ]
+
+
+def test_what_looks_like_html_is_shown_as_it_stands() -> None:
+    assert marked("use <div class=x> here\n\n<b>bold</b>\n") == ["use <div class=x> here", "", "<b>bold</b>"]
+
+
+@pytest.mark.parametrize("look", list(LOOKS))
+def test_code_is_set_off_in_every_theme(look: LookName) -> None:
+    rows = Growing(Pen(LOOKS[look]), 40).rows("before\n\n```\ncode\n```")
+    assert [row.strip.text.rstrip() for row in rows] == ["before", "", "│ code"]
+    assert [row.lead for row in rows] == [0, 0, 2]
+    colours = {segment.style.color for row in rows for segment in row.strip if segment.style and segment.text.strip()}
+    assert not any(segment.style.bgcolor for row in rows for segment in row.strip if segment.style)
+    assert look != "plain" or all(colour is None or colour.is_default for colour in colours)
+
+
+PIECES = [
+    "# head\n",
+    "text ",
+    "**bold",
+    "** ",
+    "\n",
+    "\n\n",
+    "- item\n",
+    "  - inner\n",
+    "1. one\n",
+    "```py\n",
+    "x = 1\n",
+]
+PIECES += [
+    "```\n",
+    "| a | b |\n|---|---|\n",
+    "| 1 | 2 |\n",
+    "> quoted\n",
+    "---\n",
+    "    code\n",
+    "`c` ",
+    "<b>",
+    "[l](u)",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=14))
+@settings(max_examples=60, deadline=None)
+def test_a_text_that_grows_looks_at_the_end_as_if_it_had_been_there_at_once(pieces: list[str]) -> None:
+    growing, text = Growing(PEN, 50), ""
+    for piece in pieces:
+        text += piece
+        growing.rows(text, is_over=False)
+    at_once = Growing(PEN, 50).rows(text)
+    assert [row.strip.text for row in growing.rows(text)] == [row.strip.text for row in at_once]
+
+
+def test_a_line_that_becomes_something_else_joins_the_block_before_it() -> None:
+    growing, text = Growing(PEN, 50), ""
+    for piece in ("text\n** ** ", "more\n", "| a | b |\n|---|---|", "x\n"):
+        text += piece
+        growing.rows(text, is_over=False)
+    assert [row.strip.text.rstrip() for row in growing.rows(text)] == ["text", "** ** more", "| a | b |", "|---|---|x"]
+
+
+def test_a_text_that_was_taken_back_is_drawn_from_its_beginning() -> None:
+    growing = Growing(PEN, 50)
+    growing.rows("one\n\ntwo\n\nthree")
+    assert [row.strip.text.rstrip() for row in growing.rows("other")] == ["other"]
+
+
+# --- people and thoughts --------------------------------------------------------------------------------------------
+
+
+def test_prompts_have_a_bar_and_tell_what_is_attached() -> None:
+    file = {"type": "binary", "data": {"Path": "notes.txt", "MIMEType": "text/plain", "Data": ""}}
+    lines = drawn(s.message("m1", "user", s.text("do *this*\nand that"), file))
+    assert lines == ["▌ do *this*", "▌ and that", "▌ attached: notes.txt", ""]
+
+
+def test_a_command_of_the_users_own_is_shown_with_its_output() -> None:
+    shell = {"type": "shell_command", "data": {"command": "ls", "output": "a\nb\n", "exit_code": 2}}
+    assert drawn(s.message("m1", "user", shell)) == ["! ls  exit 2", "    a", "    b", ""]
+
+
+def test_a_thought_is_folded_when_it_is_over_and_shows_its_end_before() -> None:
+    words = "\n".join(f"thought {n}" for n in range(9))
+    live = drawn(s.message("m1", "assistant", s.thought(words)))
+    assert live == ["▸ thinking", "    thought 6", "    thought 7", "    thought 8", ""]
+    over = s.message("m1", "assistant", s.thought(words, 3_200), s.text("so"), s.finish())
+    assert drawn(over) == ["▸ thought for 3 s", "", "  so", ""]
+    assert drawn(over, unfolded=True)[:2] == ["▾ thought for 3 s", "    thought 0"]
+
+
+# --- cards ----------------------------------------------------------------------------------------------------------
+
+
+def card(name: str, given: Json, content: str, *, width: int = 80, unfolded: bool = False, **more: Any) -> list[str]:
+    asked = s.message("m1", "assistant", s.call("c1", name, given), s.finish("tool_use"))
+    came = s.message("t1", "tool", s.result("c1", content, **more))
+    return drawn(asked, came, width=width, unfolded=unfolded)
+
+
+def test_a_command_shows_its_exit_code_and_time_however_long_it_is() -> None:
+    lines = card("bash", {"command": "echo " + "x" * 200}, "out\n", exit_code=0, duration_ms=2_340)
+    assert lines[0].endswith("x…  exit 0, 2.3 s")
+    assert lines[1:] == ["    out", ""]
+    assert card("bash", {"command": "false"}, "", exit_code=1, duration_ms=9)[0] == "✗ bash $ false  exit 1, 0.0 s"
+
+
+def test_a_command_over_several_lines_is_shown_whole() -> None:
+    lines = card("bash", {"command": "cd x\nmake\nmake test"}, "", exit_code=0)
+    assert lines == ["● bash $ cd x …  exit 0", "    $ cd x", "    make", "    make test", ""]
+
+
+def test_long_results_say_how_much_there_is() -> None:
+    out = "\n".join(f"line {n}" for n in range(1_204))
+    folded = card("bash", {"command": "x"}, out, exit_code=0)
+    assert folded[-2] == "    … 1,200 more lines"
+    assert len(folded) == DONE_LINES + 3
+    whole = card("bash", {"command": "x"}, out, unfolded=True, exit_code=0)
+    assert whole[-2] == "    line 1203"
+
+
+def test_one_line_more_is_shown_instead_of_told() -> None:
+    out = "\n".join(f"line {n}" for n in range(DONE_LINES + 1))
+    assert card("bash", {"command": "x"}, out, exit_code=0)[-2] == f"    line {DONE_LINES}"
+
+
+def test_a_line_without_an_end_is_cut() -> None:
+    assert card("bash", {"command": "x"}, "y" * 1_000_000, exit_code=0)[-2] == "    … 1 more line"
+
+
+def test_what_was_looked_at_is_told_and_shown_when_unfolded() -> None:
+    about: dict[str, Any] = {"first_line": 1, "last_line": 2, "lines": 2}
+    assert card("view", {"path": "a.py"}, "1 x\n2 y", **about) == ["● view a.py  lines 1-2 of 2", ""]
+    assert card("view", {"path": "a.py"}, "1 x\n2 y", unfolded=True, **about)[1:3] == ["    1 x", "    2 y"]
+
+
+def test_a_call_that_failed_says_why_and_one_that_was_denied_that() -> None:
+    assert card("view", {"path": "a"}, "there is no file a", is_error=True) == [
+        *("✗ view a  failed", "    there is no file a", ""),
+    ]
+    assert card("bash", {"command": "rm x"}, "no: keep it", is_error=True, denied=True)[0] == "✗ bash $ rm x  denied"
+
+
+DIFF = "--- a/x\n+++ b/x\n@@ -7,3 +7,3 @@ def f():\n same\n--- gone\n+++ new\n \ttab\n"
+
+
+def test_a_diff_has_numbers_and_signs() -> None:
+    lines = card("edit", {"path": "x"}, "ok", additions=1, deletions=1, diff=DIFF)
+    assert lines[0] == "● edit x  +1 -1"
+    assert lines[1:] == [
+        "  @@ -7,3 +7,3 @@ def f():",
+        "      7   same",
+        "      8 - -- gone",
+        "      8 + ++ new",
+        "      9       tab",
+        "",
+    ]
+
+
+def test_a_diff_stands_side_by_side_from_120_columns() -> None:
+    lines = card("edit", {"path": "x"}, "ok", width=124, additions=1, deletions=1, diff=DIFF)
+    changed = next(line for line in lines if "gone" in line)
+    left, right = changed.split("│")
+    assert left.split() == ["8", "-", "--", "gone"]
+    assert right.split() == ["8", "+", "++", "new"]
+    assert "│" not in card("edit", {"path": "x"}, "ok", width=110, diff=DIFF)[3]
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_a_long_line_of_a_diff_goes_on_in_the_next(width: int) -> None:
+    words = "".join(chr(ord("a") + n % 26) for n in range(300))
+    text = "".join(strip.text for strip in diff_lines(f"@@ -1 +1 @@\n+{words}\n", PEN, width))
+    assert words in re.sub(r"[ │+]|@@.*?@@|(?<=\+) |\d", "", text)
+
+
+def test_a_long_diff_is_folded() -> None:
+    diff = "@@ -0,0 +1,90 @@\n" + "".join(f"+line {n}\n" for n in range(90))
+    lines = card("write", {"path": "x"}, "ok", diff=diff)
+    assert len(lines) == DIFF_LINES + 3
+    assert lines[-2] == f"  … {91 - DIFF_LINES} more lines"
+
+
+# --- ends -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("finish", "line"),
+    [
+        (s.finish("canceled"), "■ canceled"),
+        (s.finish("error", "", "Key refused; set another."), "✗ failed: Key refused; set another."),
+        (s.finish("error", "the server was shut down"), "■ interrupted: the server was shut down"),
+        (s.finish("error", "interrupted", "The process was lost."), "■ interrupted: The process was lost."),
+        (s.finish("max_tokens"), "■ the answer reached its length limit; ask to go on"),
+        (s.finish("unknown"), "■ interrupted"),
+    ],
+)
+def test_each_end_is_told_in_a_line(finish: Json, line: str) -> None:
+    assert drawn(s.message("m1", "assistant", finish))[0] == line
+
+
+def test_an_error_says_what_can_be_done() -> None:
+    lines = drawn(s.message("m1", "assistant", s.finish("error", "", "Broken.")))
+    assert "ctrl-l chooses another model" in lines[1]
+
+
+@pytest.mark.parametrize("width", [58, 100])
+def test_an_empty_session_tells_how_to_begin_and_how_to_get_a_model(width: int) -> None:
+    offline = " ".join(strip.text.strip() for strip in welcome(OFFLINE, PEN, width))
+    assert "ctrl-k" in offline
+    assert "esc" in offline
+    assert "kedge config path" in offline
+    assert "No language model is configured" in offline
+    assert "configured" not in " ".join(strip.text for strip in welcome("openai/x", PEN, width))
+
+
+# --- harmless -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [60, 140])
+def test_nothing_that_a_terminal_obeys_is_in_any_line(width: int) -> None:
+    told = [
+        s.message("m1", "user", s.text(NASTY), {"type": "binary", "data": {"Path": NASTY}}),
+        s.message("m2", "user", {"type": "shell_command", "data": {"command": NASTY, "output": NASTY, "exit_code": 0}}),
+        s.message(
+            "m3",
+            "assistant",
+            s.thought(NASTY),
+            s.text(
+                f"{NASTY}\n\n# {NASTY}\n\n```{NASTY}\n{NASTY}\n```\n\n- `{NASTY}` [{NASTY}](http://{NASTY}) &#27;[2J\n"
+            ),
+            *(
+                s.call(f"c{n}", name, {"command": NASTY, "path": NASTY})
+                for n, name in enumerate(["bash", "edit", NASTY])
+            ),
+            s.finish("error", NASTY, NASTY),
+        ),
+        s.message("t1", "tool", s.result("c0", NASTY, exit_code=0)),
+        s.message("t2", "tool", s.result("c1", NASTY, diff=f"@@ -1 +1 @@ {NASTY}\n-{NASTY}\n+{NASTY}\n")),
+        s.message("t3", "tool", s.result("c2", NASTY, is_error=True)),
+    ]
+    lines = drawn(*told, width=width, unfolded=True)
+    assert not CONTROLS.search("".join(lines))
+    assert "owned" in "".join(lines), "it is shown, not left out"
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=200), st.integers(20, 130))
+@settings(max_examples=60, deadline=None)
+def test_any_text_is_harmless_and_exactly_as_wide_as_the_screen(words: str, width: int) -> None:
+    told = [s.message("m1", "user", s.text(words)), answer(s.text(words))]
+    drawer, conversation = drawer_of(*told, width=width)
+    for entry in conversation.ordered():
+        for line in drawer.message(entry, conversation):
+            assert not CONTROLS.search(line.strip.text)
+            assert line.strip.cell_length == width == cell_len(line.strip.text)

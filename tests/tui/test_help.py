@@ -1,0 +1,72 @@
+"""The help is written from the table of keys: what is bound is there, on every size of screen."""
+
+from __future__ import annotations
+
+import pytest
+from textual.containers import VerticalScroll
+
+from kedge.tui.help import HelpScreen, groups, halves
+from kedge.tui.keys import KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, spelled
+from tests.client.process import Server
+from tests.tui.rig import Rig, rig
+
+
+async def opened(r: Rig, key: str) -> None:
+    await r.press(key)
+    await r.until(lambda: isinstance(r.app.screen, HelpScreen))
+    await r.shows("Keys and commands")
+
+
+def test_everything_in_the_tables_is_in_the_help() -> None:
+    lines = [line for _, group in groups() for line in group]
+    said = {does for _, does in lines}
+    assert said >= {key.does for key in KEYS} | {does for _, does in TYPED}
+    assert said >= {does for _, _, does in (*QUEUE_KEYS, *SESSION_KEYS)}
+    keys = " ".join(key for key, _ in lines)
+    assert all(spelled(key) in keys for one in KEYS for key in one.keys.split(","))
+    assert all(f"/{key.command}" in keys for key in KEYS if key.command)
+
+
+def test_the_columns_hold_every_group_once() -> None:
+    left, right = halves(groups())
+    assert [*left, *right] == groups()
+    assert left
+    assert right
+
+
+@pytest.mark.parametrize("key", ["f1", "question_mark"])
+async def test_the_help_opens_by_its_keys_and_closes_by_esc(server: Server, key: str) -> None:
+    async with rig(server) as r:
+        await opened(r, key)
+        await r.press("escape")
+        await r.until(lambda: len(r.app.screen_stack) == 1)
+        assert r.prompt == ""
+
+
+async def test_all_of_it_can_be_scrolled_to_on_a_small_screen(server: Server) -> None:
+    async with rig(server, size=(60, 16)) as r:
+        await opened(r, "f1")
+        seen = r.text
+        box = r.app.screen.query_one(VerticalScroll)
+        while box.scroll_offset.y < box.max_scroll_y:
+            before = box.scroll_offset.y
+            await r.press("pagedown")
+            await r.until(lambda before=before: box.scroll_offset.y > before)  # type: ignore[misc]
+            seen += r.text
+        words = set(seen.split())
+        for key in KEYS:
+            assert set(key.does.split()) <= words, key.does
+
+
+async def test_on_a_wide_screen_there_are_two_columns(server: Server) -> None:
+    async with rig(server, size=(140, 60)) as r:
+        await opened(r, "f1")
+        left, right = (column[0][0] for column in halves(groups()))
+        assert any(left in line and right in line for line in r.lines)
+
+
+async def test_a_click_closes_it(server: Server) -> None:
+    async with rig(server) as r:
+        await opened(r, "f1")
+        await r.pilot.click(offset=(50, 15))
+        await r.until(lambda: len(r.app.screen_stack) == 1)

@@ -1,0 +1,66 @@
+"""The line to the server: lost, resumed, its server killed and started again; how it begins and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from kedge.client.client import Client
+from tests.client.process import Server
+from tests.tui.rig import rig
+
+
+async def test_a_server_restarted_underneath_is_a_pause_and_nothing_is_lost_or_doubled(own_server: Server) -> None:
+    async with rig(own_server) as r:
+        await r.send("script: say before the restart")
+        await r.shows("before the restart", "enter sends")
+        await asyncio.to_thread(own_server.stop)
+        await r.shows("connection lost")
+        await r.send("script: say after the restart")  # it waits for the server
+        await asyncio.to_thread(own_server.start)
+        await r.shows("after the restart")
+        await r.shows_no("connection lost")
+        assert r.text.count("▌ script: say before") == 1
+        assert r.text.count("▌ script: say after") == 1
+
+
+async def test_a_server_killed_in_the_middle_of_an_answer_goes_on_on_the_screen(own_server: Server) -> None:
+    async with rig(own_server) as r:
+        await r.send("script: say one two three | hold k1 | say four five")
+        await r.shows("one two three")
+        await asyncio.to_thread(own_server.kill)
+        await r.shows("connection lost")
+        own_server.home.endpoint.release("k1")
+        await asyncio.to_thread(own_server.start)
+        await r.shows("four five")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        assert r.text.count("▌ script:") == 1
+
+
+async def test_a_session_joined_in_the_middle_of_an_answer_shows_each_word_once(server: Server, client: Client) -> None:
+    async with rig(server) as first:
+        await first.send("script: say alpha beta | hold k2 | say gamma delta")
+        await first.shows("alpha beta")
+        async with rig(server) as second:
+            await second.shows("alpha beta", "working")
+            server.home.endpoint.release("k2")
+            for r in (first, second):
+                await r.shows("alpha beta gamma delta")
+                await r.until(lambda r=r: r.app.view.active(r.app.session_id) is None)  # type: ignore[misc]
+                assert r.text.count("gamma") == 2  # in the prompt, and in the answer
+
+
+async def test_it_opens_the_last_session_and_finds_everything_as_it_was(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send("script: say remember me")
+        await r.shows("enter sends")
+        await r.until(lambda: r.text.count("remember me") == 2)
+    async with rig(server) as r:
+        await r.until(lambda: r.text.count("remember me") == 2)
+
+
+async def test_two_screens_on_one_session_see_each_other(server: Server) -> None:
+    async with rig(server) as first, rig(server) as second:
+        assert first.app.session_id == second.app.session_id
+        await first.send("script: say from the first")
+        await second.shows("from the first")
+        await first.shows("2 clients here")

@@ -1,0 +1,371 @@
+"""What the screen knows: the same, in whatever order and however often it is told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kedge.client.stream import StreamEvent
+from kedge.tui.cards import Line
+from kedge.tui.draw import Drawer
+from kedge.tui.looks import LOOKS
+from kedge.tui.model import Changed, View
+from kedge.tui.pen import Pen
+from kedge.wire import models as m
+from tests.tui import story as s
+from tests.tui.story import Json, Story
+
+PEN = Pen(LOOKS["plain"])
+
+
+def opened(*sessions: str) -> View:
+    """A view in which these sessions are open, and that knows nothing of them yet."""
+    view = View()
+    for session in sessions or ("s1",):
+        view.load_conversation(session, [], 0)
+    return view
+
+
+def told(view: View, events: list[StreamEvent]) -> Changed:
+    changed = Changed()
+    for event in events:
+        # As from the wire: no two views, and no two tellings, share what is in an event.
+        copy = msgspec.json.decode(msgspec.json.encode(event.payload))
+        changed.add(view.apply(StreamEvent(event.type, event.change, copy, event.position)))
+    return changed
+
+
+def lines(view: View, session: str = "s1") -> list[str]:
+    drawer = Drawer(view, PEN, 80)
+    conversation = view.conversations[session]
+    found: list[Line] = [line for entry in conversation.ordered() for line in drawer.message(entry, conversation)]
+    return [line.strip.text.rstrip() for line in found]
+
+
+def shown(view: View, *, is_drawn: bool = True) -> Json:
+    """All that can be seen of it."""
+    found: Json = {"sessions": view.sessions(), "asks": view.asks(), "closed": view.closed_asks}
+    for session, conversation in view.conversations.items():
+        found[session] = {
+            "messages": [entry.body for entry in conversation.ordered()],
+            "lines": lines(view, session) if is_drawn else [],
+            "retries": conversation.retries,
+            "active": view.active(session),
+            "queue": view.queue(session),
+        }
+    return found
+
+
+# --- stories --------------------------------------------------------------------------------------------------------
+
+
+def a_run(story: Story, draw: random.Random, run: str, seq: int, *, is_last: bool) -> None:
+    """A Run as the log tells it: steps with calls, approvals, retries, and one of the ends."""
+    story.run("created", s.run_body(run, "queued", seq=seq))
+    if draw.random() < 0.3:
+        story.run("updated", s.run_body(run, "queued", seq=seq, place=seq + 10, prompt="edited"))
+    if draw.random() < 0.2:
+        story.ended(run, "cancelled", seq=seq)  # it never began
+        return
+    story.run("updated", s.run_body(run, "active", seq=seq, started_at=5))
+    story.message("created", s.message(f"{run}-ask", "user", s.text(f"do {run}"), run=run))
+    steps = draw.randrange(1, 4)
+    for step in range(1, steps + 1):
+        story.run("updated", s.run_body(run, "active", seq=seq, steps=step, started_at=5))
+        a_step(story, draw, run, step)
+    end = draw.choice(["completed", "cancelled", "failed", "interrupted", *(["still at work"] if is_last else [])])
+    reason = {"completed": "end_turn", "cancelled": "canceled"}.get(end, "error")
+    if end == "still at work":
+        story.message("created", s.message(f"{run}-last", "assistant", s.text("so far"), run=run))
+        return
+    details = "The model broke off; try again." if end == "failed" else ""
+    story.message("created", s.message(f"{run}-last", "assistant", s.text("done"), run=run))
+    last = s.message(f"{run}-last", "assistant", s.text("done"), s.finish(reason, "", details), run=run)
+    story.message("updated", last)
+    story.ended(run, end, seq=seq, steps=steps)
+
+
+def a_step(story: Story, draw: random.Random, run: str, step: int) -> None:
+    """Its calls have the same ids as those of the Step before: some providers number them anew."""
+    name, calls = f"{run}-{step}", [f"call_{n}" for n in range(draw.randrange(0, 3))]
+    story.message("created", s.message(name, "assistant", run=run))
+    for attempt in range(2, 2 + draw.choice([0, 0, 1, 2])):
+        story.message("updated", s.message(name, "assistant", run=run))  # what was said is taken back
+        story.retry(run, attempt)
+    if draw.random() < 0.4:
+        # Somebody runs a command of their own meanwhile.
+        shell = {"type": "shell_command", "data": {"command": "ls", "output": "a", "exit_code": 0}}
+        story.message("created", s.message(f"{name}-shell", "user", shell, run=""))
+    parts = [s.text(f"step {step}"), *(s.call(one, "bash", {"command": f"echo {name} {one}"}) for one in calls)]
+    story.message("updated", s.message(name, "assistant", *parts, s.finish("tool_use"), run=run))
+    for one in calls:
+        if draw.random() < 0.4:
+            ask = f"ask-{name}-{one}"
+            story.tell("permission_request", "created", s.approval(ask, run=run, call_id=one))
+            answer = draw.choice(["allow", "deny", "", None])
+            if answer is not None:
+                body = s.settled(ask, answer, "c9" if answer else "", run=run, call_id=one)
+                story.tell("permission_notification", "created", body)
+    for one in calls:
+        if draw.random() < 0.9:
+            came = s.result(one, f"{name} {one} said so", exit_code=0, duration_ms=20)
+            story.message("created", s.message(f"{name}-{one}", "tool", came, run=run))
+
+
+def a_child(story: Story, draw: random.Random) -> None:
+    """An agent at work for r1, in a session of its own."""
+    story.tell("session", "created", s.session_body("s9", "look around"))
+    about: Json = {"session": "s9", "seq": 9, "parent_run_id": "r1", "prompt": "look"}
+    story.run("created", s.run_body("r9", "active", **about))
+    story.message("created", s.message("r9-ask", "user", s.text("look"), run="r9", session="s9"))
+    story.run("updated", s.run_body("r9", "active", steps=1, **about))
+    if draw.random() < 0.7:
+        story.ended("r9", steps=2, **about)
+
+
+def a_story(seed: int) -> Story:
+    draw, story = random.Random(seed), Story()
+    story.tell("session", "created", s.session_body("s1"))
+    story.tell("session", "created", s.session_body("s2", "another"))
+    runs = draw.randrange(1, 4)
+    for seq in range(1, runs + 1):
+        a_run(story, draw, f"r{seq}", seq, is_last=seq == runs)
+    if draw.random() < 0.5:
+        a_child(story, draw)
+    story.tell("session", "updated", s.session_body("s1", "A title", 7))
+    if draw.random() < 0.5:
+        story.tell("session", "deleted", {"id": "s2"})
+    seen = sorted({event.payload["id"] for event in story.events if event.type == "message"})
+    for gone in draw.sample(seen, draw.choice([0, 0, 1, 2]) if len(seen) > 2 else 0):
+        body = next(event.payload for event in story.events if event.payload.get("id") == gone)
+        story.message("deleted", {"id": gone, "session_id": body["session_id"]})
+    return story
+
+
+def batches(story: Story, draw: random.Random) -> list[StreamEvent]:
+    """Everything at least once: in pieces that overlap, come twice and in any order."""
+    events = story.events
+    pieces: list[list[StreamEvent]] = []
+    for _ in range(draw.randrange(0, 6)):
+        start = draw.randrange(len(events))
+        pieces.append([again(story, event, draw) for event in events[start : start + draw.randrange(1, 30)]])
+    cuts = sorted(draw.sample(range(len(events)), min(len(events), draw.randrange(0, 6))))
+    pieces += [events[start:end] for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True)]
+    draw.shuffle(pieces)
+    mixed = [event for piece in pieces for event in piece]
+    if draw.random() < 0.3:
+        draw.shuffle(mixed)
+    return mixed
+
+
+def again(story: Story, event: StreamEvent, draw: random.Random) -> StreamEvent:
+    """The log names a record: who reads it later gets the record as it is by then, or that it is gone."""
+    if event.type not in ("message", "session", "run") or draw.random() < 0.5:
+        return event
+    key = "run_id" if event.type == "run" else "id"
+    last = [one for one in story.events if one.type == event.type and one.payload[key] == event.payload[key]][-1]
+    change = "deleted" if last.change == "deleted" else event.change
+    return StreamEvent(event.type, change, last.payload, event.position)
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=50, deadline=None)
+def test_any_order_and_duplication_of_batches_shows_the_same(seed: int) -> None:
+    story, draw = a_story(seed), random.Random(seed + 1)
+    clean, mixed = opened("s1", "s9"), opened("s1", "s9")
+    ends = [one.run_id for one in told(clean, story.events).ended]
+    ends_mixed = [one.run_id for one in told(mixed, batches(story, draw)).ended]
+    assert shown(mixed) == shown(clean)
+    assert sorted(ends_mixed) == sorted(ends), "each end is told once"
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_a_screen_that_joins_in_the_middle_shows_the_same(seed: int) -> None:
+    """What is read by request at a Position, and the events since: some of which it has in it already."""
+    story, draw = a_story(seed), random.Random(seed + 1)
+    clean, joined = opened("s1", "s9"), opened("s1", "s9")
+    told(clean, story.events)
+    middle = draw.randrange(len(story.events))
+    until = draw.randrange(middle, len(story.events))
+    at = story.events[middle].position or 0
+    before = opened("s1", "s9")
+    told(before, story.events[: until + 1])
+    # The request was made at `at`; what the server answered is as of `until`.
+    joined.load_sessions(before.sessions(), at)
+    joined.load_runs([run for one in range(10) if (run := before.run(f"r{one}"))], at)
+    joined.load_asks(before.asks())
+    for session in ("s1", "s9"):
+        joined.load_conversation(session, [e.body for e in before.conversations[session].ordered()], at)
+    told(joined, story.events[middle + 1 :])
+    now, then = shown(joined, is_drawn=False), shown(clean, is_drawn=False)
+    for part in ("s1", "s9"):
+        del now[part]["retries"], then[part]["retries"]  # who joins learns of the next one
+    for part in ("sessions", "asks", "s1", "s9"):
+        assert now[part] == then[part]
+
+
+# --- one by one -----------------------------------------------------------------------------------------------------
+
+
+def test_deltas_count_on_a_message_that_follows_and_on_no_other() -> None:
+    view = View()
+    view.load_conversation("s1", s.bodies(s.message("m1", "assistant", s.text("read"))), 50)
+    told(view, [s.delta("m1", " more")])
+    assert lines(view) == ["  read", ""], "how much of it was in what was read is not known"
+    told(view, [s.snapshot(s.message("m1", "assistant", s.text("read and"))), s.delta("m1", " more")])
+    assert lines(view) == ["  read and more", ""]
+    told(view, [StreamEvent("message", "updated", s.message("m1", "assistant", s.text("end"), s.finish()), 60)])
+    changed = told(view, [s.delta("m1", " late"), s.delta("nobody", "x")])
+    assert lines(view) == ["  end", ""]
+    assert not changed.messages
+
+
+def test_a_delta_of_a_thought_and_of_a_later_part_make_their_parts() -> None:
+    view, story = opened(), Story()
+    story.message("created", s.message("m1", "assistant"))
+    told(view, [*story.events, s.delta("m1", "hm", 0, "reasoning"), s.delta("m1", "so", 1), s.delta("m1", "!", 1)])
+    kinds = [(part.type, part.data) for part in view.conversations["s1"].entries["m1"].body.parts]
+    assert kinds == [("reasoning", {"thinking": "hm"}), ("text", {"text": "so!"})]
+
+
+def test_a_message_that_was_taken_back_is_empty_again() -> None:
+    view, story = opened(), Story()
+    story.message("created", s.message("m1", "assistant"))
+    told(view, [story.events[0], s.delta("m1", "half a thou")])
+    story.message("updated", s.message("m1", "assistant"))
+    story.retry("r1", 2)
+    told(view, story.events[1:])
+    assert lines(view) == ["↻ The provider is busy. Attempt 2 of 5 follows in 2 s.", ""]
+    told(view, [s.delta("m1", "a thought")])
+    assert lines(view) == ["  a thought", ""]
+    told(view, story.events)
+    assert not view.conversations["s1"].retries, "an old retry that is told again is over all the same"
+
+
+def test_calls_that_are_numbered_anew_in_each_step_keep_their_own_results() -> None:
+    view, story = opened(), Story()
+    story.run("created", s.run_body())
+    for step in ("one", "two"):
+        story.message("created", s.message(step, "assistant", s.call("call_0", "bash", {"command": step})))
+        if step == "one":
+            story.message("created", s.message("t1", "tool", s.result("call_0", "said one", exit_code=0)))
+    told(view, [*story.events, s.progress("call_0", "working on two")])
+    drawn = lines(view)
+    assert drawn[:2] == ["● bash $ one  exit 0", "    said one"]
+    assert drawn[-3:-1] == ["○ bash $ two", "    working on two"]
+
+
+def test_a_call_without_a_result_is_cut_off_when_its_run_has_ended() -> None:
+    view, story = opened(), Story()
+    story.run("created", s.run_body())
+    story.message("created", s.message("m1", "assistant", s.call("c1", "bash", {"command": "sleep 9"})))
+    told(view, story.events)
+    assert lines(view)[0] == "○ bash $ sleep 9"
+    story.ended("r1", "interrupted")
+    changed = told(view, story.events)
+    assert "m1" in changed.messages
+    assert lines(view)[0] == "■ bash $ sleep 9  cut off before it gave a result"
+
+
+def test_an_agents_card_tells_how_its_run_stands() -> None:
+    view, story = opened(), Story()
+    story.run("created", s.run_body())
+    look = s.call("c1", "agent", {"prompt": "look", "description": "Look around"})
+    story.message("created", s.message("m1", "assistant", look))
+    a_child_run: dict[str, Any] = {"session": "s9", "parent_run_id": "r1", "prompt": "look"}
+    story.run("created", s.run_body("r9", "active", steps=2, **a_child_run))
+    changed = told(view, [*story.events, s.progress("x", "$ grep -rn door", run="r9", session="s9")])
+    assert "m1" in changed.messages
+    assert lines(view)[:2] == ["○ agent Look around  step 2", "    $ grep -rn door"]
+    story.ended("r9", session="s9", steps=3, started_at=1_000, ended_at=5_200, parent_run_id="r1", prompt="look")
+    story.message("created", s.message("t1", "tool", s.result("c1", "It is blue.")))
+    told(view, story.events)
+    assert lines(view)[:2] == ["● agent Look around  3 steps, 4.2 s", "    It is blue."]
+    assert view.is_of_agent("s9")
+    assert not view.is_of_agent("s1")
+
+
+def test_two_agents_with_the_same_prompt_are_told_apart_by_their_order() -> None:
+    view, story = opened(), Story()
+    story.run("created", s.run_body())
+    calls = [s.call(one, "agent", {"prompt": "look"}) for one in ("c1", "c2")]
+    story.message("created", s.message("m1", "assistant", *calls))
+    for number in (1, 2):
+        about: Json = {"session": f"a{number}", "seq": number, "parent_run_id": "r1", "prompt": "look"}
+        story.run("created", s.run_body(f"child{number}", "active", steps=number, **about))
+    told(view, story.events)
+    assert [line for line in lines(view) if line] == ["○ agent look  step 1", "○ agent look  step 2"]
+
+
+def test_who_answered_an_ask_is_known_also_when_it_was_said_to_be_over_before() -> None:
+    for order in (1, -1):
+        view, story = opened(), Story()
+        story.tell("permission_request", "created", s.approval("a1"))
+        story.tell("permission_notification", "created", s.settled("a1", "deny", "c7"))
+        story.tell("permission_request", "deleted", {"id": "a1", "run_id": "r1"})
+        told(view, story.events[::order])
+        assert view.closed_asks["a1"].by == "c7"
+        assert view.asks() == []
+
+
+def test_only_the_message_whose_call_waits_is_drawn_anew() -> None:
+    view, story = opened(), Story()
+    for number in (1, 2):
+        run = f"r{number}"
+        story.message("created", s.message(f"m{number}", "assistant", s.call("c1", "bash", {"command": "x"}), run=run))
+    told(view, story.events)
+    story.tell("permission_request", "created", s.approval("a1", run="r2"))
+    changed = told(view, story.events[-1:])
+    assert changed.messages == {"m2"}
+    assert changed.asks
+    assert lines(view)[2] == "? bash $ x  waits for your answer"
+
+
+def test_a_deleted_result_is_gone_from_its_card() -> None:
+    view, story = opened(), Story()
+    story.run("created", s.run_body())
+    story.message("created", s.message("m1", "assistant", s.call("c1", "bash", {"command": "x"})))
+    story.message("created", s.message("t1", "tool", s.result("c1", "out", exit_code=0)))
+    told(view, story.events)
+    story.message("deleted", {"id": "t1", "session_id": "s1"})
+    assert told(view, story.events).messages >= {"m1"}
+    assert lines(view)[0] == "○ bash $ x"
+
+
+def test_ended_runs_cost_nothing_when_the_screen_asks_for_the_live_ones() -> None:
+    """Counted by what is looked at: a Run that has ended is in no list that is walked."""
+    view = opened()
+    ended = [msgspec.convert(s.run_body(f"r{n}", "ended", seq=n), m.RunBody) for n in range(5_000)]
+    view.load_runs(ended, 1)
+    story = Story()
+    story.run("created", s.run_body("now", "active", seq=6_000))
+    story.run("created", s.run_body("next", "queued", seq=6_001))
+    told(view, story.events)
+    assert view.active("s1") is not None
+    assert [run.run_id for run in view.queue("s1")] == ["next"]
+    assert sum(len(runs) for runs in view._live.values()) == 2
+    story.ended("now", seq=6_000)
+    told(view, story.events)
+    assert view.active("s1") is None
+
+
+def test_a_moved_run_asks_for_the_queue_to_be_read_again() -> None:
+    view, story = opened(), Story()
+    story.run("created", s.run_body("r1", "queued", seq=1))
+    assert not told(view, story.events).moved
+    story.run("updated", s.run_body("r1", "queued", seq=1, place=9))
+    assert told(view, story.events[1:]).moved
+    assert not told(view, story.events[1:]).moved, "it is no news the second time"
+
+
+@pytest.mark.parametrize("kind", ["gap", "file", "something of a later version"])
+def test_other_events_change_nothing_but_a_gap_is_told(kind: str) -> None:
+    changed = opened().apply(StreamEvent(kind, "created", {"reason": "evicted", "position": 9}, None))
+    assert changed.gap == (kind == "gap")
+    assert not changed.messages

@@ -1,0 +1,99 @@
+"""The bell and the notice on the desktop, at a real terminal that says whether it is looked at."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kedge.tui.notice import notice_codes
+from tests.client.process import Server, Terminal
+
+#: What a terminal sends when it loses the focus, and when it gets it back.
+BLUR, FOCUS = "\x1b[O", "\x1b[I"
+STEP_ASKS = f"script: hold KEY | tool write {json.dumps({'path': 'a.txt', 'content': 'x'})} | say last"
+
+
+def screen(server: Server, **environment: str) -> Terminal:
+    server.home.env = server.home.env | {"COLUMNS": "100", "LINES": "30"} | environment
+    terminal = Terminal(server.home, "tui", "--host", server.host)
+    terminal.until("enter sends")
+    return terminal
+
+
+def leave(terminal: Terminal) -> str:
+    """What was shown since it was last asked."""
+    terminal.type("\x11")
+    code, shown = terminal.end()
+    assert code == 0
+    return shown
+
+
+def begin(server: Server, terminal: Terminal, script: str, key: str) -> None:
+    terminal.type(script.replace("KEY", key) + "\r")
+    terminal.until("esc stops this run")
+
+
+def test_the_bell_rings_when_a_run_ends_and_nobody_looks(server: Server) -> None:
+    terminal = screen(server)
+    begin(server, terminal, "script: hold KEY | say fine", "notice-1")
+    terminal.type(BLUR)
+    server.home.endpoint.release("notice-1")
+    terminal.until("\a")
+    leave(terminal)
+
+
+def test_the_bell_rings_when_a_run_asks_and_nobody_looks(server: Server) -> None:
+    terminal = screen(server)
+    begin(server, terminal, STEP_ASKS, "notice-2")
+    terminal.type(BLUR)
+    server.home.endpoint.release("notice-2")
+    terminal.until("\a")
+    leave(terminal)
+
+
+def test_nothing_rings_while_the_terminal_has_the_focus(server: Server) -> None:
+    terminal = screen(server)
+    begin(server, terminal, STEP_ASKS, "notice-3")
+    terminal.type(BLUR + FOCUS)
+    server.home.endpoint.release("notice-3")
+    shown = terminal.until("needs your approval")
+    terminal.type("\x1b")
+    shown += terminal.until("canceled")
+    shown += leave(terminal)
+    assert "\a" not in shown
+
+
+def test_a_desktop_notice_is_given_to_those_who_want_it(server: Server) -> None:
+    terminal = screen(server, KEDGE_NOTICE="desktop")
+    begin(server, terminal, STEP_ASKS, "notice-4")
+    terminal.type(BLUR)
+    server.home.endpoint.release("notice-4")
+    shown = terminal.until("\x1b]9;kedge: write needs your approval\x1b\\")
+    assert "\a" not in shown
+    leave(terminal)
+
+
+@pytest.mark.parametrize(
+    ("environment", "codes"),
+    [
+        ({}, "\a"),
+        ({"KEDGE_NOTICE": "bell"}, "\a"),
+        ({"KEDGE_NOTICE": "something else"}, "\a"),
+        ({"KEDGE_NOTICE": "off"}, ""),
+        ({"KEDGE_NOTICE": "desktop"}, "\x1b]9;kedge: done\x1b\\"),
+        ({"KEDGE_NOTICE": "desktop", "TERM": "rxvt-unicode"}, "\x1b]777;notify;kedge;done\x1b\\"),
+        ({"KEDGE_NOTICE": "desktop", "VTE_VERSION": "7600"}, "\x1b]777;notify;kedge;done\x1b\\"),
+        ({"KEDGE_NOTICE": "desktop", "TMUX": "x"}, "\x1bPtmux;\x1b\x1b]9;kedge: done\x1b\x1b\\\x1b\\"),
+    ],
+)
+def test_what_is_written_depends_on_what_people_want_and_have(environment: dict[str, str], codes: str) -> None:
+    assert notice_codes("done", environment) == codes
+
+
+def test_the_words_of_a_notice_are_harmless() -> None:
+    codes = notice_codes("a\x07b\x1b\\c\x9cd;e\nf" + "g" * 1000, {"KEDGE_NOTICE": "desktop"})
+    said = codes.removeprefix("\x1b]9;kedge: ").removesuffix("\x1b\\")
+    assert said.isprintable()
+    assert ";" not in said
+    assert len(said) <= 120

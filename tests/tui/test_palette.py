@@ -1,0 +1,103 @@
+"""The palette: every command is there, found by typing, run by Enter or by a click."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widgets import Input, OptionList
+
+from kedge.tui.keys import KEYS
+from kedge.tui.palette import PaletteScreen, found
+from tests.client.process import Server
+from tests.tui.rig import Rig, rig
+
+COMMANDS = [key for key in KEYS if key.command and key.action != "palette"]
+
+
+def first(typed: str) -> str:
+    return found(COMMANDS, typed)[0].command
+
+
+def names(r: Rig) -> list[str]:
+    return [str(option.prompt).split()[0] for option in r.app.screen.query_one(OptionList).options]
+
+
+async def opened(r: Rig, key: str = "ctrl+k") -> None:
+    await r.press(key)
+    await r.until(lambda: isinstance(r.app.screen, PaletteScreen) and bool(names(r)))
+
+
+def test_without_a_word_all_commands_are_there_in_their_order() -> None:
+    assert found(COMMANDS, "") == COMMANDS
+    assert found(COMMANDS, " / ") == COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("ex", "export"),
+        ("xport", "export"),
+        ("smrz", "summarize"),
+        ("markdown", "export"),
+        ("NEW", "new"),
+        ("/q", "quit"),
+    ],
+)
+def test_a_command_is_found_by_its_name_what_it_does_or_some_of_its_letters(typed: str, command: str) -> None:
+    assert first(typed) == command
+
+
+def test_what_is_in_no_command_finds_none() -> None:
+    assert found(COMMANDS, "zzzz") == []
+
+
+async def test_a_slash_in_an_empty_prompt_offers_all_commands_with_their_keys(server: Server) -> None:
+    async with rig(server, size=(140, 40)) as r:
+        await opened(r, "slash")
+        assert names(r) == [key.command for key in COMMANDS]
+        await r.shows("new", "begin a new session", "ctrl-n", "enter runs it")
+        await r.press("escape")
+        await r.until(lambda: len(r.app.screen_stack) == 1)
+        assert r.prompt == ""
+
+
+async def test_what_is_typed_narrows_the_list_and_enter_runs_the_command(server: Server) -> None:
+    async with rig(server, size=(60, 16)) as r:
+        before = r.app.session_id
+        await opened(r)
+        await r.press(*"new")
+        await r.until(lambda: names(r)[:1] == ["new"])
+        await r.press("enter")
+        await r.until(lambda: r.app.session_id != before)
+        assert len(r.app.screen_stack) == 1
+
+
+async def test_arrows_move_while_the_field_keeps_the_focus(server: Server) -> None:
+    async with rig(server, size=(60, 16)) as r:
+        await opened(r)
+        listed = r.app.screen.query_one(OptionList)
+        assert listed.virtual_size.height == len(COMMANDS)  # each on one line, also beside a scroll bar
+        await r.press("down", "down", "up")
+        await r.until(lambda: listed.highlighted == 1)
+        assert r.app.screen.query_one(Input).has_focus
+        await r.press(*["down"] * (len(COMMANDS) - 2))
+        await r.until(lambda: listed.highlighted == len(COMMANDS) - 1)
+        await r.shows("leave; runs go on")  # the last one is scrolled to
+        await r.press(*"zzzz", "enter")  # nothing is found, and nothing is run
+        assert isinstance(r.app.screen, PaletteScreen)
+
+
+async def test_a_command_that_opens_a_dialog_opens_it(server: Server) -> None:
+    async with rig(server) as r:
+        await opened(r)
+        await r.press(*"help", "enter")
+        await r.shows("Keys and commands")
+
+
+async def test_a_click_runs_a_command(server: Server) -> None:
+    async with rig(server, size=(60, 16)) as r:
+        await opened(r)
+        await r.press(*"rename")
+        await r.until(lambda: names(r)[:1] == ["rename"])
+        y, line = next((y, line) for y, line in enumerate(r.lines) if "give this session another title" in line)
+        await r.pilot.click(offset=(line.index("rename") + 1, y))
+        await r.shows("The title of this session")

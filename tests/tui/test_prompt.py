@@ -1,0 +1,419 @@
+"""Where people write: lines, history, files, commands of their own, their editor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual import events
+from textual._xterm_parser import XTermParser
+
+from kedge.client.attachments import FILES_BYTES_MAX
+from kedge.tui.app import KedgeApp
+from kedge.tui.complete import Completions
+from kedge.tui.help import HelpScreen
+from kedge.tui.history import HISTORY_MAX, KEPT_CHARS_MAX, History
+from kedge.tui.palette import PaletteScreen
+from kedge.tui.prompt import NEW_LINE_KEYS, Prompt
+from kedge.tui.queue import Queue
+from tests.client.process import Server
+from tests.tui.rig import Rig, rig
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
+
+
+async def attached(r: Rig) -> list[tuple[str, str]]:
+    """Path and type of each file in the session, as the server has them."""
+    messages = [message async for message in r.app.link.client.all_messages(r.app.link.id, r.app.session_id)]
+    parts: list[dict[str, Any]] = [part.data for message in messages for part in message.parts if part.type == "binary"]
+    return [(part["Path"], part["MIMEType"]) for part in parts]
+
+
+def offered(r: Rig) -> list[str]:
+    names = r.app.query_one(Completions)
+    assert names.display == (names.option_count > 0)
+    return [str(names.get_option_at_index(place).prompt) for place in range(names.option_count)]
+
+
+# --- lines ----------------------------------------------------------------------------------------------------------
+
+
+async def test_enter_sends_and_other_keys_make_a_new_line(server: Server) -> None:
+    async with rig(server) as r:
+        await r.press("a", "ctrl+j", "b", "alt+enter", "c", "shift+enter", "d")
+        assert r.prompt == "a\nb\nc\nd"
+        await r.press("enter")
+        assert r.prompt == ""
+        await r.shows("You said: a")
+
+
+@pytest.mark.parametrize("sent", ["\n", "\x1b\r", "\x1b[13;2u", "\x1b[13;3u", "\x1b[27;2;13~", "\x1b[27;3;13~"])
+def test_what_terminals_send_for_a_new_line_is_one(sent: str) -> None:
+    keys = [getattr(event, "key", "") for event in XTermParser().feed(sent)]
+    assert len(keys) == 1
+    assert keys[0] in NEW_LINE_KEYS
+
+
+async def test_what_is_typed_after_enter_belongs_to_the_next_prompt(server: Server) -> None:
+    async with rig(server) as r:
+        await r.type("script: say first")
+        for key in ("enter", "n", "e", "x", "t"):  # faster than the screen is drawn
+            r.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await r.shows("first")
+        await r.until(lambda: r.prompt == "next")
+
+
+async def test_a_long_paste_is_shown_as_it_is_and_scrolls_in_ten_lines(server: Server) -> None:
+    async with rig(server, size=(60, 16)) as r:
+        prompt = r.app.query_one(Prompt)
+        assert prompt.size.height == 1
+        await r.paste("one\rtwo\r\nthree")
+        assert (r.prompt, prompt.size.height) == ("one\ntwo\nthree", 3)
+        await r.press("ctrl+c")
+        lines = "\n".join(f"line {n}" for n in range(30))
+        await r.paste(lines)
+        await r.until(lambda: prompt.size.height == 10)
+        assert r.prompt == lines
+        await r.shows("line 29")
+        assert "line 19" not in r.text
+
+
+async def test_what_is_pasted_is_harmless(server: Server) -> None:
+    async with rig(server) as r:
+        await r.paste("a\x1b]0;owned\x07b")
+        assert r.prompt == "a␛]0;owned␇b"
+        await r.shows("a␛]0;owned␇b")
+
+
+async def test_slash_and_question_mark_are_commands_in_an_empty_prompt_only(server: Server) -> None:
+    async with rig(server) as r:
+        await r.press("slash")
+        await r.until(lambda: isinstance(r.app.screen, PaletteScreen))
+        await r.press("escape")
+        await r.until(lambda: not isinstance(r.app.screen, PaletteScreen))
+        await r.press("question_mark")
+        await r.until(lambda: isinstance(r.app.screen, HelpScreen))
+        await r.press("escape")
+        await r.until(lambda: not isinstance(r.app.screen, HelpScreen))
+        await r.press("a", "slash", "question_mark")
+        assert r.prompt == "a/?"
+
+
+# --- history --------------------------------------------------------------------------------------------------------
+
+
+async def test_up_and_down_go_through_what_was_sent_and_back_to_what_was_being_written(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send("script: say one")
+        await r.send("script: say two\nin two lines")
+        await r.type("a thought")
+        await r.press("up")
+        assert r.prompt == "script: say two\nin two lines"
+        await r.press("up")
+        assert r.prompt == "script: say two\nin two lines", "first to the first line"
+        await r.press("up")
+        assert r.prompt == "script: say one"
+        await r.press("down", "down")
+        assert r.prompt == "a thought"
+
+
+async def test_ctrl_c_empties_the_prompt_and_up_brings_it_back(server: Server) -> None:
+    async with rig(server) as r:
+        await r.type("half a thought")
+        await r.press("ctrl+c")
+        assert r.prompt == ""
+        assert "ctrl-q leaves" not in r.text
+        await r.press("ctrl+c")
+        await r.shows("ctrl-q leaves")
+        await r.press("up")
+        assert r.prompt == "half a thought"
+
+
+async def test_history_outlives_the_screen(server: Server, tmp_path: Path) -> None:
+    async with rig(server, kept=tmp_path / "tui") as r:
+        await r.send("script: say one\ntwo")
+        await r.shows("one")
+    (file,) = (tmp_path / "tui").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    async with rig(server, kept=tmp_path / "tui") as r:
+        await r.press("up")
+        assert r.prompt == "script: say one\ntwo"
+    assert History(tmp_path / "tui", "/another/workspace").earlier == []
+
+
+def test_the_history_stays_small_and_survives_a_broken_line(tmp_path: Path) -> None:
+    history = History(tmp_path, "/work")
+    for number in range(2 * HISTORY_MAX):
+        history.add(f"prompt {number}")
+    history.add("x" * (KEPT_CHARS_MAX + 1))
+    assert len(history.earlier) == HISTORY_MAX
+    (file,) = tmp_path.iterdir()
+    with file.open("a") as opened:
+        opened.write('{"not": "text"}\n"cut off')
+    again = History(tmp_path, "/work")
+    assert again.earlier == [f"prompt {number}" for number in range(HISTORY_MAX + 2, 2 * HISTORY_MAX)]
+    assert len(file.read_text().splitlines()) == HISTORY_MAX
+    assert [stat.S_IMODE(found.stat().st_mode) for found in tmp_path.iterdir()] == [0o600]
+
+
+async def test_drafts_are_kept_per_session(server: Server) -> None:
+    async with rig(server) as r:
+        first = r.app.session_id
+        await r.type("for the first")
+        await r.press("ctrl+n")
+        await r.until(lambda: r.app.session_id != first)
+        await r.until(lambda: r.prompt == "")
+        second = r.app.session_id
+        await r.type("for the second")
+        await r.app.show_session(first)
+        assert r.prompt == "for the first"
+        await r.app.show_session(second)
+        assert r.prompt == "for the second"
+
+
+async def test_what_is_written_before_the_server_is_there_stays(server: Server) -> None:
+    app = KedgeApp(str(server.home.workspace), server.host)
+    async with app.run_test() as pilot:
+        r = Rig(app, pilot)
+        app.query_one(Prompt).insert("early")
+        await r.until(lambda: app.is_following)
+        await r.shows("enter sends")
+        assert r.prompt == "early"
+
+
+async def test_a_queued_prompt_is_not_edited_from_another_session(server: Server) -> None:
+    async with rig(server) as r:
+        first = r.app.session_id
+        await r.send("script: hold never | say x")
+        await r.shows("working")
+        await r.send("script: say queued")
+        await r.shows("1 queued")
+        await r.type("my draft")
+        r.app.query_one(Queue).focus()
+        await r.press("e")
+        await r.until(lambda: r.prompt == "script: say queued")
+        await r.press("ctrl+n")
+        await r.until(lambda: r.app.session_id != first)
+        await r.send("script: say in the new one")
+        await r.shows("in the new one")
+        await r.app.show_session(first)
+        assert r.prompt == "my draft"
+        assert [run.prompt for run in r.app.view.queue(first)] == ["script: say queued"]
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(server: Server) -> Path:
+    root = server.home.workspace
+    (root / "src" / "deep").mkdir(parents=True)
+    (root / "notes.md").write_text("remember the milk")
+    (root / "src" / "notation.py").write_text("x = 1")
+    (root / "src" / "deep" / "other.py").write_text("y = 1")
+    (root / "a picture.png").write_bytes(PNG)
+    (root / ".hidden-notes").write_text("-")
+    (root / "notes.log").write_text("-")
+    (root / ".gitignore").write_text("*.log\n")
+    return root
+
+
+async def test_names_are_offered_by_their_letters_without_hidden_and_ignored_ones(server: Server, files: Path) -> None:
+    async with rig(server) as r:
+        await r.press("a", "space", "at", "n", "o")
+        await r.until(lambda: offered(r) == ["notes.md", "src/notation.py"])
+        await r.press("d", "e")
+        await r.until(lambda: offered(r) == [])
+        await r.press("backspace", "backspace", "backspace", "backspace", "S", "d", "e", "o")
+        await r.until(lambda: offered(r) == ["src/deep/other.py"])
+        await r.press("ctrl+c")
+        await r.press("a", "at", "n")
+        await r.until(lambda: r.prompt == "a@n")
+        assert offered(r) == [], "an address of mail"
+
+
+async def test_a_chosen_file_is_attached_when_the_prompt_is_sent(server: Server, files: Path) -> None:
+    async with rig(server) as r:
+        await r.type("look at ")
+        await r.press("at", "n", "o")
+        await r.until(lambda: offered(r) == ["notes.md", "src/notation.py"])
+        await r.press("down", "tab")
+        await r.until(lambda: r.prompt == "look at @src/notation.py ")
+        await r.press("at", "p", "i", "c")
+        await r.until(lambda: offered(r) == ["a picture.png"])
+        await r.press("enter")
+        await r.until(lambda: r.prompt == 'look at @src/notation.py @"a picture.png" ')
+        assert offered(r) == []
+        await r.press("enter")
+        await r.shows("You said: look at @src/notation.py", "attached: src/notation.py", "attached: a picture.png")
+        assert await attached(r) == [("src/notation.py", "text/x-python"), ("a picture.png", "image/png")]
+
+
+async def test_esc_closes_the_names_and_stops_no_run(server: Server, files: Path) -> None:
+    async with rig(server) as r:
+        await r.send("script: hold names | say done")
+        await r.shows("working")
+        await r.press("at", "n")
+        await r.until(lambda: "notes.md" in offered(r))
+        await r.press("escape")
+        assert offered(r) == []
+        await r.press("o")
+        assert (r.prompt, offered(r)) == ("@no", []), "closed until another one is begun"
+        active = r.app.view.active(r.app.session_id)
+        assert active is not None
+        assert not active.stopping
+        await r.press("space", "at", "n")
+        await r.until(lambda: "notes.md" in offered(r))
+        server.home.endpoint.release("names")
+        await r.shows("done")
+
+
+async def test_an_earlier_prompt_offers_no_names(server: Server, files: Path) -> None:
+    async with rig(server) as r:
+        await r.send("first")
+        await r.type("say @no")
+        await r.until(lambda: offered(r) != [])
+        await r.press("ctrl+c")
+        await r.until(lambda: offered(r) == [])
+        await r.press("up")
+        await r.until(lambda: r.prompt == "say @no")
+        await r.press("up")
+        await r.until(lambda: r.prompt == "first")
+        assert offered(r) == []
+
+
+async def test_only_files_of_the_workspace_are_attached_by_name(server: Server, files: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+    (files / "link").symlink_to(tmp_path / "secret")
+    async with rig(server) as r:
+        await r.send(f"see @notes.md, @{tmp_path}/secret @link @src @none me@notes.md (@src/deep/other.py)")
+        await r.shows("You said: see")
+        assert await attached(r) == [("notes.md", "text/markdown")]
+
+
+async def test_dropped_files_become_attachments(server: Server, files: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "a shot.png"
+    outside.write_bytes(PNG)
+    async with rig(server) as r:
+        await r.type("compare")
+        await r.paste(f"{shlex.quote(str(outside))} {files}/notes.md")
+        assert r.prompt == f'compare @"{outside}" @notes.md '
+        await r.paste(f"file://{files}/a%20picture.png")
+        assert r.prompt.endswith('@notes.md @"a picture.png" ')
+        await r.press("enter")
+        await r.shows("You said: compare")
+        assert await attached(r) == [
+            (str(outside), "image/png"),
+            ("notes.md", "text/markdown"),
+            ("a picture.png", "image/png"),
+        ]
+
+
+@pytest.mark.parametrize("text", ["/etc", "/etc/hostname is a file", "/none/at/all", "'/etc/passwd"])
+async def test_other_pastes_are_text(server: Server, text: str) -> None:
+    async with rig(server) as r:
+        await r.paste(text)
+        assert r.prompt == text
+
+
+async def test_files_that_are_too_large_leave_the_text_in_the_prompt(server: Server, files: Path) -> None:
+    with (files / "large.bin").open("wb") as file:
+        file.truncate(FILES_BYTES_MAX + 1)
+    async with rig(server) as r:
+        await r.send("what is @large.bin about?")
+        await r.shows("large.bin is too large")
+        assert r.prompt == "what is @large.bin about?"
+        assert await r.app.link.client.session_runs(r.app.link.id, r.app.session_id) == []
+
+
+# --- commands of the person's own -----------------------------------------------------------------------------------
+
+
+async def test_a_command_is_run_in_the_shell_and_becomes_part_of_the_session(server: Server) -> None:
+    fifo = server.home.workspace / "fifo"
+    os.mkfifo(fifo)
+    async with rig(server) as r:
+        await r.shows("enter sends")
+        await r.type("!cat fifo; exit 3")
+        await r.shows("enter runs it in your shell")
+        await r.press("enter")
+        await r.shows("● running !cat fifo; exit 3", "esc ends it", "enter sends")
+        await asyncio.to_thread(fifo.write_text, "out of the fifo\n")
+        await r.shows("! cat fifo; exit 3", "exit 3", "out of the fifo")
+        await r.shows_no("● running")
+
+
+async def test_esc_ends_the_command_and_spares_the_run(server: Server) -> None:
+    fifo = server.home.workspace / "fifo"
+    os.mkfifo(fifo)
+    async with rig(server) as r:
+        await r.send("script: hold spared | say done")
+        await r.shows("working")
+        await r.send("!cat fifo")
+        await r.shows("● running !cat fifo")
+        await r.press("escape")
+        await r.shows_no("● running")
+        await r.shows("esc stops this run")
+        server.home.endpoint.release("spared")
+        await r.shows("done")
+        await r.send("script: say later")
+        await r.shows("later")
+        assert "canceled" not in r.text
+
+
+# --- the editor -----------------------------------------------------------------------------------------------------
+
+
+async def _run_here(command: list[str]) -> int:
+    """Without a terminal to give away."""
+    return await asyncio.to_thread(subprocess.call, command)
+
+
+def _editor(directory: Path, script: str) -> str:
+    path = directory / "an editor"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return shlex.quote(str(path))
+
+
+async def test_the_prompt_is_written_in_the_editor(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Like many editors: a new file in place of the old one.
+    script = 'test "$1" = --wait && sed "s/draft/letter/" "$2" > "$2.new" && mv "$2.new" "$2"'
+    monkeypatch.setenv("VISUAL", f"{_editor(tmp_path, script)} --wait")
+    async with rig(server) as r:
+        r.app.run_editor = _run_here
+        await r.type("a draft\nof mine")
+        await r.press("ctrl+g")
+        await r.until(lambda: r.prompt == "a letter\nof mine")
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo x > $1; exit 1", "an editor ended with code 1"),
+        ("rm $1", "what was written cannot be read"),
+    ],
+)
+async def test_an_editor_that_fails_leaves_the_prompt_as_it_was(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", _editor(tmp_path, script))
+    async with rig(server) as r:
+        r.app.run_editor = _run_here
+        await r.type("a draft")
+        await r.press("ctrl+g")
+        await r.shows(told)
+        assert r.prompt == "a draft"
+        monkeypatch.setenv("EDITOR", "/none/such")
+        await r.press("ctrl+g")
+        await r.shows("such cannot be started")
+        assert r.prompt == "a draft"

@@ -1,0 +1,132 @@
+"""The queued prompts on the screen: edited, moved, removed, made next, folded in (C8), and seen from elsewhere."""
+
+from __future__ import annotations
+
+from kedge.client.client import Client
+from kedge.tui.queue import Queue
+from tests.client.process import Server
+from tests.tui.rig import Rig, rig
+
+
+async def three_queued(r: Rig, key: str) -> None:
+    """Behind a Run that is held by this key."""
+    await r.send(f"script: hold {key} | say first")
+    await r.shows("working")
+    for word in ("one", "two", "three"):
+        await r.send(f"script: say {word}")
+    await r.shows("1. script: say one", "2. script: say two", "3. script: say three", "3 queued")
+
+
+async def choose(r: Rig, place: int) -> None:
+    queue = r.app.query_one(Queue)
+    queue.focus()
+    queue.highlighted = place
+    await r.pilot.pause()
+
+
+async def outcomes(r: Rig) -> dict[str, str]:
+    runs = await r.app.link.client.session_runs(r.app.link.id, r.app.session_id)
+    return {run.prompt.rpartition("say ")[2]: str(run.outcome) for run in runs}
+
+
+async def test_c8_a_queued_prompt_is_edited_in_the_prompt(server: Server) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q1")
+        await r.type("half a thought")
+        await choose(r, 1)
+        await r.press("e")
+        await r.shows("enter saves the queued prompt")
+        assert r.prompt == "script: say two"
+        await r.type(" and a half")
+        await r.press("enter")
+        await r.shows("2. script: say two and a half")
+        assert r.prompt == "half a thought"
+        server.home.endpoint.release("q1")
+        await r.shows("two and a half")
+
+
+async def test_c8_esc_while_editing_leaves_the_prompt_and_the_runs_alone(server: Server) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q2")
+        await choose(r, 0)
+        await r.press("e")
+        await r.type(" never mind")
+        await r.press("escape")
+        await r.shows("1. script: say one\n")
+        assert r.prompt == ""
+        active = r.app.view.active(r.app.session_id)
+        assert active is not None
+        assert not active.stopping
+        server.home.endpoint.release("q2")
+
+
+async def test_c8_queued_prompts_change_places(server: Server) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q3")
+        await choose(r, 2)
+        await r.press("shift+up")
+        await r.shows("2. script: say three", "3. script: say two")
+        await choose(r, 2)
+        await r.press("n")
+        await r.shows("1. script: say two", "2. script: say one", "3. script: say three")
+        await choose(r, 0)
+        await r.press("shift+down")
+        await r.shows("1. script: say one", "2. script: say two")
+        server.home.endpoint.release("q3")
+
+
+async def test_c8_a_removed_prompt_goes_back_to_where_it_was_written(server: Server) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q4")
+        await choose(r, 1)
+        await r.press("d")
+        await r.until(lambda: r.prompt == "script: say two")
+        await r.shows("2. script: say three", "2 queued")
+        server.home.endpoint.release("q4")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        assert (await outcomes(r))["two"] == "cancelled"
+
+
+async def test_c2_a_queued_prompt_is_folded_into_the_run_at_work(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send('script: hold q5 | tool ls {"path": "."} | hold q6 | say done')
+        await r.shows("working")
+        await r.send("please hurry")
+        await r.shows("1. please hurry")
+        await choose(r, 0)
+        await r.press("f")
+        await r.until(lambda: any(run.prompt == "please hurry" for run in r.app.view.queue(r.app.session_id)))
+        server.home.endpoint.release("q5")
+        await r.shows_no("1. please hurry")
+        server.home.endpoint.release("q6")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        runs = await r.app.link.client.session_runs(r.app.link.id, r.app.session_id)
+        assert [bool(run.folded_into) for run in runs if run.prompt == "please hurry"] == [False, True]
+
+
+async def test_c2_enter_folds_when_the_screen_says_so(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send('script: hold q7 | tool ls {"path": "."} | say done')
+        await r.shows("working", "enter queues (ctrl-o: fold)")
+        await r.press("ctrl+o")
+        await r.shows("enter folds into the run (ctrl-o: queue)")
+        await r.send("and quickly")
+        await r.shows("1 queued")
+        server.home.endpoint.release("q7")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        runs = await r.app.link.client.session_runs(r.app.link.id, r.app.session_id)
+        assert [bool(run.folded_into) for run in runs] == [False, True]
+
+
+async def test_c8_what_another_client_does_to_the_queue_is_seen(server: Server, client: Client) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q8")
+        workspace, queue = r.app.link.id, r.app.view.queue(r.app.session_id)
+        await client.move_run(workspace, queue[2].run_id, queue[0].run_id)
+        await r.shows("1. script: say three", "2. script: say one")
+        await client.edit_run(workspace, queue[0].run_id, "script: say uno")
+        await r.shows("2. script: say uno")
+        await client.cancel_run(workspace, queue[1].run_id)
+        await r.shows("2 queued")
+        assert "say two" not in r.text
+        server.home.endpoint.release("q8")

@@ -1,0 +1,467 @@
+"""The list of sessions: found, looked into, opened, changed; and what the main screen does with sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.widgets import Input
+
+from kedge.client.client import Client
+from kedge.tui.approval import ApprovalPanel
+from kedge.tui.keys import SESSION_KEYS
+from kedge.tui.session_rows import age
+from kedge.tui.sessions import SessionList, SessionsScreen
+from kedge.wire import models as m
+from tests.client.process import Server
+from tests.tui.rig import Rig, rig
+
+SMALL = (60, 16)
+
+
+async def made(server: Server, client: Client, *titles: str) -> list[m.SessionBody]:
+    """Sessions with these titles, the last one used last."""
+    workspace = await client.create_workspace(str(server.home.workspace))
+    return [await client.create_session(workspace.id, title) for title in titles]
+
+
+async def told(client: Client, session: m.SessionBody, server: Server, prompt: str, *, ends: bool = True) -> str:
+    """A Run of another client."""
+    workspace = await client.create_workspace(str(server.home.workspace))
+    receipt = await client.submit(workspace.id, m.SubmitPrompt(session_id=session.id, prompt=prompt))
+    if ends:
+        await client.wait_run(workspace.id, receipt.run_id)
+    return receipt.run_id
+
+
+async def opened(r: Rig, *shows: str) -> SessionsScreen:
+    await r.press("ctrl+s")
+    await r.until(lambda: isinstance(r.app.screen, SessionsScreen))
+    await r.shows("esc closes", *shows)
+    assert isinstance(r.app.screen, SessionsScreen)
+    return r.app.screen
+
+
+def titles(r: Rig) -> list[str]:
+    return [str(option.prompt).splitlines()[0] for option in r.app.screen.query_one(SessionList).options]
+
+
+async def title_known(r: Rig, session_id: str, title: str) -> None:
+    def holds() -> bool:
+        session = r.app.view.session(session_id)
+        return session is not None and session.title == title
+
+    await r.until(holds)
+
+
+async def on_list(r: Rig, title: str) -> None:
+    """The list has the focus, and this one is highlighted."""
+    listed = r.app.screen.query_one(SessionList)
+    await r.until(lambda: any(title in line for line in titles(r)))
+    await r.press("down" if not listed.has_focus else "home", "home")
+    place = next(place for place, line in enumerate(titles(r)) if title in line)
+    await r.press(*["down"] * place)
+    await r.until(lambda: listed.highlighted == place and listed.has_focus)
+
+
+# --- finding and opening ----------------------------------------------------------------------------------------------
+
+
+async def test_the_list_opens_the_session_that_is_chosen(server: Server, client: Client) -> None:
+    first, second = await made(server, client, "Boats", "Anchors")
+    async with rig(server) as r:
+        assert r.app.session_id == second.id
+        await opened(r, "Boats", "Anchors", "here")
+        await on_list(r, "Boats")
+        await r.press("enter")
+        await r.until(lambda: r.app.session_id == first.id)
+        assert not isinstance(r.app.screen, SessionsScreen)
+
+
+async def test_esc_closes_the_list_and_stops_nothing_behind_it(server: Server, client: Client) -> None:
+    async with rig(server) as r:
+        await r.send("script: hold never | say x")
+        await r.shows("working")
+        await opened(r, "running")
+        await r.press("f2", "f8", "ctrl+n", "escape")
+        await r.until(lambda: len(r.app.screen_stack) == 1)
+        active = r.app.view.active(r.app.session_id)
+        assert active is not None
+        assert not active.stopping
+        assert len(r.app.view.sessions()) == 1
+        await r.press("escape")
+        await r.shows("canceled")
+
+
+async def test_titles_are_searched_as_they_are_typed(server: Server, client: Client) -> None:
+    boats, _ = await made(server, client, "Wooden Boats", "Anchors")
+    async with rig(server, size=SMALL) as r:
+        await opened(r, "Wooden Boats", "Anchors", "2 sessions")
+        await r.press(*"boat wo")
+        await r.until(lambda: len(titles(r)) == 1)
+        assert "Wooden Boats" in titles(r)[0]
+        await r.press("enter")
+        await r.until(lambda: r.app.session_id == boats.id)
+
+
+async def test_texts_are_searched_after_a_pause_and_marked_with_what_was_found(server: Server, client: Client) -> None:
+    boats, _ = await made(server, client, "Boats", "Anchors")
+    await told(client, boats, server, "script: title say Boats | say we sail at daybreak with the tide")
+    async with rig(server, size=SMALL) as r:
+        await opened(r, "Boats")
+        await r.press(*"daybreak")
+        await r.shows("in it:", "sail at daybreak", "1 session")
+        assert "Anchors" not in r.text
+        await r.press(*"zzz")
+        await r.shows("nothing found")
+        await r.press("enter", "ctrl+d")  # nothing is chosen: nothing happens
+        assert isinstance(r.app.screen, SessionsScreen)
+
+
+async def test_letters_go_into_the_search_and_are_deeds_in_the_list(server: Server, client: Client) -> None:
+    await made(server, client, "dredger")
+    async with rig(server) as r:
+        screen = await opened(r, "dredger", "ctrl-d delete")
+        await r.press("d", "r", "d")
+        assert screen.query_one(Input).value == "drd"
+        assert "delete “" not in r.text
+        await r.press("ctrl+u", "tab")
+        await r.shows("d delete", "u undo")
+        await r.press("d")
+        await r.shows("delete “dredger”?")
+        await r.press("escape")
+        await r.shows("d delete")
+        assert isinstance(r.app.screen, SessionsScreen)
+        await r.press("up")
+        await r.until(lambda: screen.query_one(Input).has_focus)
+
+
+async def test_what_happens_elsewhere_is_seen_while_the_list_is_open(server: Server, client: Client) -> None:
+    boats, anchors = await made(server, client, "Boats", "Anchors")
+    workspace = await client.create_workspace(str(server.home.workspace))
+    async with rig(server, size=SMALL) as r:
+        await opened(r, "Boats", "Anchors")
+        await on_list(r, "Anchors")
+        await client.create_session(workspace.id, "Made elsewhere")
+        await r.shows("Made elsewhere")
+        await client.rename_session(workspace.id, boats.id, "Renamed elsewhere")
+        await r.shows("Renamed elsewhere")
+        run_id = await told(client, boats, server, "script: hold never | say x", ends=False)
+        await told(client, boats, server, "script: say y", ends=False)
+        await r.shows("running · 1 queued", "●")
+        await client.cancel_run(workspace.id, run_id)
+        await r.shows_no("running")
+        await told(client, boats, server, 'script: tool bash {"command": "touch x"} | say x', ends=False)
+        await r.shows("? Renamed", "asks")
+        screen = r.app.screen
+        assert isinstance(screen, SessionsScreen)
+        chosen = screen._chosen()
+        assert chosen is not None
+        assert chosen.id == anchors.id  # through all this the same one is highlighted
+        await client.delete_session(workspace.id, boats.id)
+        await r.shows_no("Renamed elsewhere")
+
+
+async def test_clients_that_look_at_a_session_are_counted(server: Server, client: Client) -> None:
+    boats, _ = await made(server, client, "Boats", "Anchors")
+    workspace = await client.create_workspace(str(server.home.workspace))
+    async with client.events(workspace.id), rig(server) as r:
+        await client.set_current_session(workspace.id, boats.id)
+        await opened(r, "Boats", "1 client ·")
+
+
+# --- the preview ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_last_messages_are_shown_beside_the_list_where_there_is_room(server: Server, client: Client) -> None:
+    boats, anchors, _ = await made(server, client, "Boats", "Anchors", "Empty")
+    for number in range(6):
+        await told(client, boats, server, f"script: title say Boats | say answer number {number}")
+    await told(client, anchors, server, "script: title say Anchors | say an anchor\x1b[31m holds")
+    async with rig(server) as r:
+        await opened(r, "Boats")
+        await on_list(r, "Boats")
+        await r.shows("answer number 5")
+        assert "answer number 1" not in r.text
+        await on_list(r, "Anchors")
+        await r.shows("an anchor␛[31m holds")
+        await on_list(r, "Empty")
+        await r.shows("nothing was said here yet")
+        await r.pilot.resize_terminal(*SMALL)
+        await on_list(r, "Boats")
+        await r.shows_no("nothing was said")
+        assert "answer number" not in r.text
+        await r.pilot.resize_terminal(100, 30)
+        await r.shows("answer number 5")
+
+
+# --- deeds ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_is_renamed_from_the_list(server: Server, client: Client) -> None:
+    boats, _ = await made(server, client, "Boats", "Anchors")
+    async with rig(server, size=SMALL) as r:
+        await opened(r, "Boats")
+        await on_list(r, "Boats")
+        await r.press("r")
+        await r.shows("esc leaves it as it was")
+        await r.press("escape")
+        await r.shows("d delete")
+        await r.press("r", "end", *" afloat", "enter")
+        await r.shows("Boats afloat")
+        await title_known(r, boats.id, "Boats afloat")
+
+
+async def test_deleting_asks_once_more_and_any_other_key_keeps_it(server: Server, client: Client) -> None:
+    boats, _ = await made(server, client, "Boats", "Anchors")
+    async with rig(server, size=SMALL) as r:
+        await opened(r, "Boats")
+        await on_list(r, "Boats")
+        for other in ("x", "enter", "escape", "ctrl+d", "tab", "D"):
+            await r.press("d")
+            await r.shows("delete “Boats”? d again deletes, any other key keeps it")
+            await r.press(other)
+            await r.shows_no("again deletes")
+            assert isinstance(r.app.screen, SessionsScreen)
+            assert r.app.screen.query_one(SessionList).has_focus
+        assert r.app.view.session(boats.id) is not None
+        await r.press("d", "d")
+        await r.shows_no("Boats  ")
+        await r.until(lambda: r.app.view.session(boats.id) is None)
+
+
+async def test_deleting_says_that_runs_are_cancelled_first_and_cancels_them(server: Server, client: Client) -> None:
+    boats, _ = await made(server, client, "Boats", "Anchors")
+    await told(client, boats, server, "script: hold never | say x", ends=False)
+    await told(client, boats, server, "script: say y", ends=False)
+    async with rig(server) as r:
+        await opened(r, "running · 1 queued")
+        await on_list(r, "Boats")
+        await r.press("d")
+        await r.shows("its 2 runs are cancelled first; d again deletes")
+        await r.press("d")
+        await r.shows("deleted: Boats")
+        await r.until(lambda: len(titles(r)) == 1)
+        assert r.app.view.active(boats.id) is None
+
+
+async def test_deleting_the_session_on_the_screen_shows_the_next_one_and_then_a_new_one(
+    server: Server, client: Client
+) -> None:
+    boats, anchors = await made(server, client, "Boats", "Anchors")
+    async with rig(server) as r:
+        await r.type("half a thought")
+        await opened(r, "Anchors")
+        await r.press("ctrl+d")
+        await r.shows("delete “Anchors”?")
+        await r.press("d")
+        await r.until(lambda: r.app.session_id == boats.id)
+        await opened_again(r)
+        await r.until(lambda: r.prompt == "half a thought")
+        await opened(r, "Boats")
+        await r.press("ctrl+d", "d")
+        await r.until(lambda: r.app.session_id not in (boats.id, anchors.id))
+        await r.until(lambda: r.app.view.session(r.app.session_id) is not None)
+        assert "another client" not in r.text
+
+
+async def opened_again(r: Rig) -> None:
+    await r.press("escape")
+    await r.until(lambda: len(r.app.screen_stack) == 1)
+
+
+async def test_a_session_that_another_client_deletes_is_left_with_a_word(server: Server, client: Client) -> None:
+    boats, anchors = await made(server, client, "Boats", "Anchors")
+    workspace = await client.create_workspace(str(server.home.workspace))
+    async with rig(server, size=SMALL) as r:
+        await r.type("not sent yet")
+        await client.delete_session(workspace.id, anchors.id)
+        await r.shows("deleted", "another")  # on lines as narrow as the screen
+        await r.until(lambda: r.app.session_id == boats.id and r.prompt == "not sent yet")
+        await r.send("script: say on board")
+        await r.until(lambda: not r.prompt)
+        await r.shows("on board")
+
+
+async def test_a_session_is_forked_from_the_list_and_the_copy_is_highlighted(server: Server, client: Client) -> None:
+    boats, _ = await made(server, client, "Boats", "Anchors")
+    await told(client, boats, server, "script: title say Boats | say aboard")
+    async with rig(server) as r:
+        screen = await opened(r, "Boats")
+        await on_list(r, "Boats")
+        await r.press("f")
+        await r.until(lambda: len(titles(r)) == 3)
+        await r.until(lambda: (chosen := screen._chosen()) is not None and chosen.parent_session_id == boats.id)
+        await r.shows("aboard")  # its preview: it has messages, and no Run of its own
+        await r.press("enter")
+        await r.until(lambda: r.app.session_id not in (boats.id, ""))
+        await r.shows("aboard")
+
+
+async def test_an_empty_session_cannot_be_forked(server: Server, client: Client) -> None:
+    async with rig(server) as r:
+        await r.app.run_action("fork")
+        await r.shows("nothing to fork yet")
+
+
+async def test_a_session_is_exported_from_the_list_into_the_directory(server: Server, client: Client) -> None:
+    (boats,) = await made(server, client, "Boats")
+    await told(client, boats, server, "script: title say Boats | say aboard")
+    path = Path(server.home.workspace) / f"session-{boats.id}.md"
+    async with rig(server) as r:
+        await opened(r, "Boats")
+        await r.press("ctrl+e")
+        await r.shows("written:", ".md")
+        assert "aboard" in path.read_text()
+        path.unlink()
+        path.mkdir()
+        await r.press("ctrl+e")
+        await r.shows("not written:", "directory")
+
+
+async def wrote_a_file(r: Rig, name: str = "new.txt") -> None:
+    await r.send(f'script: tool write {{"path": "{name}", "content": "words"}} | say written it is')
+    await r.until(lambda: r.app.query_one(ApprovalPanel).answerable("allow") is not None)
+    await r.press("f2")
+    await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+    await r.shows("written it is")
+
+
+async def test_files_are_put_back_from_the_list_after_one_more_question(server: Server) -> None:
+    async with rig(server) as r:
+        await wrote_a_file(r)
+        path = server.home.workspace / "new.txt"
+        assert path.read_text() == "words"
+        await opened(r)
+        await r.press("ctrl+z")
+        await r.shows("put back the files that the last run of", "u again puts them back")
+        await r.press("ctrl+z")
+        await r.shows_no("u again")
+        assert path.exists()
+        await r.press("tab", "u", "u")
+        await r.shows("put back as before the run:", "new.txt")
+        assert not path.exists()
+
+
+# --- the same without the list ----------------------------------------------------------------------------------------
+
+
+async def test_undo_says_what_was_put_back_or_that_there_is_nothing(server: Server) -> None:
+    async with rig(server) as r:
+        await r.app.run_action("undo")
+        await r.shows("nothing to undo")
+        await wrote_a_file(r)
+        await r.app.run_action("undo")
+        await r.shows("put back as before the run:", "new.txt")
+        assert not (server.home.workspace / "new.txt").exists()
+
+
+async def test_undo_leaves_files_alone_that_were_changed_since(server: Server) -> None:
+    async with rig(server) as r:
+        await wrote_a_file(r)
+        path = server.home.workspace / "new.txt"
+        path.write_text("mine")
+        await r.app.run_action("undo")
+        await r.shows("Changed since that run")
+        assert path.read_text() == "mine"
+
+
+async def test_a_new_session_is_begun_and_the_draft_stays_with_the_old_one(server: Server, client: Client) -> None:
+    (boats,) = await made(server, client, "Boats")
+    async with rig(server) as r:
+        await r.type("for the boats")
+        await r.press("ctrl+n")
+        await r.until(lambda: r.app.session_id != boats.id)
+        assert r.prompt == ""
+        await opened(r, "Boats")
+        await on_list(r, "Boats")
+        await r.press("enter")
+        await r.until(lambda: r.app.session_id == boats.id and r.prompt == "for the boats")
+
+
+async def test_the_session_on_the_screen_is_renamed(server: Server, client: Client) -> None:
+    (boats,) = await made(server, client, "Boats\x1b[31m")
+    async with rig(server, size=SMALL) as r:
+        await r.app.run_action("rename")
+        await r.shows("The title of this session", "Boats␛[31m")
+        await r.press("end", *["backspace"] * 20, *"Sloops", "enter")
+        await title_known(r, boats.id, "Sloops")
+        await r.shows("Sloops")
+        await r.app.run_action("rename")
+        await r.press("end", *["backspace"] * 20, "enter")  # an empty one is none
+        await r.until(lambda: len(r.app.screen_stack) == 1)
+        session = r.app.view.session(boats.id)
+        assert session is not None
+        assert session.title == "Sloops"
+
+
+async def test_the_session_on_the_screen_is_forked_and_exported(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send("script: say aboard")
+        await r.shows("aboard")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        first = r.app.session_id
+        await r.app.run_action("fork")
+        await r.until(lambda: r.app.session_id != first)
+        await r.shows("this is a copy", "aboard")
+        await r.app.run_action("export")
+        await r.shows("written:")
+        assert "aboard" in (server.home.workspace / f"session-{r.app.session_id}.md").read_text()
+
+
+async def test_the_session_on_the_screen_is_summarised(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send("script: say aboard")
+        await r.shows("aboard")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        await r.app.run_action("summarize")
+        await r.shows("A scripted summary.", "summarised")
+
+
+# --- by mouse ---------------------------------------------------------------------------------------------------------
+
+
+async def click(r: Rig, words: str) -> None:
+    """Where these words stand."""
+    await r.shows(words)
+    y, line = next((y, line) for y, line in enumerate(r.lines) if words in line)
+    await r.pilot.click(offset=(line.index(words) + 1, y))
+
+
+async def test_everything_in_the_list_can_be_clicked(server: Server, client: Client) -> None:
+    boats, anchors, _ = await made(server, client, "Boats", "Anchors", "Capstans")
+    async with rig(server, size=SMALL) as r:
+        screen = await opened(r, "Boats")
+        await click(r, "Boats")
+        await r.until(lambda: (chosen := screen._chosen()) is not None and chosen.id == boats.id)
+        await click(r, "d delete")
+        await click(r, "any other key keeps it")
+        await r.shows("d delete")
+        await click(r, "d delete")
+        await click(r, "d again deletes")
+        await r.until(lambda: r.app.view.session(boats.id) is None)
+        await r.until(lambda: len(titles(r)) == 2)
+        await click(r, "r rename")  # of the one that has the place of the deleted one
+        await click(r, "esc leaves it as it was")
+        await click(r, "Anchors")  # the highlighted one: opens it
+        await r.until(lambda: r.app.session_id == anchors.id)
+        await opened(r)
+        await click(r, "esc closes")
+        await r.until(lambda: len(r.app.screen_stack) == 1)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_age_is_told_in_a_word_or_two() -> None:
+    minute, hour, day = 60_000, 3_600_000, 86_400_000
+    now = 400 * day
+    told_ages = [age(now - ago, now) for ago in (0, -5, minute, 59 * minute, hour, 23 * hour, day, 30 * day)]
+    assert told_ages == ["now", "now", "1 min", "59 min", "1 h", "23 h", "1 d", "30 d"]
+    assert age(now - 40 * day, now).startswith("197")
+
+
+def test_keys_of_the_list_that_work_while_typing_are_none_of_the_typing_keys() -> None:
+    for keys, _, _ in SESSION_KEYS:
+        for key in keys.split(",")[1:]:
+            assert key.startswith("ctrl+")
+            assert key not in ("ctrl+u", "ctrl+w", "ctrl+a", "ctrl+k", "ctrl+c", "ctrl+v", "ctrl+x")

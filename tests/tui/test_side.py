@@ -1,0 +1,171 @@
+"""The panel beside the transcript: todos, changed files, company and the queue."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+
+import pytest
+from rich.cells import cell_len
+
+from kedge.client.client import Client
+from kedge.client.stream import StreamEvent
+from kedge.tui import files
+from kedge.tui.files import ChangedFiles
+from kedge.tui.model import View
+from kedge.tui.side import PANEL_CELLS, TEXT_CELLS, SidePanel, panel_lines
+from kedge.tui.transcript import Transcript
+from kedge.wire import models as m
+from tests.client.process import Server
+from tests.tui.rig import Rig, rig
+
+WIDE = (140, 40)
+
+
+def call(tool: str, **given: object) -> str:
+    return f"tool {tool} {json.dumps(given, ensure_ascii=False)}"
+
+
+def panel(r: Rig) -> str:
+    """What stands in the panel."""
+    return "\n".join(text for text, _ in r.app.query_one(SidePanel)._lines)
+
+
+async def test_a_wide_screen_shows_the_todos_with_their_states(server: Server) -> None:
+    async with rig(server, size=WIDE) as r:
+        await r.shows("Todos")
+        todos = [
+            {"content": "Read the code", "status": "completed"},
+            {"content": "Write the tests", "status": "in_progress", "active_form": "Writing the tests"},
+            {"content": "Run them all", "status": "pending"},
+        ]
+        await r.send(f"script: {call('todos', todos=todos)} | say listed")
+        await r.shows("Todos 1/3", "✓ Read the code", "● Writing the tests", "○ Run them all")
+
+
+async def test_todos_are_wrapped_between_characters_and_cannot_speak_to_the_terminal(server: Server) -> None:
+    async with rig(server, size=WIDE) as r:
+        todos = [{"content": "漢字" * 40 + " \x1b[31m[bold]red", "status": "pending"}]
+        await r.send(f"script: {call('todos', todos=todos)} | say listed")
+        await r.shows("○ 漢字", "[bold]red")
+        assert "\x1b" not in r.text
+        lines = panel(r).splitlines()
+        assert all(cell_len(line) <= TEXT_CELLS for line in lines)
+        assert "".join("".join(lines).split()).count("漢字") == 40
+
+
+async def test_the_panel_lists_the_files_that_runs_change_until_they_are_put_back(server: Server) -> None:
+    (server.home.workspace / "there.txt").write_text("old\n")
+    async with rig(server, size=WIDE) as r:
+        link = r.app.link
+        await link.client.skip_permissions(link.id, True)
+        await r.shows("Files changed")
+        steps = [
+            call("write", path="new/漢字.txt", content="x\n"),
+            call("view", path="there.txt"),
+            call("write", path="there.txt", content="new\n"),
+            call("write", path="new/漢字.txt", content="y\n"),
+        ]
+        await r.send("script: " + " | step | ".join(steps) + " | say written")
+        await r.shows("Files changed 2", "+ new/漢字.txt", "~ there.txt")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        await link.client.undo(link.id, r.app.session_id)
+        await r.shows_no("new/漢字.txt\n")
+        await r.until(lambda: "none since" in panel(r))
+
+
+async def test_the_panel_tells_of_the_queue_and_of_others(server: Server, client: Client) -> None:
+    async with rig(server, size=WIDE) as r:
+        workspace = await client.create_workspace(str(server.home.workspace))
+        await client.set_current_session(workspace.id, r.app.session_id)
+        await r.send("script: hold side-never | say x")
+        await r.shows("working", "1 other client here")
+        await r.send("script: say second")
+        await r.shows("1 prompt queued")
+        await r.send("script: say third")
+        await r.shows("2 prompts queued")
+        await r.press("escape", "escape")
+        await r.shows_no("prompts queued")
+
+
+async def test_the_panel_is_there_from_120_columns_on(server: Server) -> None:
+    async with rig(server, size=(119, 30)) as r:
+        await r.shows("enter sends")
+        assert "Todos" not in r.text
+        await r.pilot.resize_terminal(120, 30)
+        await r.shows("Todos", "Files changed")
+        assert r.app.query_one(Transcript).outer_size.width <= 120 - PANEL_CELLS
+        await r.pilot.resize_terminal(80, 24)
+        await r.shows_no("Todos")
+        assert r.app.query_one(Transcript).outer_size.width == 80
+
+
+async def test_ctrl_b_hides_the_panel_and_brings_it_back(server: Server) -> None:
+    async with rig(server, size=WIDE) as r:
+        await r.shows("Todos")
+        await r.press("ctrl+b")
+        await r.shows_no("Todos")
+        assert r.app.query_one(Transcript).outer_size.width == WIDE[0]
+        await r.press("ctrl+b")
+        await r.shows("Todos")
+
+
+@pytest.mark.parametrize("size", [(100, 30), (60, 16)])
+async def test_on_a_narrow_screen_ctrl_b_lays_the_panel_over_the_transcript(
+    server: Server, size: tuple[int, int]
+) -> None:
+    async with rig(server, size=size) as r:
+        await r.shows("enter sends")
+        await r.press("ctrl+b")
+        await r.shows("Todos", "Files changed")
+        assert r.app.query_one(Transcript).outer_size.width == size[0], "what is behind keeps its lines"
+        await r.send("script: say still typing")  # the prompt keeps the keys
+        await r.shows("script: say still")
+        await r.press("ctrl+b")
+        await r.shows_no("Todos")
+
+
+# --- what is remembered ---------------------------------------------------------------------------------------------
+
+
+def told(position: int, version: str, path: str, change: str) -> StreamEvent:
+    payload = {"path": path, "run_id": "r", "session_id": "s", "version_id": version}
+    return StreamEvent(type="file", change=change, payload=payload, position=position)
+
+
+def test_files_are_the_same_in_whatever_order_and_however_often_they_are_told() -> None:
+    events = [
+        told(1, "v1", "/w/new", "created"),
+        told(2, "v2", "/w/old", "updated"),
+        told(3, "v3", "/w/new", "updated"),
+        told(4, "v4", "/w/back", "created"),
+        told(5, "v4", "/w/back", "deleted"),
+    ]
+    for order in permutations(events):
+        view = View()
+        for event in (*order, *order[:2]):
+            view.apply(event)
+        assert view.files.of("s") == [("/w/new", "created"), ("/w/old", "updated")]
+
+
+def test_files_are_remembered_up_to_a_limit_the_newest_ones() -> None:
+    known = ChangedFiles()
+    for number in range(files.CHANGES_MAX + 10):
+        body = m.FileEvent(path=f"/w/{number}", run_id="r", session_id="s", version_id=f"v{number}")
+        known.tell(body, "created", number)
+    found = known.of("s")
+    assert len(found) == files.CHANGES_MAX
+    assert found[0] == (f"/w/{files.CHANGES_MAX + 9}", "created")
+    for number in range(files.SESSIONS_MAX + 10):
+        known.tell(m.FileEvent(path="/w/x", run_id="r", session_id=f"s{number}", version_id="v"), "created", 1)
+    assert known.of("s") == []
+
+
+def test_long_paths_keep_their_ends_and_many_are_counted() -> None:
+    view = View()
+    for number in range(40):
+        view.apply(told(number, f"v{number}", f"/w/{'deep/' * 20}file-{number}.py", "updated"))
+    lines = [text for text, _ in panel_lines(view, "s", "/w")]
+    assert all(cell_len(line) <= TEXT_CELLS for line in lines)
+    assert any(line.startswith("~ …") and line.endswith("file-39.py") for line in lines)
+    assert "  and 10 more" in lines

@@ -1,0 +1,140 @@
+"""The top line and the line of the Run at work: what they say, and what they leave out on a narrow screen."""
+
+from __future__ import annotations
+
+import pytest
+from rich.cells import cell_len
+from textual.color import Color
+
+from kedge.client.client import Client
+from kedge.tui.looks import LOOKS
+from kedge.tui.width import Piece, cut, cut_start, fitted, wrapped
+from tests.client.process import CONFIG, Server
+from tests.tui.rig import Rig, rig
+
+SMALL = CONFIG.replace(
+    '{{ id = "fake-large" }}',
+    '{{ id = "fake-large", context_window = 4000, input_price = 1000, output_price = 0 }}',
+)
+
+
+@pytest.fixture
+def small_model(own_server: Server) -> Server:
+    """Its model holds 4,000 tokens, and takes a dollar for 1,000 of them."""
+    assert SMALL != CONFIG
+    own_server.home.config.write_text(SMALL.format(url=own_server.home.endpoint.url))
+    return own_server
+
+
+def run_line(r: Rig) -> str:
+    return next(line for line in r.lines if "● working" in line)
+
+
+# --- the top line ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_context_is_told_by_the_last_request_and_not_by_all_of_them(small_model: Server) -> None:
+    async with rig(small_model) as r:
+        await r.shows("local/fake-large")
+        assert "ctx" not in r.lines[0], "nothing was asked yet"
+        await r.send('script: usage 1000 0 | tool ls {"path": "."} | usage 1590 10 | say fine')
+        await r.shows("fine", "ctx 40 %", "$2.59")
+        session_id = r.app.session_id
+    async with rig(small_model, session_id=session_id) as r:  # it is not forgotten with the screen
+        await r.shows("ctx 40 %", "$2.59")
+
+
+async def test_the_context_grows_while_a_run_is_at_work(small_model: Server) -> None:
+    async with rig(small_model) as r:
+        await r.send('script: usage 1000 0 | tool ls {"path": "."} | usage 2000 0 | hold context-1 | say fine')
+        await r.shows("ctx 25 %", "esc stops this run")
+        small_model.home.endpoint.release("context-1")
+        await r.shows("ctx 50 %")
+
+
+async def test_a_context_that_is_nearly_full_has_the_colour_of_a_warning(small_model: Server) -> None:
+    async with rig(small_model) as r:
+        await r.send("script: usage 3196 0 | say nearly")
+        await r.shows("ctx 80 %!")
+        strip = r.app.screen._compositor.render_strips()[0]
+        drawn = next(segment for segment in strip if "ctx" in segment.text)
+        assert drawn.text == "ctx 80 %!"
+        assert drawn.style is not None
+        assert drawn.style.color is not None
+        assert drawn.style.color.triplet is not None
+        warning = LOOKS["dark"].theme.warning
+        assert warning is not None
+        shades = zip(drawn.style.color.triplet, Color.parse(warning).rgb, strict=True)
+        assert all(abs(shade - wanted) <= 1 for shade, wanted in shades)
+
+
+async def test_without_a_known_limit_no_context_is_told(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send("script: usage 1000 1000 | say fine")
+        await r.shows("fine")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        assert "ctx" not in r.text
+
+
+async def test_other_clients_in_the_session_are_counted(server: Server, client: Client) -> None:
+    async with rig(server) as r:
+        workspace = await client.create_workspace(str(server.home.workspace))
+        await client.set_current_session(workspace.id, r.app.session_id)
+        await r.send("script: say fine")
+        await r.shows("2 clients here")
+        async with rig(server, session_id=r.app.session_id) as third:
+            await third.shows("3 clients here")
+
+
+async def test_a_wide_title_is_cut_between_characters(server: Server, client: Client) -> None:
+    async with rig(server, size=(60, 16)) as r:
+        workspace = await client.create_workspace(str(server.home.workspace))
+        await client.rename_session(workspace.id, r.app.session_id, "[red]" + "漢字の表題" * 20 + "\x1b[2J")
+        await r.shows("[red]漢字", "local/fake-large")
+        assert cell_len(r.lines[0]) <= 60
+        assert "…" in r.lines[0]
+        await r.pilot.resize_terminal(100, 30)
+        await r.until(lambda: cell_len(r.lines[0]) > 80)
+
+
+# --- the line of the Run --------------------------------------------------------------------------------------------
+
+
+async def test_a_narrow_screen_never_loses_what_esc_stops(small_model: Server) -> None:
+    async with rig(small_model, size=(60, 16)) as r:
+        script = (
+            'script: usage 123 45 | tool ls {"path": "."} | fail 503 retry-after=60 the provider is overloaded today'
+        )
+        await r.send(script)
+        await r.shows("attempt 2 of")
+        await r.send("script: say next")
+        await r.shows("1 queued")
+        line = run_line(r)
+        assert line.rstrip().endswith("1 queued · esc stops this run")
+        assert "tokens" not in line
+        await r.pilot.resize_terminal(160, 30)
+        await r.until(lambda: all(said in run_line(r) for said in ("Provider local has", " tokens", "step 2")))
+        await r.press("escape", "escape")
+        await r.shows("canceled")
+
+
+@pytest.mark.parametrize("width", range(0, 100, 3))
+def test_what_fits_is_kept_by_rank_and_in_order(width: int) -> None:
+    pieces: list[Piece] = [(1, "● working"), (3, "漢字漢字"), (2, "12 s"), (4, ""), (0, "esc stops this run")]
+    kept = fitted(pieces, width)
+    assert kept[-1] == "esc stops this run"
+    assert kept == [said for _, said in pieces if said in kept]
+    assert len(kept) == 1 or cell_len(" · ".join(kept)) <= width
+    assert ("漢字漢字" in kept) <= ("12 s" in kept) <= ("● working" in kept)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "plain words", "漢字かな交じり文", "a漢b字c", "👩‍👩‍👧 family", "e\u0301e\u0301e\u0301"]
+)
+@pytest.mark.parametrize("width", range(1, 20))
+def test_text_is_never_cut_to_more_than_its_room(text: str, width: int) -> None:
+    assert cell_len(cut(text, width)) <= width
+    assert cell_len(cut_start(text, width)) <= width
+    if width > 1:
+        assert all(cell_len(line) <= width for line in wrapped(text, width))
+        assert "".join("".join(wrapped(text, width)).split()) == "".join(text.split()), "nothing is lost"
