@@ -42,6 +42,9 @@ async def open_sessions(pilot: Pilot[int]) -> None:
     await pilot.press("ctrl+s")
     while pilot.app.size.width >= 140 and "Why do all clients" not in shown(pilot):
         await pilot.pause(0.05)
+    before = ""
+    while before != (before := shown(pilot)):  # until nothing more comes
+        await pilot.pause(0.5)
 
 
 def shown(pilot: Pilot[int]) -> str:
