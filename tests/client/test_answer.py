@@ -149,6 +149,6 @@ def test_whatever_is_lost_the_text_is_printed_once_and_complete(pieces: list[str
 
 def test_nothing_a_terminal_obeys_passes() -> None:
     text = "a\x1b[2Jb\x07c\r\nd\te\x9bf\x7fg\x00h\u202e"
-    assert harmless(text) == "a\u241b[2Jb\u2407c\nd\te\ufffdf\u2421g\u2400h\u202e"
+    assert harmless(text) == "a\u241b[2Jb\u2407c\nd\te\ufffdf\u2421g\u2400h\\u{202e}"
     assert one_line("  two\n\tlines\x1b ") == "two lines\u241b"
     assert len(one_line("x" * 1000, 50)) == 50

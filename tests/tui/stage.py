@@ -110,7 +110,7 @@ class Stage:
 
     async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
         if asked.path.endswith("/events"):
-            writer.write(STREAM)
+            writer.write(STREAM + b"id: 9\n\n")  # where it begins
             await writer.drain()
             await asyncio.Event().wait()
         writer.write(json(200, self._said(asked)))
