@@ -42,9 +42,6 @@ async def open_sessions(pilot: Pilot[int]) -> None:
     await pilot.press("ctrl+s")
     while pilot.app.size.width >= 140 and "Why do all clients" not in shown(pilot):
         await pilot.pause(0.05)
-    before = ""
-    while before != (before := shown(pilot)):  # until nothing more comes
-        await pilot.pause(0.5)
 
 
 def shown(pilot: Pilot[int]) -> str:
@@ -86,7 +83,7 @@ async def test_a_screen_looks_as_in_its_picture(name: str, size: str, look: Look
             await app.workers.wait_for_complete()
             while app.is_busy:
                 await pilot.pause(0.01)
-            await pilot.pause(0.1)  # what is drawn a moment later
+            await pilot.pause()
             taken = app.export_screenshot(title="kedge")
     picture = PICTURES / f"{name}-{size}-{look}.svg"
     if os.environ.get("KEDGE_PICTURES") == "write":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kedge.client.client import Client
+from kedge.tui.prompt import Prompt
 from kedge.tui.queue import Queue
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
@@ -130,3 +131,13 @@ async def test_c8_what_another_client_does_to_the_queue_is_seen(server: Server, 
         await r.shows("2 queued")
         assert "say two" not in r.text
         server.home.endpoint.release("q8")
+
+
+async def test_tab_goes_to_the_queue_and_back(server: Server) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q9")
+        await r.press("tab")
+        await r.until(lambda: r.app.part(Queue).has_focus)
+        await r.press("tab")
+        await r.until(lambda: r.app.part(Prompt).has_focus)
+        server.home.endpoint.release("q9")

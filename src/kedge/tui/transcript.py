@@ -29,7 +29,7 @@ SETTLING_MAX = 8
 NEWS = " ↓ new lines below (ctrl-end) "
 
 
-class Transcript(ScrollView, can_focus=True):
+class Transcript(ScrollView, can_focus=False):
     DEFAULT_CSS = """
     Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; padding: 0 1; }
     """
