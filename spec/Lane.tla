@@ -15,6 +15,7 @@ CONSTANTS
     Crashes,        \* recoveries after a crash,
     Moves,          \* changes of the queue's order,
     Clears,         \* removals of the whole queue,
+    LateFolds,      \* queued Runs told to fold,
     Steps,          \* Steps that each Run begins.
     ResumesMax,     \* A Run is resumed so often, then it is ended.
     QueueRunsMax    \* The queue takes so many Runs.
@@ -57,6 +58,7 @@ StepBegun(run, step)     == <<"StepStarted", run, step>>
 Folded(run, host)        == <<"RunFolded", run, host>>
 Edited(run)              == <<"RunEdited", run>>
 Moved(run, before)       == <<"RunMoved", run, before>>
+FoldTold(run)            == <<"FoldMarked", run>>
 AllTold(upTo, host)      == <<"CancelMarked", host, upTo>>
 Told(run)                == <<"RunCancelMarked", run>>
 Ended(run, outcome, host) == <<"RunEnded", run, outcome, host>>
@@ -177,6 +179,15 @@ MoveRun(run, before) ==
     /\ append' = <<Moved(run, before)>>
     /\ UNCHANGED <<nextSeq, mark, active, steering, folded, steps, resumes, stopped>>
 
+\* Rule 8: it waits as if it had been submitted to fold, in its place and with its seq.
+FoldRun(run) ==
+    /\ Put(<<"FoldRun", run>>)
+    /\ run \in Elements(queue) \ steering
+    /\ Use("lateFolds", LateFolds)
+    /\ steering' = steering \cup {run}
+    /\ append' = <<FoldTold(run)>>
+    /\ UNCHANGED <<nextSeq, mark, active, queue, folded, steps, resumes, stopped>>
+
 EditRun(run) ==
     /\ Put(<<"EditRun", run>>)
     /\ run \in Elements(queue)
@@ -260,13 +271,13 @@ Init ==
     /\ active = Nobody /\ queue = <<>> /\ steering = {} /\ folded = {}
     /\ steps = 0 /\ resumes = 0 /\ stopped = FALSE
     /\ command = <<>> /\ append = <<>>
-    /\ used = [cancels |-> 0, crashes |-> 0, runCancels |-> 0, moves |-> 0, clears |-> 0]
+    /\ used = [cancels |-> 0, crashes |-> 0, runCancels |-> 0, moves |-> 0, clears |-> 0, lateFolds |-> 0]
     /\ accepted = <<>> /\ running = {} /\ ends = [run \in Runs |-> 0] /\ told = {}
 
 ByClients ==
     \/ \E whenBusy \in {"queue", "fold", "interrupt"} : Submit(whenBusy)
     \/ Cancel
-    \/ \E run \in Runs : CancelRun(run) \/ EditRun(run)
+    \/ \E run \in Runs : CancelRun(run) \/ EditRun(run) \/ FoldRun(run)
     \/ \E run \in Runs, before \in Runs \cup {Nobody} : MoveRun(run, before)
     \/ ClearQueue
 

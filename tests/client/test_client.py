@@ -9,7 +9,7 @@ from kedge import errors
 from kedge.client.client import Client, new_run_id
 from kedge.client.follow import FollowedSummary
 from kedge.client.stream import EventStream, StreamEvent
-from kedge.wire.models import QuestionResponse, SubmitPrompt
+from kedge.wire.models import AttachmentBody, QuestionResponse, SubmitPrompt
 from tests.client.process import Home, Server
 
 
@@ -84,6 +84,47 @@ async def test_a_long_transcript_is_read_page_by_page(
         await client.wait_run(workspace_id, receipt.run_id)
     found = [message async for message in client.all_messages(workspace_id, session_id)]
     assert len(found) == len({message.id for message in found}) == 6
+
+
+async def said(client: Client, workspace_id: str, session_id: str, run_id: str) -> list[str]:
+    """The prompt of this Run as the transcript has it: its text, and the names of its files."""
+    messages = [message async for message in client.all_messages(workspace_id, session_id)]
+    own = next(message for message in messages if message.run_id == run_id and message.role == "user")
+    return [str(part.data.get("Path") or part.data.get("text")) for part in own.parts]
+
+
+async def test_c2_a_queued_run_is_told_to_fold_and_keeps_its_files(client: Client, home: Home) -> None:
+    workspace_id, session_id = await begin(client, home)
+    script = 'script: hold told-to-fold | tool ls {"path": "."} | hold told-to-fold-2 | say done'
+    active = await client.submit(workspace_id, prompt(session_id, script))
+    file = AttachmentBody(file_path="a.txt", file_name="a.txt", mime_type="text/plain", content=b"words of a file")
+    queued = await client.submit(workspace_id, prompt(session_id, "hurry", attachments=[file]))
+    told = await client.fold_run(workspace_id, queued.run_id)
+    assert (told.seq, told.state, told.folds) == (queued.seq, "queued", True)
+    assert await client.fold_run(workspace_id, queued.run_id) == told, "once is enough"
+    await client.edit_run(workspace_id, queued.run_id, "hurry now")
+    home.endpoint.release("told-to-fold")
+    home.endpoint.release("told-to-fold-2")
+    ended = await client.wait_run(workspace_id, queued.run_id)
+    assert (ended.outcome, ended.folded_into, ended.folds) == ("completed", active.run_id, False)
+    assert await said(client, workspace_id, session_id, queued.run_id) == ["hurry now", "a.txt"]
+    with pytest.raises(errors.RunNotQueued):
+        await client.fold_run(workspace_id, queued.run_id)
+
+
+async def test_an_edit_may_bring_other_files(client: Client, home: Home) -> None:
+    workspace_id, session_id = await begin(client, home)
+    await client.submit(workspace_id, prompt(session_id, "script: hold other-files | say x"))
+    files = [
+        AttachmentBody(file_path=name, file_name=name, mime_type="text/plain", content=f"text of {name}".encode())
+        for name in ("a.txt", "b.txt")
+    ]
+    queued = await client.submit(workspace_id, prompt(session_id, "look", attachments=files[:1]))
+    long_text = "look " * 20_000  # more than fits into a small body
+    await client.edit_run(workspace_id, queued.run_id, long_text, files[1:])
+    home.endpoint.release("other-files")
+    await client.wait_run(workspace_id, queued.run_id)
+    assert await said(client, workspace_id, session_id, queued.run_id) == [long_text, "b.txt"]
 
 
 async def test_the_queue_is_seen_edited_moved_cleared_and_cancelled(client: Client, home: Home) -> None:

@@ -17,6 +17,7 @@ from kedge.core.commands import (
     Command,
     EditRun,
     Finish,
+    FoldRun,
     MoveRun,
     Recover,
     Submit,
@@ -26,6 +27,7 @@ from kedge.core.commands import (
 from kedge.core.events import (
     EVENT_TYPES,
     CancelMarked,
+    FoldMarked,
     LaneEvent,
     RunAccepted,
     RunCancelMarked,
@@ -415,9 +417,28 @@ def test_a_move_to_the_same_place_decides_nothing(run_id: str, before: str | Non
     assert decide(THREE, MoveRun(run_id, before, NOW)) == ()
 
 
+def test_a_queued_run_can_be_told_to_fold_and_keeps_its_seq_and_its_place() -> None:
+    events = decide(THREE, FoldRun("c", NOW))
+    assert events == (FoldMarked("c", NOW),)
+    lane = apply_all(THREE, events)
+    assert [(run.run_id, run.seq, run.folds) for run in lane.queue] == [("b", 2, False), ("c", 3, True)]
+    assert decide(lane, BeginStep("a", NOW)) == (RunFolded("c", "a", NOW), StepStarted("a", 1, NOW))
+    assert decide(lane, FoldRun("c", NOW)) == (), "it waits to fold already"
+    assert covered_by(lane, Cancel(NOW)) == covered_by(THREE, Cancel(NOW))
+
+
+def test_a_run_told_to_fold_into_one_that_stops_starts_in_its_place() -> None:
+    lane = apply_all(THREE, decide(THREE, CancelRun("a", NOW)))
+    lane = apply_all(lane, decide(lane, FoldRun("b", NOW)))
+    lane = apply_all(lane, decide(lane, Finish("a", "completed", "", NOW)))
+    assert (lane.state_of("b"), lane.state_of("c")) == ("active", "queued")
+
+
 @pytest.mark.parametrize(("run_id", "state"), [("a", "active"), ("b", "folded"), ("gone", "ended")])
-def test_only_a_queued_run_can_be_edited_or_moved(run_id: str, state: str) -> None:
-    for command in (EditRun(run_id, NOW), MoveRun(run_id, None, NOW), MoveRun("d", run_id, NOW)):
+def test_only_a_queued_run_can_be_edited_moved_or_told_to_fold(run_id: str, state: str) -> None:
+    for command in (
+        *(EditRun(run_id, NOW), MoveRun(run_id, None, NOW), MoveRun("d", run_id, NOW), FoldRun(run_id, NOW)),
+    ):
         assert_refused(FOLDED, command, RunNotQueued, f"run {run_id} is {state}", "only queued runs")
 
 

@@ -16,6 +16,7 @@ from kedge.core.commands import (
     Command,
     EditRun,
     Finish,
+    FoldRun,
     MoveRun,
     Recover,
     Submit,
@@ -82,6 +83,12 @@ class LaneHistory(RuleBasedStateMachine):
 
     @precondition(from_a_queue)
     @rule(pick=PICK)
+    def fold(self, pick: int) -> None:
+        line = self.history.state.oracle.line
+        self.history.put(FoldRun(line[pick % len(line)], self.tick()))
+
+    @precondition(from_a_queue)
+    @rule(pick=PICK)
     def cancel_run(self, pick: int) -> None:
         live = self.history.state.oracle.live
         self.history.put(CancelRun(live[pick % len(live)], self.tick()))
@@ -108,7 +115,7 @@ class LaneHistory(RuleBasedStateMachine):
         }
         self.history.put(commands[what])
 
-    @rule(pick=PICK, what=st.sampled_from(["same", "other", "edit", "move", "step", "finish", "cancel"]))
+    @rule(pick=PICK, what=st.sampled_from(["same", "other", "edit", "move", "fold", "step", "finish", "cancel"]))
     def name_any_run(self, pick: int, what: str) -> None:
         """Also those that have ended, or never were."""
         oracle, now = self.history.state.oracle, self.tick()
@@ -119,6 +126,7 @@ class LaneHistory(RuleBasedStateMachine):
             "other": Submit(run_id, "other", "interrupt", now, known or "some", QUEUE_RUNS_MAX),
             "edit": EditRun(run_id, now),
             "move": MoveRun(run_id, "unknown", now),
+            "fold": FoldRun(run_id, now),
             "step": BeginStep(run_id, now),
             "finish": Finish(run_id, "completed", "late", now),
             "cancel": CancelRun(run_id, now),

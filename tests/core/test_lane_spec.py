@@ -25,12 +25,14 @@ from kedge.core.commands import (
     Command,
     EditRun,
     Finish,
+    FoldRun,
     MoveRun,
     Recover,
     Submit,
 )
 from kedge.core.events import (
     CancelMarked,
+    FoldMarked,
     LaneEvent,
     RunAccepted,
     RunCancelMarked,
@@ -56,12 +58,12 @@ SMALL = Bounds(2, 1, 1)
 CI_SCOPES = (
     SMALL,
     Bounds(2, 1, 2, resumes_max=2),
-    Bounds(3, 1, 1),
+    Bounds(3, 1, 1, late_folds=1),
     Bounds(3, 1, 0, steps=1, clears=1, queue_runs_max=1),
     Bounds(3, 2, 1, run_cancels=2, moves=1, clears=1),
 )
 LONG_SCOPES = (
-    Bounds(3, 1, 1, moves=2, clears=1),
+    Bounds(3, 1, 1, moves=2, clears=1, late_folds=2),
     Bounds(4, 1, 1),
     Bounds(4, 2, 1, run_cancels=2, moves=1, clears=1),
 )
@@ -206,7 +208,7 @@ def _command(command: Command) -> tuple[Value, ...]:
     match command:
         case Submit(run_id=run_id, when_busy=when_busy):
             return (kind, _number(run_id), when_busy)
-        case CancelRun(run_id=run_id) | EditRun(run_id=run_id):
+        case CancelRun(run_id=run_id) | EditRun(run_id=run_id) | FoldRun(run_id=run_id):
             return (kind, _number(run_id))
         case BeginStep(run_id=run_id, folds=folds):
             return (kind, _number(run_id), folds)
@@ -235,7 +237,7 @@ def _event(event: LaneEvent) -> tuple[Value, ...]:
             return (kind, run, mark)
         case RunEnded(outcome=outcome, folded_into=host):
             return (kind, run, outcome, _number(host))
-        case RunStarted() | RunResumed() | RunEdited() | RunCancelMarked():
+        case RunStarted() | RunResumed() | RunEdited() | FoldMarked() | RunCancelMarked():
             return (kind, run)
         case _:
             assert_never(event)

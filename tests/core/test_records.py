@@ -15,6 +15,7 @@ from kedge.core.commands import (
     Command,
     EditRun,
     Finish,
+    FoldRun,
     MoveRun,
     Recover,
     Submit,
@@ -153,6 +154,11 @@ def test_a_cleared_queue_changes_each_of_it_and_not_the_active_run(rows: Rows) -
 def test_an_edit_names_the_record_and_leaves_its_content_to_the_engine(rows: Rows) -> None:
     before = rows.runs["b"]
     assert rows.put(EditRun("b", 5)) == {"b": before}
+
+
+def test_a_run_told_to_fold_later_is_one_that_folds(rows: Rows) -> None:
+    before = rows.runs["c"]
+    assert rows.put(FoldRun("c", 5)) == {"c": replace(before, folds=True)}
 
 
 def test_no_events_no_changes(rows: Rows) -> None:

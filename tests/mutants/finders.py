@@ -62,7 +62,7 @@ def _too_long(number: int, frame: object) -> None:
 def by_walk() -> str:
     walk = import_module("kedge.testing.histories").walk
     try:
-        walk(prompts=3, cancels=1, moves=1, clears=1, queue_runs_max=100)
+        walk(prompts=3, cancels=1, moves=1, clears=1, late_folds=1, queue_runs_max=100)
     except AssertionError as broken:
         return f"walk: {str(broken).splitlines()[0]}"
     return ""

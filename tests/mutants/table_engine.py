@@ -69,6 +69,13 @@ LANE = (
         "The queue is worked off in another order than people see.",
         "walk",
     ),
+    Mutant(
+        "one told to fold takes all with it",
+        "core.lane",
+        "replace(run, folds=run.folds or run.run_id == run_id)",
+        "replace(run, folds=True)",
+        "Prompts that were to wait for a Run of their own join the one at work.",
+    ),
 )
 
 DOOR = (

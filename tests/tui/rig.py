@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from textual import events
+from textual.message import Message
 from textual.pilot import Pilot
 
 from kedge.tui.app import KedgeApp
@@ -68,10 +69,15 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    server: Server, *, size: tuple[int, int] = (100, 30), session_id: str | None = None, kept: Path | None = None
+    server: Server,
+    *,
+    size: tuple[int, int] = (100, 30),
+    session_id: str | None = None,
+    kept: Path | None = None,
+    on_message: Callable[[Message], None] | None = None,
 ) -> AsyncIterator[Rig]:
     app = KedgeApp(str(server.home.workspace), server.host, session_id, kept=kept)
-    async with app.run_test(size=size, notifications=True) as pilot:
+    async with app.run_test(size=size, notifications=True, message_hook=on_message) as pilot:
         made = Rig(app, pilot)
         await made.until(lambda: app.is_following)
         yield made

@@ -96,13 +96,49 @@ async def test_c2_a_queued_prompt_is_folded_into_the_run_at_work(server: Server)
         await r.shows("1. please hurry")
         await choose(r, 0)
         await r.press("f")
-        await r.until(lambda: any(run.prompt == "please hurry" for run in r.app.view.queue(r.app.session_id)))
+        await r.shows("1. joins the run: please hurry")
         server.home.endpoint.release("q5")
-        await r.shows_no("1. please hurry")
+        await r.shows_no("please hurry\n  ")
         server.home.endpoint.release("q6")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
         runs = await r.app.link.client.session_runs(r.app.link.id, r.app.session_id)
-        assert [bool(run.folded_into) for run in runs if run.prompt == "please hurry"] == [False, True]
+        assert [bool(run.folded_into) for run in runs] == [False, True], "it is the same Run still"
+
+
+async def test_c2_who_waited_to_join_a_run_that_was_stopped_waits_for_a_start(server: Server) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q11")
+        await choose(r, 2)
+        await r.press("f")
+        await r.shows("3. joins the run: script: say three")
+        await choose(r, 0)
+        await r.press("e")
+        prompt = r.app.query_one(Prompt)
+        prompt.take("script: hold q12 | say one")
+        await r.press("enter")
+        await r.shows("1. script: hold q12")
+        await r.press("escape")
+        await r.shows("1. script: say two", "2. script: say three")
+        server.home.endpoint.release("q12")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+
+
+async def test_an_edited_prompt_gets_the_files_that_it_speaks_of_now(server: Server) -> None:
+    notes = server.home.workspace / "notes.txt"
+    notes.write_text("what the notes say")
+    async with rig(server) as r:
+        await three_queued(r, "q13")
+        await choose(r, 0)
+        await r.press("e")
+        await r.type(" @notes.txt please")
+        await r.press("enter")
+        await r.shows("1. script: say one @notes.txt please")
+        server.home.endpoint.release("q13")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        session = r.app.view.conversations[r.app.session_id]
+        files = {part.data["Path"] for entry in session.ordered() for part in entry.body.parts if part.type == "binary"}
+        assert files == {"notes.txt"}
+    notes.unlink()
 
 
 async def test_c2_enter_folds_when_the_screen_says_so(server: Server) -> None:

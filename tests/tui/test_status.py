@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 from textual.color import Color
+from textual.message import Message
+from textual.messages import Layout
 
 from kedge.client.client import Client
 from kedge.tui.looks import LOOKS
@@ -138,3 +140,23 @@ def test_text_is_never_cut_to_more_than_its_room(text: str, width: int) -> None:
     if width > 1:
         assert all(cell_len(line) <= width for line in wrapped(text, width))
         assert "".join("".join(wrapped(text, width)).split()) == "".join(text.split()), "nothing is lost"
+
+
+async def test_neither_a_key_nor_an_event_lays_the_screen_out_when_no_line_comes_or_goes(
+    server: Server, client: Client
+) -> None:
+    """It is what costs most of all that a screen does: a key that does it is felt."""
+    laid_out_for: list[str] = []
+
+    def look(message: Message) -> None:
+        if isinstance(message, Layout):
+            laid_out_for.append(repr(message.widget))
+
+    async with rig(server, on_message=look) as r:
+        await r.until(lambda: not r.app.is_busy)
+        await r.press("a")
+        laid_out_for.clear()
+        await r.press("b", "c", "d")
+        await client.rename_session(r.app.link.id, r.app.session_id, "Other words")
+        await r.shows("Other words")
+        assert laid_out_for == []

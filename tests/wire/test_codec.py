@@ -28,6 +28,7 @@ SAMPLES: dict[type, e.Event] = {
     e.RunFolded: e.RunFolded("r1", "r0", 1),
     e.RunEdited: e.RunEdited("r1", 1),
     e.RunMoved: e.RunMoved("r1", None, 1),
+    e.FoldMarked: e.FoldMarked("r1", 1),
     e.CancelMarked: e.CancelMarked(1, "r1", 1),
     e.RunCancelMarked: e.RunCancelMarked("r1", 1),
     e.RunEnded: e.RunEnded("r1", "completed", "", 1),

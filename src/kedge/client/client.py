@@ -307,15 +307,21 @@ class Client:
         """Stop every Run of the session accepted until now."""
         return await self._inside("POST", workspace_id, "agent", "sessions", session_id, "cancel", reply=m.CancelReply)
 
-    async def edit_run(self, workspace_id: str, run_id: str, prompt: str) -> m.RunBody:
-        """Another prompt for a queued Run."""
-        body = m.EditRun(prompt=prompt)
+    async def edit_run(
+        self, workspace_id: str, run_id: str, prompt: str, attachments: list[m.AttachmentBody] | None = None
+    ) -> m.RunBody:
+        """Another prompt for a queued Run, and other files; None: those it has."""
+        body = m.EditRun(prompt=prompt, attachments=attachments)
         return await self._inside("PATCH", workspace_id, "agent", "runs", run_id, body=body, reply=m.RunBody)
 
     async def move_run(self, workspace_id: str, run_id: str, before: str | None = None) -> m.RunBody:
         """Put a queued Run before another one, or last."""
         body = m.MoveRun(before=before)
         return await self._inside("POST", workspace_id, "agent", "runs", run_id, "move", body=body, reply=m.RunBody)
+
+    async def fold_run(self, workspace_id: str, run_id: str) -> m.RunBody:
+        """Have a queued Run join the active one at its next Step."""
+        return await self._inside("POST", workspace_id, "agent", "runs", run_id, "fold", reply=m.RunBody)
 
     async def queued_count(self, workspace_id: str, session_id: str) -> int:
         return await self._inside("GET", workspace_id, *_prompts(session_id, "queued"), reply=int)

@@ -63,6 +63,14 @@ class MoveRun:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldRun:
+    """Have a queued Run join the active one, as if it had been submitted so."""
+
+    run_id: str
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeginStep:
     """By the engine: the active Run is about to ask the model."""
 
@@ -94,4 +102,4 @@ class Recover:
     resumes_max: int = 3
 
 
-Command = Submit | Cancel | CancelRun | ClearQueue | EditRun | MoveRun | BeginStep | Finish | Recover
+Command = Submit | Cancel | CancelRun | ClearQueue | EditRun | MoveRun | FoldRun | BeginStep | Finish | Recover

@@ -70,6 +70,14 @@ class RunMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class FoldMarked:
+    """A queued Run now waits to join the active one."""
+
+    run_id: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class CancelMarked:
     """Every Run with seq <= mark is covered. `run_id` is the active one, which is told to stop."""
 
@@ -105,6 +113,7 @@ LaneEvent = (
     | RunFolded
     | RunEdited
     | RunMoved
+    | FoldMarked
     | CancelMarked
     | RunCancelMarked
     | RunEnded
@@ -185,7 +194,7 @@ Event = LaneEvent | ReportEvent
 EVENT_TYPES: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
-        *(RunAccepted, RunStarted, RunResumed, StepStarted, RunFolded, RunEdited, RunMoved),
+        *(RunAccepted, RunStarted, RunResumed, StepStarted, RunFolded, RunEdited, RunMoved, FoldMarked),
         *(CancelMarked, RunCancelMarked, RunEnded, RunReported, ErrorReported, SessionChanged, MessageChanged),
         *(RetryReported, Asked, AskSettled, FileChanged),
     )

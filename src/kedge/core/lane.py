@@ -32,7 +32,7 @@ The rules
     reports. The first durable fact wins.
  7  A Run waiting to fold when the active Run ends becomes a Run of its own, in its place in the queue.
  8  Folding is steering: it reaches past Runs that queue for their own start, and never past a cancel: a Run that is
-    told to stop takes in nobody.
+    told to stop takes in nobody. A queued Run may be told to fold later than at its Submit; it keeps its seq.
  9  Recover ends the active Run as cancelled if a cancel covers it; resumes it if policy says so, or if it has not begun
     a Step (nothing was done, so nothing can be done twice); otherwise ends it as interrupted. Queued Runs go on.
 10  The queue is bounded; over the bound an error, nothing recorded.
@@ -53,12 +53,14 @@ from kedge.core.commands import (
     Command,
     EditRun,
     Finish,
+    FoldRun,
     MoveRun,
     Recover,
     Submit,
 )
 from kedge.core.events import (
     CancelMarked,
+    FoldMarked,
     LaneEvent,
     Outcome,
     RunAccepted,
@@ -80,6 +82,7 @@ RunState = Literal["queued", "waiting to fold", "active", "stopping", "folded", 
 LIFECYCLE: tuple[tuple[RunState | None, type[LaneEvent], RunState], ...] = (
     (None, RunAccepted, "queued"),
     (None, RunAccepted, "waiting to fold"),
+    ("queued", FoldMarked, "waiting to fold"),
     ("queued", RunStarted, "active"),
     ("waiting to fold", RunFolded, "folded"),
     ("waiting to fold", RunEnded, "queued"),  # via: the end of the Run it waited for
@@ -156,6 +159,9 @@ def decide(lane: Lane, command: Command) -> tuple[LaneEvent, ...]:
             return (RunEdited(command.run_id, command.now),)
         case MoveRun():
             return _move(lane, command)
+        case FoldRun():
+            waiting = _require_queued(lane, command.run_id)
+            return () if waiting.folds else (FoldMarked(command.run_id, command.now),)
         case BeginStep():
             return _begin_step(lane, command)
         case Finish():
@@ -255,9 +261,10 @@ def _require_active(lane: Lane, run_id: str) -> LaneRun:
     return lane.active
 
 
-def _require_queued(lane: Lane, run_id: str) -> None:
-    if lane.queued(run_id) is None:
-        raise RunNotQueued(f"run {run_id} is {lane.state_of(run_id) or 'ended'}; only queued runs can be changed")
+def _require_queued(lane: Lane, run_id: str) -> LaneRun:
+    if waiting := lane.queued(run_id):
+        return waiting
+    raise RunNotQueued(f"run {run_id} is {lane.state_of(run_id) or 'ended'}; only queued runs can be changed")
 
 
 # --- apply -----------------------------------------------------------------------------------------------------------
@@ -284,6 +291,9 @@ def apply(lane: Lane, event: LaneEvent) -> Lane:
             return lane
         case RunMoved(run_id=run_id, before=before):
             return replace(lane, queue=_reordered(lane.queue, run_id, before))
+        case FoldMarked(run_id=run_id):
+            told = tuple(replace(run, folds=run.folds or run.run_id == run_id) for run in lane.queue)
+            return replace(lane, queue=told)
         case CancelMarked(mark=mark):
             return replace(lane, mark=mark)
         case RunCancelMarked():

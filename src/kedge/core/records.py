@@ -13,6 +13,7 @@ from typing import Literal
 
 from kedge.core.events import (
     CancelMarked,
+    FoldMarked,
     LaneEvent,
     Outcome,
     RunAccepted,
@@ -268,7 +269,7 @@ def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
             return replace(record, stopping=True, cancelled=True)
         case RunEnded(outcome=outcome, reason=reason, at=at, folded_into=into):
             return replace(record, state="ended", outcome=outcome, reason=reason, ended_at=at, folded_into=into)
-        case RunEdited() | RunMoved():
+        case RunEdited() | RunMoved() | FoldMarked():
             return record
 
 

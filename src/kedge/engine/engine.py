@@ -10,11 +10,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from kedge.core.commands import Cancel, CancelRun, ClearQueue, EditRun, MoveRun, Submit, WhenBusy, when_busy_default
+from kedge.core.commands import (
+    Cancel,
+    CancelRun,
+    ClearQueue,
+    EditRun,
+    FoldRun,
+    MoveRun,
+    Submit,
+    WhenBusy,
+    when_busy_default,
+)
 from kedge.core.events import Asked, CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
 from kedge.core.lane import Covered, covered_by
-from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord, content_digest
-from kedge.core.transcript import Finish, Message
+from kedge.core.records import Attachment, Prompt, RunOptions, RunRecord, SessionRecord, content_digest
+from kedge.core.transcript import Message
 from kedge.engine.approving import Approvals
 from kedge.engine.asking import Asking
 from kedge.engine.attachments import with_contents
@@ -22,8 +32,9 @@ from kedge.engine.calls import Calls
 from kedge.engine.config import Config
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.feed import Reader
+from kedge.engine.forking import FORK_MESSAGES_MAX, forked
 from kedge.engine.models import Chosen, ModelChooser
-from kedge.engine.openlane import Addition, Draught, OpenLane
+from kedge.engine.openlane import Addition, Compose, Draught, OpenLane
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
 from kedge.engine.processes import NoMachine
 from kedge.engine.recovery import Recovery
@@ -31,14 +42,7 @@ from kedge.engine.runner import NoPrompts, Prompts, Runner
 from kedge.engine.shell import Shell
 from kedge.engine.undoing import Undo
 from kedge.engine.workspaces import MakeSource, Workspace, Workspaces
-from kedge.errors import (
-    KedgeError,
-    MessageNotFound,
-    RunNotFound,
-    RunNotQueued,
-    ShuttingDown,
-    StoreUnavailable,
-)
+from kedge.errors import KedgeError, RunNotFound, RunNotQueued, ShuttingDown, StoreUnavailable
 from kedge.store.base import SearchHit, Store
 from kedge.tools.base import Tool
 from kedge.tools.registry import Toolset
@@ -50,8 +54,6 @@ log = logging.getLogger("kedge.engine")
 LAST_READ_S = 1.0
 #: What the transcript shows of a summary that was asked for.
 SUMMARY_PROMPT = "Summarize this session."
-#: Messages a fork copies at the most: one append writes them all. Items.
-FORK_MESSAGES_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,23 +320,35 @@ class Engine:
             return Cancelled(None, covered)
         return Cancelled(max(lane.lane.mark, *(run.seq for run in covered)), covered)
 
-    async def edit_run(self, workspace: Workspace, run_id: str, prompt: str) -> RunRecord:
+    async def edit_run(
+        self, workspace: Workspace, run_id: str, text: str, attachments: tuple[Attachment, ...] | None = None
+    ) -> RunRecord:
+        """`attachments`: they take the place of those it has; None: it keeps them."""
+
         def edited(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
             run = runs[run_id]
-            return Addition(runs={run_id: replace(run, prompt=replace(run.prompt, text=prompt))})
+            kept = run.prompt.attachments if attachments is None else attachments
+            return Addition(runs={run_id: replace(run, prompt=Prompt(text, kept))})
 
-        with self._in_use(workspace):
-            lane = await self._lane_of(workspace, run_id)
-            await self._door.command(lane, EditRun(run_id, self._clock.now_ms()), compose=edited)
-            return await self.run(workspace, run_id)
+        return await self._change(workspace, EditRun(run_id, self._clock.now_ms()), edited)
 
     async def move_run(self, workspace: Workspace, run_id: str, before: str | None) -> RunRecord:
         with self._in_use(workspace):
             lane = await self._lane_of(workspace, run_id)
             if before is not None and await self._lane_of(workspace, before) is not lane:
                 raise RunNotQueued(f"run {before} is not queued in the session of run {run_id}")
-            await self._door.command(lane, MoveRun(run_id, before, self._clock.now_ms()))
-            return await self.run(workspace, run_id)
+            return await self._change(workspace, MoveRun(run_id, before, self._clock.now_ms()))
+
+    async def fold_run(self, workspace: Workspace, run_id: str) -> RunRecord:
+        return await self._change(workspace, FoldRun(run_id, self._clock.now_ms()))
+
+    async def _change(
+        self, workspace: Workspace, command: EditRun | MoveRun | FoldRun, compose: Compose | None = None
+    ) -> RunRecord:
+        with self._in_use(workspace):
+            lane = await self._lane_of(workspace, command.run_id)
+            await self._door.command(lane, command, compose=compose)
+            return await self.run(workspace, command.run_id)
 
     async def run(self, workspace: Workspace, run_id: str) -> RunRecord:
         for lane in workspace.lanes.values():
@@ -431,18 +445,7 @@ class Engine:
         with self._in_use(workspace):
             parent = await self.session(workspace, session_id)
             messages = await self.messages(workspace, session_id, None, FORK_MESSAGES_MAX)
-            place = next((index for index, message in enumerate(messages) if message.id == message_id), None)
-            if place is None:
-                raise MessageNotFound(f"Message {message_id} is not in session {session_id}.")
-            kept = messages[: place + 1]
-            now = self._clock.now_ms()
-            new = SessionRecord(
-                self._ids.new("s"), workspace.id, parent.title, now, now, parent.id, message_count=len(kept)
-            )
-            copies = [replace(message, id=self._ids.new("m"), session_id=new.id) for message in kept]
-            if copies[-1].role == "assistant":
-                # It may be streaming: the copy has what was said so far, and nobody else will give it an end.
-                copies[-1] = copies[-1].closed(Finish("unknown", now, "copied while it was being written"))
+            new, copies = forked(parent, messages, message_id, self._ids, self._clock.now_ms())
             await self._make_session(workspace, new, *copies)
             return new
 

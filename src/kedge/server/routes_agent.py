@@ -100,12 +100,16 @@ class AgentRoutes:
 
     async def edit(self, call: Call) -> m.RunBody:
         body: m.EditRun = call.body
-        workspace = self._workspace(call)
-        return run_body(await self._engine.edit_run(workspace, call.path["run_id"], _prompt_text(body.prompt)))
+        given = None if body.attachments is None else _attachments(body.attachments)
+        text = _prompt_text(body.prompt)
+        return run_body(await self._engine.edit_run(self._workspace(call), call.path["run_id"], text, given))
 
     async def move(self, call: Call) -> m.RunBody:
         body: m.MoveRun = call.body
         return run_body(await self._engine.move_run(self._workspace(call), call.path["run_id"], body.before))
+
+    async def fold(self, call: Call) -> m.RunBody:
+        return run_body(await self._engine.fold_run(self._workspace(call), call.path["run_id"]))
 
     async def session(self, call: Call) -> m.SessionBody:
         workspace = self._workspace(call)
@@ -156,8 +160,14 @@ class AgentRoutes:
             route("GET", run, self.run, "One run", reply=one),
             route("GET", f"{run}/wait", self.wait, "The run, when it has ended", query=WaitQuery, reply=one),
             route("POST", f"{run}/cancel", self.cancel_run, "Cancel one run", reply=cancelled),
-            route("PATCH", run, self.edit, "Edit a queued prompt", body=m.EditRun, reply=one),
+            route(
+                *("PATCH", run, self.edit, "Edit a queued prompt"),
+                body=m.EditRun,
+                reply=one,
+                body_bytes_max=BODY_BYTES_MAX,
+            ),
             route("POST", f"{run}/move", self.move, "Move a queued run", body=m.MoveRun, reply=one),
+            route("POST", f"{run}/fold", self.fold, "Fold a queued run into the active one", reply=one),
         ]
 
 
@@ -176,11 +186,16 @@ def _prompt_text(text: str) -> str:
 
 def _prompt(body: m.SubmitPrompt) -> Prompt:
     given = body.attachments or []
-    if len(given) > ATTACHMENTS_MAX:
-        raise TooLarge(f"{len(given)} attachments; at most {ATTACHMENTS_MAX} are allowed")
+    attachments = _attachments(given)
     has_text = any(attachment.mime_type.startswith("text/") and attachment.content for attachment in given)
     text = body.prompt if has_text and not body.prompt.strip() else _prompt_text(body.prompt)
-    attachments = tuple(
+    return Prompt(text, attachments)
+
+
+def _attachments(given: list[m.AttachmentBody]) -> tuple[Attachment, ...]:
+    if len(given) > ATTACHMENTS_MAX:
+        raise TooLarge(f"{len(given)} attachments; at most {ATTACHMENTS_MAX} are allowed")
+    return tuple(
         Attachment(
             check_text(attachment.file_path, "file_path"),
             check_text(attachment.file_name, "file_name"),
@@ -189,7 +204,6 @@ def _prompt(body: m.SubmitPrompt) -> Prompt:
         )
         for attachment in given
     )
-    return Prompt(text, attachments)
 
 
 def _options(body: m.SubmitPrompt) -> RunOptions:

@@ -68,6 +68,7 @@ WAYS: dict[tuple[RunState | None, RunState], Way] = {
     ("queued", "ended"): Way(
         "M 256 157 C 256 112 276 100 316 100 L 1000 100 C 1040 100 1050 120 1050 150 L 1050 303", 570, 90
     ),
+    ("queued", "waiting to fold"): Way("M 296 223 L 296 393", 306, 313, "start"),
     ("waiting to fold", "ended"): Way(
         "M 256 463 C 256 508 276 520 316 520 L 980 520 C 1020 520 1030 500 1030 470 L 1030 377", 570, 510
     ),

@@ -25,6 +25,7 @@ from kedge.core.commands import (
     Command,
     EditRun,
     Finish,
+    FoldRun,
     MoveRun,
     Recover,
     Submit,
@@ -209,6 +210,8 @@ class Bounds:
     steps: int = 2
     moves: int = 0
     clears: int = 0
+    #: Queued Runs that are told to fold.
+    late_folds: int = 0
     #: How often one Run is resumed before it is ended.
     resumes_max: int = 1
     queue_runs_max: int = 100
@@ -232,6 +235,7 @@ class Used(NamedTuple):
     run_cancels: int = 0
     moves: int = 0
     clears: int = 0
+    late_folds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +249,7 @@ class Transition:
 
 
 #: The commands that `Used` counts, in its order.
-_KINDS: tuple[type[Command], ...] = (Cancel, Recover, CancelRun, MoveRun, ClearQueue)
+_KINDS: tuple[type[Command], ...] = (Cancel, Recover, CancelRun, MoveRun, ClearQueue, FoldRun)
 #: The places of the live Runs' records belong to a state too: the order of the queue is read from them.
 _Key = tuple[Lane, Oracle, Used, tuple[int, ...]]
 
@@ -262,6 +266,7 @@ def walk(
     steps: int = 2,
     moves: int = 0,
     clears: int = 0,
+    late_folds: int = 0,
     resumes_max: int = 1,
     queue_runs_max: int = 100,
     decide: Decide = real.decide,
@@ -271,7 +276,9 @@ def walk(
     """Every history within these bounds (see `Bounds`). AssertionError tells the first that breaks a promise.
 
     `tell` is told of each transition, once: for whoever wants to compare more than how many there are."""
-    bounds = Bounds(prompts, cancels, crashes, run_cancels, steps, moves, clears, resumes_max, queue_runs_max)
+    bounds = Bounds(
+        prompts, cancels, crashes, run_cancels, steps, moves, clears, late_folds, resumes_max, queue_runs_max
+    )
     return _Walk(bounds, Checker(decide, apply), tell).result()
 
 
@@ -334,7 +341,7 @@ def _used(used: Used, command: Command) -> Used:
 
 def _commands(oracle: Oracle, bounds: Bounds, used: Used) -> Iterator[Command]:
     """Every command worth trying here, the ones that must be refused or change nothing included."""
-    cancels, crashes, run_cancels, moves, clears = used
+    cancels, crashes, run_cancels, moves, clears, late_folds = used
     if len(oracle.accepted) < bounds.prompts:
         run_id = f"r{len(oracle.accepted) + 1}"
         for when_busy in _WHEN_BUSY:
@@ -360,6 +367,9 @@ def _commands(oracle: Oracle, bounds: Bounds, used: Used) -> Iterator[Command]:
         for run_id in oracle.line:
             for before in (*oracle.line, None):
                 yield MoveRun(run_id, before, 0)
+    if late_folds < bounds.late_folds:
+        for run_id in oracle.line:
+            yield FoldRun(run_id, 0)
     yield from _without_effect(oracle)
 
 
@@ -373,6 +383,7 @@ def _without_effect(oracle: Oracle) -> Iterator[Command]:
             yield BeginStep(run_id, 0)
         if run_id not in oracle.line:
             yield MoveRun(run_id, None, 0)
+            yield FoldRun(run_id, 0)
         yield EditRun(run_id, 0)
     for run_id in (*oracle.inside, *oracle.ended):
         yield CancelRun(run_id, 0)

@@ -22,12 +22,14 @@ from kedge.core.commands import (
     Command,
     EditRun,
     Finish,
+    FoldRun,
     MoveRun,
     Recover,
     Submit,
 )
 from kedge.core.events import (
     CancelMarked,
+    FoldMarked,
     LaneEvent,
     RunAccepted,
     RunCancelMarked,
@@ -115,7 +117,7 @@ class Oracle:
                 return self._refusal_of_submit(command)
             case CancelRun(run_id=run_id):
                 return RunIsFolded if run_id in self.inside else None
-            case EditRun(run_id=run_id):
+            case EditRun(run_id=run_id) | FoldRun(run_id=run_id):
                 return None if run_id in self.line else RunNotQueued
             case MoveRun(run_id=run_id, before=before):
                 both_wait = run_id in self.line and (before is None or before in self.line)
@@ -229,6 +231,9 @@ class _Reader:
             case RunMoved(run_id=run_id, before=before):
                 self._needs(isinstance(self.command, MoveRun) and run_id in now.line, event)
                 self.after = replace(now, line=moved(now.line, run_id, before))
+            case FoldMarked(run_id=run_id):
+                self._needs(isinstance(self.command, FoldRun) and run_id in now.line, event)
+                self.after = replace(now, steering=now.steering | {run_id})
             case CancelMarked(mark=mark, run_id=run_id):
                 self._needs(now.active == run_id and run_id in now.told and mark == now.last_seq, event)
                 self.after = replace(now, mark=mark)
@@ -313,6 +318,10 @@ class _Promise:
             case MoveRun(run_id=run_id, before=place):
                 expected = replace(before, line=moved(before.line, run_id, place))
                 self._holds(after == expected, "changes the order of the queue and no more")
+            case FoldRun(run_id=run_id):
+                expected = replace(before, steering=before.steering | {run_id})
+                self._holds(after == expected, "has this Run wait to fold, and no other")
+                self._holds(len(self.events) == (run_id not in before.steering), "is one event, or none when it folds")
             case BeginStep(folds=folds):
                 joined = before.steering if folds else frozenset[str]()
                 self._holds(set(after.inside) == {*before.inside, *joined}, "takes in everybody who waits to fold")

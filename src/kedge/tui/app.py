@@ -119,7 +119,7 @@ class KedgeApp(AskActs):
 
     async def on_mount(self) -> None:
         self.part(Prompt).focus()
-        self.part(Banner).tell("starting the server …")
+        self.part(Banner).say("starting the server …")
         self.start(self._begin())
 
     async def _begin(self) -> None:
@@ -132,7 +132,7 @@ class KedgeApp(AskActs):
         except KedgeError as error:
             self.exit(1, message=f"kedge: {one_line(error.message, 2000)}")
             return
-        self.part(Banner).tell("")
+        self.part(Banner).say("")
         self._following = asyncio.ensure_future(self.link.follow(self))
         self.start(self.read_models())
 
@@ -186,10 +186,10 @@ class KedgeApp(AskActs):
 
     def connected(self, is_connected: bool) -> None:
         if self.is_there:
-            self.part(Banner).tell("" if is_connected else "connection lost; trying to resume …")
+            self.part(Banner).say("" if is_connected else "connection lost; trying to resume …")
 
     def lost(self, error: KedgeError) -> None:
-        self.part(Banner).tell(f"{one_line(error.message, 200)}: leave with ctrl-q and start again")
+        self.part(Banner).say(f"{one_line(error.message, 200)}: leave with ctrl-q and start again")
 
     async def missed(self) -> None:
         self.view.forget_all()
@@ -315,9 +315,7 @@ class KedgeApp(AskActs):
             self._give_back([event.text])
             return
         if self._editing is not None:
-            (run, before), self._editing = self._editing, None
-            self._give_back([before] if before else [])
-            self.start(self.deeds.edit(run, text))
+            self._save_edited(text)
             return
         self.part(Transcript).to_end()
         if text.startswith("!"):
@@ -335,6 +333,23 @@ class KedgeApp(AskActs):
         run_id = self.deeds.begin(self.session_id, text)
         self.draw_rest()
         self.start(self._submit(run_id, text, attached))
+
+    def _save_edited(self, text: str) -> None:
+        """A queued prompt that speaks of other files than before gets those that it speaks of now."""
+        assert self._editing is not None, "asked only while one is edited"
+        run, before = self._editing
+        dropped = self.part(Prompt).dropped
+        files = mentioned(text, self.link.path, dropped)
+        try:
+            others = files != mentioned(run.prompt, self.link.path, dropped)
+            attached = attachments(files, self.link.path) if others else None
+        except Invalid as error:
+            self.tell(error.message, "error")
+            self._give_back([text])
+            return
+        self._editing = None
+        self._give_back([before] if before else [])
+        self.start(self.deeds.edit(run, text, attached))
 
     def on_prompt_command(self, event: Prompt.Command) -> None:
         self.action_palette() if event.key == "/" else self.action_help()

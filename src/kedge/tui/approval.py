@@ -24,6 +24,7 @@ from kedge.core.shown import shown
 from kedge.tui.looks import Look
 from kedge.tui.session_acts import short
 from kedge.tui.whole import Row, Whole, diff_rows, folded
+from kedge.tui.words import Words
 from kedge.wire import models as m
 
 #: So long something new is on the screen before it can be answered: longer than the second press of a key that was hit
@@ -82,20 +83,13 @@ class Moment:
         self._then()
 
 
-class AskLine(Static):
+class AskLine(Words):
     """What became of an Ask that was on the screen, when it was not people here who answered it."""
 
     DEFAULT_CSS = """
     AskLine { height: auto; padding: 0 1; color: $warning; display: none; }
     AskLine.told { display: block; }
     """
-
-    def __init__(self) -> None:
-        super().__init__(markup=False)
-
-    def tell(self, words: str) -> None:
-        self.set_class(bool(words), "told")
-        self.update(visible_line(words))
 
 
 class ApprovalPanel(Vertical):

@@ -68,7 +68,7 @@ class AskActs(SessionActs):
         question = ask if isinstance(ask, m.QuestionBatch) else None
         self.query_one(ApprovalPanel).tell(approval, place, is_sent=is_sent)
         self.query_one(QuestionPanel).tell(question, place, is_sent=is_sent)
-        self.query_one(AskLine).tell(self._closed_words())
+        self.query_one(AskLine).say(visible_line(self._closed_words()))
 
     def _place(self, asks: list[Ask]) -> str:
         ask = self._shown

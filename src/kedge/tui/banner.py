@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from textual.widgets import Static
+from kedge.tui.words import Words
 
 
-class Banner(Static):
+class Banner(Words):
     DEFAULT_CSS = """
     Banner { height: 1; padding: 0 1; background: $warning 20%; color: $warning; display: none; }
     Banner.told { display: block; }
     """
-
-    def __init__(self) -> None:
-        super().__init__(markup=False)
-
-    def tell(self, words: str) -> None:
-        self.set_class(bool(words), "told")
-        self.update(words)

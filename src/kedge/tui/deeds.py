@@ -85,8 +85,10 @@ class Deeds:
         reply = await self._in_line(run.session_id, lambda: self._link.client.cancel_run(self._link.id, run.run_id))
         return any(covered.run_id == run.run_id and covered.was == "queued" for covered in reply.covered)
 
-    async def edit(self, run: m.RunBody, text: str) -> None:
-        await self._in_line(run.session_id, lambda: self._link.client.edit_run(self._link.id, run.run_id, text))
+    async def edit(self, run: m.RunBody, text: str, attachments: list[m.AttachmentBody] | None) -> None:
+        """`attachments`: instead of those it has; None: it keeps them."""
+        client, workspace = self._link.client, self._link.id
+        await self._in_line(run.session_id, lambda: client.edit_run(workspace, run.run_id, text, attachments))
 
     async def move(self, run: m.RunBody, by: int) -> None:
         """Up or down by so many places."""
@@ -100,11 +102,8 @@ class Deeds:
         await self._in_line(run.session_id, lambda: self._link.client.move_run(self._link.id, run.run_id, before))
 
     async def fold_in(self, run: m.RunBody) -> None:
-        """Into the Run at work: taken from the queue, and accepted anew as one that folds."""
-        if not await self.remove(run):
-            raise RunNotQueued("it has begun already")
-        run_id = self.begin(run.session_id, run.prompt)
-        await self.submit(run_id, [], folds=True)
+        """Into the Run at work, at its next Step."""
+        await self._in_line(run.session_id, lambda: self._link.client.fold_run(self._link.id, run.run_id))
 
     # --- approvals --------------------------------------------------------------------------------------------------
 

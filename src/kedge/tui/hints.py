@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from textual.widgets import Static
+from kedge.tui.words import Words
 
 
-class Hints(Static):
+class Hints(Words):
     DEFAULT_CSS = "Hints { height: 1; padding: 0 1; color: $muted; }"
-
-    def __init__(self) -> None:
-        super().__init__(markup=False)
 
     def tell(self, *, busy: bool, folds: bool, editing: bool, command: bool = False) -> None:
         if editing:
@@ -21,4 +18,4 @@ class Hints(Static):
             sends = f"enter {now} (ctrl-o: {other})"
         else:
             sends = "enter sends"
-        self.update(f"{sends} · / commands · @ files · ! shell · ? help")
+        self.say(f"{sends} · / commands · @ files · ! shell · ? help")

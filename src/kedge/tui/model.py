@@ -148,6 +148,8 @@ class View:
         changed.runs = True
         if before is not None and run is not None:
             changed.moved = before.state == run.state == "queued" and before.place != run.place
+            # Whoever waited to join it now waits for a start, and no event says so.
+            changed.moved |= run.state == "ended" and any(other.folds for other in self.queue(run.session_id))
         for conversation in self.conversations.values():
             conversation.tell_of(run_id, position, changed)
             if run is None or run.state == "ended":

@@ -38,13 +38,18 @@ class Queue(OptionList):
     def __init__(self) -> None:
         super().__init__(id="queue", markup=False, compact=True)
         self.runs: list[m.RunBody] = []
+        self._told: list[tuple[str, str]] = []
 
     def tell(self, runs: list[m.RunBody]) -> None:
         chosen = self._chosen()
         self.runs = runs
+        lines = [(run.run_id, f" {n}. {_line(run)}") for n, run in enumerate(runs, 1)]
+        if lines == self._told:
+            return
+        self._told = lines
         self.set_class(bool(runs), "some")
         self.clear_options()
-        self.add_options([Option(f" {n}. {one_line(run.prompt, 300)}", run.run_id) for n, run in enumerate(runs, 1)])
+        self.add_options([Option(line, run_id) for run_id, line in lines])
         places = [place for place, run in enumerate(runs) if chosen is not None and run.run_id == chosen.run_id]
         if runs:
             self.highlighted = places[0] if places else min(self.highlighted or 0, len(runs) - 1)
@@ -62,3 +67,7 @@ class Queue(OptionList):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.action_ask("edit")
+
+
+def _line(run: m.RunBody) -> str:
+    return f"{'joins the run: ' if run.folds else ''}{one_line(run.prompt, 300)}"

@@ -57,6 +57,7 @@ def run_body(run: RunRecord) -> m.RunBody:
         stopping=run.stopping and not ended,
         steps=run.steps,
         place=run.place,
+        folds=run.folds and run.state == "queued",
         parent_run_id=run.options.parent_run_id or UNSET,
         outcome=run.outcome or UNSET,
         reason=run.reason or UNSET,

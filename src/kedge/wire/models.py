@@ -110,6 +110,8 @@ class UndoRun(Struct, kw_only=True):
 
 class EditRun(Struct, kw_only=True):
     prompt: str = ""
+    #: They take the place of those it has; left out: it keeps them.
+    attachments: list[AttachmentBody] | None = None
 
 
 class MoveRun(Struct, kw_only=True):
@@ -244,6 +246,8 @@ class RunBody(Struct, kw_only=True):
     steps: int
     #: Orders the queue: lower is earlier.
     place: int = 0
+    #: Queued, to join the active Run at its next Step.
+    folds: bool = False
     #: The Run whose agent it is.
     parent_run_id: str | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET

@@ -13,6 +13,7 @@ from kedge.core.events import (
     CancelMarked,
     ErrorReported,
     Event,
+    FoldMarked,
     Outcome,
     RunAccepted,
     RunCancelMarked,
@@ -49,7 +50,7 @@ class Books:
     #: The host that has ended, and how: who folded into it must follow at once.
     _host: tuple[str, Outcome] | None = None
     _unreported: str | None = None
-    #: Whom a steering prompt was meant for: who was active when it was accepted.
+    #: Whom a steering prompt was meant for: who was active when it was accepted, or told to fold.
     _folds_into: dict[str, str | None] = field(default_factory=dict)
     #: When a live Run was told to stop, in milliseconds; how long each took to end since.
     _told_at: dict[str, int] = field(default_factory=dict)
@@ -98,6 +99,10 @@ class Books:
                     self._inside.append(run_id)
             case RunMoved(run_id=run_id, before=before):
                 self._move(run_id, before)
+            case FoldMarked(run_id=run_id):
+                if run_id not in self._line:
+                    self._say(f"{run_id} is told to fold and does not wait")
+                self._folds_into[run_id] = self._active
             case RunEdited(run_id=run_id):
                 if run_id not in self._line:
                     self._say(f"{run_id} is edited and does not wait")
@@ -126,7 +131,8 @@ class Books:
 
     def _check_order(self, event: Event) -> None:
         """What is written in one append with an end: nothing of the Lane may come between."""
-        if self._active is None and self._line and isinstance(event, StepStarted | CancelMarked | RunMoved):
+        needs_an_active_run = isinstance(event, StepStarted | CancelMarked | RunMoved | FoldMarked)
+        if self._active is None and self._line and needs_an_active_run:
             self._say(f"{event} while nobody is active and {self._line[0]} waits")
         if isinstance(event, RunAccepted) and self._active is None and self._line:
             self._say(f"{event.run_id} is accepted while {self._line[0]} waits and nobody is active")

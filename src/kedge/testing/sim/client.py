@@ -212,6 +212,8 @@ class SimClient:
             case "move":
                 before = None if act.before is None else scene.run_ids.get(act.before, "nobody")
                 return await self.insist(lambda: client.move_run(workspace, run_id, before), told)
+            case "fold":
+                return await self.insist(lambda: client.fold_run(workspace, run_id), told)
             case "delete":
                 return await self.insist(lambda: client.delete_session(workspace, session_id), told)
             case "wait":

@@ -35,6 +35,7 @@ _REFUSALS: dict[Kind, tuple[type[KedgeError], ...]] = {
     "cancel_run": (RunNotFound, RunIsFolded, SessionNotFound),
     "edit": (RunNotFound, RunNotQueued, SessionNotFound),
     "move": (RunNotFound, RunNotQueued, SessionNotFound),
+    "fold": (RunNotFound, RunNotQueued, SessionNotFound),
     "wait": (RunNotFound, SessionNotFound),
 }
 

@@ -15,7 +15,19 @@ from kedge.testing.sim.loop import Schedule
 
 #: What clients do.
 Deed = Literal[
-    "submit", "cancel", "cancel_run", "clear", "edit", "move", "delete", "wait", "look", "drop", "pause", "leave"
+    "submit",
+    "cancel",
+    "cancel_run",
+    "clear",
+    "edit",
+    "move",
+    "fold",
+    "delete",
+    "wait",
+    "look",
+    "drop",
+    "pause",
+    "leave",
 ]
 #: What goes wrong.
 Fault = Literal["crash", "kill", "restart", "store_down", "store_faults", "cuts", "nth"]
@@ -27,7 +39,7 @@ FAULTS: tuple[tuple[Fault, float], ...] = (
 )
 _DEEDS: tuple[Deed, ...] = (
     *("submit", "submit", "submit", "submit", "submit", "submit", "cancel", "cancel", "cancel_run", "cancel_run"),
-    *("clear", "edit", "move", "wait", "look", "drop", "drop", "pause", "delete", "leave"),
+    *("clear", "edit", "move", "fold", "wait", "look", "drop", "drop", "pause", "delete", "leave"),
 )
 _WHEN_BUSY: tuple[WhenBusy | None, ...] = (None, None, None, "queue", "queue", "fold", "fold", "interrupt", "reject")
 _LAST_STEPS = (
