@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench import life, rates, runs, steps, streams, trees
+from bench import life, rates, runs, steps, streams, terminal, trees
 from bench.report import Line, as_json, table
 from bench.server import Server, endpoint, home
 from bench.setting import Measure, Setting
@@ -31,6 +31,7 @@ MEASURES: dict[str, Measure] = {
     "calls": steps.tool_calls,
     "tool-start": trees.tool_start,
     "cancel-tree": trees.cancel_to_dead,
+    "terminal": terminal.terminal_costs,
     "submit": rates.submit_rate,
     "append": rates.append_rate,
 }

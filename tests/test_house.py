@@ -342,6 +342,18 @@ def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
     }
 
 
+def test_the_terminal_loads_nothing_of_the_server() -> None:
+    """What it costs to open: the screen's library, the client, and what both speak."""
+    program = "import sys, kedge.cli.tui, kedge.tui.app\nprint(*sys.modules)"
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SRC)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    ours = {package_of(name) for name in loaded if name.startswith("kedge")}
+    assert ours <= {"kedge", "cli", "client", "wire", "core", "tui", "errors", "paths", "waiting"}
+    third_party = {name.split(".")[0] for name in loaded}
+    assert third_party & {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "anthropic", "openai"} == set()
+
+
 def test_the_native_path_to_a_model_loads_no_providers_library() -> None:
     """A server with both native formats in use: what others need for theirs is loaded when it is configured."""
     program = (

@@ -190,6 +190,21 @@ async def test_a_long_diff_is_scrolled_and_a_long_line_is_folded(server: Server)
         assert r.app.screen.focused is r.app.query_one(Prompt)
 
 
+async def test_on_the_smallest_screen_the_keys_and_the_prompt_stay_in_view(server: Server) -> None:
+    command = "\n".join(f"echo line {number}" for number in range(30))
+    async with rig(server, size=(60, 16)) as r:
+        await r.send(f"script: {bash(command)} | say done")
+        await asked(r)
+        for number in range(5):
+            await r.send(f"prompt {number}")
+        await r.shows("● waits for you", "5 queued", "1. prompt 0")
+        await r.type("in view")
+        assert (r.lines[-2].strip(), r.lines[-1][:13]) == ("in view", " enter queues")
+        await r.shows("F2 once", "F8 deny")
+        await r.press("escape", "escape")
+        await ended(r)
+
+
 async def test_a_click_on_a_key_does_what_the_key_does(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,14 @@ SCREENS: dict[str, tuple[Stage, Deed]] = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", SCREENS)
+#: The other two looks have the same places for everything: a look at what their shades are.
+SHADES: tuple[tuple[str, str, LookName], ...] = (
+    *(("approval", "80x24", "contrast"), ("approval", "80x24", "plain")),
+    *(("sessions", "80x24", "contrast"), ("sessions", "80x24", "plain")),
+)
+
+
+@pytest.mark.parametrize(("name", "size", "look"), [*product(SCREENS, SIZES, LOOKS), *SHADES])
 async def test_a_screen_looks_as_in_its_picture(name: str, size: str, look: LookName, tmp_path: Path) -> None:
     stage, deed = SCREENS[name]
     async with StandIn(stage) as server:

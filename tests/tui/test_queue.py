@@ -174,6 +174,8 @@ async def test_tab_goes_to_the_queue_and_back(server: Server) -> None:
         await three_queued(r, "q9")
         await r.press("tab")
         await r.until(lambda: r.app.part(Queue).has_focus)
+        await r.shows("e edits it · n makes it next")
         await r.press("tab")
         await r.until(lambda: r.app.part(Prompt).has_focus)
+        await r.shows("enter queues")
         server.home.endpoint.release("q9")

@@ -82,10 +82,13 @@ async def test_other_clients_in_the_session_are_counted(server: Server, client: 
     async with rig(server) as r:
         workspace = await client.create_workspace(str(server.home.workspace))
         await client.set_current_session(workspace.id, r.app.session_id)
-        await r.send("script: say fine")
         await r.shows("2 clients here")
         async with rig(server, session_id=r.app.session_id) as third:
             await third.shows("3 clients here")
+            await r.shows("3 clients here")
+        await r.shows("2 clients here")
+        await client.set_current_session(workspace.id, "")
+        await r.shows_no("clients here")
 
 
 async def test_a_wide_title_is_cut_between_characters(server: Server, client: Client) -> None:

@@ -146,6 +146,15 @@ class Workspace:
     def attached_clients(self, session_id: str) -> int:
         return sum(1 for looked_at in self.current.values() if looked_at == session_id)
 
+    def look_at(self, client_id: str, session_id: str) -> None:
+        """This client looks at this session from now on; an empty one: at none. Whoever is there is told."""
+        before = self.current.pop(client_id, "")
+        if session_id:
+            self.current[client_id] = session_id
+        for other in (before, session_id) if before != session_id else ():
+            if other:
+                self.feed.pass_on(other, self.feed.encoder.presence(other, self.attached_clients(other)))
+
     def live_runs(self) -> list[RunRecord]:
         return [run for lane in self.lanes.values() for run in lane.runs.values()]
 
@@ -298,7 +307,7 @@ class Workspaces:
             del self._retired[next(iter(self._retired))]
         for workspace in self.all():
             workspace.claims = workspace.claims.dropped(client_id)
-            workspace.current.pop(client_id, None)
+            workspace.look_at(client_id, "")
         self.look_again()
 
     def stream_opened(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
@@ -315,10 +324,7 @@ class Workspaces:
         """The client's current session; an empty one: none."""
         if not workspace.claims.has(client_id):
             raise ClientNotAttached(f"client {client_id} does not hold workspace {workspace.id}; create it first")
-        if session_id:
-            workspace.current[client_id] = session_id
-        else:
-            workspace.current.pop(client_id, None)
+        workspace.look_at(client_id, session_id)
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -331,9 +337,8 @@ class Workspaces:
         lapses: list[int] = []
         for workspace in self.all():
             workspace.claims = workspace.claims.lapsed(now)
-            workspace.current = {
-                client: session for client, session in workspace.current.items() if workspace.claims.has(client)
-            }
+            for client_id in [known for known in workspace.current if not workspace.claims.has(known)]:
+                workspace.look_at(client_id, "")
             if (lapse := workspace.claims.next_lapse) is not None:
                 lapses.append(lapse)
             if workspace.is_held:

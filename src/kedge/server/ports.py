@@ -54,6 +54,9 @@ class WireEncoder:
     def progress(self, session_id: str, run_id: str, tool_call_id: str, text: str) -> bytes:
         return codec.progress_frame(session_id, run_id, tool_call_id, text)
 
+    def presence(self, session_id: str, clients: int) -> bytes:
+        return codec.presence_frame(session_id, clients)
+
     def delta(self, message_id: str, part: int, text: str, kind: Literal["text", "reasoning"]) -> bytes:
         return codec.delta_frame(message_id, part, text, kind)
 

@@ -56,7 +56,14 @@ W = TypeVar("W", bound=Widget)
 
 class KedgeApp(AskActs):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
-    CSS = "#main { height: 1fr; layers: default above; } #below { height: auto; }"
+    #: Without colours a line of the other shade says which one is chosen.
+    CSS = """
+    Screen { overflow: hidden; }
+    #main { height: 1fr; layers: default above; }
+    #below { height: auto; }
+    .-theme-kedge-plain OptionList > .option-list--option-highlighted { color: white; background: #606060; }
+    .-theme-kedge-plain Queue:blur > .option-list--option-highlighted { color: $foreground; background: $background; }
+    """
     ENABLE_COMMAND_PALETTE = False
     TITLE = "kedge"
 
@@ -251,7 +258,12 @@ class KedgeApp(AskActs):
     def _draw_hints(self) -> None:
         busy, editing = self.view.active(self.session_id) is not None, self._editing is not None
         command = self.part(Prompt).is_command
-        self.part(Hints).tell(busy=busy, folds=self.folds, editing=editing, command=command)
+        in_queue = self.part(Queue).has_focus
+        self.part(Hints).tell(busy=busy, folds=self.folds, editing=editing, command=command, in_queue=in_queue)
+
+    def on_descendant_focus(self) -> None:
+        if self.is_there:
+            self._draw_hints()
 
     def _keep_time(self, *, is_needed: bool) -> None:
         """Seconds are counted while something is at work, and not a moment longer."""
@@ -306,6 +318,7 @@ class KedgeApp(AskActs):
     def on_resize(self, event: Resize) -> None:
         if self.is_there:
             self.part(SidePanel).take_width(event.size.width)
+            self.part(Queue).take_height(event.size.height)
 
     # --- the prompt -------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from kedge.core.approvals import Answer
 from kedge.core.shown import shown
 from kedge.tui.looks import Look
 from kedge.tui.session_acts import short
-from kedge.tui.whole import Row, Whole, diff_rows, folded
+from kedge.tui.whole import Row, Whole, diff_rows, folded, lines_for_asking
 from kedge.tui.words import Words
 from kedge.wire import models as m
 
@@ -160,8 +160,7 @@ class ApprovalPanel(Vertical):
 
     def _room(self) -> tuple[int, int]:
         """Columns and lines for what is asked about, so that the keys and the prompt stay in view."""
-        width, height = self.app.size
-        return width - 4, max(3, height * 6 // 10 - 5)
+        return self.app.size.width - 4, lines_for_asking(self.app.size.height)
 
     def _tell_place(self) -> None:
         place = self._whole.place()

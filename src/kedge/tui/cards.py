@@ -74,7 +74,9 @@ class Cards:
         elif child is not None and child.state != "ended":
             yield from self.output(key, self.view.doing(child.run_id), LIVE_LINES, from_end=True)
         elif self._is_live(run_id):
-            yield from self.output(key, conversation.progress_of(entry, call_id), LIVE_LINES, from_end=True)
+            live = conversation.progress_of(entry, call_id)
+            if live.strip() != about.strip():  # until there is output it is told what the head of the card says
+                yield from self.output(key, live, LIVE_LINES, from_end=True)
 
     def _state(self, run_id: str, call_id: str, result: m.PartBody | None) -> tuple[str, str, str, str]:
         """The mark and its style; what came of the call, in a few words, and their style."""

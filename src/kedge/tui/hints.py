@@ -8,7 +8,10 @@ from kedge.tui.words import Words
 class Hints(Words):
     DEFAULT_CSS = "Hints { height: 1; padding: 0 1; color: $muted; }"
 
-    def tell(self, *, busy: bool, folds: bool, editing: bool, command: bool = False) -> None:
+    def tell(self, *, busy: bool, folds: bool, editing: bool, command: bool = False, in_queue: bool = False) -> None:
+        if in_queue:
+            self.say("e edits it · n makes it next · f folds it in · d removes it · shift-↑↓ moves it · tab goes back")
+            return
         if editing:
             sends = "enter saves the queued prompt · esc leaves it as it was"
         elif command:

@@ -122,6 +122,8 @@ class View:
                 self._apply_retry(msgspec.convert(payload, m.AgentEvent), position, changed)
             case "progress":
                 self._apply_progress(msgspec.convert(payload, m.ProgressBody), changed)
+            case "presence":
+                self._apply_presence(msgspec.convert(payload, m.PresenceBody), changed)
             case "file" if position is not None:
                 self.files.tell(msgspec.convert(payload, m.FileEvent), event.change, position)
             case "permission_request" | "question_batch_request":
@@ -176,6 +178,12 @@ class View:
             self._doing[told.run_id] = told.text
             for conversation in self.conversations.values():
                 conversation.touch_open_calls(child.parent_run_id, changed)
+
+    def _apply_presence(self, told: m.PresenceBody, changed: Changed) -> None:
+        known = self._sessions.get(told.session_id)
+        if known is not None and known.body is not None:
+            known.body = msgspec.structs.replace(known.body, attached_clients=told.attached_clients)
+            changed.sessions = True
 
     def _apply_ask(self, kind: str, change: str, payload: dict[str, Any], changed: Changed) -> None:
         if change == "deleted":

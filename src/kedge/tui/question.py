@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from kedge.client.text import visible_line
 from kedge.tui.approval import Moment
 from kedge.tui.looks import Look
-from kedge.tui.whole import Whole, worded
+from kedge.tui.whole import Whole, lines_for_asking, worded
 from kedge.wire import models as m
 from kedge.wire.limits import MESSAGE_CHARS_MAX
 
@@ -166,7 +166,7 @@ class QuestionPanel(Vertical):
         question = self._question
         self._whole.show(lambda width: list(worded(question.question, width, "k.text")), *self._room())
         choices, own = self.query_one(Choices), self.query_one(Own)
-        choices.styles.max_height = max(3, self.app.size.height * 6 // 10 - 5)
+        choices.styles.max_height = lines_for_asking(self.app.size.height)
         self._tell_options(0)
         own.value = self._words[number]
         own.set_class(bool(own.value) or not question.options, "wanted")

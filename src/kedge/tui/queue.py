@@ -18,7 +18,7 @@ Deed = Literal["edit", "move_up", "move_down", "make_next", "fold_in", "remove"]
 
 class Queue(OptionList):
     DEFAULT_CSS = """
-    Queue { height: auto; max-height: 6; border: none; padding: 0 1; display: none; background: $background; }
+    Queue { height: auto; border: none; padding: 0 1; display: none; background: $background; }
     Queue.some { display: block; }
     Queue > .option-list--option-highlighted { background: $background; color: $foreground; text-style: none; }
     Queue:focus { border: none; background: $surface; }
@@ -39,6 +39,13 @@ class Queue(OptionList):
         super().__init__(id="queue", markup=False, compact=True)
         self.runs: list[m.RunBody] = []
         self._told: list[tuple[str, str]] = []
+
+    def on_mount(self) -> None:
+        self.take_height(self.app.size.height)
+
+    def take_height(self, screen_lines: int) -> None:
+        """So much of a screen of this height that all else has room; the rest is scrolled."""
+        self.styles.max_height = max(2, screen_lines * 3 // 20)
 
     def tell(self, runs: list[m.RunBody]) -> None:
         chosen = self._chosen()

@@ -107,7 +107,7 @@ def run_words(
     if active is None:
         pieces.append((1, "● sending" if sending else "● starting"))
     else:
-        pieces += _active_words(active, now_ms)
+        pieces += _active_words(active, now_ms, waits=any(ask.run_id == active.run_id for ask in view.asks()))
         pieces += _retry_words(view, session_id, active.run_id)
     if queue:
         pieces.append((2, f"{len(queue)} queued"))
@@ -116,11 +116,11 @@ def run_words(
     return pieces
 
 
-def _active_words(active: m.RunBody, now_ms: int) -> list[Piece]:
+def _active_words(active: m.RunBody, now_ms: int, *, waits: bool) -> list[Piece]:
     seconds = max(0, now_ms - (active.started_at or active.accepted_at)) // 1000
     tokens, cost = active.usage.input_tokens + active.usage.output_tokens, active.usage.cost_usd
     return [
-        (1, "● stopping" if active.stopping else "● working"),
+        (1, "● stopping" if active.stopping else "● waits for you" if waits else "● working"),
         (5, f"step {active.steps}" if active.steps else "starting"),
         (4, duration(seconds)),
         (7, f"{tokens:,} tokens" if active.usage.input_tokens else ""),

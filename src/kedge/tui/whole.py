@@ -20,6 +20,13 @@ from kedge.tui.pen import Pen
 Row = tuple[tuple[str, str], ...]
 #: Further lines of one thing stand below its first, so that none of them can pass for something of ours. Columns.
 HANG = 2
+#: All else that is to stay in view: the frame of what is asked, its title and its keys, the top line, the Run at work,
+#: the first of the queue, the prompt, the hints, and a line of the transcript. Lines.
+BESIDE_LINES = 14
+
+
+def lines_for_asking(screen_lines: int) -> int:
+    return max(3, min(screen_lines * 6 // 10 - 5, screen_lines - BESIDE_LINES))
 
 
 class Whole(ScrollView, can_focus=False):

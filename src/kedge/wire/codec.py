@@ -261,6 +261,10 @@ def progress_frame(session_id: str, run_id: str, tool_call_id: str, text: str) -
     return frame("progress", "updated", body)
 
 
+def presence_frame(session_id: str, clients: int) -> bytes:
+    return frame("presence", "updated", m.PresenceBody(session_id=session_id, attached_clients=clients))
+
+
 def _run_complete(session_id: str, event: RunReported, run: RunRecord | None) -> m.RunComplete:
     return m.RunComplete(
         session_id=session_id,

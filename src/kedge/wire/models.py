@@ -442,6 +442,13 @@ class DeltaBody(Struct, kw_only=True, omit_defaults=True):
     kind: Literal["text", "reasoning"] = "text"
 
 
+class PresenceBody(Struct, kw_only=True):
+    """Somebody came to look at this session, or left it."""
+
+    session_id: str
+    attached_clients: int
+
+
 class GapBody(Struct, kw_only=True):
     reason: Literal["evicted", "epoch"]
     position: int
@@ -458,6 +465,7 @@ EventType = Literal[
     "gap",
     "file",
     "progress",
+    "presence",
     "permission_request",
     "permission_notification",
     "question_batch_request",
