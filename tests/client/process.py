@@ -7,9 +7,11 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kedge.testing import HostedEndpoint
 
@@ -160,7 +162,8 @@ class Server:
 class Terminal:
     """`kedge` at a terminal of its own, as a person has it: it is read, and typed at."""
 
-    def __init__(self, home: Home, *arguments: str) -> None:
+    def __init__(self, home: Home, *arguments: str, program: str = "") -> None:
+        """`program`: in Python, instead of kedge's own."""
         self._master, slave = pty.openpty()
 
         def own_terminal() -> None:
@@ -168,7 +171,7 @@ class Terminal:
             os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal a session leader opens becomes its own
 
         self.process = subprocess.Popen(
-            _command(*arguments),
+            [sys.executable, "-c", program, *arguments] if program else _command(*arguments),
             env=home.env | {"TERM": "xterm"},
             cwd=home.workspace,
             stdin=slave,
@@ -192,6 +195,11 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
+
+    @property
+    def settings(self) -> list[Any]:
+        """Whether it echoes what is typed, and all that."""
+        return termios.tcgetattr(self._master)
 
     def end(self) -> tuple[int, str]:
         """The exit code, and what was shown since it was last asked."""

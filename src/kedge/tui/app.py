@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -125,6 +126,8 @@ class KedgeApp(AskActs):
     # --- life -------------------------------------------------------------------------------------------------------
 
     async def on_mount(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):  # else the terminal would stay as it is now
+            asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
         self.part(Prompt).focus()
         self.part(Banner).say("starting the server …")
         self.start(self._begin())

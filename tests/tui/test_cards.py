@@ -1,0 +1,75 @@
+"""Cards of tool calls on the whole screen: a real server, real processes, a real sub-agent."""
+
+from __future__ import annotations
+
+import json
+
+from kedge.tui.approval import ApprovalPanel
+from tests.client.process import Server
+from tests.tui.rig import Rig, rig
+
+
+def tool(name: str, **given: str) -> str:
+    return f"tool {name} {json.dumps(given)}".replace("|", "\\u007c")  # which would end the directive
+
+
+async def allow(r: Rig) -> None:
+    await r.shows("F2 once")
+    await r.until(lambda: r.app.part(ApprovalPanel).answerable("allow") is not None)
+    await r.press("f2")
+
+
+async def test_a_command_shows_its_output_as_it_comes_and_what_esc_left_of_it(server: Server) -> None:
+    command = "seq -f 'line %g' 1 40; sleep 100"
+    async with rig(server) as r:
+        await r.send(f"script: {tool('bash', command=command)} | say done")
+        await allow(r)
+        await r.shows("line 39", "line 40", "● working")
+        assert "line 2\n" not in r.text, "the end of it is what people look at"
+        await r.press("escape")
+        await r.shows("■ canceled")
+
+
+async def test_a_command_that_fails_shows_its_exit_code_and_time(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: {tool('bash', command='echo oh no; exit 3')} | say done")
+        await allow(r)
+        await r.shows("✗ bash $ echo oh no; exit 3", "exit 3", "oh no", "done")
+
+
+async def test_an_agents_card_says_how_far_it_is_and_then_what_it_found(server: Server) -> None:
+    asked = f"script: {tool('ls', path='.')} | hold agent-card | say found nothing"
+    async with rig(server) as r:
+        await r.send(f"script: {tool('agent', prompt=asked)} | say done")
+        await r.shows("○ agent", "step 2")
+        server.home.endpoint.release("agent-card")
+        await r.shows("● agent", "2 steps", "found nothing", "done")
+
+
+async def test_thoughts_and_outputs_unfold_by_a_click_and_all_at_once(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send(f"script: think first this, then that | {tool('ls', path='.')} | say done")
+        await r.shows("▸ thought", "done")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+
+        def is_told() -> bool:
+            return r.text.count("first this, then that") > 1  # the prompt says it, too
+
+        assert not is_told()
+        line = next(number for number, text in enumerate(r.lines) if "▸ thought" in text)
+        await r.pilot.click(offset=(5, line))
+        await r.until(is_told)
+        await r.pilot.click(offset=(5, line))
+        await r.until(lambda: not is_told())
+        await r.press("ctrl+r")
+        await r.until(is_told)
+        await r.press("ctrl+r")
+        await r.until(lambda: not is_told())
+
+
+async def test_an_error_of_the_provider_is_told_with_what_to_do(server: Server) -> None:
+    async with rig(server) as r:
+        await r.send("script: fail 401 your key is not known here")
+        await r.shows("your key is not known here")
+        await r.until(lambda: r.app.view.active(r.app.session_id) is None)
+        await r.shows("api_key")

@@ -1,0 +1,61 @@
+"""However it ends, the terminal is as it was before."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.client.process import Server, Terminal
+
+#: What the terminal was told when it began, and what takes it back.
+TAKEN_BACK = {"\x1b[?1049h": "\x1b[?1049l", "\x1b[?25l": "\x1b[?25h", "\x1b[?1000h": "\x1b[?1000l"}
+#: A key that meets a bug.
+BROKEN = """
+import kedge.tui.app
+def broken(self):
+    raise ValueError("a bug")
+kedge.tui.app.KedgeApp.action_help = broken
+from kedge.cli.main import main
+main()
+"""
+
+
+def begin(server: Server, program: str = "") -> tuple[Terminal, str]:
+    server.home.env = server.home.env | {"COLUMNS": "100", "LINES": "30"}
+    terminal = Terminal(server.home, "tui", "--host", server.host, program=program)
+    return terminal, terminal.until("enter sends")
+
+
+def check_as_before(terminal: Terminal, before: list[object], shown: str, code: int) -> str:
+    assert terminal.process.wait(30) == code
+    assert terminal.settings == before
+    _, rest = terminal.end()
+    for told, taken_back in TAKEN_BACK.items():
+        assert told in shown
+        assert rest.rfind(taken_back) > rest.rfind(told), f"{told!r} was not taken back"
+    return rest.rpartition("\x1b[?1049l")[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_ends_it_and_gives_the_terminal_back(server: Server, number: signal.Signals) -> None:
+    terminal, shown = begin(server)
+    before = Terminal(server.home, "--version").settings
+    terminal.process.send_signal(number)
+    check_as_before(terminal, before, shown, 128 + number)
+
+
+def test_ctrl_q_gives_the_terminal_back(server: Server) -> None:
+    terminal, shown = begin(server)
+    before = Terminal(server.home, "--version").settings
+    terminal.type("\x11")
+    check_as_before(terminal, before, shown, 0)
+
+
+def test_a_bug_gives_the_terminal_back_and_is_told_in_a_line(server: Server) -> None:
+    terminal, shown = begin(server, BROKEN)
+    before = Terminal(server.home, "--version").settings
+    terminal.type("\x1bOP")  # F1
+    left = check_as_before(terminal, before, shown, 1)
+    assert "kedge: internal error, please report it: ValueError('a bug')" in left
+    assert "Traceback" not in left
