@@ -172,13 +172,16 @@ class KedgeApp(AskActs):
         return self._following is not None
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this beside; an error is told in a line."""
+        """Do this beside; an error is told in a line. A bug ends the screen, as one in a key does."""
 
         async def told() -> None:
             try:
                 await work
             except KedgeError as error:
                 self.tell(error.message, "error")
+            except Exception as error:
+                if self.is_there:  # else the screen was gone before the work was done
+                    self._handle_exception(error)
 
         task = asyncio.ensure_future(told())
         self._at_work.add(task)
