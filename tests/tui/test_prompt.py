@@ -17,6 +17,8 @@ from textual._xterm_parser import XTermParser
 from kedge.client.attachments import FILES_BYTES_MAX
 from kedge.tui.app import KedgeApp
 from kedge.tui.complete import Completions
+from kedge.tui.drafts import DRAFTS_MAX, Drafts
+from kedge.tui.drafts import KEPT_CHARS_MAX as KEPT_DRAFT_CHARS_MAX
 from kedge.tui.help import HelpScreen
 from kedge.tui.history import HISTORY_MAX, KEPT_CHARS_MAX, History
 from kedge.tui.palette import PaletteScreen
@@ -175,6 +177,40 @@ async def test_drafts_are_kept_per_session(server: Server) -> None:
         assert r.prompt == "for the first"
         await r.app.show_session(second)
         assert r.prompt == "for the second"
+
+
+async def test_a_draft_outlives_the_screen_and_goes_when_it_is_sent(server: Server, tmp_path: Path) -> None:
+    async with rig(server, kept=tmp_path / "tui") as r:
+        session_id = r.app.session_id
+        await r.type("half a thought")
+    async with rig(server, kept=tmp_path / "tui", session_id=session_id) as r:
+        await r.until(lambda: r.prompt == "half a thought")
+        assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in (tmp_path / "tui").iterdir())
+        await r.press("enter")
+        await r.shows("You said: half a thought")
+    async with rig(server, kept=tmp_path / "tui", session_id=session_id) as r:
+        await r.shows("You said: half a thought")
+        assert r.prompt == ""
+
+
+def test_two_screens_keep_the_drafts_of_both_and_a_broken_file_is_an_empty_one(tmp_path: Path) -> None:
+    one, other = Drafts(tmp_path, "/work"), Drafts(tmp_path, "/work")
+    one.put("s1", "one")
+    other.put("s2", "two")
+    one.keep()
+    other.keep()
+    again = Drafts(tmp_path, "/work")
+    assert (again.of("s1"), again.of("s2"), Drafts(tmp_path, "/elsewhere").of("s1")) == ("one", "two", "")
+    for number in range(2 * DRAFTS_MAX):
+        again.put(f"n{number}", "x")
+    again.put("long", "x" * (KEPT_DRAFT_CHARS_MAX + 1))
+    again.keep()
+    newest = Drafts(tmp_path, "/work")
+    assert [newest.of(f"n{number}") for number in (DRAFTS_MAX, 2 * DRAFTS_MAX - 1)] == ["x", "x"]
+    assert (newest.of("s1"), newest.of("n0"), newest.of("long")) == ("", "", "")
+    (file,) = tmp_path.iterdir()
+    file.write_text("[broken")
+    assert Drafts(tmp_path, "/work").of("n99") == ""
 
 
 async def test_what_is_written_before_the_server_is_there_stays(server: Server) -> None:

@@ -26,6 +26,7 @@ from kedge.tui.ask_acts import AskActs
 from kedge.tui.banner import Banner
 from kedge.tui.complete import Completions
 from kedge.tui.deeds import Deeds
+from kedge.tui.drafts import Drafts
 from kedge.tui.editor import edited, in_terminal
 from kedge.tui.help import HelpScreen
 from kedge.tui.hints import Hints
@@ -84,7 +85,7 @@ class KedgeApp(AskActs):
         self.session_id = ""
         self._wanted_session = session_id
         self.look: LookName = look
-        self._drafts: dict[str, str] = {}
+        self._drafts = Drafts(kept, self.link.path)
         self._history = History(kept, self.link.path)
         self._commands = OwnCommands(self.deeds, self.draw_rest)
         #: Gives the terminal to an editor. A test, which has none, puts its own here.
@@ -147,6 +148,7 @@ class KedgeApp(AskActs):
         self.start(self.read_models())
 
     async def on_unmount(self) -> None:
+        self._drafts.keep()
         tasks = [*self._at_work, *([self._following] if self._following else [])]
         for task in tasks:
             task.cancel()
@@ -294,10 +296,10 @@ class KedgeApp(AskActs):
         """Show this session."""
         prompt = self.part(Prompt)
         await self.link.load_session(self.view, session_id)
-        if self.session_id and session_id != self.session_id:  # what was written before there was one stays
+        if session_id != self.session_id:
             self._stop_editing()
-            self._drafts[self.session_id] = prompt.text
-            prompt.take(self._drafts.get(session_id, ""))
+            if self.session_id or not prompt.text:  # what was written before there was one stays
+                prompt.take(self._drafts.of(session_id))
         self.session_id = session_id
         self.part(Transcript).show(self.view, self.view.conversations[session_id])
         self.draw_rest()
@@ -374,6 +376,8 @@ class KedgeApp(AskActs):
         self.action_palette() if event.key == "/" else self.action_help()
 
     def on_prompt_written(self) -> None:
+        if self.session_id and self._editing is None:
+            self._drafts.put(self.session_id, self.part(Prompt).text)
         self._draw_hints()
 
     def action_editor(self) -> None:

@@ -11,6 +11,7 @@ from textual.app import App
 
 from kedge.client.stream import StreamEvent
 from kedge.errors import KedgeError, NotFound, RunNotFound
+from kedge.tui.drafts import Drafts
 from kedge.tui.keys import KEYS
 from kedge.tui.line import LineScreen
 from kedge.tui.link import Link
@@ -37,7 +38,7 @@ class SessionActs(App[int]):
     session_id: str
     look: LookName
     #: By session: what stands in the prompt unsent.
-    _drafts: dict[str, str]
+    _drafts: Drafts
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ class SessionActs(App[int]):
                 break
         else:
             await self.show_session(await self.make_session())
-        if (typed := self._drafts.pop(gone, "")).strip():
+        if (typed := self._drafts.take(gone)).strip():
             self._give_back([typed])
 
     def action_models(self) -> None:
