@@ -157,11 +157,13 @@ async def test_a_command_that_pours_out_gigabytes_leaves_the_server_answering(
     session = await kedge.session()
     bash = call("bash", command=f"touch ready; {source.format(count=count)}; echo the end", timeout_s=500)
     with proof("G14", "megabytes poured out by commands", "servers that did not answer") as figure:
-        run_id = (await kedge.submit(session, f"script: {bash} | say over", yolo=True))["run_id"]
-        await until_there(kedge.directory / "ready")
-        answers = 0
-        while (await kedge.run(run_id))["state"] != "ended":
-            answers += await is_answering(kedge)
+        # The stream holds the workspace open: this may take longer than one without a client is kept.
+        async with kedge.stream():
+            run_id = (await kedge.submit(session, f"script: {bash} | say over", yolo=True))["run_id"]
+            await until_there(kedge.directory / "ready")
+            answers = 0
+            while (await kedge.run(run_id))["state"] != "ended":
+                answers += await is_answering(kedge)
         assert answers > 0
         (result,) = results_of(await kedge.messages(session))
         assert len(result["content"]) < 40_000
