@@ -253,7 +253,7 @@ ENGINE = (
     Mutant(
         "an edit is forgotten",
         "engine.engine",
-        "replace(run, prompt=replace(run.prompt, text=prompt))",
+        "replace(run, prompt=Prompt(text, kept))",
         "run",
         "A queued prompt runs as it was before it was edited.",
         "tests",

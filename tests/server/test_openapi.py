@@ -29,6 +29,7 @@ GET /workspaces/{id}/agent/sessions/{sid}/prompts/queued · GET /workspaces/{id}
 POST /workspaces/{id}/agent/sessions/{sid}/prompts/clear · GET /workspaces/{id}/agent/runs/{run_id}
 GET /workspaces/{id}/agent/runs/{run_id}/wait · POST /workspaces/{id}/agent/runs/{run_id}/cancel
 PATCH /workspaces/{id}/agent/runs/{run_id} · POST /workspaces/{id}/agent/runs/{run_id}/move
+POST /workspaces/{id}/agent/runs/{run_id}/fold
 POST /workspaces/{id}/agent/sessions/{sid}/summarize · POST /workspaces/{id}/agent/sessions/{sid}/shell
 GET /workspaces/{id}/permissions · POST /workspaces/{id}/permissions/grant
 GET /workspaces/{id}/permissions/skip · POST /workspaces/{id}/permissions/skip

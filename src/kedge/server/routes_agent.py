@@ -100,9 +100,9 @@ class AgentRoutes:
 
     async def edit(self, call: Call) -> m.RunBody:
         body: m.EditRun = call.body
+        workspace = self._workspace(call)
         given = None if body.attachments is None else _attachments(body.attachments)
-        text = _prompt_text(body.prompt)
-        return run_body(await self._engine.edit_run(self._workspace(call), call.path["run_id"], text, given))
+        return run_body(await self._engine.edit_run(workspace, call.path["run_id"], _prompt_text(body.prompt), given))
 
     async def move(self, call: Call) -> m.RunBody:
         body: m.MoveRun = call.body

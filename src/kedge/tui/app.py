@@ -264,6 +264,8 @@ class KedgeApp(AskActs):
         self._keep_time(is_needed=bool(words))
 
     def _draw_hints(self) -> None:
+        if not self.session_id:  # there is nothing yet that enter could send to
+            return
         busy, editing = self.view.active(self.session_id) is not None, self._editing is not None
         command = self.part(Prompt).is_command
         in_queue = self.part(Queue).has_focus
