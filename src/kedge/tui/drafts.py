@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
+
+from kedge.tui.kept import kept_file, replace_kept
 
 #: Sessions with something begun in them. Items, the oldest go first.
 DRAFTS_MAX = 50
@@ -19,8 +19,7 @@ FILE_BYTES_MAX = DRAFTS_MAX * 12 * KEPT_CHARS_MAX
 class Drafts:
     def __init__(self, directory: Path | None, root: str) -> None:
         """None: kept in memory alone."""
-        digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
-        self._file = directory / f"drafts-{digest}.json" if directory else None
+        self._file = kept_file(directory, root, "drafts", ".json")
         self._texts = self._read()
         #: What this screen has changed: of the rest another one may know more.
         self._changed: set[str] = set()
@@ -51,11 +50,7 @@ class Drafts:
             return
         short = {session_id: text for session_id, text in kept.items() if len(text) <= KEPT_CHARS_MAX}
         with suppress(OSError):  # a full disk is no reason not to leave
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            new = self._file.with_suffix(f".{os.getpid()}")
-            with open(os.open(new, os.O_WRONLY | os.O_TRUNC | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
-                json.dump(dict(list(short.items())[-DRAFTS_MAX:]), file)
-            os.replace(new, self._file)
+            replace_kept(self._file, json.dumps(dict(list(short.items())[-DRAFTS_MAX:])).encode())
         self._changed.clear()
 
     def _read(self) -> dict[str, str]:

@@ -5,11 +5,12 @@ Kept as plain lines beside the store, for this user only: the same words are in 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from contextlib import suppress
 from pathlib import Path
+
+from kedge.tui.kept import kept_file, replace_kept
 
 #: Prompts that can be called back. Items, the oldest go first.
 HISTORY_MAX = 200
@@ -22,8 +23,7 @@ FILE_BYTES_MAX = 2 * HISTORY_MAX * 12 * KEPT_CHARS_MAX
 class History:
     def __init__(self, directory: Path | None, root: str) -> None:
         """None: kept in memory alone."""
-        digest = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
-        self._file = directory / f"history-{digest}.jsonl" if directory else None
+        self._file = kept_file(directory, root, "history", ".jsonl")
         self.earlier = self._read()
 
     def add(self, text: str) -> None:
@@ -46,7 +46,7 @@ class History:
             with self._file.open("rb") as file:
                 lines = file.read(FILE_BYTES_MAX).splitlines()
             if len(lines) > 2 * HISTORY_MAX:
-                self._shorten(lines[-HISTORY_MAX:])
+                replace_kept(self._file, b"\n".join(lines[-HISTORY_MAX:]) + b"\n")
         except OSError:
             return []
         found = []
@@ -55,10 +55,3 @@ class History:
                 text = json.loads(line)
                 found += [text] if isinstance(text, str) else []
         return found
-
-    def _shorten(self, lines: list[bytes]) -> None:
-        assert self._file is not None
-        shorter = self._file.with_suffix(f".{os.getpid()}")
-        with open(os.open(shorter, os.O_WRONLY | os.O_TRUNC | os.O_CREAT, 0o600), "wb") as file:
-            file.write(b"\n".join(lines) + b"\n")
-        os.replace(shorter, self._file)
