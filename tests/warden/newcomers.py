@@ -1,6 +1,8 @@
 """The same look at the machine as `support.marked`, for loops of thousands: only at processes younger than the test.
 
-Reading the environment of every process costs ten milliseconds, and most of them have been there all the time.
+Reading the environment of every process costs ten milliseconds, and most of them have been there all the time. And one
+that does nothing but fork and exit is missed by every look at /proc, for it is another one each time; but it stays in
+its process group, and whether anybody is in a group the kernel knows exactly.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 #: How long something that was killed may be seen before it counts as a survivor: only a loaded machine needs a part.
@@ -18,15 +21,34 @@ def _pids() -> set[str]:
     return set(filter(str.isdigit, os.listdir("/proc")))
 
 
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Newcomers:
     """Everybody with this mark who was born after this was made. (Zombies have no environment and no command line.)"""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark.encode()
         self._older = _pids()
+        self._groups: set[int] = set()
+
+    def watch(self, group: int) -> None:
+        """Whoever is in this process group counts, too."""
+        self._groups.add(group)
 
     def alive(self) -> list[int]:
-        return [int(pid) for pid in _pids() - self._older if self._has_mark(pid)]
+        """Their pids; or, negative as in `kill`, the groups in which somebody is whom no look has found."""
+        found = [int(pid) for pid in _pids() - self._older if self._has_mark(pid)]
+        for pid in found:
+            with suppress(ProcessLookupError):
+                self._groups.add(os.getpgid(pid))
+        self._groups = {group for group in self._groups - {os.getpgrp()} if _exists(group)}
+        return found or [-group for group in self._groups]
 
     def _has_mark(self, pid: str) -> bool:
         for file in ("environ", "cmdline"):

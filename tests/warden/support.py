@@ -42,9 +42,22 @@ def marked(mark: str) -> list[int]:
 
 def is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return state_of(pid) not in "ZX"
     except OSError:
         return False
+
+
+def state_of(pid: int) -> str:
+    """ "R" runs, "S" sleeps, "Z" is a zombie."""
+    return _stat(pid)[0]
+
+
+def parent_of(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 async def until(condition: Callable[[], bool]) -> None:

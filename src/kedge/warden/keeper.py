@@ -91,7 +91,10 @@ class Keeper:
 
     def _receive(self) -> None:
         space = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
-        data, ancillary, _, _ = self._server.recvmsg(RECEIVE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        try:
+            data, ancillary, _, _ = self._server.recvmsg(RECEIVE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            data, ancillary = b"", []  # the server died before it had read all that we told it
         for level, kind, raw in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 received = array.array("i")

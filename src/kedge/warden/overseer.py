@@ -113,7 +113,10 @@ class Overseer:
         return 1000 * max(self._kill_at - time.monotonic(), self._retry_s)
 
     def _obey(self) -> None:
-        data = self._control.recv(RECEIVE_BYTES)
+        try:
+            data = self._control.recv(RECEIVE_BYTES)
+        except OSError:
+            data = b""  # the keeper died before it had read all that we told it
         if not data:  # the keeper is dead or dying
             self._poll.unregister(self._control)
             self._kill_at = time.monotonic()
