@@ -159,7 +159,9 @@ async def _listen(
         await serving  # it could not begin, and says why
         return
     for sock in sockets:
-        print(f"listening on {_url(sock)}", flush=True)
+        # One write: where Python does not buffer, `print` makes two, and who is killed between them leaves half a line.
+        sys.stdout.write(f"listening on {_url(sock)}\n")
+        sys.stdout.flush()
     idle = loop.create_task(_watch_idle(engine, stopping)) if exit_when_idle else None
     await asyncio.wait({loop.create_task(stopping.wait()), serving}, return_when=asyncio.FIRST_COMPLETED)
     log.info("shutting down")
