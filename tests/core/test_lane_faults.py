@@ -7,9 +7,9 @@ of the test: found for the right reason.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from kedge.core import lane as real
 from kedge.core.commands import BeginStep, Cancel, CancelRun, ClearQueue, Command, Finish, Recover, Submit

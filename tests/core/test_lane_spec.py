@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import assert_never
 
 import pytest
+from msgspec.structs import replace
 
 from kedge.core import lane as real
 from kedge.core.commands import (

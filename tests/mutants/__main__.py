@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.mutants.finders import SCHEDULES_MAX, SEEDS, find
+from tests.mutants.finders import SCHEDULES_MAX, SEEDS
+from tests.mutants.forks import Forks
 from tests.mutants.table import CONTROLS, MUTANTS
 
 
@@ -26,7 +26,8 @@ def main(name: str = "", schedules: str = str(SCHEDULES_MAX), memory: str = "") 
             print(f"{mutant.name}  ({mutant.finder}, {mutant.module}) {mutant.hurts}")
         return 0
     known = MUTANTS | {control.name: control for control in CONTROLS}
-    found = find(known[name], int(schedules), from_memory=memory == "remembered")
+    with Forks() as forks:
+        found = forks.find(known[name], int(schedules), from_memory=memory == "remembered")
     print(f"{name}: {f'found by {found}' if found else 'survives'}")
     return int(bool(found))
 
@@ -40,12 +41,9 @@ def remember() -> int:
 
 
 def _seed_of(name: str) -> int:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.mutants", name]
-    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return int(told.partition("found by seed ")[2].partition(":")[0])
+    with Forks() as forks:
+        return int(forks.find(MUTANTS[name]).removeprefix("seed ").partition(":")[0])
 
 
 if __name__ == "__main__":
-    code = main(*sys.argv[1:])
-    sys.stdout.flush()
-    os._exit(code)  # tasks frozen by the simulator would complain on their way out
+    sys.exit(main(*sys.argv[1:]))

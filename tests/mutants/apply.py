@@ -6,6 +6,7 @@ of the warden, which is started without environment and site) get a copy of the 
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -83,7 +84,11 @@ def install(module: str, text: str) -> None:
     sys.meta_path.insert(0, Hook(module, text))
 
 
-def copy_with(mutant: Mutant, directory: Path) -> None:
-    """Our package in `directory`, with the fault. What was compiled before is taken along: it is still true."""
-    shutil.copytree(SRC / "kedge", directory / "kedge")
-    (directory / "kedge" / mutant.path.relative_to(SRC / "kedge")).write_text(mutant.text(), "utf-8")
+def copy_with(mutant: Mutant, package: Path, directory: Path) -> None:
+    """Our package in `directory`, with the fault. What was compiled before is taken along: it is still true.
+
+    `package` is a copy of it in the same file system, which must stay as it is: its files are shared."""
+    shutil.copytree(package, directory / "kedge", copy_function=os.link)
+    faulty = directory / "kedge" / mutant.path.relative_to(SRC / "kedge")
+    faulty.unlink()
+    faulty.write_text(mutant.text(), "utf-8")

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-from functools import cache
+import warnings
 from importlib import import_module
 from pathlib import Path
 
-from tests.mutants.apply import ROOT, Mutant, copy_with, install
+import pytest
+
+from tests.mutants.apply import Mutant, install
 
 #: A mutant that so many simulations do not find has survived.
 SCHEDULES_MAX = 2_000
 #: A simulation takes hundredths of a second; one that goes round in circles without ever waiting ends here. Seconds.
 SCHEDULE_S_MAX = 8
-#: Tests of which one hangs end here. That is no find but an error: on a busy machine anything may take long. Seconds.
-TESTS_S_MAX = 600.0
-
+#: Of pytest, that the tests need.
+PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
+#: What the process that tries a mutant prints, in its directory.
+OUTPUT = "output"
 
 #: Where mutants were found before, by name: tried first in each commit's tests. `python -m tests.mutants --seeds`
 #: writes it anew; a seed that finds nothing any more costs time, no more.
 SEEDS = Path(__file__).with_name("seeds.json")
 
 
-def find(mutant: Mutant, schedules: int = SCHEDULES_MAX, *, from_memory: bool = False) -> str:
-    """By what it was found, in one line; empty: it has survived."""
+def find(mutant: Mutant, schedules: int, directory: Path, *, from_memory: bool = False) -> str:
+    """By what it was found, in one line; empty: it has survived. For a process of its own that has loaded nothing of
+    ours yet."""
     if mutant.finder == "tests":
-        return by_tests(mutant)
+        return by_tests(mutant, directory)
+    warnings.simplefilter("ignore")  # of tasks that were frozen
     install(mutant.module, mutant.text())
     if mutant.finder == "walk":
         return by_walk()
@@ -68,40 +70,22 @@ def by_walk() -> str:
     return ""
 
 
-@cache
-def contained() -> tuple[str, ...]:
-    """What to put before a command so that all it starts ends with it: a faulty warden lets processes go that start
-    themselves anew for ever. Empty where the machine has no such thing."""
-    for user in ((), ("--user", "--map-root-user")):
-        command = ("unshare", *user, "--pid", "--fork", "--kill-child", "--mount-proc")
-        if shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True).returncode == 0:
-            return command
-    return ()
-
-
-def by_tests(mutant: Mutant) -> str:
-    with tempfile.TemporaryDirectory() as directory:
-        copy_with(mutant, Path(directory))
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("KEDGE_")}
-        # What is installed beside the two plugins that the tests need takes longer to load than most tests take.
-        environment |= {"PYTHONPATH": directory, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        plugins = ("-p", "pytest_asyncio.plugin", "-p", "pytest_timeout")
-        pytest = (sys.executable, "-m", "pytest", *plugins, "-x", "-o", f"pythonpath={directory} .")
-        done = subprocess.run(
-            [*contained(), *pytest, "--tb=line", *mutant.tests],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TESTS_S_MAX,
-            check=False,
-        )
-    if done.returncode == 0:
+def by_tests(mutant: Mutant, directory: Path) -> str:
+    """With the package that lies in `directory`, here and in all that the tests start."""
+    sys.path.insert(0, str(directory))
+    # What is installed beside the two plugins that the tests need takes longer to load than most tests take.
+    os.environ |= {"PYTHONPATH": str(directory), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    options = ("-x", "--tb=line", f"--basetemp={directory / 'tmp'}", "-o", f"pythonpath={directory} .")
+    code = pytest.main([*options, *mutant.tests], [import_module(plugin) for plugin in PLUGINS])
+    sys.stdout.flush()
+    told = (directory / OUTPUT).read_text("utf-8", "replace")
+    package = import_module("kedge").__file__
+    assert package is not None
+    assert Path(package).is_relative_to(directory), f"the tests had another package: {package}"
+    if code == pytest.ExitCode.OK:
         return ""
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
+    failed = [line for line in told.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
     # Tests that do not run prove nothing: a mistake in the selection must not pass for a find.
-    if done.returncode != 1 or not failed:
-        raise RuntimeError(
-            f"pytest {' '.join(mutant.tests)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        )
+    if code != pytest.ExitCode.TESTS_FAILED or not failed:
+        raise RuntimeError(f"pytest {' '.join(mutant.tests)} ended with {code}")
     return f"tests: {failed[0]}"

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.mutants.apply import ROOT, Mutant
-from tests.mutants.finders import SCHEDULES_MAX, by_tests, contained
+from tests.mutants.apply import Finder, Mutant
+from tests.mutants.finders import SCHEDULES_MAX
+from tests.mutants.forks import MUTANT_S_MAX, Forks, contained
 from tests.mutants.table import ALL, CONTROLS, MUTANTS
 from tests.proof import IS_LONG, proof, size
 
 #: Fewer would not be worth the name. (The 33 of the Lane in tests/core come on top.)
 MUTANTS_MIN = 45
-#: On a busy machine two thousand simulations take minutes. Seconds.
-MUTANT_S_MAX = 900
+#: How long what is left running would go on: a number that nobody else has. Seconds.
+LEFT = f"86{os.getpid()}"
 
 
-def told_by(mutant: Mutant, schedules: int = SCHEDULES_MAX, memory: str = "") -> str:
-    """What `python -m tests.mutants` says of it."""
-    name = mutant.name
-    if mutant.finder == "tests":  # which have a process of their own anyway
-        found = by_tests(mutant)
-        return f"found by {found}" if found else "survives"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.mutants", name, str(schedules), memory],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=MUTANT_S_MAX,
-        check=False,
-    )
-    told = done.stdout.strip()
-    # A child that breaks has found nothing.
-    assert told.startswith(f"{name}: "), f"{told}\n{done.stderr[-3000:]}"
-    assert done.returncode == (0 if told.endswith(": survives") else 1)
-    return told.removeprefix(f"{name}: ")
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    with Forks() as forks:
+        yield forks
 
 
 def test_there_are_enough_mutants_and_each_has_its_own_name() -> None:
@@ -55,20 +43,68 @@ def test_the_text_of_a_mutant_is_in_its_module_once_and_the_fault_compiles(mutan
 @pytest.mark.proof
 @pytest.mark.timeout(MUTANT_S_MAX + 10)
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
-def test_a_mutant_is_found(mutant: Mutant) -> None:
+def test_a_mutant_is_found(mutant: Mutant, forks: Forks) -> None:
     if mutant.module.startswith("warden.") and not contained():
         pytest.skip("a faulty warden is let loose only where `unshare` can hold what escapes it")
     with proof("G9", "seeded mutants", "survivors") as figure:
-        found = told_by(mutant, memory="" if IS_LONG else "remembered")
+        found = forks.find(mutant, from_memory=not IS_LONG)
         figure.count = 1
         figure.notes = {f"found by {mutant.finder}": 1}
-        if IS_LONG and (seed := re.match(r"found by seed (\d+)", found)):
+        if IS_LONG and (seed := re.match(r"seed (\d+)", found)):
             figure.notes["schedules needed in all"] = int(seed[1]) + 1
-        assert found != "survives", f"{mutant.hurts} Replay: python -m tests.mutants '{mutant.name}'"
+        assert found, f"{mutant.hurts} Replay: python -m tests.mutants '{mutant.name}'"
 
 
 @pytest.mark.timeout(MUTANT_S_MAX + 10)
 @pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
-def test_without_a_fault_nothing_is_found(control: Mutant) -> None:
+def test_without_a_fault_nothing_is_found(control: Mutant, forks: Forks) -> None:
     """The same ways, through the hook and the copy, with a text that is put in place of itself."""
-    assert told_by(control, size(60, SCHEDULES_MAX)) == "survives"
+    assert forks.find(control, size(60, SCHEDULES_MAX)) == ""
+
+
+def _faulty(code: str, finder: Finder = "walk", tests: tuple[str, ...] = ()) -> Mutant:
+    """One that does this while it is imported."""
+    old = "from __future__ import annotations\n"
+    return Mutant("faulty", "core.lane", old, f"{old}{code}\n", "", finder, tests)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "why"),
+    [
+        (_faulty("raise OSError('no luck')"), "no luck"),
+        (_faulty("import os; os._exit(0)"), "ended with 0"),
+        (_faulty("import os; os.abort()"), "ended with -6"),
+        (_faulty("raise OSError('no luck')", "tests", ("tests/core/test_lane.py",)), "no luck"),
+        (_faulty("", "tests", ("tests/core/test_lane.py::test_that_is_not_there",)), "test_that_is_not_there"),
+    ],
+    ids=["raises", "exits", "aborts", "tests that cannot be imported", "a test that is not there"],
+)
+def test_a_process_that_breaks_is_an_error_and_no_find(mutant: Mutant, why: str, forks: Forks) -> None:
+    with pytest.raises(RuntimeError, match=why):
+        forks.find(mutant, 1)
+
+
+def test_a_process_that_hangs_is_an_error_and_the_next_mutant_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.mutants.forks.STOP_S_MAX", 0.01)
+    with Forks() as forks:
+        with monkeypatch.context() as shorter:
+            shorter.setattr("tests.mutants.forks.MUTANT_S_MAX", 1.0)
+            with pytest.raises(RuntimeError, match="ended with None"):
+                forks.find(_faulty("while True: pass"), 1)
+        assert forks.find(CONTROLS[0], 1) == ""
+
+
+def test_what_a_process_leaves_running_ends_with_its_try(forks: Forks) -> None:
+    if not contained():
+        pytest.skip("only `unshare` holds what leaves its session")
+    stays = f"import subprocess; subprocess.Popen(['sleep', '{LEFT}'], start_new_session=True)"
+    sleeping = f"sleep\0{LEFT}\0".encode()
+    assert forks.find(replace(_faulty(stays), finder="sim"), 1) == ""
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if _read(path) == sleeping]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended meanwhile
+        return b""

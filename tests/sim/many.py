@@ -18,9 +18,9 @@ class Lived:
     digests: list[str]
 
 
-def live_through(seeds: range, **environment: str) -> Lived:
+def live_through(seeds: range, *options: str, **environment: str) -> Lived:
     done = subprocess.run(
-        [sys.executable, "-m", "kedge.testing.sim", f"{seeds.start}-{seeds.stop}", "--json"],
+        [sys.executable, "-m", "kedge.testing.sim", f"{seeds.start}-{seeds.stop}", "--json", *options],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from kedge.testing.sim.plan import Act, Plan, draw
 from kedge.testing.sim.world import simulate_all

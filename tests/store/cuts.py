@@ -11,9 +11,11 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+
+from msgspec.structs import replace
 
 from kedge.errors import KedgeError
 from kedge.store.sqlite import SqliteStore

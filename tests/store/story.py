@@ -8,12 +8,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
 import apsw
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.core.events import CancelMarked, MessageChanged, RunEnded, RunReported, RunStarted
 from kedge.core.records import LaneRecord, Prompt, SessionRecord
@@ -32,8 +34,7 @@ _PLAIN_MARSHAL = 2
 _SHARED_MEMORY = Path("/dev/shm")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """`writes`: appended together, in one transaction. Without any: what `name` says, of this workspace."""
 
     name: str

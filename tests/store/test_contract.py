@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
 from kedge.core.events import EVENT_TYPES, Event, MessageChanged, RetryReported, RunEnded
 from kedge.core.records import LaneRecord, Todo

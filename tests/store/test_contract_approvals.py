@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from kedge.core.events import Asked, AskSettled
 from kedge.errors import VersionConflict

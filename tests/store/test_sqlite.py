@@ -11,12 +11,12 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from kedge.core.records import Prompt
 from kedge.errors import StoreError, StoreLocked, StoreUnavailable, VersionConflict

@@ -24,7 +24,7 @@ async def endpoint() -> AsyncIterator[ScriptedEndpoint]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(trust_env=False, limits=httpx2.Limits(max_connections=None)) as client:
+    async with httpx2.AsyncClient(trust_env=False, verify=False, limits=httpx2.Limits(max_connections=None)) as client:
         yield client
 
 

@@ -25,7 +25,7 @@ async def endpoint() -> AsyncIterator[ScriptedEndpoint]:
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx2.AsyncClient]:
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with httpx2.AsyncClient(trust_env=False, verify=False) as client:
         yield client
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import random
 from asyncio import get_running_loop, sleep
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx2
 import msgspec
+from msgspec import Struct
 
 from kedge.client.transport import Transport
 from kedge.errors import Busy, KedgeError, TooLarge, Unavailable, Unreachable, WorkspaceClosing, WorkspaceNotFound
@@ -48,8 +48,7 @@ def loop_time() -> float:
     return get_running_loop().time()
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
+class StreamEvent(Struct, frozen=True):
     """One envelope of the stream. `position` is None for what is not durable: Deltas, snapshots and gaps."""
 
     type: str

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
+from msgspec import Struct
 
 from kedge import paths
 from kedge.client.text import one_line
@@ -34,8 +34,7 @@ class NotConnected(Unreachable):
     """No connection could be made: the request was certainly not seen by any server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where a server listens. `host` is what people write, `base_url` what HTTP wants."""
 
     host: str

@@ -1,1 +1,1 @@
-"""The pure core: values in, values out. Standard library only; no clock, id, random number, logger, lock or await."""
+"""The pure core: values in, values out. No clock, id, random number, logger, lock or await; of others only `Struct`."""

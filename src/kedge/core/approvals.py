@@ -21,10 +21,11 @@ A command that runs others (`env`, `find -exec`, `python x.py`) is covered by a 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Literal
+
+from msgspec import Struct
 
 from kedge.errors import Invalid
 
@@ -36,8 +37,7 @@ Leave = Literal["allow", "deny", "ask"]
 Answer = Literal["allow", "allow_session", "allow_always", "deny"]
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(Struct, frozen=True):
     """What a tool call is about to do."""
 
     #: Names under which rules may speak of it, the tool's own first: ("multiedit", "edit").
@@ -67,8 +67,7 @@ class Intent:
     grant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     tool: str
     #: None: every call of the tool.
     pattern: str | None = None
@@ -89,8 +88,7 @@ def parse_rule(text: str) -> Rule:
     return Rule(found[1], found[2].strip() if found[2] else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True):
     allow: tuple[Rule, ...] = ()
     deny: tuple[Rule, ...] = ()
 
@@ -102,8 +100,7 @@ def parse_rules(allow: tuple[str, ...] | list[str], deny: tuple[str, ...] | list
     return Rules(tuple(map(parse_rule, allow)), tuple(map(parse_rule, deny)))
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """A standing answer: "allow for this session" or "allow always" in this workspace."""
 
     id: str
@@ -117,8 +114,7 @@ class Grant:
     given_by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(Struct, frozen=True):
     """What rules and grants say of an Intent, and which of them said it."""
 
     leave: Leave
@@ -217,8 +213,7 @@ def _path_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(expression, re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """Something a tool call puts to people: an approval (may it?) or a question of its own (which of these?).
 
     Pending until the first answer; withdrawn when the Run is told to stop or ends."""

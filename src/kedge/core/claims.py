@@ -7,7 +7,8 @@ engine passes that in. Releasing twice, or what was never held, changes nothing:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 #: Time for a new client to open its stream after it created the workspace. Seconds.
 HOLD_S = 30.0
@@ -15,8 +16,7 @@ HOLD_S = 30.0
 GRACE_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """One client's hold. `until` is the time (ms) it lapses; None while a stream is open."""
 
     streams: frozenset[str] = frozenset()
@@ -24,8 +24,7 @@ class Claim:
     released: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(Struct, frozen=True):
     hold_ms: int = int(HOLD_S * 1000)
     grace_ms: int = int(GRACE_S * 1000)
     by_client: dict[str, Claim] = field(default_factory=dict)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 WhenBusy = Literal["queue", "fold", "reject", "interrupt"]
 OnCrash = Literal["resume", "end"]
@@ -14,8 +15,7 @@ def when_busy_default(*, has_own_run_id: bool) -> WhenBusy:
     return "queue" if has_own_run_id else "fold"
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(Struct, frozen=True):
     run_id: str
     #: Digest of what the Run is asked to do: equal for a repeated request, different for another one.
     content: str
@@ -26,52 +26,45 @@ class Submit:
     queue_runs_max: int = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     """Stop everything accepted so far."""
 
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelRun:
+class CancelRun(Struct, frozen=True):
     """Stop or remove this one Run."""
 
     run_id: str
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClearQueue:
+class ClearQueue(Struct, frozen=True):
     """Remove all queued Runs; leave the active one alone."""
 
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class EditRun:
+class EditRun(Struct, frozen=True):
     run_id: str
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class MoveRun:
+class MoveRun(Struct, frozen=True):
     run_id: str
     #: The queued Run to stand before; None: last.
     before: str | None
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoldRun:
+class FoldRun(Struct, frozen=True):
     """Have a queued Run join the active one, as if it had been submitted so."""
 
     run_id: str
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class BeginStep:
+class BeginStep(Struct, frozen=True):
     """By the engine: the active Run is about to ask the model."""
 
     run_id: str
@@ -80,8 +73,7 @@ class BeginStep:
     folds: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """By the engine, once the Run's task and all its processes are gone.
 
     There is no outcome `cancelled` here: whether a Run was cancelled is for the Lane to say."""
@@ -92,8 +84,7 @@ class Finish:
     now: int
 
 
-@dataclass(frozen=True, slots=True)
-class Recover:
+class Recover(Struct, frozen=True):
     """By the engine, when it takes over a Lane whose process was lost."""
 
     on_crash: OnCrash

@@ -6,16 +6,16 @@ which record changed; the log names the record, it does not repeat its body.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
 #: created: readers see the record for the first time. updated: it has other content. deleted: it is gone.
 Change = Literal["created", "updated", "deleted"]
 
 
-@dataclass(frozen=True, slots=True)
-class RunAccepted:
+class RunAccepted(Struct, frozen=True):
     """The prompt has its seq; from here on it will end. `folds`: it waits to join the active Run."""
 
     run_id: str
@@ -24,29 +24,25 @@ class RunAccepted:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(Struct, frozen=True):
     run_id: str
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunResumed:
+class RunResumed(Struct, frozen=True):
     """The Run was active when its process was lost, and goes on in this one."""
 
     run_id: str
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepStarted:
+class StepStarted(Struct, frozen=True):
     run_id: str
     step: int
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunFolded:
+class RunFolded(Struct, frozen=True):
     """A waiting prompt has joined the active Run `into`, and ends with it."""
 
     run_id: str
@@ -54,14 +50,12 @@ class RunFolded:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunEdited:
+class RunEdited(Struct, frozen=True):
     run_id: str
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunMoved:
+class RunMoved(Struct, frozen=True):
     """A queued Run now stands before another one, or last."""
 
     run_id: str
@@ -69,16 +63,14 @@ class RunMoved:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class FoldMarked:
+class FoldMarked(Struct, frozen=True):
     """A queued Run now waits to join the active one."""
 
     run_id: str
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class CancelMarked:
+class CancelMarked(Struct, frozen=True):
     """Every Run with seq <= mark is covered. `run_id` is the active one, which is told to stop."""
 
     mark: int
@@ -86,16 +78,14 @@ class CancelMarked:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunCancelMarked:
+class RunCancelMarked(Struct, frozen=True):
     """This one active Run is told to stop; no other is touched."""
 
     run_id: str
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnded:
+class RunEnded(Struct, frozen=True):
     """The terminal event. The store keeps a unique index over it: at most one per Run, whatever happens above."""
 
     run_id: str
@@ -120,8 +110,7 @@ LaneEvent = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RunReported:
+class RunReported(Struct, frozen=True):
     """Follows each RunEnded in the same append: `run_complete` on the wire, where RunEnded is a change of the Run."""
 
     run_id: str
@@ -129,27 +118,23 @@ class RunReported:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorReported:
+class ErrorReported(Struct, frozen=True):
     """A Run failed: `agent_event` on the wire, for clients that show errors as they happen."""
 
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class SessionChanged:
+class SessionChanged(Struct, frozen=True):
     session_id: str
     change: Change
 
 
-@dataclass(frozen=True, slots=True)
-class MessageChanged:
+class MessageChanged(Struct, frozen=True):
     message_id: str
     change: Change
 
 
-@dataclass(frozen=True, slots=True)
-class RetryReported:
+class RetryReported(Struct, frozen=True):
     """A request to the model failed and is made again after a pause: for people, who would wonder why nothing comes."""
 
     run_id: str
@@ -159,24 +144,21 @@ class RetryReported:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """An Ask is pending: people are to see it."""
 
     run_id: str
     ask_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class AskSettled:
+class AskSettled(Struct, frozen=True):
     """It was answered, or withdrawn with its Run: whoever shows it takes it away."""
 
     run_id: str
     ask_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class FileChanged:
+class FileChanged(Struct, frozen=True):
     """A tool call of the Run changed a file, or the change was undone."""
 
     run_id: str

@@ -42,8 +42,10 @@ The Lane knows no models, tools, clients, tasks, processes, HTTP or SQL.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Literal, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.core.commands import (
     BeginStep,
@@ -96,8 +98,7 @@ LIFECYCLE: tuple[tuple[RunState | None, type[LaneEvent], RunState], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LaneRun:
+class LaneRun(Struct, frozen=True):
     """What the Lane knows of one live Run."""
 
     run_id: str
@@ -109,8 +110,7 @@ class LaneRun:
     cancelled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(Struct, frozen=True):
     next_seq: int = 1
     mark: int = 0
     active: LaneRun | None = None
@@ -323,7 +323,7 @@ def _active(lane: Lane) -> LaneRun:
 
 
 def _with_active(lane: Lane, **changes: int | bool) -> Lane:
-    return replace(lane, active=replace(_active(lane), **changes))  # type: ignore[arg-type]
+    return replace(lane, active=replace(_active(lane), **changes))
 
 
 def _without(runs: tuple[LaneRun, ...], run_id: str) -> tuple[LaneRun, ...]:
@@ -342,8 +342,7 @@ def _reordered(queue: tuple[LaneRun, ...], run_id: str, before: str | None) -> t
 # --- what a cancel covered -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Covered:
+class Covered(Struct, frozen=True):
     run_id: str
     seq: int
     was: Literal["queued", "active", "folded"]

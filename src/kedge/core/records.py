@@ -8,8 +8,10 @@ Lane as the records have it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from kedge.core.events import (
     CancelMarked,
@@ -36,8 +38,7 @@ OnApproval = Literal["ask", "fail"]
 Purpose = Literal["answer", "summary"]
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Struct, frozen=True):
     file_path: str
     file_name: str
     mime_type: str
@@ -45,14 +46,12 @@ class Attachment:
     content: str
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     text: str
     attachments: tuple[Attachment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     model: str | None = None
     max_steps: int | None = None
     timeout_s: float | None = None
@@ -85,8 +84,7 @@ def content_digest(session_id: str, prompt: Prompt, options: RunOptions) -> str:
     return hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     #: All that was read, what came from the provider's cache and what was put there included.
     input_tokens: int = 0
     output_tokens: int = 0
@@ -104,16 +102,14 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Todo:
+class Todo(Struct, frozen=True):
     content: str
     status: Literal["pending", "in_progress", "completed"] = "pending"
     #: What it is called while it is being done.
     active_form: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FileVersion:
+class FileVersion(Struct, frozen=True):
     """A file as it was before a tool call of a Run changed it, so that the change can be undone."""
 
     id: str
@@ -130,8 +126,7 @@ class FileVersion:
     undone: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspaceRecord:
+class WorkspaceRecord(Struct, frozen=True):
     id: str
     path: str
     created_at: int
@@ -139,8 +134,7 @@ class WorkspaceRecord:
     base: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
+class SessionRecord(Struct, frozen=True):
     id: str
     workspace_id: str
     title: str
@@ -160,16 +154,14 @@ class SessionRecord:
     title_is_makeshift: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LaneRecord:
+class LaneRecord(Struct, frozen=True):
     session_id: str
     version: int = 0
     next_seq: int = 1
     mark: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True):
     run_id: str
     session_id: str
     workspace_id: str

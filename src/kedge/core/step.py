@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from kedge.core.records import Purpose
 from kedge.core.transcript import Binary, FinishReason, ImageUrl, Message, ShellCommand, Text, ToolCall, ToolResult
@@ -21,16 +22,14 @@ REPEATS_MAX = 6
 CALLS_LOOKED_AT = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     steps_max: int
     budget_usd: float | None = None
     #: Tokens in the model's context at which the history is compacted; None: the model's limit is not known.
     compact_at_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """Where a Run stands between two actions."""
 
     purpose: Purpose = "answer"
@@ -52,23 +51,19 @@ class Progress:
     unapproved: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AskModel:
+class AskModel(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class CallTools:
+class CallTools(Struct, frozen=True):
     calls: tuple[ToolCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Compact:
+class Compact(Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     outcome: Literal["completed", "failed"] = "completed"
     reason: str = ""
     error: str = ""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 Role = Literal["user", "assistant", "tool", "system"]
 FinishReason = Literal["end_turn", "max_tokens", "tool_use", "canceled", "error", "content_filter", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     kind: ClassVar[str] = "text"
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+class Reasoning(Struct, frozen=True):
     kind: ClassVar[str] = "reasoning"
     thinking: str
     signature: str = ""
@@ -24,8 +24,7 @@ class Reasoning:
     finished_at: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     kind: ClassVar[str] = "tool_call"
     id: str
     name: str
@@ -34,8 +33,7 @@ class ToolCall:
     finished: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(Struct, frozen=True):
     kind: ClassVar[str] = "tool_result"
     tool_call_id: str
     name: str
@@ -47,8 +45,7 @@ class ToolResult:
     images: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     kind: ClassVar[str] = "finish"
     reason: FinishReason
     time: int
@@ -56,8 +53,7 @@ class Finish:
     details: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(Struct, frozen=True):
     """A file given with a prompt. `data` is base64."""
 
     kind: ClassVar[str] = "binary"
@@ -66,15 +62,13 @@ class Binary:
     data: str
 
 
-@dataclass(frozen=True, slots=True)
-class ImageUrl:
+class ImageUrl(Struct, frozen=True):
     kind: ClassVar[str] = "image_url"
     url: str
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ShellCommand:
+class ShellCommand(Struct, frozen=True):
     kind: ClassVar[str] = "shell_command"
     command: str
     output: str
@@ -90,8 +84,7 @@ PART_TYPES: dict[str, type[Part]] = {
 P = TypeVar("P", bound=Part)
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     id: str
     session_id: str
     role: Role
@@ -123,8 +116,7 @@ class Message:
         return replace(self, parts=(*self.parts, finish), updated_at=finish.time)
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(Struct, frozen=True):
     """Text that a streaming message gained since it was last stored: what makes a long one cost its length."""
 
     message_id: str

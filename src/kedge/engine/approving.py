@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.core.approvals import Answer, Ask, Grant
 from kedge.core.records import SessionRecord
@@ -14,8 +15,7 @@ from kedge.errors import AskIsOver, AskNotFound, GrantNotFound, Invalid, RunNotA
 from kedge.store.base import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """What stands. `first`: it was this answer that settled it."""
 
     ask: Ask

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import mimetypes
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from kedge.core.records import Attachment, Prompt
 from kedge.errors import Invalid

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Intent, Rules, is_hidden, parse_rules, permit
 from kedge.core.records import SessionRecord

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from kedge.engine.providers import all_providers, api_key, is_makers_own, no_provider, provider_for
 from kedge.engine.schema import DEMO, OFFLINE, Config, ModelEntry, Provider
@@ -16,8 +17,7 @@ from kedge.llm.catalogue import ModelFacts, Price
 BUILT_IN = {OFFLINE: "built in: real tools, no language model", DEMO: "a tiny model on this machine, without tools"}
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A model at a provider, both known to be there as far as the configuration tells."""
 
     provider_name: str
@@ -50,8 +50,7 @@ class Choice:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """A model that a Run can be given, as people choose among them."""
 
     name: str

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+from msgspec.structs import replace
 
 from kedge.core.events import Change, LaneEvent, Outcome, RunEnded
 from kedge.core.records import RunRecord, Usage

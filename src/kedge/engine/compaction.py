@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.core.step import estimated_tokens

@@ -17,11 +17,11 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from kedge.engine.keys import secret
 from kedge.engine.providers import api_key, base_url, provider_for
@@ -79,8 +79,7 @@ _NAMED = frozenset({"providers.", "mcp."})
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """A configuration, and how it came about."""
 
     config: Config
@@ -92,8 +91,7 @@ class Loaded:
     plain: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RepositoryFile:
+class RepositoryFile(Struct, frozen=True):
     path: Path
     #: None: it is not read, and `why` says so.
     content: bytes | None

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from kedge.engine.config import Config
 from kedge.engine.repository import LeadsOut, levels, read_inside, read_regular
@@ -43,8 +44,7 @@ SCANNED_MAX = 5000
 GIT_BYTES_MAX = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What the caller knows of the machine and the day."""
 
     #: Such as "2025-11-16".
@@ -55,8 +55,7 @@ class Facts:
     config_dir: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InstructionFile:
+class InstructionFile(Struct, frozen=True):
     path: Path
     text: str
     #: There is more of it than is shown.

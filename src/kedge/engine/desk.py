@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from kedge.core.approvals import Ask
 from kedge.core.records import FileVersion, SessionRecord, Todo

@@ -4,8 +4,10 @@ for, so that a message of n Deltas costs n, not n squared."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec.structs import replace
 
 from kedge.core.transcript import Message, Part, Reasoning, Tail, Text
 

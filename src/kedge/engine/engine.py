@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.core.commands import (
     Cancel,
@@ -56,8 +58,7 @@ LAST_READ_S = 1.0
 SUMMARY_PROMPT = "Summarize this session."
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """What a cancel covered. `mark` is None when there was nothing to cover."""
 
     mark: int | None

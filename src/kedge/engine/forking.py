@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from kedge.core.records import SessionRecord
 from kedge.core.transcript import Finish, Message

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.core.records import Usage
 from kedge.engine.choice import Choice
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
 FREE = Price(0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """A model, and what a Run must know of it. None: not known."""
 
     model: Model

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.events import (
@@ -85,8 +88,7 @@ class OpenLane:
         return self.settled.setdefault(ask_id, asyncio.get_running_loop().create_future())
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Struct, frozen=True):
     """What came of a command: the Lane it met, its events, and the Run records they changed."""
 
     before: Lane

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from kedge.engine.keys import secret
@@ -17,8 +17,7 @@ from kedge.engine.schema import Config, Provider, ProviderType
 from kedge.errors import BadConfig
 
 
-@dataclass(frozen=True, slots=True)
-class _Maker:
+class _Maker(Struct, frozen=True):
     #: The variables that people keep its key in, the usual one first. None: it has other ways to know who we are.
     variables: tuple[str, ...] = ()
     #: Where it is served; empty: its library knows.

@@ -7,7 +7,8 @@ is set aside as it is: none of its Runs is started, resumed or ended, and the ot
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from kedge.core.commands import Recover
 from kedge.core.events import Change, LaneEvent, RunAccepted, RunEnded
@@ -30,8 +31,7 @@ RESUMES_MAX = 3
 ENTRIES_CHECKED_MAX = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """A session in which Runs are live and their process is gone."""
 
     session_id: str
@@ -41,8 +41,7 @@ class Lost:
     waiting: set[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Struct, frozen=True):
     store: Store
     door: Door
     workspaces: Workspaces

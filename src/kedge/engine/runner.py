@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from kedge.core.commands import BeginStep, Finish
 from kedge.core.events import Change, LaneEvent

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from kedge.core.records import SessionRecord
 from kedge.core.transcript import Message, ShellCommand
@@ -22,8 +23,7 @@ COMMAND_S_MAX = 120.0
 EXIT_TIMEOUT = 124
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     exit_code: int
     output: str
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kedge.core.records import SessionRecord
 from kedge.core.transcript import Message, Text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kedge.core.records import FileVersion, SessionRecord
 from kedge.engine.door import Door

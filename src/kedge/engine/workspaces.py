@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Protocol
 from weakref import ref
 
+from msgspec import Struct
+
 from kedge.core.claims import Claims
 from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
 from kedge.engine.config import Config, load_workspace
@@ -53,8 +55,7 @@ class ConfigSource(Protocol):
     def config(self) -> Config: ...
 
 
-@dataclass(frozen=True, slots=True)
-class FixedConfig:
+class FixedConfig(Struct, frozen=True):
     config: Config
 
 

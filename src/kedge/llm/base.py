@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from kedge.core.records import Usage
 from kedge.core.transcript import FinishReason, Message, ToolCall
@@ -19,16 +20,14 @@ from kedge.core.transcript import FinishReason, Message, ToolCall
 REDACTED = "redacted:"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSpec:
+class ToolSpec(Struct, frozen=True):
     name: str
     description: str
     #: JSON Schema of the input, as JSON text.
     schema: str
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(Struct, frozen=True):
     #: The model's id at its provider.
     model: str
     #: As `core.transcript.for_model` made them: complete, no dangling tool calls.
@@ -45,13 +44,11 @@ class ModelRequest:
     accepts_images: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
+class ReasoningDelta(Struct, frozen=True):
     """A signature ends a thought: it comes with no text, and what follows is another thought. It is to be stored with
     the thought (`Reasoning.signature`), since some providers want both back, unchanged, when it led to tool calls.
     A thought that the provider hides has a signature that begins with REDACTED, and no text."""
@@ -60,8 +57,7 @@ class ReasoningDelta:
     signature: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEnd:
+class ModelEnd(Struct, frozen=True):
     """Always last. `reason` is tool_use iff the model called tools."""
 
     reason: FinishReason

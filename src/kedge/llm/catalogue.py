@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from kedge.core.records import Usage
 
@@ -25,8 +25,7 @@ TOKENS_PER_PRICE: Final = 1_000_000
 _LOOKUPS_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """US dollars per million tokens. Where the cache has no price of its own, it costs what other input does."""
 
     input: float
@@ -37,8 +36,7 @@ class Price:
     tiers: tuple[tuple[int, Price], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelFacts(Struct, frozen=True):
     """None is: not known."""
 
     context_window: int | None = None

@@ -6,10 +6,10 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from kedge.core.transcript import Binary, ImageUrl, Message, ShellCommand
 from kedge.errors import ModelFailed
@@ -53,8 +53,7 @@ def command_text(command: ShellCommand) -> str:
     return f"I ran this command:\n$ {command.command}\n{command.output}\n(exit code {command.exit_code})"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusing:
+class Refusing(Struct, frozen=True):
     """What becomes of a file that the model cannot be sent. In the newest prompt it is an error with a sentence; in an
     older one it is only noted, since otherwise one wrong file would make every later prompt of the session fail."""
 

@@ -13,12 +13,12 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 import httpx2
+from msgspec.structs import replace
 
 from kedge.core.transcript import Message, Text
 from kedge.errors import ContextFull, ModelFailed

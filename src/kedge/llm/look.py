@@ -6,8 +6,9 @@ A result is somebody's files and their names, and may say anything: it is cut to
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 #: Entries of a directory told: what fits on a screen or two. The result of ls has the others.
 ENTRIES_TOLD_MAX: Final = 40
@@ -55,8 +56,7 @@ def phrase(text: str) -> str:
     return line if len(line) <= PHRASE_CHARS_MAX else f"{line[: PHRASE_CHARS_MAX - 1]}…"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     name: str
     is_directory: bool
     #: As ls shows it.

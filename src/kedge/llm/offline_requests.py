@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from kedge.llm.look import called, clean, described, entries, lines_of, phrase, telling
 
@@ -21,16 +22,14 @@ LINE_CHARS_MAX: Final = 300
 COMMAND_S_MAX: Final = 600
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """A call to be made."""
 
     tool: str
     given: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Struct, frozen=True):
     """A call that was made."""
 
     given: Mapping[str, Any]
@@ -53,8 +52,7 @@ class Request(Protocol):
 # --- what it can do ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class List:
+class List(Struct, frozen=True):
     """What is in a directory, and what kind of project it is."""
 
     path: str
@@ -79,8 +77,7 @@ class List:
         return described(self.path, found, texts)
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """What a file says. People name it by its path, or loosely: "the readme"."""
 
     name: str
@@ -115,8 +112,7 @@ class Read:
         return (List(entry.name) if entry.is_directory else Read(entry.name, is_path=True)).next(later)
 
 
-@dataclass(frozen=True, slots=True)
-class Find:
+class Find(Struct, frozen=True):
     """Lines with a text in them, files with a name, or both when it may be either."""
 
     what: str
@@ -143,8 +139,7 @@ class Find:
         return f"{said}:\n\n{_told(lines)}" if count else f"{said}."
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
+class Execute(Struct, frozen=True):
     command: str
 
     def next(self, used: list[Used]) -> Next:
@@ -165,8 +160,7 @@ class Execute:
         return f"`{phrase(self.command)}` {ended} and wrote:\n\n{_told(wrote.split(chr(10)), from_end=True)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(Struct, frozen=True):
     """Two Steps: a file is changed only by who has read it."""
 
     old: str
@@ -184,8 +178,7 @@ class Replace:
         return _changed(used[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     path: str
     text: str
 

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec import Struct
 
 from kedge.errors import (
     Invalid,
@@ -61,8 +62,7 @@ class Call:
         return next((value.decode("latin-1") for key, value in self.headers if key == name), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(Struct, frozen=True):
     """A reply that is not JSON."""
 
     data: bytes
@@ -78,8 +78,7 @@ STREAMED = Streamed()
 Handler = Callable[[Call], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     spec: RouteSpec
     handler: Handler
     body_bytes_max: int = SMALL_BODY_BYTES_MAX

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from kedge.errors import BadHost, BadOrigin, Invalid, Unauthorized
 
 Headers = list[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """The checks of one server."""
 
     token: str

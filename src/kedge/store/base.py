@@ -17,8 +17,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.events import Event
@@ -26,16 +27,14 @@ from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord
 from kedge.core.transcript import Message, Tail
 
 
-@dataclass(frozen=True, slots=True)
-class LaneWrite:
+class LaneWrite(Struct, frozen=True):
     """The Lane after the Write, and the version it must have before it."""
 
     lane: LaneRecord
     expected_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """One atomic change of one workspace. Records are put whole: inserted, or replaced by their id.
 
     Within a Write messages come before tails, so that a new message may have some, and deletions come last. A tail for
@@ -60,15 +59,13 @@ class Write:
     durable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True):
     position: int
     session_id: str
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
+class SearchHit(Struct, frozen=True):
     session_id: str
     message_id: str
     #: Some text around the first match, one line.

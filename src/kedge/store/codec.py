@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.events import EVENT_TYPES, Event, RetryReported
@@ -78,8 +79,7 @@ def _decode(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
 # --- The log ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LogRow:
+class LogRow(Struct, frozen=True):
     """One entry of the log, as it is kept. `kind` and `run_id` repeat what the payload says, for the indexes."""
 
     position: int

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from kedge.core import lane as real
 from kedge.core.commands import (
@@ -173,7 +175,7 @@ class History:
 
 def _command_text(command: Command) -> str:
     hidden = ("now", "content", "accepted_content", "reason")
-    given = [f"{getattr(command, name)}" for name in command.__slots__ if name not in hidden]
+    given = [f"{getattr(command, name)}" for name in command.__struct_fields__ if name not in hidden]
     if isinstance(command, Submit) and command.accepted_content is not None:
         given.append("again" if command.content == command.accepted_content else "again with other content")
     return " ".join([type(command).__name__, *given])

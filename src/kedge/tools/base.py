@@ -11,12 +11,12 @@ a call is stopped: it cleans up before it lets go.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
+from msgspec import Struct, field
 
 from kedge.core.approvals import Intent
 from kedge.core.records import Todo
@@ -40,8 +40,7 @@ __all__ = [
 OUTPUT_CHARS_MAX = 30_000
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Struct, frozen=True):
     """What a call gave."""
 
     #: For the model.
@@ -53,8 +52,7 @@ class Output:
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A call that was understood: what it would do, and how to do it."""
 
     intent: Intent
@@ -63,14 +61,12 @@ class Prepared:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionOption:
+class QuestionOption(Struct, frozen=True):
     label: str
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     question: str
     options: tuple[QuestionOption, ...] = ()
     #: Several options may be chosen.
@@ -99,8 +95,7 @@ class Desk(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where one call happens and what it may use."""
 
     #: The workspace: absolute, links resolved.

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from kedge.core.approvals import Intent
 from kedge.tools import disk
@@ -30,8 +31,7 @@ SHOWN_LINES_MAX = 30
 SHOWN_LINE_CHARS_MAX = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
+class Rewritten(Struct, frozen=True):
     """What a file's new content is, and how to say so."""
 
     data: bytes
@@ -44,8 +44,7 @@ class Rewritten:
 Rewrite = Callable[[bytes | None, str], Rewritten]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     before: bytes | None
     after: Rewritten
     diff: Diff

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from difflib import SequenceMatcher
+
+from msgspec import Struct
 
 #: Lines around a change.
 CONTEXT_LINES = 3
@@ -14,8 +15,7 @@ COMPARED_LINES_MAX = 4000
 DIFF_BYTES_MAX = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(Struct, frozen=True):
     #: Unified, with file headers, whole.
     text: str
     additions: int

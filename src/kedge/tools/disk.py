@@ -15,9 +15,10 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from kedge.tools.paths import printable
 from kedge.tools.processes import ToolFailed
@@ -53,8 +54,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """A file as it was read."""
 
     data: bytes

@@ -14,11 +14,10 @@ import socket
 import ssl
 import zlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from kedge.core.approvals import Intent
 from kedge.core.shown import one_line
@@ -57,8 +56,7 @@ class FetchInput(msgspec.Struct):
     ] = "markdown"
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
+class _Reply(Struct, frozen=True):
     #: Where a redirect points to; empty: this is the answer.
     location: str
     content_type: str

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from kedge.tools.processes import ToolFailed
 from kedge.tools.textfile import plain_endings
@@ -18,8 +19,7 @@ from kedge.tools.textfile import plain_endings
 PLACES_TOLD_MAX = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
+class Replaced(Struct, frozen=True):
     text: str
     count: int
     #: How the text was found, for the agent; empty: as given.

@@ -15,10 +15,11 @@ import json
 import os
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice, pairwise
 from pathlib import Path
+
+from msgspec import Struct
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
 from kedge.core.shown import is_unseen
@@ -53,8 +54,7 @@ GUARDED_PAIRS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A path that was understood."""
 
     #: Absolute, links resolved.

@@ -8,8 +8,9 @@ import shutil
 import stat
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from kedge.tools import disk
 from kedge.tools.base import Place, ToolFailed
@@ -28,8 +29,7 @@ WORDS_CHARS_MAX = 500
 COMMON = ("--no-config", "--no-require-git", "--hidden", "--no-messages", "--color=never", "--glob=!.git")
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
+class Searched(Struct, frozen=True):
     data: bytes
     #: None: it was ended with enough, or too much, printed.
     code: int | None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
+
+from msgspec import Struct
 
 from kedge.tools.processes import ToolFailed
 
@@ -29,8 +30,7 @@ def bind(*parts: str) -> str:
     return seal.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """How a file looked when the agent last saw it. The digest alone: times and sizes can be the same by accident."""
 
     digest: str

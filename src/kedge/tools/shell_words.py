@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from kedge.core.shown import is_unseen
 from kedge.tools.shell_programs import (
@@ -60,8 +61,7 @@ _PLAIN = frozenset("_./:=@%+,-^")
 _UNKNOWN: Words = (None,)
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     #: The words, if the whole line is one simple command with literal words.
     words: tuple[str, ...] | None
     #: Every command found in it; None for a word that is not literal.

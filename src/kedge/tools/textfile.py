@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from kedge.tools.processes import ToolFailed
 
@@ -28,8 +29,7 @@ _KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TextFile:
+class TextFile(Struct, frozen=True):
     #: With its line endings as they are, without the mark.
     text: str
     encoding: str = "utf-8"

@@ -4,8 +4,9 @@ thread."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from kedge.core.records import FileVersion
 from kedge.tools import disk
@@ -14,8 +15,7 @@ from kedge.tools.processes import ToolFailed
 from kedge.tools.seen import digest
 
 
-@dataclass(frozen=True, slots=True)
-class _Undo:
+class _Undo(Struct, frozen=True):
     """One path: what is there now, and what was there before the Run."""
 
     path: Path

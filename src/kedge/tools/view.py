@@ -6,12 +6,11 @@ import asyncio
 import base64
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from kedge.tools import disk
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
@@ -59,8 +58,7 @@ class View:
         return Prepared(look(("view",), target, f"View {target.shown}", asked), run, f"view {target.shown}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Viewed:
+class _Viewed(Struct, frozen=True):
     output: Output
     #: Of the whole file; empty for one too large to be edited.
     digest: str = ""

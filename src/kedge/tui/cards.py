@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 from textual.strip import Strip
 
@@ -33,8 +33,7 @@ _TOLD = frozenset({"bash", "agent", "fetch", "question"})
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     strip: Strip
     #: What is unfolded, or folded, by a click on it.
     fold: str = ""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
 from rich.theme import Theme as RichTheme
 from textual.theme import Theme
 
 LookName = Literal["dark", "light", "contrast", "plain"]
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     theme: Theme
     styles: RichTheme
     #: Of Pygments, for code blocks.

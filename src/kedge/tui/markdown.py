@@ -9,6 +9,8 @@ Nothing that was written is left out: lines stay lines, what looks like HTML is 
 
 from __future__ import annotations
 
+from copy import copy
+from functools import cache
 from typing import ClassVar, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -82,7 +84,9 @@ class Growing:
         if len(tokens) == 1 and tokens[0].type in ("fence", "code_block"):
             return self._code(tokens[0], in_colour=in_colour)
         _keep_lines(tokens, block)
-        return [Row(strip) for strip in _trimmed(self.pen.lines(_Ours(tokens, self.pen.look.code), self.width))]
+        page = copy(_empty(self.pen.look.code))
+        page.parsed = tokens
+        return [Row(strip) for strip in _trimmed(self.pen.lines(page, self.width))]
 
     def _code(self, token: Token, *, in_colour: bool) -> list[Row]:
         code, width = token.content.rstrip("\n"), max(1, self.width - _BAR)
@@ -136,9 +140,11 @@ class _Ours(Markdown):
         "hr": _Rule,
     }
 
-    def __init__(self, tokens: list[Token], code_theme: str) -> None:
-        super().__init__("", code_theme=code_theme, hyperlinks=False)
-        self.parsed = tokens
+
+@cache
+def _empty(code_theme: str) -> _Ours:
+    """To be filled: to make one is to make a parser, which costs more than to draw a short text."""
+    return _Ours("", code_theme=code_theme, hyperlinks=False)
 
 
 def _keep_lines(tokens: list[Token], block: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from kedge.client.stream import StreamEvent
 from kedge.tui.conversation import Ask, Changed, Conversation
@@ -39,8 +40,7 @@ class Known(Generic[T]):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Struct, frozen=True):
     """An Ask that is over."""
 
     #: allow, allow_session, allow_always, deny, answered, cancelled; empty: it was withdrawn, since its Run stopped.

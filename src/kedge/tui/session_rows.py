@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import Struct
 from rich.cells import cell_len
 from textual.content import Content
 
@@ -20,8 +20,7 @@ TITLE_COLUMNS_MIN = 16
 LINE_CHARS_MAX = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     session: m.SessionBody
     is_running: bool
     queued: int

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import fields
 
 from kedge.core.approvals import Ask
 from kedge.core.events import (

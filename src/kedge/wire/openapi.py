@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from kedge.wire.models import ErrorBody
 
@@ -17,8 +17,7 @@ _COMMON |= {"404": "Unknown thing", "409": "The thing's state says no", "413": "
 _COMMON |= {"421": "Foreign Host", "422": "Wrong type", "429": "A limit is reached", "503": "Shutting down"}
 
 
-@dataclass(frozen=True, slots=True)
-class RouteSpec:
+class RouteSpec(Struct, frozen=True):
     """What a route looks like from outside."""
 
     method: str

@@ -14,7 +14,8 @@ import json
 import os
 import sys
 from collections import Counter
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kedge.testing.sim.plan import Plan, draw
 from kedge.testing.sim.world import Report, simulate, simulate_all
@@ -61,7 +62,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m kedge.testing.sim", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("seeds", help="one seed, or a range such as 0-2000 (the last one left out)")
     parser.add_argument("--without", default="", help="acts to leave out of the one seed, by number: 0,3")
-    parser.add_argument("--json", action="store_true", help="figures, digests and faults as one line of JSON")
+    parser.add_argument("--json", action="store_true", help="figures and faults as one line of JSON")
+    parser.add_argument("--digests", action="store_true", help="with --json: a digest of each, equal for equal runs")
     given = parser.parse_args()
     first, _, behind = given.seeds.partition("-")
     if not behind:
@@ -69,14 +71,14 @@ def main() -> int:
         report = simulate(without(draw(int(first)), left_out))
         print(told(report))
         return int(bool(report.broken))
-    return _many(range(int(first), int(behind)), as_json=given.json)
+    return _many(range(int(first), int(behind)), as_json=given.json, with_digests=given.digests)
 
 
-def _many(seeds: range, *, as_json: bool) -> int:
+def _many(seeds: range, *, as_json: bool, with_digests: bool) -> int:
     counted: Counter[str] = Counter()
     digests: list[str] = []
     bad: list[int] = []
-    for report in simulate_all(map(draw, seeds)):
+    for report in simulate_all(map(draw, seeds), with_digests=with_digests):
         counted += report.counted
         digests.append(report.digest[:16])
         if report.broken:

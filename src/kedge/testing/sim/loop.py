@@ -164,25 +164,32 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- running -------------------------------------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        if self._timers and (not self._waiting or self._fires_early()):
-            self._fire()
-        if not self._waiting:
-            if self._timers or self._stopping:  # type: ignore[attr-defined]
-                return
-            raise Stuck("nobody can go on")
-        self._calls += 1
-        if self._calls > CALLS_MAX:
+        """Not one pass, as in asyncio, but all there are: most of what a call costs would be coming here."""
+        waiting, timers = self._waiting, self._timers
+        while not self._stopping:  # type: ignore[attr-defined]
+            if timers and (not waiting or self._fires_early()):
+                self._fire()
+            if waiting:
+                self._call_one()
+            elif not timers:
+                raise Stuck("nobody can go on")
+
+    def _call_one(self) -> None:
+        self._calls = calls = self._calls + 1
+        if calls > CALLS_MAX:
             raise Stuck(f"not over after {CALLS_MAX} calls")
-        if self._calls in self._between:
-            contextvars.Context().run(self._between.pop(self._calls))
+        if calls in self._between:
+            contextvars.Context().run(self._between.pop(calls))
             return
         number = self._choose()
-        waiting = self._waiting[number]
-        handle = waiting.popleft()
-        if not waiting:
+        own = self._waiting[number]
+        handle = own.popleft()
+        if not own:
             del self._waiting[number]
+        if handle._cancelled:
+            return
         process = handle._context.get(_process)  # type: ignore[attr-defined]
-        if handle.cancelled() or (process is not None and process.is_dead):
+        if process is not None and process.is_dead:
             return
         self._current = number
         handle._run()

@@ -7,8 +7,9 @@ one, for as long as it still ends badly.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from kedge.core.commands import OnCrash, WhenBusy
 from kedge.testing.sim.loop import Schedule
@@ -65,8 +66,7 @@ _STEPS = (
 SPAN_S = 6.0
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(Struct, frozen=True):
     at: float
     kind: Kind
     client: int = 0
@@ -84,8 +84,7 @@ class Act:
     rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     seed: int
     schedule: Schedule
     clients: int

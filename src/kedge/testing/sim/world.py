@@ -25,6 +25,7 @@ import msgspec
 from kedge.client.client import Client
 from kedge.engine.config import Config
 from kedge.engine.engine import Engine
+from kedge.engine.workspaces import FixedConfig
 from kedge.errors import KedgeError, Unavailable, Unreachable, WorkspaceNotFound
 from kedge.server.auth import Gate
 from kedge.server.ports import WireEncoder
@@ -67,7 +68,7 @@ class Report:
     broken: tuple[str, ...]
     #: How often each kind of fault and of deed happened.
     counted: Counter[str]
-    #: Everything durable and everything clients saw, in a few bytes: equal for equal runs.
+    #: Everything durable and everything clients saw, in a few bytes: equal for equal runs. Empty if nobody wants it.
     digest: str
 
 
@@ -113,10 +114,12 @@ class World:
     async def _serve(self, process: SimProcess) -> None:
         store = FaultyStore(self.data, self.faults)
         tools = (BashTool(), QuestionTool(), AgentTool())
+        config = self._config()
         engine = Engine(
-            *(store, self.scene.clock, self.ids, WireEncoder(), self.model, self._config()),
+            *(store, self.scene.clock, self.ids, WireEncoder(), self.model, config),
             tools=tools,
             machine=self.machine,
+            make_source=lambda path, strict: FixedConfig(config),  # no file of the real machine has a say
         )
         try:
             await engine.open()
@@ -320,14 +323,15 @@ class World:
         if self.machine.alive:
             self.broken.append(f"processes left behind: {', '.join(self.machine.alive)}")
 
-    def run(self) -> Report:
+    def run(self, *, with_digest: bool) -> Report:
         try:
             self.loop.run_until_complete(self._live())
         except Stuck as stuck:
             self.broken.append(str(stuck))
         self.broken += [f"asyncio complains: {complaint}" for complaint in self.loop.complaints()]
         self.scene.counted["connection cut"] += self.network.cuts
-        return Report(self.plan, tuple(self.broken), self.scene.counted, self._digest())
+        digest = self._digest() if with_digest else ""
+        return Report(self.plan, tuple(self.broken), self.scene.counted, digest)
 
     def _digest(self) -> str:
         told = hashlib.sha256()
@@ -348,21 +352,21 @@ def simulate(plan: Plan) -> Report:
     return next(iter(simulate_all([plan])))
 
 
-def simulate_all(plans: Iterable[Plan]) -> Iterator[Report]:
+def simulate_all(plans: Iterable[Plan], *, with_digests: bool = False) -> Iterator[Report]:
     """Live through one plan after another."""
     with _quiet() as alarms:
         for number, plan in enumerate(plans, 1):
-            yield _simulate(plan, alarms)
+            yield _simulate(plan, alarms, with_digests)
             if number % COLLECT_EACH == 0:
                 gc.collect()
 
 
-def _simulate(plan: Plan, alarms: _Alarms) -> Report:
+def _simulate(plan: Plan, alarms: _Alarms, with_digest: bool) -> Report:
     random.seed(plan.seed)  # clients shorten their pauses by chance
     world = World(plan)
     alarms.told = world.broken
     try:
-        return world.run()
+        return world.run(with_digest=with_digest)
     finally:
         alarms.told = None
         world.loop.dispose()
@@ -387,12 +391,14 @@ def _quiet() -> Iterator[_Alarms]:
     hook, was_on = sys.unraisablehook, gc.isenabled()
     sys.unraisablehook = lambda about: None
     gc.disable()
+    gc.freeze()  # what is there stays: no need to look at it each time
     alarms, logger = _Alarms(), logging.getLogger("kedge")
     logger.addHandler(alarms)
     propagate, logger.propagate = logger.propagate, False
     try:
         yield alarms
     finally:
+        gc.unfreeze()
         gc.collect()
         logger.removeHandler(alarms)
         logger.propagate = propagate
