@@ -11,7 +11,7 @@ import hashlib
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from kedge.core.events import (
     CancelMarked,
@@ -76,9 +76,9 @@ _FIRST_OPTIONS = ("model", "max_steps", "timeout_s", "budget_usd", "on_disconnec
 def content_digest(session_id: str, prompt: Prompt, options: RunOptions) -> str:
     """Equal iff a Run is asked to do the same: where, what and within which limits. How to wait is not part of it."""
     said = ", ".join(
-        f"{option.name}={getattr(options, option.name)!r}"
-        for option in fields(options)
-        if option.name in _FIRST_OPTIONS or getattr(options, option.name) != option.default
+        f"{name}={getattr(options, name)!r}"
+        for name, default in zip(options.__struct_fields__, options.__struct_defaults__, strict=True)
+        if name in _FIRST_OPTIONS or getattr(options, name) != default
     )
     asked = f"({session_id!r}, {prompt!r}, RunOptions({said}))"
     return hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()

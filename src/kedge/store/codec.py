@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import fields
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.events import EVENT_TYPES, Event, RetryReported
@@ -53,9 +52,9 @@ _grant_decoder = msgspec.json.Decoder(Grant)
 _fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
 #: The prompt is kept apart: it may be megabytes, and stays the same while the rest of the Run changes with each Step.
-_RUN_FIELDS = tuple(field.name for field in fields(RunRecord) if field.name not in ("prompt", "position"))
+_RUN_FIELDS = tuple(name for name in RunRecord.__struct_fields__ if name not in ("prompt", "position"))
 #: The content is kept apart: it is bytes, may be megabytes, and stays the same when the change is undone.
-_FILE_FIELDS = tuple(field.name for field in fields(FileVersion) if field.name != "before")
+_FILE_FIELDS = tuple(name for name in FileVersion.__struct_fields__ if name != "before")
 
 
 def _encode(value: object) -> bytes:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
-from msgspec.structs import fields
 
 from kedge.core.approvals import Ask
 from kedge.core.events import (
@@ -101,7 +100,7 @@ def session_body(session: SessionRecord, *, is_busy: bool, attached_clients: int
 
 def part_body(part: Part) -> m.PartBody:
     names = _PART_FIELDS.get(part.kind, {})
-    data = {names.get(field.name, field.name): getattr(part, field.name) for field in fields(part)}
+    data = {names.get(name, name): getattr(part, name) for name in part.__struct_fields__}
     return m.PartBody(type=part.kind, data=data)
 
 
@@ -126,7 +125,7 @@ def part_from_body(body: m.PartBody) -> Part | None:
     if kind is None:
         return None
     ours = {wire: own for own, wire in _PART_FIELDS.get(body.type, {}).items()}
-    known = {field.name for field in fields(kind)}
+    known = kind.__struct_fields__
     data: dict[str, Any] = {ours.get(name, name): value for name, value in body.data.items()}
     return msgspec.convert({name: value for name, value in data.items() if name in known}, kind)
 

@@ -14,11 +14,12 @@ import json
 import os
 import sys
 from collections import Counter
+from typing import Any
 
 from msgspec.structs import replace
 
 from kedge.testing.sim.plan import Plan, draw
-from kedge.testing.sim.world import Report, simulate, simulate_all
+from kedge.testing.sim.world import COLLECT_EACH, Report, simulate, simulate_all
 
 
 def without(plan: Plan, left_out: set[int]) -> Plan:
@@ -78,21 +79,56 @@ def _many(seeds: range, *, as_json: bool, with_digests: bool) -> int:
     counted: Counter[str] = Counter()
     digests: list[str] = []
     bad: list[int] = []
-    for report in simulate_all(map(draw, seeds), with_digests=with_digests):
-        counted += report.counted
-        digests.append(report.digest[:16])
-        if report.broken:
-            bad.append(report.plan.seed)
-            if not as_json:
-                break
+    for first in range(seeds.start, seeds.stop, COLLECT_EACH):
+        lived = _in_a_child(range(first, min(first + COLLECT_EACH, seeds.stop)), with_digests)
+        counted += lived["counted"]
+        digests += lived["digests"]
+        bad += lived["bad"]
+        if bad and not as_json:
+            break
     if as_json:
-        first = failure(bad[0]) if bad else ""
-        print(json.dumps({"bad": bad, "first": first, "counted": dict(sorted(counted.items())), "digests": digests}))
+        told = failure(bad[0]) if bad else ""
+        print(json.dumps({"bad": bad, "first": told, "counted": dict(sorted(counted.items())), "digests": digests}))
         return int(bool(bad))
     print(f"{len(digests)} simulations: " + ", ".join(f"{count} {what}" for what, count in sorted(counted.items())))
     if bad:
         print(failure(bad[0]))
     return int(bool(bad))
+
+
+def _in_a_child(seeds: range, with_digests: bool) -> Any:
+    """A process that just ends is cheaper than collecting what so many simulations leave behind."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with open(write, "w") as told:
+                json.dump(_lived(seeds, with_digests), told)
+            code = 0
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    os.close(write)
+    with open(read) as told:
+        said = told.read()
+    if os.waitpid(child, 0)[1] != 0:
+        raise RuntimeError(f"the process that lived through {seeds.start}-{seeds.stop} broke")
+    return json.loads(said)
+
+
+def _lived(seeds: range, with_digests: bool) -> dict[str, Any]:
+    counted: Counter[str] = Counter()
+    digests: list[str] = []
+    bad: list[int] = []
+    reports = simulate_all(map(draw, seeds), with_digests=with_digests)
+    for seed in seeds:
+        report = next(reports)  # never to the end, where it would collect
+        counted += report.counted
+        digests.append(report.digest[:16])
+        if report.broken:
+            bad.append(seed)
+    return {"bad": bad, "counted": counted, "digests": digests}
 
 
 if __name__ == "__main__":
