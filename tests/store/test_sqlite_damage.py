@@ -297,7 +297,7 @@ def test_the_shipped_migrations_are_numbered_without_a_gap(monkeypatch: pytest.M
     (tmp_path / "sql" / "0002_late.sql").write_text("SELECT 1")
     monkeypatch.setattr("kedge.store.migrations.resources.files", lambda _: tmp_path)
     with pytest.raises(StoreError, match="count up from 1"):
-        shipped()
+        shipped.__wrapped__()  # what was read is kept
 
 
 async def test_a_database_of_a_newer_kedge_is_refused_and_not_touched(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 
 import apsw
@@ -23,7 +24,8 @@ class Migration(Struct, frozen=True):
     sql: str
 
 
-def shipped() -> list[Migration]:
+@cache
+def shipped() -> tuple[Migration, ...]:
     """The files in `store/sql/`, by number, which count up from 1 without a gap."""
     found: list[Migration] = []
     for file in resources.files("kedge.store").joinpath("sql").iterdir():
@@ -33,7 +35,7 @@ def shipped() -> list[Migration]:
     numbers = [migration.number for migration in found]
     if numbers != list(range(1, len(found) + 1)):
         raise StoreError(f"the SQL files of this kedge are numbered {numbers}; they must count up from 1: install anew")
-    return found
+    return tuple(found)
 
 
 def version_of(db: apsw.Connection) -> int:
