@@ -168,9 +168,10 @@ async def test_i10_output_is_bounded_whatever_a_command_writes(kedge: Peer) -> N
     assert "binary" in result["content"]
 
 
-async def test_d6_a_late_client_gets_what_is_pending_and_the_first_answer_wins(kedge: Peer) -> None:
-    session = await kedge.session()
-    run_id = (await kedge.submit(session, f"script: {call('bash', command='touch made')} | say ok"))["run_id"]
+async def test_d6_a_late_client_gets_what_is_pending_and_the_first_answer_wins(kedge: Peer, endpoint: Endpoint) -> None:
+    session, key = await kedge.session(), unique()
+    script = f"script: {call('bash', command='touch made')} | hold {key} | say ok"
+    run_id = (await kedge.submit(session, script))["run_id"]
     async with kedge.stream(session_id=session) as first:
         (asked,) = await first.until(lambda stream: stream.of("permission_request"))
         ask_id = asked.payload["id"]
@@ -182,6 +183,7 @@ async def test_d6_a_late_client_gets_what_is_pending_and_the_first_answer_wins(k
             answers = await asyncio.gather(*(kedge.answer(ask_id, action) for action in ("allow", "deny") * 5))
             winners = [answer for answer in answers if answer["resolved"]]
             assert len(winners) == 1
+            endpoint.release(key)  # no sooner: whoever answers after the end of the Run is told so instead
             (complete,) = await late.until_complete(run_id)
             assert complete["outcome"] == "completed"
             (closed,) = late.of("permission_notification")

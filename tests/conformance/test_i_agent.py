@@ -265,7 +265,7 @@ async def test_i9_an_agent_works_in_a_child_session_and_is_cancelled_with_its_pa
     await endpoint.wait_open(tag)
     await kedge.cancel_run(run_id)
     assert (await kedge.wait(run_id))["outcome"] == "cancelled"
-    assert endpoint.open(tag) == 0
+    await endpoint.wait_open(tag, 0)  # it hears of the end a moment later
     live = await kedge.call("GET", "/runs")
     assert not [found for found in live if found["workspace_id"] == kedge.workspace]
 
