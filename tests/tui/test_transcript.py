@@ -230,16 +230,3 @@ async def test_no_escape_sequence_of_a_model_or_a_tool_reaches_the_terminal(serv
                 assert not segment.control
                 assert not CONTROLS.search(segment.text), segment
                 assert segment.style is None or not segment.style.link
-
-
-async def test_an_answer_that_grows_lays_out_nothing_but_the_bar_tells_its_length() -> None:
-    async with stage(*many(30)) as (app, pilot):
-        app.tell(s.message("new", "assistant", s.text("it begins")))
-        await pilot.pause()
-        laid_out: list[object] = []
-        app.screen.screen_layout_refresh_signal.subscribe(app.transcript, laid_out.append, immediate=True)
-        app.tell(s.message("new", "assistant", s.text("it begins\n\nand goes on\n\nfor some lines")))
-        await pilot.pause()
-        assert "for some lines" in "\n".join(app.lines)
-        assert laid_out == []
-        assert app.transcript.vertical_scrollbar.window_virtual_size == app.transcript._sheet.height

@@ -222,7 +222,7 @@ class KedgeApp(AskActs):
     @property
     def is_there(self) -> bool:
         """Not before the first picture, and not after the last: the line to the server may be quicker, and later."""
-        return bool(self.is_running and self.screen_stack and self.screen_stack[0].query_one_optional(Prompt))
+        return self.is_running and bool(self.screen_stack) and bool(self.screen_stack[0].query(Prompt))
 
     def _draw(self) -> None:
         self._frame = None

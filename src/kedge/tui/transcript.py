@@ -53,7 +53,6 @@ class Transcript(ScrollView, can_focus=False):
         self._is_settling = False
         #: What was put on the screen last, row by row.
         self._painted: list[Strip] = []
-        self._own_style = Style()
 
     # --- what is shown ----------------------------------------------------------------------------------------------
 
@@ -116,11 +115,7 @@ class Transcript(ScrollView, can_focus=False):
                 break
         self._is_settling = True
         try:
-            # Not by setting it, which would lay out the whole screen: nothing but the bar depends on how long this is,
-            # and even that not before it is longer than the screen.
-            size = Size(self._sheet.drawer.width, max(height, self._sheet.height))
-            self.set_reactive(Transcript.virtual_size, size)
-            self.vertical_scrollbar.window_virtual_size = size.height
+            self.virtual_size = Size(self._sheet.drawer.width, self._sheet.height)
             self.scroll_target_y = self.scroll_y = y
         finally:
             self._is_settling = False
@@ -184,10 +179,6 @@ class Transcript(ScrollView, can_focus=False):
             strip = Strip.join([strip.adjust_cell_length(width - len(NEWS)), Strip([told], len(NEWS))])
         return strip
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        self._own_style = self.rich_style  # found by looking through all that this lies in: once, not for each line
-        return super().render_lines(crop)
-
     def render_line(self, y: int) -> Strip:
         place = round(self.scroll_y) + y
         width = self.scrollable_content_region.width
@@ -198,7 +189,7 @@ class Transcript(ScrollView, can_focus=False):
             chosen = self.screen.get_component_rich_style("screen--selection")
             pieces = strip.adjust_cell_length(width).divide([first, last, width])
             strip = Strip.join([piece.apply_style(chosen) if n == 1 else piece for n, piece in enumerate(pieces)])
-        return strip.adjust_cell_length(width).apply_style(self._own_style).apply_offsets(0, place)
+        return strip.adjust_cell_length(width).apply_style(self.rich_style).apply_offsets(0, place)
 
     # --- the mouse --------------------------------------------------------------------------------------------------
 
