@@ -31,12 +31,14 @@ class Preview(VerticalScroll, can_focus=False):
     def __init__(self, view: View, look: Look) -> None:
         super().__init__(id="preview")
         self._view, self._look = view, look
+        #: Not looked up: whoever has something to tell may be quicker than the screen, or later.
+        self._words = Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        yield Static(markup=False)
+        yield self._words
 
     def say(self, words: str) -> None:
-        self.query_one(Static).update(Text(words, "dim"))
+        self._words.update(Text(words, "dim"))
 
     def show(self, messages: list[m.MessageBody]) -> None:
         conversation = Conversation()
@@ -53,7 +55,7 @@ class Preview(VerticalScroll, can_focus=False):
                 text.append(segment.text, segment.style)
             text.append("\n")
         text.rstrip()
-        self.query_one(Static).update(text)
+        self._words.update(text)
         self.scroll_end(animate=False, immediate=False)
 
 
