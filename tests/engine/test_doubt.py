@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kedge.core.events import StepStarted
 from kedge.core.records import LaneRecord, RunRecord
-from kedge.core.transcript import ToolCall, ToolResult
+from kedge.core.transcript import Message, ToolCall, ToolResult
 from kedge.engine import history
 from kedge.errors import SessionNotFound, StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
-from tests.engine.rig import CLIENT, FaultyStore, Rig, rig, spin, until
+from tests.engine.rig import CLIENT, ActingTool, FaultyStore, Rig, rig, spin, until
 
 
 class Outages(FaultyStore):
@@ -95,6 +96,50 @@ async def test_a_run_that_times_out_while_its_step_is_being_written_leaves_no_op
         asyncio.get_running_loop().call_later(0.1, store.gate.set)
         assert (await r.end(run)).reason == "timeout"
         await assert_sound(r)
+
+
+class LookedAt(FaultyStore):
+    """What the test waits for happens when a message was looked for, before the answer arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = asyncio.Event()
+
+    async def message(self, workspace_id: str, message_id: str) -> Message | None:
+        found = await super().message(workspace_id, message_id)
+        self.looked.set()
+        await spin()
+        return found
+
+
+@pytest.mark.found(
+    "seed 108654 of the simulator",
+    "A Run was cancelled when the append of a tool's result had been asked for and not begun: its end looked for the "
+    "result, did not find it and put it, too, so that it was created and counted twice. The end looks in the Lane's "
+    "lock now: an append of its Run has arrived by then, or is refused.",
+)
+async def test_a_result_whose_append_begins_late_is_put_once(tmp_path: Path) -> None:
+    store, tool, late = LookedAt(), ActingTool(), asyncio.Event()
+
+    async def beginning_late(work: Coroutine[Any, Any, Any]) -> Any:
+        late.set()
+        await store.looked.wait()
+        return await work
+
+    def new_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **given: Any) -> asyncio.Task[Any]:
+        if work.__qualname__ == "Door._put" and tool.begun and not late.is_set():
+            work = beginning_late(work)
+        return asyncio.Task(work, loop=loop, **given)
+
+    async with rig(tmp_path, ScriptedModel([Call("bash", {"do": "x"})]), store, tools=(tool,)) as r:
+        asyncio.get_running_loop().set_task_factory(new_task)  # type: ignore[arg-type]
+        run = await r.submit()
+        await late.wait()
+        await r.engine.cancel(r.workspace, r.session)
+        assert (await r.end(run)).outcome == "cancelled"
+        await spin()
+        assert [content for _, content in await r.results()] == ["did x"]
+        await r.assert_sound()
 
 
 async def test_a_run_accepted_in_doubt_is_at_work_though_its_client_left(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ RETRY_S, RETRY_S_MAX = 0.1, 5.0
 
 #: Fills an append that decides nothing: sees the session, gives it back as it is afterwards.
 Plain = Callable[[Draught, SessionRecord], SessionRecord]
+#: Done ahead of an append, under the Lane's lock.
+First = Callable[[], Awaitable[None]]
 
 T = TypeVar("T")
 
@@ -77,11 +79,13 @@ class Door:
         is_new_id: bool = False,
         compose: Compose | None = None,
         durable: bool = True,
+        first: First | None = None,
     ) -> Decided:
         """Put a command to the Lane; returns what was decided, after it is durable and acted upon.
 
-        `accept` is the Run of a Submit; `is_new_id`: its id was made for it, nothing was accepted under it before."""
-        return await self._to_the_end(self._command(lane, command, accept, is_new_id, compose, durable))
+        `accept` is the Run of a Submit; `is_new_id`: its id was made for it, nothing was accepted under it before.
+        `first`: done before its append is composed, while nothing else happens in the Lane."""
+        return await self._to_the_end(self._command(lane, command, accept, is_new_id, compose, durable, first))
 
     async def _command(
         self,
@@ -91,6 +95,7 @@ class Door:
         is_new_id: bool,
         compose: Compose | None,
         durable: bool,
+        first: First | None,
     ) -> Decided:
         async with lane.lock:
             for _ in range(DECISIONS_MAX):
@@ -104,6 +109,8 @@ class Door:
                 events = decide(before, command)
                 if not events:
                     return Decided(before, (), {})
+                if first is not None:
+                    await first()
                 try:
                     changed = await self._carry_out(lane, events, command.now, accept, compose, durable)
                 except VersionConflict:
@@ -271,7 +278,7 @@ class Door:
         *,
         of_run: str = "",
         change: Change = "updated",
-        first: Callable[[], Awaitable[None]] | None = None,
+        first: First | None = None,
     ) -> None:
         """A write that decides nothing. `compose` fills the draught and gives the session as it is afterwards.
 
@@ -285,7 +292,7 @@ class Door:
         compose: Plain,
         of_run: str,
         change: Change,
-        first: Callable[[], Awaitable[None]] | None = None,
+        first: First | None = None,
     ) -> None:
         async with lane.lock:
             if lane.stale:

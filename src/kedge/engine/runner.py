@@ -199,18 +199,19 @@ class Runner:
                 change, last = "updated", active.summary
             return close_run(events, runs, verdict, (change, last), before, now)
 
+        async def look() -> None:
+            """In the Lane's lock: an append that is under way has arrived by now, or comes too late and is refused."""
+            for message_id in list(active.unsure):
+                if await self._store.message(active.run.workspace_id, message_id) is None:
+                    missing.add(message_id)
+                else:
+                    missing.discard(message_id)
+
         wait_s = RETRY_S
         while self._at_work.get(active.run.session_id) is active:
             finish = Finish(active.run.run_id, verdict.outcome, verdict.reason, self._clock.now_ms())
             try:
-                if active.unsure:
-                    await self._door.refresh(active.lane)  # what is still under way at the door comes before
-                for message_id in list(active.unsure):
-                    if await self._store.message(active.run.workspace_id, message_id) is None:
-                        missing.add(message_id)
-                    else:
-                        missing.discard(message_id)
-                await self._door.command(active.lane, finish, compose=closing)
+                await self._door.command(active.lane, finish, compose=closing, first=look)
             except RunNotActive:
                 break  # its end is recorded: the first durable fact wins
             except (StoreUnavailable, StoreError) as error:
