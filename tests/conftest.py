@@ -6,6 +6,8 @@ import signal
 from functools import cache
 from pathlib import Path
 
+from tests.hanging import pytest_timeout_set_timer  # noqa: F401 -- a hook of pytest
+
 # A shell starts background commands with interrupts ignored, and what we start inherits that: then no test could send
 # Ctrl-C to anything. Whoever starts the tests, they begin with the usual handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -11,7 +11,7 @@ from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
 from kedge.tools.base import Output, Place, ToolFailed
 from tests.engine.rig import ActingTool, no_complaints, rig, spin, until
-from tests.engine.test_doubt import Outages, has_results
+from tests.engine.test_doubt import LookedAt, Outages, has_results
 
 
 def do(*names: str, leave: bool = False) -> list[Say | Call]:
@@ -254,4 +254,28 @@ async def test_an_abandoned_tool_that_gives_its_result_while_the_end_is_being_wr
         ended = await r.end(run)
         assert (ended.outcome, ended.cleanup) == ("cancelled", "failed")
         assert "internal" not in ended.error
+        await r.assert_sound()
+
+
+async def test_an_abandoned_tool_that_gives_its_result_while_the_end_looks_for_another_does_not_spoil_it(
+    tmp_path: Path,
+) -> None:
+    store = LookedAt()
+
+    async def stuck(place: Place) -> str:
+        while not store.looked.is_set():
+            try:
+                await store.looked.wait()
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    tool, runs = ActingTool(stuck=stuck), {"cleanup_s": 0.05}
+    async with rig(tmp_path, ScriptedModel(do("quick", "stuck")), store, tools=(tool,), runs=runs) as r:
+        store.after = has_results
+        run = await r.submit()
+        await until(lambda: store.after is None)
+        await r.engine.cancel(r.workspace, r.session)
+        ended = await r.end(run)
+        assert (ended.outcome, ended.cleanup) == ("cancelled", "failed")
         await r.assert_sound()

@@ -18,6 +18,7 @@ from kedge.testing.scripted import Call, End, Fail, Hold, Reply, Say, ScriptedMo
 from kedge.tools.agent import AgentTool
 from tests.engine.rig import CLIENT, OneModel, Rig, no_complaints, rig, spin, until
 from tests.engine.test_doubt import Outages
+from tests.engine.test_shell import PlainMachine, begun
 
 
 def agent(number: int = 0) -> Call:
@@ -197,3 +198,26 @@ async def test_a_shutdown_ends_parent_and_child(tmp_path: Path) -> None:
         await asyncio.wait_for(r.engine.close(), 20)
         assert not r.store.data.live
         assert {run.outcome for run in r.store.data.runs.values()} <= {"interrupted", "cancelled"}
+
+
+@pytest.mark.found(
+    "the plans that seed 3547 of the simulator was made into, in another order",
+    "A Run that was to begin a child while its server was shutting down, and had not been stopped yet, failed with "
+    "that refusal. It is interrupted now, as all others are.",
+)
+async def test_a_parent_that_is_not_let_begin_a_child_by_a_shutdown_is_interrupted(tmp_path: Path) -> None:
+    model, machine = ScriptedModel([Hold("k"), agent()]), PlainMachine()
+    async with no_complaints(), rig(tmp_path, model, tools=(AgentTool(),), machine=machine) as r:
+        # The server ends people's commands first: one that takes its time keeps the Run from being stopped.
+        stubborn = "trap '' TERM; echo $$ > mark; while :; do sleep 0.05; done"
+        asking = asyncio.create_task(r.engine.shell.run(r.workspace, r.session, stubborn))
+        await begun(tmp_path / "mark")
+        await r.submit(run_id="x")
+        await r.model.wait_requests(1)
+        closing = asyncio.create_task(r.engine.close())
+        await until(lambda: r.engine.is_closing)
+        model.release("k")
+        await closing
+        await asyncio.gather(asking, return_exceptions=True)
+        (run,) = r.store.data.runs.values()
+        assert (run.outcome, run.reason) == ("interrupted", "the server was shut down")

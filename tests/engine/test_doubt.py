@@ -98,7 +98,7 @@ async def test_a_run_that_times_out_while_its_step_is_being_written_leaves_no_op
         await assert_sound(r)
 
 
-class LookedAt(FaultyStore):
+class LookedAt(Outages):
     """What the test waits for happens when a message was looked for, before the answer arrives."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ async def test_a_result_whose_append_begins_late_is_put_once(tmp_path: Path) -> 
         return await work
 
     def new_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **given: Any) -> asyncio.Task[Any]:
-        if work.__qualname__ == "Door._put" and tool.begun and not late.is_set():
+        if getattr(work, "__qualname__", "") == "Door._put" and tool.begun and not late.is_set():
             work = beginning_late(work)
         return asyncio.Task(work, loop=loop, **given)
 

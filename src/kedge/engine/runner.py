@@ -44,7 +44,16 @@ from kedge.engine.openlane import Addition, OpenLane
 from kedge.engine.ports import Clock, Ids
 from kedge.engine.titles import make_title
 from kedge.engine.workspaces import Workspace
-from kedge.errors import BadConfig, ContextFull, KedgeError, RunIsStopping, RunNotActive, StoreError, StoreUnavailable
+from kedge.errors import (
+    BadConfig,
+    ContextFull,
+    KedgeError,
+    RunIsStopping,
+    RunNotActive,
+    ShuttingDown,
+    StoreError,
+    StoreUnavailable,
+)
 from kedge.llm.base import ModelRequest
 from kedge.store.base import Store
 
@@ -398,6 +407,8 @@ def _verdict_of(work: asyncio.Task[End]) -> Verdict:
         case None:
             end = work.result()
             return Verdict(end.outcome, end.reason, end.error, finish_reason=end.finish)
+        case ShuttingDown():
+            return Verdict("interrupted", "the server was shut down")  # it was to begin a child, and was not let
         case RunIsStopping() | RunNotActive():
             return Verdict("interrupted", "the run was stopped")  # the Lane says what that means
         case KedgeError():

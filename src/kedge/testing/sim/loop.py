@@ -55,6 +55,22 @@ class SimProcess:
 _process: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("process", default=None)
 
 
+class _Call(asyncio.Handle):
+    """A handle that does not ask its loop each time whether it is debugged."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: contextvars.Context | None
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+
+
 class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: int, schedule: Schedule = "fifo") -> None:
         super().__init__()
@@ -87,7 +103,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Call(callback, args, self, context)
         self._put(handle, self._number_of(callback))
         return handle
 
@@ -165,14 +181,17 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Not one pass, as in asyncio, but all there are: most of what a call costs would be coming here."""
-        waiting, timers = self._waiting, self._timers
+        waiting, timers, draw = self._waiting, self._timers, self._chance.random
+        is_fifo = self._schedule == "fifo"
         while not self._stopping:  # type: ignore[attr-defined]
-            if timers and (not waiting or self._fires_early()):
+            if not waiting:
+                if not timers:
+                    raise Stuck("nobody can go on")
+                self._fire()
+            elif not is_fifo and timers and timers[0][0] - self._now < NEAR_S and draw() < EARLY_TIMER:
                 self._fire()
             if waiting:
                 self._call_one()
-            elif not timers:
-                raise Stuck("nobody can go on")
 
     def _call_one(self) -> None:
         self._calls = calls = self._calls + 1
@@ -194,10 +213,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self._current = number
         handle._run()
         self._current = 0
-
-    def _fires_early(self) -> bool:
-        is_near = self._timers[0][0] - self._now < NEAR_S
-        return is_near and self._schedule != "fifo" and self._chance.random() < EARLY_TIMER
 
     def _fire(self) -> None:
         """The next timer, and all others of the same moment."""

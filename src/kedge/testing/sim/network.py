@@ -108,6 +108,8 @@ class Connection:
         self.is_broken = False
         self._hung_up = False
         self._changed: list[asyncio.Future[None]] = []
+        #: Apart: whoever waits for the end of the connection alone need not hear of each piece.
+        self._ended: list[asyncio.Future[None]] = []
 
     @property
     def is_over(self) -> bool:
@@ -115,37 +117,30 @@ class Connection:
 
     def cut(self) -> None:
         self.is_broken = True
-        self._change()
+        self._end()
 
     def hang_up(self) -> None:
         """The client has closed its end."""
         self._hung_up = True
-        self._change()
+        self._end()
 
-    def _change(self) -> None:
-        changed, self._changed = self._changed, []
-        for future in changed:
-            if not future.done():
-                future.set_result(None)
-
-    async def _wait(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._changed.append(future)
-        await future
+    def _end(self) -> None:
+        _wake(self._ended)
+        _wake(self._changed)
 
     # --- the server's half ---------------------------------------------------------------------------------------
 
     async def serve(self, app: App) -> None:
         await app(self._scope, self._receive, self._send)
         self._complete = True
-        self._change()
+        _wake(self._changed)
 
     async def _receive(self) -> Message:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        while not self.is_over:
-            await self._wait()
+        if not self.is_over:
+            await _told(self._ended)
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
@@ -159,12 +154,12 @@ class Connection:
             self._pieces.append(data)
             self._size += len(data)
         if is_cut:
-            self.is_broken = True
-        elif not message.get("more_body"):
-            self._complete = True
-        self._change()
+            self.cut()
+        else:
+            self._complete = not message.get("more_body")
+            _wake(self._changed)
         while self._size > IN_FLIGHT_BYTES and not self.is_over:
-            await self._wait()
+            await _told(self._changed)
 
     # --- the client's half ---------------------------------------------------------------------------------------
 
@@ -172,7 +167,7 @@ class Connection:
         while self._start is None or not (self._pieces or self._complete):
             if self.is_over or self._complete:
                 raise httpx2.ReadError("the connection was cut")
-            await self._wait()
+            await _told(self._changed)
         return self._start["status"], self._start["headers"]
 
     async def next(self) -> bytes:
@@ -182,12 +177,25 @@ class Connection:
                 raise httpx2.ReadError("the connection was cut")
             if self._complete:
                 return b""
-            await self._wait()
+            await _told(self._changed)
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
-        self._change()
+        _wake(self._changed)
         return data
+
+
+async def _told(waiting: list[asyncio.Future[None]]) -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting.append(future)
+    await future
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    waiting.clear()
 
 
 class SimTransport(httpx2.AsyncBaseTransport):

@@ -1,0 +1,65 @@
+"""A test that takes too long tells where it hangs, and ends its process.
+
+pytest-timeout would tell it on standard output, which goes nowhere in a worker of xdist; and of a hang in asyncio it
+knows no more than that the loop waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
+    """Instead of the one of pytest-timeout, which still says how long and still cancels it."""
+    timer = threading.Timer(settings.timeout, _give_up, (item, settings.timeout))
+    timer.daemon = True
+
+    def cancel() -> None:
+        timer.cancel()
+        timer.join()
+
+    item.cancel_timeout = cancel
+    timer.start()
+    return True
+
+
+def _give_up(item: pytest.Item, timeout_s: float) -> None:
+    try:
+        if (capture := item.config.pluginmanager.getplugin("capturemanager")) is not None:
+            capture.suspend_global_capture(item)
+        told = [f"\n+++ {item.nodeid} is not over after {timeout_s:g} s +++", *_threads(), *_tasks()]
+        os.write(2, ("\n".join(told) + "\n").encode(errors="replace"))
+    finally:
+        os._exit(1)
+
+
+def _threads() -> Iterator[str]:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        if ident != threading.get_ident():
+            yield f"--- thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+
+
+def _tasks() -> Iterator[str]:
+    """What each task waits for: the way from its own function down to what does not go on."""
+    for task in list(asyncio.tasks._all_tasks):  # type: ignore[attr-defined]
+        if not task.done():
+            yield f"--- task {task.get_name()}"
+            yield from _awaited(task.get_coro())
+
+
+def _awaited(work: Any) -> Iterator[str]:
+    while work is not None:
+        frame = getattr(work, "cr_frame", None) or getattr(work, "ag_frame", None) or getattr(work, "gi_frame", None)
+        where = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        yield f"    {getattr(work, '__qualname__', repr(work))} {where}"
+        work = getattr(work, "cr_await", None) or getattr(work, "ag_await", None) or getattr(work, "gi_yieldfrom", None)
