@@ -5,17 +5,21 @@ A bad seed is made small and printed with the one line that replays it.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
 import pytest
 from msgspec.structs import replace
 
-from kedge.testing.sim.plan import Act, draw
-from kedge.testing.sim.world import simulate_all
+from kedge.testing.sim.plan import Act, Plan, draw
+from kedge.testing.sim.world import Report, simulate_all
 from tests.proof import IS_LONG, proof, size, slices
 from tests.sim.many import live_through
 
 #: As below: a large run goes on where the last one ended, since one that repeats its seeds finds nothing new.
 SCHEDULES = "simulated schedules of the real engine, server and client"
-#: In the small size. The seeds that are lived through twice, and the kills between any two calls, are a thousand more.
+#: In the small size. The seeds that are lived through twice, and the faults at each place below, are a thousand more.
 CI_SEEDS = 19_000
 #: Everything that is to happen to the server and its clients: each kind is seen in any thousand simulations.
 FAULT_KINDS = {
@@ -54,10 +58,26 @@ def test_a_seed_replays_byte_for_byte(seeds: range) -> None:
         assert not different, different
 
 
+def busy_plans(plan: Plan, seeds: int) -> Iterator[Plan]:
+    """The same acts with chances and orders of their own."""
+    for seed in range(seeds):
+        yield replace(plan, seed=seed, schedule=("fifo", "random", "priority")[seed % 3])
+
+
+def with_fault_at_each_place(plan: Plan, fault: Callable[[int], Act], happened: str) -> Iterator[Report]:
+    """The fault at the first place, at the second, and so on, until it would come too late to happen."""
+    plans = (replace(plan, acts=(*plan.acts, fault(n))) for n in itertools.count(1))
+    with closing(simulate_all(plans)) as reports:
+        for report in reports:
+            if not report.counted[happened]:
+                return
+            yield report
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("after", [False, True], ids=["before the commit", "after the commit"])
-def test_the_nth_write_may_fail_for_each_n(after: bool) -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_nth_write_may_fail_for_each_n(when: str) -> None:
     """G7 for the engine: of one busy plan, write after write fails."""
     busy = replace(
         draw(0),
@@ -75,14 +95,13 @@ def test_the_nth_write_may_fail_for_each_n(after: bool) -> None:
         streams=((None, True),),
     )
     with proof("G7", "failing writes of the engine, each once") as figure:
-        plans = [
-            replace(busy, seed=n, acts=(*busy.acts, Act(0.0, "nth", run=n, own_id=after)))
-            for n in range(1, size(150, 600) + 1)
-        ]
-        for n, report in enumerate(simulate_all(plans), 1):
-            figure.count += 1
-            figure.wrong += bool(report.broken)
-            assert not report.broken, (n, report.broken)
+        for plan in busy_plans(busy, size(6, 30)):
+            for report in with_fault_at_each_place(
+                plan, lambda n: Act(0.0, "nth", run=n, own_id=when == "after"), f"store error {when} the commit"
+            ):
+                figure.count += 1
+                figure.wrong += bool(report.broken)
+                assert not report.broken, (report.plan.seed, report.plan.acts[-1], report.broken)
 
 
 @pytest.mark.proof
@@ -103,8 +122,8 @@ def test_a_server_may_be_killed_between_any_two_calls() -> None:
         streams=((None, True), (0, False)),
     )
     with proof("G1 G2 G4 G8", "kills of a simulated server, between any two calls of its loop") as figure:
-        plans = [replace(busy, acts=(*busy.acts, Act(0.0, "kill", run=n))) for n in range(1, size(500, 2_000) + 1)]
-        for n, report in enumerate(simulate_all(plans), 1):
-            figure.count += report.counted["crash"]
-            figure.wrong += bool(report.broken)
-            assert not report.broken, (n, report.broken)
+        for plan in busy_plans(busy, size(2, 9)):
+            for report in with_fault_at_each_place(plan, lambda n: Act(0.0, "kill", run=n), "crash"):
+                figure.count += 1
+                figure.wrong += bool(report.broken)
+                assert not report.broken, (report.plan.seed, report.plan.acts[-1], report.broken)

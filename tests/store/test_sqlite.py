@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from kedge.core.records import Prompt
 from kedge.errors import StoreError, StoreLocked, StoreUnavailable, VersionConflict
 from kedge.store.base import Write
+from kedge.store.datadir import DataDirectory
 from kedge.store.sqlite import SqliteStore
 from kedge.store.sqlite_threads import BATCH_WRITES_MAX, PENDING_REQUESTS_MAX
 from tests.store.disk import Disk
@@ -180,6 +181,42 @@ async def test_the_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> No
         with pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
             await SqliteStore(tmp_path).open()
         assert await store.workspaces() == []
+
+
+#: Holds the directory, begins a process that has the lock as well, and is gone; that one stays until it is told to go.
+LEAVE_AN_ORPHAN = """
+import os, sys
+from pathlib import Path
+from kedge.store.datadir import DataDirectory
+
+DataDirectory(Path(sys.argv[1])).claim()
+parent = os.getpid()
+if os.fork() == 0:
+    while os.getppid() == parent:
+        pass
+    print("alone", flush=True)
+    sys.stdin.read()
+os._exit(0)
+"""
+
+
+@pytest.mark.found(
+    "kills of a real server, seed 307",
+    "A server that was killed while it started a process left that one with a copy of its lock for a moment, and the "
+    "next server, started at once, said that the directory was in use by the dead one. It waits for that moment now.",
+)
+async def test_the_lock_of_a_dead_process_is_waited_for_while_one_that_it_began_has_it(tmp_path: Path) -> None:
+    first, directory = python(LEAVE_AN_ORPHAN, tmp_path), DataDirectory(tmp_path)
+    try:
+        assert first_line(first) == "alone"
+        first.wait()
+        claiming = asyncio.create_task(asyncio.to_thread(directory.claim))
+        done, _ = await asyncio.wait({claiming}, timeout=0.2)
+        assert not done, "it was refused, or took what another has"
+    finally:
+        await asyncio.to_thread(first.communicate)
+    await claiming
+    directory.release()
 
 
 async def test_a_store_that_failed_to_open_leaves_nothing_locked(tmp_path: Path) -> None:

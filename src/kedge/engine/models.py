@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kedge.core.records import Usage
 from kedge.engine.choice import Choice
 from kedge.engine.choice import chosen as choice_of
-from kedge.engine.schema import DEMO, OFFLINE, Config
+from kedge.engine.schema import DEMO, OFFLINE, Config, Provider
 from kedge.llm.base import Model
 from kedge.llm.catalogue import Price, cost_usd
 from kedge.llm.offline import OfflineModel
@@ -54,10 +54,11 @@ class ModelChooser(Protocol):
 
 
 class Models:
-    """One HTTP connection pool for all providers, made when the first of them is asked."""
+    """One HTTP connection pool for the providers with TLS and one for those without, made when the first is asked."""
 
     def __init__(self) -> None:
-        self._client: httpx2.AsyncClient | None = None
+        #: By whether TLS is spoken.
+        self._pools: dict[bool, httpx2.AsyncClient] = {}
         self._demo: DemoModel | None = None
 
     def choose(self, config: Config, wanted: str) -> Chosen:
@@ -67,7 +68,7 @@ class Models:
         if name == DEMO:
             from kedge.llm.demo import DemoModel
 
-            self._demo = self._demo or DemoModel(self._pool)
+            self._demo = self._demo or DemoModel(lambda: self._pool(False))
             return Chosen(self._demo, price=FREE, takes_images=False, writes_titles=False)
         choice = choice_of(config, name)
         known = choice.facts
@@ -85,42 +86,46 @@ class Models:
 
     def _model(self, choice: Choice) -> Model:
         provider, name, key = choice.provider, choice.provider_name, choice.key()
+        pool = self._pool(speaks_tls(provider))
         match provider.type:
             case "openai":
                 from kedge.llm.openai import OpenAIModel
 
-                return OpenAIModel(name, choice.model, provider.base_url, key, self._pool())
+                return OpenAIModel(name, choice.model, provider.base_url, key, pool)
             case "anthropic":
                 from kedge.llm.anthropic import AnthropicModel
 
-                return AnthropicModel(name, choice.model, provider.base_url, key, self._pool())
+                return AnthropicModel(name, choice.model, provider.base_url, key, pool)
             case _:
                 from kedge.llm.pydantic_ai import PydanticAIModel
 
-                return PydanticAIModel(name, choice.model, provider.type, provider.base_url, key, self._pool())
+                return PydanticAIModel(name, choice.model, provider.type, provider.base_url, key, pool)
 
-    def _pool(self) -> httpx2.AsyncClient:
-        if self._client is None:
-            self._client = new_client()
-        return self._client
+    def _pool(self, tls: bool) -> httpx2.AsyncClient:
+        if tls not in self._pools:
+            self._pools[tls] = new_client(tls)
+        return self._pools[tls]
 
-    async def adopt(self, client: httpx2.AsyncClient) -> None:
+    async def adopt(self, tls: bool, client: httpx2.AsyncClient) -> None:
         """Use this pool: made by `new_client` in a thread, before a first prompt has to wait for it."""
-        if self._client is None:
-            self._client = client
-        else:
+        if self._pools.setdefault(tls, client) is not client:
             await client.aclose()
 
     async def close(self) -> None:
         if self._demo is not None:
             await self._demo.close()
-        if self._client is not None:
-            await self._client.aclose()
+        for pool in self._pools.values():
+            await pool.aclose()
 
 
-def new_client() -> httpx2.AsyncClient:
+def speaks_tls(provider: Provider) -> bool:
+    """Of the libraries of others it is not known where they go: they always get the pool that checks certificates."""
+    return provider.type not in ("openai", "anthropic") or not provider.base_url.lower().startswith("http://")
+
+
+def new_client(tls: bool) -> httpx2.AsyncClient:
     """A connection pool. It takes a tenth of a second and some memory to load, which a server without a provider does
-    not need."""
+    not need; half of that are the certificates, which one without TLS does not need."""
     from kedge.llm import transport
 
-    return transport.new_client()
+    return transport.new_client(tls=tls)

@@ -66,13 +66,15 @@ TIMEOUT: Final = httpx2.Timeout(connect=CONNECT_S_MAX, read=READ_S_MAX, write=WR
 _LOCAL: Final = ("all://localhost", "all://127.0.0.1", "all://[::1]")
 
 
-def new_client() -> httpx2.AsyncClient:
-    """The client to give to the models of a server: one for all of them, closed by whoever opened it.
+def new_client(*, tls: bool = True) -> httpx2.AsyncClient:
+    """The client to give to the models of a server: one for all of them, closed by whoever opened it. Without `tls` it
+    knows no certificates, and is for addresses that begin with http:// alone.
 
     As many connections as there are Runs, since a Run that waits for another Run's connection would look hung. A proxy
     that the environment names is used, but never to reach this machine itself.
     """
     return httpx2.AsyncClient(
+        verify=tls,
         timeout=TIMEOUT,
         limits=httpx2.Limits(
             max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS_MAX, keepalive_expiry=_IDLE_S_MAX

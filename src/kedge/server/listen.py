@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from kedge import paths
+from kedge.engine.config import Config
 from kedge.engine.engine import Engine
-from kedge.engine.models import Models, new_client
+from kedge.engine.models import Models, new_client, speaks_tls
 from kedge.engine.processes import WardenMachine
 from kedge.engine.prompting import WrittenPrompts
 from kedge.engine.reload import UserConfig, WorkspaceConfig
@@ -110,7 +111,7 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
     app = make_app(engine, gate, str(paths.data_dir()), stopping.set)
     # The store before the sockets: its lock is what makes this the only server of this data directory.
     await engine.open()
-    prepared = asyncio.create_task(_prepare(models)) if config.providers else None
+    prepared = asyncio.create_task(_prepare(models, config))
     try:
         sockets = [_bind(host, allow_remote) for host in hosts]
         files = _socket_files(hosts)
@@ -121,13 +122,13 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
         finally:
             _unlink_sockets(files)
     finally:
-        if prepared is not None:
-            await prepared
+        await prepared
         await engine.close()
 
 
-async def _prepare(models: Models) -> None:
-    await models.adopt(await asyncio.to_thread(new_client))
+async def _prepare(models: Models, config: Config) -> None:
+    for tls in {speaks_tls(provider) for provider in config.providers.values()}:
+        await models.adopt(tls, await asyncio.to_thread(new_client, tls))
 
 
 async def _listen(

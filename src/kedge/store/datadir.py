@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import stat
+import time
 from pathlib import Path
 
 from kedge.errors import StoreError, StoreLocked, StoreUnavailable
@@ -14,6 +15,9 @@ _LOCK_NAME = "kedge.lock"
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 #: Bytes of the lock file that are looked at; a pid is shorter.
 _PID_BYTES_MAX = 32
+#: A server that is killed while it starts a process leaves it with a copy of its lock, until that process has become
+#: what it is to be: a moment, on a busy machine a longer one. Waited for in all, and between two looks. Seconds.
+_ORPHAN_S_MAX, _ORPHAN_PAUSE_S = 5.0, 0.01
 
 
 class DataDirectory:
@@ -36,14 +40,10 @@ class DataDirectory:
             os.close(lock)
             raise StoreError(f"others may write to the data directory {self.path}; run: chmod 700 '{self.path}'")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _read_pid(lock)
+            self._take(lock)
+        except StoreLocked:
             os.close(lock)
-            raise StoreLocked(
-                f"the data directory {self.path} is in use by {holder}; "
-                "connect to that server, stop it, or choose another data directory"
-            ) from None
+            raise
         except OSError as error:
             os.close(lock)
             raise StoreUnavailable(
@@ -54,6 +54,21 @@ class DataDirectory:
         with contextlib.suppress(OSError):
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _take(self, lock: int) -> None:
+        until = time.monotonic() + _ORPHAN_S_MAX
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = os.pread(lock, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
+                if not text.isdigit() or not _is_gone(int(text)) or time.monotonic() > until:
+                    holder = f"process {text}" if text.isdigit() else "another process"
+                    raise StoreLocked(
+                        f"the data directory {self.path} is in use by {holder}; "
+                        "connect to that server, stop it, or choose another data directory"
+                    ) from None
+            time.sleep(_ORPHAN_PAUSE_S)
 
     def _make(self) -> None:
         """Its name, and those of the directories above that were missing too, survive a loss of power: all that will
@@ -104,6 +119,11 @@ class DataDirectory:
             os.close(opened)
 
 
-def _read_pid(lock: int) -> str:
-    text = os.pread(lock, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
-    return f"process {text}" if text.isdigit() else "another process"
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    return False

@@ -14,7 +14,7 @@ import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -352,7 +352,7 @@ def simulate(plan: Plan) -> Report:
     return next(iter(simulate_all([plan])))
 
 
-def simulate_all(plans: Iterable[Plan], *, with_digests: bool = False) -> Iterator[Report]:
+def simulate_all(plans: Iterable[Plan], *, with_digests: bool = False) -> Generator[Report, None, None]:
     """Live through one plan after another."""
     with _quiet() as alarms:
         for number, plan in enumerate(plans, 1):
