@@ -35,7 +35,7 @@ import ctypes, os, sys
 import kedge.cli.main, kedge.server.listen, kedge.engine.models, kedge.llm.catalogue, kedge.llm.openai, uvloop
 import anyio._backends._asyncio, uvicorn.lifespan.off
 
-kedge.engine.models.new_client()  # loads what it needs
+kedge.engine.models.new_client(False)  # loads what it needs
 kedge.llm.catalogue.facts("local", "fake-large")
 
 def serve():

@@ -61,7 +61,7 @@ def test_a_seed_replays_byte_for_byte(seeds: range) -> None:
 def busy_plans(plan: Plan, seeds: int) -> Iterator[Plan]:
     """The same acts with chances and orders of their own."""
     for seed in range(seeds):
-        yield replace(plan, seed=seed, schedule=("fifo", "random", "priority")[seed % 3])
+        yield replace(plan, seed=seed, schedule=("random", "fifo", "priority")[seed % 3])
 
 
 def with_fault_at_each_place(plan: Plan, fault: Callable[[int], Act], happened: str) -> Iterator[Report]:
@@ -122,7 +122,7 @@ def test_a_server_may_be_killed_between_any_two_calls() -> None:
         streams=((None, True), (0, False)),
     )
     with proof("G1 G2 G4 G8", "kills of a simulated server, between any two calls of its loop") as figure:
-        for plan in busy_plans(busy, size(2, 9)):
+        for plan in busy_plans(busy, size(1, 9)):
             for report in with_fault_at_each_place(plan, lambda n: Act(0.0, "kill", run=n), "crash"):
                 figure.count += 1
                 figure.wrong += bool(report.broken)
