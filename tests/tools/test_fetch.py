@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import shutil
 import ssl
-import subprocess
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +20,7 @@ from kedge.core.approvals import parse_rules, permit
 from kedge.tools.addresses import is_public, parse_address
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, ToolFailed
 from kedge.tools.fetch import BODY_BYTES_MAX, REDIRECTS_MAX, FetchTool
+from tests.certificates import with_certificate
 from tests.tools.place import call, make_place, prepare
 
 HTML = (
@@ -362,31 +361,9 @@ async def test_a_server_that_never_answers_is_given_up(place: Place, monkeypatch
 # --- TLS, and what is asked of people ---
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl here to make a certificate with")
-    made = tmp_path / "site.pem"
-    subprocess.run(
-        [
-            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(made)),
-            *("-out", str(tmp_path / "cert.pem"), "-subj", "/CN=site.example"),
-            *("-addext", "subjectAltName=DNS:site.example"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    made.write_text(made.read_text() + (tmp_path / "cert.pem").read_text())
-    return made
-
-
-async def test_the_certificate_must_be_for_the_name_though_the_address_is_pinned(
-    place: Place, certificate: Path
-) -> None:
+async def test_the_certificate_must_be_for_the_name_though_the_address_is_pinned(place: Place, tmp_path: Path) -> None:
     site = Site()
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate)
+    context, certificate = with_certificate("site.example", tmp_path)
     server = await asyncio.start_server(site.serve, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
     site.put("/", "safe")
