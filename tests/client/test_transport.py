@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -182,3 +184,29 @@ async def test_tcp_uses_the_token_file_also_after_a_restart_made_another(
     async with Client(own_server.tcp) as own_client:
         with pytest.raises(errors.Unauthorized, match="KEDGE_TOKEN"):
             await own_client.version()
+
+
+async def test_a_read_that_is_cancelled_as_its_answer_arrives_shows_nobody_a_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seen once in a terminal, under a question that was being answered."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s"))
+        listening.listen()
+        listening.setblocking(False)
+        async with Client(f"unix://{tmp_path}/s") as client:
+            asking = asyncio.create_task(client.health())
+            peer, _ = await loop.sock_accept(listening)
+            with peer:
+                await loop.sock_recv(peer, 10_000)
+                for _ in range(20):  # until it waits for the answer
+                    await asyncio.sleep(0)
+                loop.call_soon(asking.cancel)
+                peer.send(json(200, {}))
+                await asyncio.wait({asking})
+            assert asking.cancelled()
+    assert caplog.records == []
+    loop.call_soon(lambda: asyncio.Future[None](loop=loop).result())  # whatever else goes wrong is told
+    await asyncio.sleep(0)
+    assert [record.message.splitlines()[0] for record in caplog.records] != []

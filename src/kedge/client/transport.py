@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Mapping
@@ -164,6 +165,9 @@ class Transport:
     async def _send_once(self, request: httpx2.Request) -> httpx2.Response:
         if self._token:
             request.headers["authorization"] = f"Bearer {self._token}"
+        loop = asyncio.get_running_loop()
+        if self.address.socket is not None and loop.get_exception_handler() is None:
+            loop.set_exception_handler(_forgive_a_late_wake)
         try:
             return await self._http.send(request, stream=True)
         except httpx2.TransportError as error:
@@ -214,6 +218,15 @@ class Transport:
             return False
         before, self._token = self._token, self._token_from_file()
         return self._token is not None and self._token != before
+
+
+def _forgive_a_late_wake(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The library below has the loop call `set_result` of a future when a socket can be read. If the read is cancelled
+    in the very pass in which something arrives, that is one too many, and harmless: people need not see a traceback."""
+    callback = getattr(context.get("handle"), "_callback", None)
+    is_late = isinstance(context.get("exception"), asyncio.InvalidStateError)
+    if not (is_late and getattr(callback, "__name__", "") == "set_result"):
+        loop.default_exception_handler(context)
 
 
 def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
