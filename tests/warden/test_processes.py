@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,11 @@ async def test_a_cancelled_start_leaves_nothing_behind(warden: Warden) -> None:
         for _ in range(steps):
             await asyncio.sleep(0)
         starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
+        (started,) = await asyncio.gather(starting, return_exceptions=True)
+        if isinstance(started, Process):  # a keeper that is quick may have answered by then
+            await started.end(0)
+        else:
+            assert isinstance(started, asyncio.CancelledError)
     # What comes after them is started after them.
     await (await warden.run(spec("true"))).wait()
     await until(lambda: not marked(mark))
@@ -246,7 +250,14 @@ async def test_a_hundred_at_once(warden: Warden) -> None:
 
 
 def open_descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    """But for TCP connections, which are no warden's: this process has the scripted endpoint in it, too, and servers of
+    other tests may still come to it, or leave."""
+    tcp = {f"socket:[{line.split()[9]}]" for line in Path("/proc/net/tcp").read_text().splitlines()[1:]}
+    count = 0
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            count += os.readlink(f"/proc/{pid}/fd/{name}") not in tcp
+    return count
 
 
 def children_of(pid: int) -> list[str]:
