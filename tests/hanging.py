@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pytest_timeout import is_debugging  # type: ignore[import-untyped]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -33,6 +34,8 @@ def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
 
 
 def _give_up(item: pytest.Item, timeout_s: float) -> None:
+    if is_debugging():
+        return  # somebody looks at it
     try:
         if (capture := item.config.pluginmanager.getplugin("capturemanager")) is not None:
             capture.suspend_global_capture(item)

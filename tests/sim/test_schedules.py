@@ -102,6 +102,7 @@ def test_the_nth_write_may_fail_for_each_n(when: str) -> None:
                 figure.count += 1
                 figure.wrong += bool(report.broken)
                 assert not report.broken, (report.plan.seed, report.plan.acts[-1], report.broken)
+        assert figure.count > 100  # as many writes there are at least: the fault has a name that is counted
 
 
 @pytest.mark.proof
@@ -127,3 +128,4 @@ def test_a_server_may_be_killed_between_any_two_calls() -> None:
                 figure.count += 1
                 figure.wrong += bool(report.broken)
                 assert not report.broken, (report.plan.seed, report.plan.acts[-1], report.broken)
+        assert figure.count > 200
