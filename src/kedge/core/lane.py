@@ -354,10 +354,8 @@ def covered_by(lane: Lane, command: Cancel | CancelRun | ClearQueue) -> tuple[Co
         case Cancel():
             runs = lane.live
         case CancelRun(run_id=run_id):
-            host = (run for run in (lane.active,) if run and run.run_id == run_id)
-            runs = (*host, *(run for run in lane.queue if run.run_id == run_id))
-            if lane.active and lane.active.run_id == run_id:
-                runs = (*runs, *lane.folded)  # they joined it and end with it
+            named = tuple(run for run in (lane.active, *lane.queue) if run and run.run_id == run_id)
+            runs = (*named, *(lane.folded if lane.active in named else ()))  # those that joined it end with it
         case ClearQueue():
             runs = lane.queue
         case _:
