@@ -6,7 +6,11 @@ A bad seed is made small and printed with the one line that replays it.
 from __future__ import annotations
 
 import itertools
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -14,13 +18,16 @@ from msgspec.structs import replace
 
 from kedge.testing.sim.plan import Act, Plan, draw
 from kedge.testing.sim.world import Report, simulate_all
-from tests.proof import IS_LONG, proof, size, slices
-from tests.sim.many import live_through
+from tests.proof import IS_LONG, Figure, proof, size, slices
+from tests.sim.many import Lived, live_through
 
 #: As below: a large run goes on where the last one ended, since one that repeats its seeds finds nothing new.
 SCHEDULES = "simulated schedules of the real engine, server and client"
 #: In the small size. The seeds that are lived through twice, and the faults at each place below, are a thousand more.
 CI_SEEDS = 19_000
+ALL_SEEDS = slices(CI_SEEDS, 100_000, 5_000 if IS_LONG else 1_000, SCHEDULES)
+#: Of one large run, with those that it has time for when all else is done.
+LARGEST_RUN_SEEDS = 1_000_000
 #: Everything that is to happen to the server and its clients: each kind is seen in any thousand simulations.
 FAULT_KINDS = {
     *("crash", "orderly restart", "connection cut", "reader that does not read", "client that leaves"),
@@ -29,17 +36,54 @@ FAULT_KINDS = {
 }
 
 
+def tell(figure: Figure, seeds: range, lived: Lived) -> None:
+    figure.count += len(seeds)
+    figure.wrong += len(lived.bad)
+    figure.seeds_upto = max(figure.seeds_upto, seeds.stop)
+    for what in ("submit", "crash", "cancel", "connection cut"):
+        figure.notes[what] = int(figure.notes.get(what, 0)) + lived.counted.get(what, 0)
+    assert lived.bad == [], lived.first
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seeds", slices(CI_SEEDS, 100_000, 5_000 if IS_LONG else 1_000, SCHEDULES), ids=str)
+@pytest.mark.parametrize("seeds", ALL_SEEDS, ids=str)
 def test_every_schedule_keeps_every_promise(seeds: range) -> None:
     with proof("G1 G2 G4 G8", "simulated schedules of the real engine, server and client") as figure:
         lived = live_through(seeds)
-        figure.count, figure.wrong, figure.seeds_upto = len(seeds), len(lived.bad), seeds.stop
-        figure.notes |= {what: lived.counted.get(what, 0) for what in ("submit", "crash", "cancel", "connection cut")}
-        assert lived.bad == [], lived.first
+        tell(figure, seeds, lived)
     never = FAULT_KINDS - lived.counted.keys()
     assert len(seeds) < 1_000 or not never, f"no simulation had: {never}"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(5400)
+@pytest.mark.skipif(
+    "KEDGE_UNTIL" not in os.environ, reason="the last of scripts/long, which says how much time is left"
+)
+def test_every_schedule_that_there_is_time_for_keeps_every_promise() -> None:
+    """As many as can be until the second that KEDGE_UNTIL names: machines differ, and a large run has to end."""
+    first = ALL_SEEDS[-1].stop
+    last = ALL_SEEDS[0].start + LARGEST_RUN_SEEDS
+    # Each is taken by one thread, in order, and whatever was taken is lived through: no seed is left out.
+    batches = (range(start, min(start + 2_000, last)) for start in range(first, last, 2_000))
+    one_at_a_time = threading.Lock()
+
+    def live(figure: Figure) -> None:
+        while time.time() < float(os.environ["KEDGE_UNTIL"]) and not figure.wrong:
+            with one_at_a_time:
+                seeds = next(batches, None)
+            if seeds is None:
+                return
+            lived = live_through(seeds)
+            with one_at_a_time:
+                tell(figure, seeds, lived)
+
+    with proof("G1 G2 G4 G8", "simulated schedules of the real engine, server and client") as figure:
+        cores = os.cpu_count() or 1
+        with ThreadPoolExecutor(cores) as threads:
+            for done in [threads.submit(live, figure) for _ in range(cores)]:
+                done.result()
 
 
 @pytest.mark.proof

@@ -181,8 +181,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Not one pass, as in asyncio, but all there are: most of what a call costs would be coming here."""
-        waiting, timers, draw = self._waiting, self._timers, self._chance.random
-        is_fifo = self._schedule == "fifo"
+        waiting, timers, draw, between = self._waiting, self._timers, self._chance.random, self._between
+        is_fifo, choose = self._schedule == "fifo", self._chooser()
         while not self._stopping:  # type: ignore[attr-defined]
             if not waiting:
                 if not timers:
@@ -190,29 +190,31 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._fire()
             elif not is_fifo and timers and timers[0][0] - self._now < NEAR_S and draw() < EARLY_TIMER:
                 self._fire()
-            if waiting:
-                self._call_one()
-
-    def _call_one(self) -> None:
-        self._calls = calls = self._calls + 1
-        if calls > CALLS_MAX:
-            raise Stuck(f"not over after {CALLS_MAX} calls")
-        if calls in self._between:
-            contextvars.Context().run(self._between.pop(calls))
-            return
-        number = self._choose()
-        own = self._waiting[number]
-        handle = own.popleft()
-        if not own:
-            del self._waiting[number]
-        if handle._cancelled:
-            return
-        process = handle._context.get(_process)  # type: ignore[attr-defined]
-        if process is not None and process.is_dead:
-            return
-        self._current = number
-        handle._run()
-        self._current = 0
+            if not waiting:
+                continue
+            self._calls = calls = self._calls + 1
+            if calls > CALLS_MAX:
+                raise Stuck(f"not over after {CALLS_MAX} calls")
+            if calls in between:
+                contextvars.Context().run(between.pop(calls))
+                continue
+            self._current = number = choose()
+            own = waiting[number]
+            handle = own.popleft()
+            if not own:
+                del waiting[number]
+            if not handle._cancelled:
+                context = handle._context  # type: ignore[attr-defined]
+                process = context.get(_process)
+                if process is None or not process.is_dead:
+                    try:
+                        context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        # As asyncio does: a plain call that fails is told, and ends nobody else.
+                        self.call_exception_handler({"message": f"{handle._callback} failed", "exception": error})  # type: ignore[attr-defined]
+            self._current = 0
 
     def _fire(self) -> None:
         """The next timer, and all others of the same moment."""
@@ -223,17 +225,22 @@ class SimLoop(asyncio.BaseEventLoop):
             if not handle.cancelled():
                 self._put(handle, number)
 
-    def _choose(self) -> int:
-        if self._schedule == "fifo":
-            return self._order.popleft()
-        if len(self._waiting) == 1:
-            return next(iter(self._waiting))
-        if self._schedule == "random":
-            return self._chance.choice(list(self._waiting))
-        chosen = min(self._waiting, key=self._priority_of)
-        if self._chance.random() < PUT_LAST:
-            self._priority[chosen] = 1.0 + self._calls
-        return chosen
+    def _chooser(self) -> Callable[[], int]:
+        """Whose call is the next, as this schedule has it."""
+        waiting, chance = self._waiting, self._chance
+
+        def anybody() -> int:
+            return chance.choice(list(waiting)) if len(waiting) > 1 else next(iter(waiting))
+
+        def the_first() -> int:
+            if len(waiting) == 1:
+                return next(iter(waiting))
+            chosen = min(waiting, key=self._priority_of)
+            if chance.random() < PUT_LAST:
+                self._priority[chosen] = 1.0 + self._calls
+            return chosen
+
+        return {"fifo": self._order.popleft, "random": anybody, "priority": the_first}[self._schedule]
 
     def _priority_of(self, number: int) -> float:
         priority = self._priority.get(number)
