@@ -43,6 +43,7 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "another user at the socket or the token file": (
             f"{_SERVERS}test_e_the_socket_needs_no_token_and_only_its_owner_can_reach_it",
             f"{_SERVERS}test_e_the_default_socket_is_in_a_directory_of_its_owner",
+            f"{_SERVERS}test_e_another_user_at_the_socket_gets_nothing_even_where_its_mode_lets_them",
         ),
         "another machine": (
             f"{_WIRE}test_no_server_listens_beyond_this_machine_unless_it_is_told_to",
@@ -102,6 +103,11 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_FILES}test_what_was_swapped_for_a_link_between_approval_and_write_is_not_followed",
             f"{_FILES}test_undo_does_not_follow_what_was_swapped_for_a_link",
             f"{_PATHS}test_no_race_between_judging_and_opening_leads_outside",
+            "warden/test_processes.py::test_a_directory_that_has_become_a_link_is_not_entered",
+        ),
+        "a denied file by another name": (
+            f"{_PATHS}test_a_deny_rule_holds_for_the_name_that_was_given_and_for_what_it_leads_to",
+            "engine/test_context.py::test_what_may_not_be_viewed_is_no_instruction_by_any_name",
         ),
         "a second name of a file outside": (
             f"{_FILES}test_a_hard_link_is_parted_and_its_other_name_keeps_its_content",
@@ -131,6 +137,11 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_LEAVE}test_an_environment_that_grew_while_people_thought_is_not_what_they_allowed",
             f"{_LEAVE}test_a_file_that_appeared_while_people_thought_is_not_overwritten",
             "tools/test_edit_races.py::test_a_file_changed_by_others_while_people_thought_is_not_written",
+            "tools/test_edit_races.py::test_an_edit_shown_at_one_place_is_not_made_at_another",
+            "tools/test_shell.py::test_a_grant_is_for_the_directory_it_was_given_in",
+        ),
+        "a prompt that joins a Run with more leave than it has": (
+            "conformance/test_attacks_fold.py::test_a_prompt_that_joins_a_run_brings_its_own_rules_and_gets_no_leave_of_it",
         ),
         "two answers at once": (f"{_LEAVE}test_many_answers_at_once_are_one_answer_and_one_call",),
         "an answer for a Run that is over": (f"{_LEAVE}test_an_answer_for_a_run_that_has_ended_changes_nothing",),
@@ -150,8 +161,14 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "characters that hide what is asked": (
             f"{_LEAVE}test_what_cannot_be_seen_is_written_out_in_what_people_decide_on",
             f"{_LEAVE}test_a_character_that_makes_a_text_look_binary_does_not_hide_it",
+            "tools/test_write.py::test_people_see_the_text_and_not_what_its_bytes_may_be_taken_for",
+            "tools/test_write.py::test_what_cannot_be_seen_in_a_diff_or_a_path_is_spelled_out_for_every_client",
         ),
-        "a command too long to be read to its end": (f"{_LEAVE}test_the_whole_command_is_shown_however_long_it_is",),
+        "a command or a diff too long to be read to its end": (
+            f"{_LEAVE}test_the_whole_command_is_shown_however_long_it_is",
+            "tools/test_write.py::test_nobody_is_asked_about_what_is_too_large_to_be_shown",
+            "tools/test_diff.py::test_a_change_at_both_ends_of_a_long_text_is_shown_as_two_small_ones",
+        ),
     },
     "tools": {
         "keys and tokens in the environment of what is started": (
@@ -184,7 +201,12 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_FETCH}test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect",
         ),
         "other schemes": (f"{_FETCH}test_an_address_that_is_none_of_the_web_is_refused",),
-        "little that unpacks to much": (f"{_FETCH}test_a_decompression_bomb_is_cut_while_it_is_unpacked",),
+        "little that unpacks to much, takes for ever to read, or has no end": (
+            f"{_FETCH}test_a_decompression_bomb_is_cut_while_it_is_unpacked",
+            f"{_FETCH}test_a_charset_that_no_page_is_written_in_is_not_read",
+            f"{_FETCH}test_what_is_sent_behind_a_packed_body_is_not_read",
+            f"{_FETCH}test_a_packed_body_that_unpacks_to_little_is_bounded_as_it_is_sent",
+        ),
     },
     "secrets and trust": {
         "keys in logs, events, errors, the database, a reply": (
@@ -194,6 +216,7 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "a repository that sets endpoints, servers or permissions": (
             f"{_SECRETS}test_a_repository_sets_nothing_that_matters_before_it_is_trusted",
             f"{_SECRETS}test_trust_is_for_the_content_and_ends_when_it_changes",
+            "engine/test_config_reload.py::test_trust_that_is_revoked_counts_though_the_repositorys_file_is_broken",
         ),
         "data that runs when it is read": (
             f"{_SECRETS}test_the_database_holds_plain_json_and_nothing_that_runs_when_it_is_read",

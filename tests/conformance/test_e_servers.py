@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import stat
@@ -303,6 +304,36 @@ async def test_e_the_socket_needs_no_token_and_only_its_owner_can_reach_it(
             assert (await stream.until_complete(receipt["run_id"]))[0]["text"] == "by socket"
     async with httpx2.AsyncClient(base_url=server.url, verify=False) as http:
         assert (await http.get("/v1/workspaces")).status_code == 401
+
+
+#: Asks the socket as somebody else, and prints what comes back. Its directory is entered before, with all rights.
+ASK_AS_NOBODY = """
+import os, socket, sys
+directory, name = os.path.split(sys.argv[1])
+os.chdir(directory)
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(name)
+    try:
+        connection.sendall(b"GET /v1/workspaces HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n")
+        print(b"".join(iter(lambda: connection.recv(65536), b"")))
+    except ConnectionError:
+        print(b"")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as somebody else")
+def test_e_another_user_at_the_socket_gets_nothing_even_where_its_mode_lets_them(
+    own_server: Callable[..., Server],
+) -> None:
+    server = own_server()
+    server.socket.parent.chmod(0o711)
+    server.socket.chmod(0o777)
+    asked = [sys.executable, "-I", "-c", ASK_AS_NOBODY, str(server.socket)]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert done.stdout == "b''\n"
 
 
 async def test_e_the_default_socket_is_in_a_directory_of_its_owner(

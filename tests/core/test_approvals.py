@@ -13,11 +13,13 @@ from kedge.core.approvals import (
     Permit,
     Rule,
     Rules,
+    granted_in,
     is_hidden,
     parse_rule,
     parse_rules,
     path_matches,
     permit,
+    rule_of,
     words_match,
 )
 from kedge.errors import Invalid
@@ -307,3 +309,22 @@ def test_a_file_that_may_not_be_viewed_is_hidden_and_no_other() -> None:
     assert is_hidden(rules, ".env")
     assert not is_hidden(rules, "src/.env")
     assert not is_hidden(parse_rules([], ["view"]), ".env")
+
+
+def test_nobody_is_asked_about_what_they_cannot_be_shown() -> None:
+    large = replace(COMMAND, unshown="it is too large")
+    assert permit(large, Rules(), ()) == Permit("refuse", "it needs an approval, but it is too large")
+    assert permit(large, Rules(), (), skip=True).leave == "allow"
+    assert permit(large, parse_rules(["bash"], []), ()).leave == "allow"
+
+
+def test_a_deny_rule_holds_for_a_path_by_either_name_and_an_allow_rule_for_the_real_one_alone() -> None:
+    linked = replace(COMMAND, names=("view",), action="read", subject="real", given="link")
+    for pattern in ("real", "link"):
+        assert permit(linked, parse_rules([], [f"view({pattern})"]), (), skip=True).leave == "deny"
+    assert permit(linked, parse_rules(["view(link)"], []), ()).leave == "ask"
+
+
+def test_a_grant_in_a_directory_has_a_name_of_its_own_and_the_rule_of_its_command() -> None:
+    assert granted_in("bash(make)", "a/b") == "bash(make) in a/b"
+    assert rule_of("bash(make) in a/b") == rule_of("bash(make)") == "bash(make)"

@@ -314,3 +314,13 @@ def test_the_prompt_is_shown_as_the_users_message() -> None:
 def test_a_prompt_of_attachments_alone_has_no_empty_text() -> None:
     run = replace(new_record("a"), prompt=replace(PROMPT, text=""))
     assert user_message("m", run, 5).parts == (Binary("a.txt", "text/plain", "aGk="),)
+
+
+def test_a_run_that_others_have_joined_may_do_what_all_of_them_may() -> None:
+    host = RunOptions(allow=("bash", "fetch"), deny=("edit",), skip_approvals=True, on_approval="fail", max_steps=3)
+    assert host.with_leave_of_all([]) == host
+    cautious = RunOptions(allow=("fetch",), deny=("edit", "view(.env)"))
+    expected = replace(host, allow=("fetch",), deny=("edit", "view(.env)"), skip_approvals=False, on_approval="ask")
+    assert host.with_leave_of_all([cautious]) == expected
+    bold = RunOptions(skip_approvals=True, on_approval="fail")
+    assert host.with_leave_of_all([bold]) == replace(host, deny=("edit",))

@@ -86,6 +86,24 @@ def test_a_broken_repository_keeps_what_was_read_but_not_from_the_user(file: Pat
     assert (found.config.runs.max_steps, found.problem) == (8, None)
 
 
+@pytest.mark.found(
+    "attack: a trusted file that was broken",
+    "trust that was revoked while the repository's file could not be read had no effect: what it allowed before stayed "
+    "in force; a change of trust counts at once now",
+)
+def test_trust_that_is_revoked_counts_though_the_repositorys_file_is_broken(file: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    trust = Trust(tmp_path / "trusted.json")
+    put(work / "kedge.toml", '[permissions]\nallow = ["bash"]\n')
+    trust.add(work / "kedge.toml", (work / "kedge.toml").read_bytes())
+    found = WorkspaceConfig(UserConfig(file), work, trust, {})
+    put(work / "kedge.toml", "[permissions")
+    assert found.config.permissions.allow == ["bash"]  # somebody is just editing it
+    trust.revoke(work / "kedge.toml")
+    assert found.config.permissions.allow == []
+
+
 def test_a_repository_that_is_broken_from_the_start_is_refused_or_left_out(file: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

@@ -21,7 +21,7 @@ from kedge.engine.context import (
     system_name,
     system_prompt,
 )
-from kedge.engine.schema import ContextConfig
+from kedge.engine.schema import ContextConfig, PermissionsConfig
 
 FACTS = Facts(today="2025-11-16", system="Linux 6.8")
 
@@ -181,3 +181,25 @@ def test_our_own_texts_begin_as_others_rely_on() -> None:
     assert prompt("summary").startswith("Summarize")
     assert "AGENTS.md" in prompt("init")
     assert "60 lines" in prompt("init")
+
+
+@pytest.mark.found(
+    "attack: an instruction file that is a denied one",
+    "a repository that is not trusted could name a file that the user's deny rules keep from being viewed as a file of "
+    "instructions, or link AGENTS.md to it, and so have it sent to the model; such files are left out",
+)
+def test_what_may_not_be_viewed_is_no_instruction_by_any_name(repository: Path) -> None:
+    written(repository / ".env", "KEY=canary")
+    written(repository / "fine.md", "fine")
+    (repository / "AGENTS.md").symlink_to(".env")
+    config = Config(
+        context=ContextConfig(files=[".env", "./a/../.env", "fine.md"]),
+        permissions=PermissionsConfig(deny=["view(.env)"]),
+    )
+    (repository / "a").mkdir()
+    assert [file.text for file in instruction_files(repository, config)] == ["fine"]
+    assert "canary" not in system_prompt(repository, config, FACTS)
+    open_to_all = Config(context=ContextConfig(files=["fine.md"]))
+    assert "canary" in system_prompt(repository, open_to_all, FACTS)
+    assert "canary" not in system_prompt(repository, open_to_all, FACTS, deny=("view(.env)",))
+    assert "fine" not in system_prompt(repository, open_to_all, FACTS, deny=("no rule (",)).partition("In the dir")[0]

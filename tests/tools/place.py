@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,7 @@ def make_place(
     background: Background | None = None,
     seen: SeenFiles | None = None,
     todos: tuple[Todo, ...] = (),
+    is_hidden: Callable[[str], bool] = lambda subject: False,
 ) -> Place:
     return Place(
         root=root.resolve(),
@@ -140,6 +141,7 @@ def make_place(
         background=background or Background(),
         processes=processes or PlainProcesses(),
         desk=desk or RecordingDesk(),
+        is_hidden=is_hidden,
     )
 
 

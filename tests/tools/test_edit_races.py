@@ -10,7 +10,7 @@ import pytest
 
 from kedge.tools import disk
 from kedge.tools.base import ToolFailed
-from kedge.tools.edit import Edit
+from kedge.tools.edit import Edit, MultiEdit
 from kedge.tools.seen import digest
 from kedge.tools.view import View
 from kedge.tools.write import Write
@@ -187,3 +187,23 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match="changed in this moment"):
         disk.replace(tmp_path.resolve() / "file", b"y", found.stat)
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.found(
+    "attack: the same lines at another place",
+    "of two approved edits of one file in one Step, the second was made where the first had just put the same lines, "
+    "although people were shown another place; the place counts now",
+)
+async def test_an_edit_shown_at_one_place_is_not_made_at_another(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("[dev]\nauth = on\n\n\n\n\n\n\n\n\n[prod]\nx = 1\n")
+    place = make_place(tmp_path)
+    await call(View(), place, path="app.py")
+    shown = await prepare(Edit(), place, path="app.py", old_string="auth = on\n", new_string="auth = off\n")
+    edits = [
+        {"old_string": "auth = on\n", "new_string": "auth = yes\n"},
+        {"old_string": "x = 1\n", "new_string": "auth = on\n"},
+    ]
+    await call(MultiEdit(), place, path="app.py", edits=edits)
+    with pytest.raises(ToolFailed, match=STALE):
+        await shown.run()
+    assert "[prod]\nauth = on\n" in (tmp_path / "app.py").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import ssl
@@ -123,6 +124,24 @@ async def test_json_and_other_charsets_come_as_they_are(site: Site, place: Place
     assert (await fetched(site, place, "/d")).content == "plain"
 
 
+@pytest.mark.found(
+    "attack: a charset that takes for ever",
+    "a page of a few hundred bytes that unpacks to a megabyte of punycode kept the server busy for minutes, since any "
+    "charset that Python knows was read, on the event loop; those of pages are read, in a thread",
+)
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "raw_unicode_escape", "utf-7", "hex", "zip"])
+async def test_a_charset_that_no_page_is_written_in_is_not_read(site: Site, place: Place, charset: str) -> None:
+    site.put("/", "plain-text \\u0041 +AEE-", f"Content-Type: text/plain; charset={charset}")
+    assert (await fetched(site, place)).content == "plain-text \\u0041 +AEE-"
+
+
+@pytest.mark.parametrize("charset", ["utf-16le", "windows-1252", "shift_jis", "euc-jp", "gb18030", "big5", "koi8-r"])
+async def test_charsets_of_pages_are_read(site: Site, place: Place, charset: str) -> None:
+    text = "\N{CYRILLIC SMALL LETTER ZHE}" if charset == "koi8-r" else "ab"
+    site.put("/", text.encode(charset), f"Content-Type: text/plain; charset={charset}")
+    assert (await fetched(site, place)).content == text
+
+
 async def test_the_server_is_asked_by_its_name(site: Site, place: Place) -> None:
     site.put("/p?q=1", "ok")
     await fetched(site, place, "/p?q=1#part")
@@ -173,6 +192,44 @@ async def test_a_decompression_bomb_is_cut_while_it_is_unpacked(site: Site, plac
         tracemalloc.stop()
     assert output.metadata["truncated"]
     assert most_bytes < 8 * BODY_BYTES_MAX  # a few copies of what is kept; one piece alone would unpack to more
+
+
+@pytest.mark.found(
+    "attack: what follows a packed page",
+    "bytes sent behind the end of a packed page were all read and kept, without a bound; reading ends where the page "
+    "does, and what is sent is counted as well as what it unpacks to",
+)
+async def test_what_is_sent_behind_a_packed_body_is_not_read(place: Place) -> None:
+    poured_bytes = asyncio.get_running_loop().create_future()
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\nConnection: close\r\n\r\n"
+        writer.write(head + gzip.compress(b"hello"))
+        count = 0
+        with contextlib.suppress(ConnectionError):
+            while count < 20 * BODY_BYTES_MAX:
+                writer.write(bytes(100_000))
+                await writer.drain()
+                count += 100_000
+        writer.close()
+        poured_bytes.set_result(count)
+
+    server = await asyncio.start_server(pour, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert (await call(here(), place, url=f"http://site.example:{port}/")).content == "hello"
+        assert await poured_bytes < 10 * BODY_BYTES_MAX  # what systems keep between two ends is less
+
+
+async def test_a_packed_body_that_unpacks_to_little_is_bounded_as_it_is_sent(site: Site, place: Place) -> None:
+    """Empty blocks: they unpack to nothing, and there is no end to them."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    packed = packer.compress(b"hello") + packer.flush(zlib.Z_FULL_FLUSH) + b"\0\0\0\xff\xff" * (BODY_BYTES_MAX // 4)
+    site.put("/", packed, "Content-Type: text/plain", "Content-Encoding: gzip")
+    output = await fetched(site, place)
+    assert output.metadata["truncated"]
+    assert output.content.startswith("hello")
 
 
 def _bomb() -> bytes:

@@ -7,14 +7,16 @@ import socket
 import threading
 import unicodedata
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from kedge.core.approvals import parse_rules, permit
+from kedge.core.approvals import is_hidden, parse_rules, permit
 from kedge.tools import disk
 from kedge.tools.base import ToolFailed
 from kedge.tools.paths import resolve
+from kedge.tools.search import Grep
 from kedge.tools.view import View
 from kedge.tools.write import Write
 from tests.tools.place import call, make_place, prepare
@@ -286,3 +288,25 @@ async def test_a_grant_for_looking_outside_covers_one_directory_and_never_keys(r
     (root.parent / ".ssh").mkdir()
     assert (await prepare(View(), place, path="../.ssh/id")).intent.grant == ""
     assert (await prepare(View(), place, path="../a*/b")).intent.grant == ""
+
+
+@pytest.mark.found(
+    "attack: a denied name that is a link",
+    "a deny rule for a path that is a link did not hold, since rules were given only what it leads to; a deny rule "
+    "holds for either name now, in searches, too",
+)
+async def test_a_deny_rule_holds_for_the_name_that_was_given_and_for_what_it_leads_to(root: Path) -> None:
+    (root / "env.local").write_text("KEY=canary\n")
+    (root / ".env").symlink_to("env.local")
+    (root / "shared").mkdir()
+    (root / "shared" / "key").write_text("canary\n")
+    (root / "secrets").symlink_to("shared")
+    rules = parse_rules(["edit", "view"], ["view(.env)", "view(secrets/**)", "edit(secrets/**)", "view(shared/other)"])
+    place = make_place(root)
+    for path in (".env", "src/../.env", "secrets/key", str(root / "secrets" / "key"), "secrets/other"):
+        (root / "shared" / "other").write_text("")
+        assert permit((await prepare(View(), place, path=path)).intent, rules, (), skip=True).leave == "deny", path
+    writes = (await prepare(Write(), place, path="secrets/new", content="x")).intent
+    assert permit(writes, rules, (), skip=True).leave == "deny"
+    place = make_place(root, is_hidden=partial(is_hidden, rules))
+    assert "canary" not in (await call(Grep(), place, pattern="canary", path="secrets")).content

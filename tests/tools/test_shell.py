@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kedge.core.approvals import Grant, Rules, parse_rules, permit
+from kedge.core.approvals import Grant, Rules, parse_rules, permit, rule_of
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
 from kedge.tools.shell import COMMAND_BYTES_MAX, BashTool
 from tests.tools.place import PlainProcesses, RecordingDesk, call, make_place, prepare
@@ -311,6 +311,7 @@ async def test_a_grant_covers_this_command_and_no_other(place: Place, command: s
             for command in ("pwd", "whoami", "date", "date +%s", "uname -a", "echo hi", "which git", "ls")
         ),
         *((command, False) for command in ("ls -la", "ls -la sub", "ls sub/..", "echo 'a; b'")),
+        *((command, True) for command in ("ls -- -x/", "ls -- ..")),
         *((command, True) for command in ("ls ..", "ls /", "ls link", "ls sub/../..", "ls ~", "ls; rm x", "ls *")),
         *((command, True) for command in ("git status", "git diff", "cat x", "date -s x", "echo hi > x", "echo $X")),
         *(
@@ -323,6 +324,7 @@ async def test_only_what_surely_looks_needs_nobodys_leave(place: Place, command:
     (place.root / "sub").mkdir()
     (place.root / "link").symlink_to("/etc")
     (place.root / "circle").symlink_to("circle")
+    (place.root / "-x").symlink_to("/etc")
     intent = (await intended(place, command)).intent
     assert permit(intent, Rules(), ()).leave == ("ask" if asks else "allow")
     assert permit(intent, parse_rules((), ("bash",)), ()).leave == "deny"
@@ -343,3 +345,23 @@ async def test_a_full_background_refuses_before_it_starts(
     assert of_session(processes.processes[-1].pid) == []
     await place.background.end_all()
     assert [of_session(process.pid) for process in processes.processes] == [[]] * 4
+
+
+@pytest.mark.found(
+    "attack: a granted command in another directory",
+    "`./build.sh`, allowed for the session, was allowed in every directory of the workspace, where it is another "
+    "program; a grant is for the directory it was given in now",
+)
+async def test_a_grant_is_for_the_directory_it_was_given_in(place: Place) -> None:
+    for name in ("one", "other"):
+        (place.root / name).mkdir()
+    at_root, one, other = [
+        (await prepare(BashTool(), place, command="./build.sh", cwd=cwd)).intent for cwd in ("", "one", "other")
+    ]
+    assert (at_root.grant, one.grant) == ("bash(./build.sh)", "bash(./build.sh) in one")
+    for given in (at_root, one):
+        grant = (Grant("g", "w", "", given.grant, 0),)
+        assert [intent is given for intent in (at_root, one, other)] == [
+            permit(intent, Rules(), grant).leave == "allow" for intent in (at_root, one, other)
+        ]
+    assert rule_of(one.grant) == rule_of(at_root.grant) == "bash(./build.sh)"

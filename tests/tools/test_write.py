@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kedge.core.approvals import Rules, parse_rules, permit
 from kedge.tools.base import ToolFailed
 from kedge.tools.diff import DIFF_BYTES_MAX
 from kedge.tools.seen import digest
@@ -93,6 +94,41 @@ async def test_a_change_of_line_endings_alone_is_shown(tmp_path: Path) -> None:
     await call(View(), place, path="a.txt")
     prepared = await prepare(Write(), place, path="a.txt", content="a\r\nb\n")
     assert prepared.intent.description == "Write a.txt (+1 -1)"
+
+
+async def test_nobody_is_asked_about_what_is_too_large_to_be_shown(tmp_path: Path) -> None:
+    """(Before, the diff was cut, and people approved what they had not seen.) With leave beforehand it is done."""
+    lines = "some line\n" * (DIFF_BYTES_MAX // 10)
+    large = (await prepare(Write(), make_place(tmp_path), path="a", content=lines + "the last line\n")).intent
+    assert "the last line" not in json.loads(large.params)["diff"]
+    assert permit(large, Rules(), ()).leave == "refuse"
+    assert "larger than the 100 kB that people are shown" in permit(large, Rules(), ()).reason
+    assert permit(large, Rules(), (), skip=True).leave == "allow"
+    assert permit(large, parse_rules(["edit"], []), ()).leave == "allow"
+    small = (await prepare(Write(), make_place(tmp_path), path="a", content="some line\n" * 5_000)).intent
+    assert permit(small, Rules(), ()).leave == "ask"
+
+
+@pytest.mark.found(
+    "attack: bytes that look like another encoding",
+    "a text for a file in latin-1 that begins like UTF-16 was shown to people as what those bytes would mean there, "
+    "and written as the command it was; people are shown the text itself now",
+)
+async def test_people_see_the_text_and_not_what_its_bytes_may_be_taken_for(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_bytes("# grüße\n".encode("latin-1"))
+    place = make_place(tmp_path)
+    await call(View(), place, path="a.sh")
+    prepared = await prepare(Write(), place, path="a.sh", content="ÿþ\nrm -rf everything\n#")
+    assert "+rm -rf everything\n" in json.loads(prepared.intent.params)["diff"]
+    await prepared.run()
+    assert b"rm -rf everything" in (tmp_path / "a.sh").read_bytes()
+
+
+async def test_what_cannot_be_seen_in_a_diff_or_a_path_is_spelled_out_for_every_client(tmp_path: Path) -> None:
+    intent = (await prepare(Write(), make_place(tmp_path), path="a\u202eb", content="x\u202ey\x1b[2K\n")).intent
+    params = json.loads(intent.params)
+    assert "+x\\u{202e}y\\u{1b}[2K\n" in params["shown"]
+    assert params["path"] == "a\\u202eb"
 
 
 async def test_what_people_are_shown_is_bounded(tmp_path: Path) -> None:

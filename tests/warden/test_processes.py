@@ -42,6 +42,20 @@ async def test_a_process_gets_three_descriptors_and_its_directory(warden: Warden
     assert await output_of(warden, "readlink", "/proc/self/fd/0") == "/dev/null\n"
 
 
+@pytest.mark.found(
+    "attack: a directory that is swapped for a link and back",
+    "a search, or a command's directory, was entered by its path after it had been judged: one that was a link just "
+    "then led elsewhere, and the look afterwards saw nothing of it; no link is followed on the way now",
+)
+@pytest.mark.parametrize("below", ["", "/deeper"])
+async def test_a_directory_that_has_become_a_link_is_not_entered(warden: Warden, tmp_path: Path, below: str) -> None:
+    (tmp_path / "outside" / "deeper").mkdir(parents=True)
+    (tmp_path / "judged").symlink_to("outside")
+    directory = f"{tmp_path}/judged{below}"
+    with pytest.raises(ProcessFailed, match=f"the directory {directory} cannot be entered: Not a directory"):
+        await output_of(warden, "pwd", cwd=directory)
+
+
 async def test_a_process_begins_with_a_clean_slate(warden: Warden) -> None:
     fields = dict(
         line.split(":\t", 1)

@@ -7,6 +7,7 @@ it to people; then an Ask is put to them, durably, and the first answer wins.
     needs nobody's leave             allowed (looking at files of the workspace, for example)
     allow rule, or a grant           allowed
     approvals are skipped            allowed
+    too large to be shown            refused: nobody is asked about what they cannot see
     anything else                    people are asked
 
 An answer is bound to the Intent's digest (`binding`): the exact command, directory, environment and file content. A
@@ -32,7 +33,7 @@ from kedge.errors import Invalid
 #: Of a rule, in characters: a command line a person would still read.
 RULE_CHARS_MAX = 1000
 
-Leave = Literal["allow", "deny", "ask"]
+Leave = Literal["allow", "deny", "refuse", "ask"]
 #: What people may answer to an approval.
 Answer = Literal["allow", "allow_session", "allow_always", "deny"]
 
@@ -65,6 +66,10 @@ class Intent(Struct, frozen=True):
     exact_only: bool = False
     #: The rule that "for this session" and "always" stand for, as people are shown it. Empty: there is none to offer.
     grant: str = ""
+    #: Why people cannot be shown all of it; then they are not asked. Empty: they can.
+    unshown: str = ""
+    #: A path as it was given, if a link led elsewhere: a deny rule may speak of either name.
+    given: str = ""
 
 
 class Rule(Struct, frozen=True):
@@ -114,6 +119,16 @@ class Grant(Struct, frozen=True):
     given_by: str = ""
 
 
+def granted_in(rule: str, directory: str) -> str:
+    """What a grant for a command in a directory of the workspace is called; at its root it is called like the rule."""
+    return f"{rule} in {directory}"
+
+
+def rule_of(grant: str) -> str:
+    """The rule that would allow the same, and more."""
+    return grant[: grant.index(") in ") + 1] if ") in " in grant else grant
+
+
 class Permit(Struct, frozen=True):
     """What rules and grants say of an Intent, and which of them said it."""
 
@@ -134,7 +149,9 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
     for grant in grants:
         if intent.grant and grant.rule == intent.grant:
             return Permit("allow", f"it was allowed before: {grant.rule}")
-    return Permit("allow", "approvals are skipped") if skip else Permit("ask")
+    if skip:
+        return Permit("allow", "approvals are skipped")
+    return Permit("refuse", f"it needs an approval, but {intent.unshown}") if intent.unshown else Permit("ask")
 
 
 def is_hidden(rules: Rules, path: str) -> bool:
@@ -175,7 +192,7 @@ def _denies(rule: Rule, intent: Intent) -> bool:
     if rule.pattern is None:
         return True
     if intent.action != "execute":
-        return path_matches(rule.pattern, intent.subject)
+        return any(path_matches(rule.pattern, name) for name in (intent.subject, intent.given) if name)
     # A word that is not literal may turn out to be anything, the denied word included.
     return any(words_match(rule.pattern, command) for command in intent.commands)
 

@@ -67,6 +67,18 @@ class RunOptions(Struct, frozen=True):
     #: The Run whose tool call this one serves: it ends with that one, and may only look, not change.
     parent_run_id: str = ""
 
+    def with_leave_of_all(self, joined: list[RunOptions]) -> RunOptions:
+        """Of a Run that others have joined: what one of them was denied is denied, and only what all of them were
+        allowed is allowed. Somebody can be asked if one of them has somebody."""
+        every = (self, *joined)
+        return replace(
+            self,
+            allow=tuple(rule for rule in self.allow if all(one.skip_approvals or rule in one.allow for one in every)),
+            deny=tuple(dict.fromkeys(rule for one in every for rule in one.deny)),
+            skip_approvals=all(one.skip_approvals for one in every),
+            on_approval="fail" if all(one.on_approval == "fail" for one in every) else "ask",
+        )
+
 
 #: The options there were first: always part of a digest. Later ones are part of it when they say something, so that a
 #: prompt sent again after an upgrade is still the same one.

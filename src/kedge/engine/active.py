@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from kedge.core.approvals import Ask
-from kedge.core.records import RunRecord, Usage
+from kedge.core.records import RunOptions, RunRecord, Usage
 from kedge.core.step import CALLS_LOOKED_AT, Limits, Progress, repeats
 from kedge.core.transcript import FinishReason, Message, ToolCall
 from kedge.engine.draft import Draft
@@ -76,6 +76,16 @@ class ActiveRun:
             repeats=repeats(self.signatures),
             unapproved=self.unapproved,
         )
+
+    @property
+    def folded(self) -> list[RunRecord]:
+        """Runs that have joined this one."""
+        return [run for run in self.lane.runs.values() if run.folded_into == self.run.run_id]
+
+    @property
+    def options(self) -> RunOptions:
+        """What its tools may do now: a prompt that joins a Run brings its own rules, and has no leave of the host's."""
+        return self.run.options.with_leave_of_all([run.options for run in self.folded])
 
     def spent(self, runs: dict[str, RunRecord]) -> RunRecord:
         """Its record with what it has used so far."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from kedge.core.approvals import Ask, Intent, Rules, is_hidden, parse_rules, permit
+from kedge.core.approvals import Ask, Intent, Rules, is_hidden, parse_rules, permit, rule_of
 from kedge.core.records import SessionRecord
 from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult
@@ -140,7 +140,7 @@ class Calls:
 
     async def _refusal(self, active: ActiveRun, call: ToolCall, prepared: Prepared) -> Output | None:
         """Why the call may not be made; None: it may."""
-        intent, options = prepared.intent, active.run.options
+        intent, options = prepared.intent, active.options
         workspace, rules = active.workspace, _rules(active)
         grants = [
             grant for grant in await self._store.grants(workspace.id) if grant.session_id in ("", active.run.session_id)
@@ -151,6 +151,8 @@ class Calls:
             return None
         if found.leave == "deny":
             return Output(f"Not allowed: {found.reason}. Do not try to get around it.", is_error=True)
+        if found.leave == "refuse":
+            return Output(f"Not done: {found.reason}.", is_error=True)
         if options.on_approval == "fail":
             active.unapproved = active.unapproved or _nobody_to_ask(intent)
             return Output("Not done: it needs an approval, and there is nobody to ask.", is_error=True)
@@ -214,7 +216,7 @@ def _look_at(task: asyncio.Task[None]) -> None:
 
 
 def _rules(active: ActiveRun) -> Rules:
-    configured, options = active.workspace.config.permissions, active.run.options
+    configured, options = active.workspace.config.permissions, active.options
     try:
         return parse_rules(configured.allow, configured.deny) + parse_rules(options.allow, options.deny)
     except Invalid as error:
@@ -222,7 +224,7 @@ def _rules(active: ActiveRun) -> Rules:
 
 
 def _nobody_to_ask(intent: Intent) -> str:
-    rule = intent.grant or intent.names[0]
+    rule = rule_of(intent.grant) or intent.names[0]
     return (
         f"{intent.names[0]} needs an approval and nobody is there to give it ({intent.description[:200]}); "
         f"allow it with --allow '{rule}', or everything with --yolo."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -18,8 +18,11 @@ from typing import Literal
 
 from msgspec import Struct
 
+from kedge.core.approvals import is_hidden, parse_rules
 from kedge.engine.config import Config
 from kedge.engine.repository import LeadsOut, levels, read_inside, read_regular
+from kedge.errors import Invalid
+from kedge.tools.paths import is_below, subject_of
 
 Agent = Literal["main", "look"]
 
@@ -73,9 +76,12 @@ def system_name() -> str:
     return f"{about.sysname} {about.release}"
 
 
-def system_prompt(workspace: Path, config: Config, facts: Facts, agent: Agent = "main") -> str:
+def system_prompt(
+    workspace: Path, config: Config, facts: Facts, agent: Agent = "main", deny: tuple[str, ...] = ()
+) -> str:
+    """`deny`: rules of this Run alone, over the configured ones."""
     text = [prompt("system" if agent == "main" else "look"), _surroundings(workspace, facts)]
-    for file in instruction_files(workspace, config, facts.config_dir):
+    for file in instruction_files(workspace, config, facts.config_dir, deny):
         # A file cannot end its own mark and go on as if it were us.
         inside = re.sub(r"<(?=/?instructions\b)", "&lt;", file.text, flags=re.IGNORECASE)
         cut = "\n[cut here: the file is longer]" if file.is_cut else ""
@@ -83,12 +89,15 @@ def system_prompt(workspace: Path, config: Config, facts: Facts, agent: Agent = 
     return "\n\n".join(text) + "\n"
 
 
-def instruction_files(workspace: Path, config: Config, config_dir: Path | None = None) -> list[InstructionFile]:
-    """Those that count, in the order in which they are told: the user's own, then from the root down."""
+def instruction_files(
+    workspace: Path, config: Config, config_dir: Path | None = None, deny: tuple[str, ...] = ()
+) -> list[InstructionFile]:
+    """Those that count, in the order in which they are told: the user's own, then from the root down. What a deny rule
+    keeps from being viewed is not among them, by whatever name it goes."""
     found: list[InstructionFile] = []
     seen: set[str] = set()
     left = ALL_BYTES_MAX
-    for path, content in _contents(workspace, config, config_dir):
+    for path, content in _contents(workspace, config, config_dir, deny):
         text = content[: min(FILE_BYTES_MAX, left)].decode("utf-8", "replace").replace("\0", "\ufffd").strip()
         if not text or text in seen:  # one is often a copy of the other, or a link to it
             continue
@@ -101,7 +110,9 @@ def instruction_files(workspace: Path, config: Config, config_dir: Path | None =
     return found
 
 
-def _contents(workspace: Path, config: Config, config_dir: Path | None) -> Iterator[tuple[Path, bytes]]:
+def _contents(
+    workspace: Path, config: Config, config_dir: Path | None, deny: tuple[str, ...]
+) -> Iterator[tuple[Path, bytes]]:
     """(path, one byte more than may be shown) of each file that is there. What cannot be read is as if it were not."""
     if config_dir is not None:
         own = config_dir / NAMES[0]
@@ -116,18 +127,32 @@ def _contents(workspace: Path, config: Config, config_dir: Path | None) -> Itera
     except OSError:
         return
     further = tuple(config.context.files)
+    try:
+        rules = parse_rules((), (*config.permissions.deny, *deny))
+    except Invalid:  # what is kept from being viewed is not known then
+        return
+    own_files = (config_dir,) if config_dir is not None else ()
+
+    def may_be_read(path: Path) -> bool:
+        names = (subject_of(one, workspace) for one in (Path(os.path.normpath(path)), path.resolve()))
+        return not is_below(path.resolve(), own_files) and not any(is_hidden(rules, name) for name in names)
+
     for place in places:
-        first = next(_readable(place, NAMES, places[0]), None)
+        first = next(_readable(place, NAMES, places[0], may_be_read), None)
         if first is not None:
             yield first
-        yield from _readable(place, further, places[0])
+        yield from _readable(place, further, places[0], may_be_read)
 
 
-def _readable(place: Path, names: tuple[str, ...], root: Path) -> Iterator[tuple[Path, bytes]]:
+def _readable(
+    place: Path, names: tuple[str, ...], root: Path, may_be_read: Callable[[Path], bool]
+) -> Iterator[tuple[Path, bytes]]:
     for name in names:
         try:
+            if not may_be_read(place / name):
+                continue
             content = read_inside(place / name, root, FILE_BYTES_MAX + 1)
-        except (OSError, ValueError, LeadsOut):
+        except (OSError, RuntimeError, ValueError, LeadsOut):
             continue
         if content is not None:
             yield place / name, content

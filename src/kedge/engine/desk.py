@@ -61,7 +61,7 @@ class RunDesk:
 
     async def ask_people(self, questions: tuple[Question, ...]) -> list[str] | None:
         run = self._active.run
-        if run.options.on_approval == "fail":
+        if self._active.options.on_approval == "fail":
             raise ToolFailed("There is nobody to ask. Decide yourself, and say what you decided.")
         ask = Ask(
             id=self._ids.new("ask"),
@@ -86,7 +86,8 @@ class RunDesk:
         return msgspec.json.decode(settled.message, type=list[str])
 
     async def run_agent(self, prompt: str, title: str) -> str:
-        ended = await self._agents.run_child(self._active.run, prompt, title)
+        parent = replace(self._active.run, options=self._active.options)
+        ended = await self._agents.run_child(parent, prompt, title)
         self._active.usage += ended.usage
         if ended.outcome != "completed":
             raise ToolFailed(f"The agent gave no answer: {ended.error or ended.reason or ended.outcome}")

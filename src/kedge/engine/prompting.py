@@ -20,4 +20,4 @@ class WrittenPrompts:
     async def system(self, workspace: Workspace, run: RunRecord) -> str:
         facts = Facts(self._today(), system_name(), self._config_dir)
         agent: Agent = "look" if run.options.parent_run_id else "main"
-        return await asyncio.to_thread(system_prompt, workspace.root, workspace.config, facts, agent)
+        return await asyncio.to_thread(system_prompt, workspace.root, workspace.config, facts, agent, run.options.deny)

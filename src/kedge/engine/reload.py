@@ -72,7 +72,7 @@ class WorkspaceConfig:
         self._environment = environment
         self._problem: str | None = None
         self._from = user.current()
-        self._stamps = self._look()
+        self._trusted, self._stamps = self._trust_stamp(), self._look()
         self._loaded = self._layered(strict=strict)
 
     @property
@@ -86,18 +86,18 @@ class WorkspaceConfig:
 
     def current(self) -> Loaded:
         """The same object as last time if nothing has changed. It costs a few `stat`s."""
-        user, stamps = self._user.current(), self._look()
-        is_users_change = user is not self._from
+        user, trusted, stamps = self._user.current(), self._trust_stamp(), self._look()
+        is_users_change = user is not self._from or trusted != self._trusted
         if not is_users_change and stamps == self._stamps:
             return self._loaded
-        self._from, self._stamps = user, stamps
+        self._from, self._trusted, self._stamps = user, trusted, stamps
         try:
             self._loaded = self._layered(strict=True)
             self._problem = None
         except BadConfig as error:
             self._problem = error.message
             log.warning("%s What was read before stays in force.", error.message)
-            if is_users_change:  # theirs counts at once, whatever the repository's file looks like
+            if is_users_change:  # theirs counts at once, a revoked trust too, whatever the repository's file looks like
                 self._loaded = self._layered(strict=False)
         return self._loaded
 
@@ -109,10 +109,10 @@ class WorkspaceConfig:
             places = levels(self._workspace)
         except OSError:
             return ()
-        files = [place / name for place in places for name in FILE_NAMES]
-        if self._trust.file is not None:
-            files.append(self._trust.file)
-        return tuple(_stamp(file) for file in files)
+        return tuple(_stamp(place / name) for place in places for name in FILE_NAMES)
+
+    def _trust_stamp(self) -> Stamp:
+        return None if self._trust.file is None else _stamp(self._trust.file)
 
 
 def _stamp(path: Path) -> Stamp:

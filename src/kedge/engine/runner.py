@@ -367,8 +367,7 @@ class Runner:
     async def _compact(self, active: ActiveRun) -> None:
         history = await active.history.read()
         await self._begin_step(active, sums_up=True)
-        folded = [run for run in active.lane.runs.values() if run.folded_into == active.run.run_id]
-        await compact(active, self._asking, self._clock, history, self._prompts.summary, folded)
+        await compact(active, self._asking, self._clock, history, self._prompts.summary, active.folded)
 
     def _begin_title(self, active: ActiveRun) -> None:
         config, run = active.workspace.config, active.run

@@ -3,7 +3,7 @@
 `prepare` works out the new content and the diff people decide on. `run` looks at the file again, under its lock. If it
 is no longer what the diff was made from, nothing is written; with one exception: when it was changed by this session's
 own tools only (two edits of one file in one Step), a replacement is worked out anew, and made if it removes and adds
-the very same lines.
+the very same lines at the very same place.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 from msgspec import Struct
 
 from kedge.core.approvals import Intent
+from kedge.core.shown import shown as spelled_out
 from kedge.tools import disk
 from kedge.tools.base import Output, Place, Prepared, ToolFailed
-from kedge.tools.diff import Diff, compare, lines_of
+from kedge.tools.diff import DIFF_BYTES_MAX, Diff, compare, is_the_same, lines_of
 from kedge.tools.paths import Target, resolve
 from kedge.tools.seen import bind, digest
 from kedge.tools.textfile import decode, plain_endings
@@ -35,6 +36,8 @@ class Rewritten(Struct, frozen=True):
     """What a file's new content is, and how to say so."""
 
     data: bytes
+    #: The same as it was before it was encoded. People are shown this, and not what the bytes might be taken for.
+    text: str
     #: "Edited src/app.py: 1 replacement."
     summary: str
 
@@ -84,7 +87,8 @@ def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
     after = rewrite(before, target.shown)
     if after.data == before:
         raise ToolFailed(f"{target.shown} is like that already: there is nothing to change")
-    old, new = _text(before), _new_text(after.data)
+    # A NUL is spelled out: it would make the new text look like something else.
+    old, new = _text(before), after.text.replace("\0", "\\u{0}")
     if plain_endings(old) != plain_endings(new):
         old, new = plain_endings(old), plain_endings(new)  # people see lines, not how they end
     return Change(before, after, compare(old, new, target.shown, is_new=before is None))
@@ -93,11 +97,6 @@ def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
 def _text(data: bytes | None) -> str:
     file = decode(data or b"")
     return "(binary data)\n" if file is None else file.text
-
-
-def _new_text(data: bytes) -> str:
-    """What is about to be written is text, and people see it even if one NUL makes it look like something else."""
-    return data.decode("utf-8", "replace").replace("\0", "\\u{0}") if decode(data) is None else _text(data)
 
 
 async def _again(
@@ -111,7 +110,8 @@ async def _again(
         change = await asyncio.to_thread(_work_out, target, now.data, rewrite)
     except ToolFailed as error:
         raise ToolFailed(f"{target.shown} was changed by an earlier call: {error}") from None
-    if change.diff.changed != shown.diff.changed:
+    between = compare(plain_endings(_text(shown.before)), plain_endings(_text(now.data)), "")
+    if not is_the_same(change.diff, shown.diff, between):
         raise stale
     return change
 
@@ -130,7 +130,13 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
     diff, is_new = change.diff, change.before is None
     verb = "Create" if is_new else "Edit" if "edit" in names[0] else "Write"
     is_special = target.is_guarded or not target.is_inside
-    shown = {"path": target.subject, "diff": diff.bounded(), "is_new": is_new}
+    text = diff.bounded()
+    shown = {"path": target.shown, "diff": text, "is_new": is_new}
+    if (spelled := spelled_out(text)) != text:
+        shown["shown"] = spelled  # for clients that would draw what they are given
+    too_large = (
+        f"its diff is larger than the {DIFF_BYTES_MAX // 1000} kB that people are shown; make it in smaller parts"
+    )
     return Intent(
         names=names,
         action="write",
@@ -146,6 +152,8 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
         ),
         exact_only=is_special,
         grant="" if is_special else "edit(**)",
+        unshown="" if diff.is_whole else too_large,
+        given=target.given,
     )
 
 
@@ -166,7 +174,7 @@ def _around(change: Change) -> str:
     """The changed lines and some around them, numbered as view does it. A new file is known to who wrote it."""
     if change.before is None:
         return ""
-    lines = lines_of(plain_endings(_text(change.after.data)))
+    lines = lines_of(plain_endings(change.after.text))
     first = max(1, change.diff.first_line - AROUND_LINES)
     last = min(len(lines), change.diff.last_line + AROUND_LINES)
     shown = [

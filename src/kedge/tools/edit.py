@@ -103,4 +103,4 @@ def _rewrite(before: bytes | None, shown: str, edits: list[Replacement]) -> Rewr
     found = f" (found {' and '.join(hows)})" if hows else ""
     verb = "Created" if before is None else "Edited"
     amount = "" if before is None else f": {count} replacement{'s' * (count != 1)}{found}"
-    return Rewritten(file.encode(text), f"{verb} {shown}{amount}.")
+    return Rewritten(file.encode(text), text, f"{verb} {shown}{amount}.")

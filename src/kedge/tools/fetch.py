@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import socket
 import ssl
 import zlib
@@ -45,6 +46,12 @@ PORT_MIN = 1024
 WEB_PORTS = frozenset({80, 443})
 TITLE_CHARS_MAX = 200
 
+#: Charsets that pages are written in. Python reads others as well, of which some (punycode) take a time that grows with
+#: the square of the length: a page of a few kilobytes would keep a core busy for minutes.
+_CHARSETS = re.compile(
+    r"utf-?8|utf-?16(?:le|be)?|(?:us-)?ascii|latin-?1|iso-?8859-?\d{1,2}|(?:windows-|cp)12\d\d|koi8-[ru]|macintosh|"
+    r"shift[_-]?jis|windows-31j|euc-(?:jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5(?:-?hkscs)?"
+)
 _TEXT_TYPES = ("json", "xml", "javascript", "yaml", "toml", "x-sh", "x-python", "graphql", "csv", "markdown")
 
 
@@ -210,12 +217,15 @@ async def _read(response: httpx2.Response) -> _Reply:
     if not content_type.startswith("text/") and not any(word in content_type for word in _TEXT_TYPES):
         raise ToolFailed(f"it is {one_line(content_type, 100)}, not text; fetch gives text only")
     body, is_cut = await _body(response)
-    charset = parameters.rpartition("charset=")[2].strip(" \"';") or "utf-8"
+    charset = parameters.rpartition("charset=")[2].strip(" \"';")
+    return _Reply("", content_type, await asyncio.to_thread(_decoded, body, charset), is_cut)
+
+
+def _decoded(body: bytes, charset: str) -> str:
     try:
-        text = body.decode(charset, "replace")
-    except (LookupError, UnicodeError):
-        text = body.decode("utf-8", "replace")
-    return _Reply("", content_type, text, is_cut)
+        return body.decode(charset if _CHARSETS.fullmatch(charset) else "utf-8", "replace")
+    except (LookupError, UnicodeError):  # iso-8859-99
+        return body.decode("utf-8", "replace")
 
 
 async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
@@ -224,15 +234,18 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
     if coding not in ("identity", "", "gzip", "x-gzip", "deflate"):
         raise ToolFailed(f"the server packs its answer as {one_line(coding, 40)}, which was not asked for")
     unpacker = zlib.decompressobj(wbits=47) if coding not in ("identity", "") else None  # 47: gzip or zlib, by itself
-    body = bytearray()
+    body, sent_bytes = bytearray(), 0
     async for piece in response.aiter_raw():
         room = BODY_BYTES_MAX - len(body)
+        sent_bytes += len(piece)
         try:
             body += piece[: room + 1] if unpacker is None else unpacker.decompress(piece, room + 1)
         except zlib.error:
             raise ToolFailed("the server's answer is damaged: it does not unpack") from None
-        if len(body) > BODY_BYTES_MAX:
+        if len(body) > BODY_BYTES_MAX or sent_bytes > BODY_BYTES_MAX:
             return bytes(body[:BODY_BYTES_MAX]), True
+        if unpacker is not None and unpacker.eof:
+            break  # what is sent behind the packed text is no part of it
     return bytes(body), False
 
 

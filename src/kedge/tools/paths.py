@@ -1,7 +1,8 @@
 """The workspace's path rules: what a path given by a model means, and what it takes to touch it.
 
 A path is relative to the workspace or absolute, and stands for the file its links lead to. Rules and approvals speak
-of that real path, and `kedge.tools.disk` opens it without following another link: what is opened is what was judged.
+of that real path (deny rules of the given one, too), and `kedge.tools.disk` opens it without following another link:
+what is opened is what was judged.
 
     inside the workspace    looked at freely; written with leave
     outside                 looked at with leave; written with leave for that very file
@@ -66,6 +67,8 @@ class Target(Struct, frozen=True):
     is_guarded: bool
     #: It is kedge's own: keys and the token, which a model has no business with even where it works around them.
     is_secret: bool = False
+    #: As `subject`, with its links left as they are. Empty: it is the same.
+    given: str = ""
 
     @property
     def shown(self) -> str:
@@ -92,10 +95,16 @@ def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
         # Among it the environment of this very server, with its keys.
         raise ToolFailed(f"{printable(given)} is no file on a disk but a view of running processes; use bash for that")
     is_inside = real.is_relative_to(root)
-    subject = real.relative_to(root).as_posix() if is_inside else str(real)
+    subject, given_as = subject_of(real, root), subject_of(lexical, root)
     # Both: .git/hooks may be a link to a directory with a harmless name, and a harmless name may be a link into .git.
     is_guarded = any(_guards(path, guarded) for path in {lexical, real})
-    return Target(real, subject, is_inside, is_guarded, is_below(real, guarded))
+    return Target(
+        real, subject, is_inside, is_guarded, is_below(real, guarded), given_as if given_as != subject else ""
+    )
+
+
+def subject_of(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
 def is_below(path: Path, guarded: tuple[Path, ...]) -> bool:
@@ -135,6 +144,7 @@ def look(names: tuple[str, ...], target: Target, description: str, asked: Mappin
         needs_leave=not is_open,
         exact_only=target.is_guarded and not is_open,
         grant="" if target.is_inside or target.is_guarded else _grant(names[0], target.path),
+        given=target.given,
     )
 
 

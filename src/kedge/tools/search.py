@@ -87,11 +87,11 @@ def _listed(target: Target, files: list[str], is_all: bool) -> Output:
 
 def _joined(target: Target, file: str) -> str:
     """As other tools take it: relative to the workspace, or absolute."""
-    return printable(_subject(target, file))
+    return printable(_below(target.subject, file))
 
 
-def _subject(target: Target, file: str) -> str:
-    return file if target.subject == "." else f"{target.subject.rstrip('/')}/{file}"
+def _below(base: str, file: str) -> str:
+    return file if base == "." else f"{base.rstrip('/')}/{file}"
 
 
 class Grep:
@@ -108,7 +108,8 @@ class Grep:
 
         def matches(file: str) -> bool:
             # A search is allowed by where it begins; what may not be viewed is not shown by it either.
-            is_hidden = place.is_hidden(_subject(target, file)) or is_below(target.path / file, self._guarded)
+            names = {_below(base, file) for base in (target.subject, target.given or target.subject)}
+            is_hidden = any(map(place.is_hidden, names)) or is_below(target.path / file, self._guarded)
             return not is_hidden and (is_wanted is None or is_wanted(file))
 
         async def run() -> Output:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from kedge.core.approvals import RULE_CHARS_MAX, Intent
+from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
 from kedge.core.shown import one_line, shown
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, Running
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
@@ -88,7 +88,7 @@ class BashTool:
             words=words,
             commands=line.commands,
             exact_only=line.runs_others,
-            grant=_grant(words),
+            grant=_grant(words, cwd, place.root),
         )
 
         async def run() -> Output:
@@ -149,11 +149,13 @@ def _binding(shell: str, command: str, cwd: Path, place: Place) -> str:
     return hashlib.sha256(json.dumps(bound).encode()).hexdigest()
 
 
-def _grant(words: tuple[str, ...] | None) -> str:
+def _grant(words: tuple[str, ...] | None, cwd: Path, root: Path) -> str:
+    """For this directory: elsewhere the same words run something else."""
     if words is None or not all(map(_RULE_WORD.fullmatch, words)):
         return ""
     rule = f"bash({' '.join(words)})"
-    return rule if len(rule) <= RULE_CHARS_MAX else ""
+    grant = rule if cwd == root else granted_in(rule, cwd.relative_to(root).as_posix())
+    return grant if len(grant) <= RULE_CHARS_MAX and shown(grant, keep="") == grant else ""
 
 
 def _is_harmless(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
@@ -169,8 +171,9 @@ def _is_harmless(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
         case ("which", *names):
             return all(re.fullmatch(r"[\w.+-]+", name) and not name.startswith("-") for name in names)
         case ("ls", *rest):
-            # Not through links: a repository's may lead out of it. (`--d` is short for `--dereference`.)
-            if any(re.match(r"--d|-[^-]*[LH]", word) for word in rest):
+            # Not through links: a repository's may lead out of it. (`--d` is short for `--dereference`.) Behind `--` a
+            # word with a dash is a path.
+            if any(word == "--" or re.match(r"--d|-[^-]*[LH]", word) for word in rest):
                 return False
             paths = [word for word in rest if not word.startswith("-")]
             try:

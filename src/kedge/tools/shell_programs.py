@@ -18,7 +18,9 @@ def listed(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-SHELLS = listed("sh bash zsh dash ksh mksh pdksh fish csh tcsh ash rbash rzsh rksh yash elvish nu xonsh pwsh")
+SHELLS = listed(
+    "sh bash zsh dash ksh mksh pdksh fish csh tcsh ash rbash rzsh rksh yash elvish nu xonsh pwsh powershell"
+)
 
 #: They run the command that stands behind their own options.
 WRAPPERS = listed("""
@@ -27,7 +29,9 @@ WRAPPERS = listed("""
     xargs gxargs parallel watch entr time gtime strace ltrace perf valgrind script flock run-parts xvfb-run
     dbus-run-session dbus-launch fakeroot proot bwrap firejail busybox toybox catchsegv command builtin exec eval coproc
     trap ssh mosh rsh at batch caffeinate chronic ifne ts daemon daemonize cpulimit rlwrap torsocks proxychains
-    proxychains4 direnv ssh-agent sem sg newgrp faketime nocache eatmydata xcrun npx bunx pipx uvx
+    proxychains4 direnv ssh-agent sem sg newgrp faketime nocache eatmydata xcrun npx bunx pipx uvx choom uclampset
+    x86_64 i386 i486 i586 i686 uname26 hyperfine watchexec ccache sccache distcc scan-build bear systemd-inhibit
+    systemd-cat gnome-session-inhibit run0 runcon aa-exec tini dumb-init chpst setuidgid envdir sshpass pee openvt
     """)
 
 #: They run code or programs they are given, in one way or another, or open what does (pagers and editors have `!`).
@@ -44,7 +48,8 @@ _RUNNERS = listed("""
     hatch conda mamba asdf mise nvm rbenv pyenv rustup vagga dd tee ip nsupdate systemctl service launchctl loginctl
     fzf peco install mount umount insmod modprobe kexec ldconfig visudo update-alternatives x-terminal-emulator
     xterm gnome-terminal konsole kitty alacritty yt-dlp youtube-dl latex pdflatex xelatex lualatex tex ghostscript gs
-    convert magick ffmpeg tox nox pre-commit just task invoke fab celery flask django-admin rails
+    convert magick ffmpeg tox nox pre-commit just task invoke fab celery flask django-admin rails cmd wsl tcc raku hy
+    clojure lein bb logrotate stap bpftrace dtrace xdotool flatpak luarocks cpan aptitude pacman apk zypper emerge
     """)
 
 #: Builtins that evaluate an array's subscript in their words: `test -v 'a[$(rm x)]'` runs rm.
@@ -52,7 +57,8 @@ _SUBSCRIPT_BUILTINS = listed(
     "test [ printf read unset declare typeset local export readonly getopts mapfile readarray wait"
 )
 
-#: find and fd: what follows is a command.
+#: Names of find and fd, and the options of theirs that a command follows.
+FINDERS = listed("find gfind fd fdfind")
 FIND_RUNS = listed("-exec -execdir -ok -okdir -x -X --exec --exec-batch")
 
 #: Options that run something, or write somewhere, of programs that otherwise look: long ones without dashes (an
@@ -81,9 +87,10 @@ _OPTIONS: dict[str, tuple[str, str]] = {
     "file": ("compile magic-file", "Cm"),
     "yq": ("inplace", "i"),
     "curl": ("output remote-name remote-name-all output-dir config dump-header cookie-jar trace trace-ascii stderr "
-             "libcurl hsts etag-save upload-file engine proto unix-socket netrc-file", "oOKDcT"),
+             "libcurl hsts etag-save upload-file engine proto unix-socket netrc-file write-out alt-svc data data-ascii "
+             "data-binary data-urlencode url-query form json", "oOKDcTwdF"),
     "wget": ("output-document output-file append-output execute use-askpass config directory-prefix post-file "
-             "body-file save-cookies", "OoaeP"),
+             "body-file save-cookies warc-file rejected-log hsts-file", "OoaeP"),
     "make": ("eval file makefile directory include-dir", "fCIE"),
     "gmake": ("eval file makefile directory include-dir", "fCIE"),
     "ninja": ("", "fC"),
@@ -94,6 +101,9 @@ _OPTIONS: dict[str, tuple[str, str]] = {
     "yarn": ("cwd script-shell use-yarnrc", ""),
     "pnpm": ("script-shell dir", "C"),
     "xxd": ("revert", "r"),
+    "jobs": ("", "x"),
+    "nm": ("plugin", ""),
+    "objdump": ("plugin", ""),
 }  # fmt: skip
 #: go takes its long options with a single dash.
 _SINGLE_DASH = frozenset({"go", "find"})
@@ -106,7 +116,30 @@ _RUNNING_PARTS: dict[str, frozenset[str]] = {
     "go": listed("run generate tool get install env"),
     "cargo": listed("install run r config script"),
     "uv": listed("run tool pip"),
+    "pdm": listed("run"),
+    "rye": listed("run"),
+    "pixi": listed("run exec"),
+    "coverage": listed("run"),
+    "opam": listed("exec install"),
+    "gem": listed("install exec"),
+    "zig": listed("run"),
+    "dart": listed("run"),
+    "cabal": listed("run exec install"),
+    "stack": listed("run exec install"),
+    "dune": listed("exec"),
+    "mix": listed("run"),
 }
+#: Parts that install what the workspace names, which is meant, or a package given to them, whose scripts then run.
+_INSTALLING_PARTS: dict[str, frozenset[str]] = {
+    "npm": listed("install i in ins add isntall update up upgrade link"),
+    "yarn": listed("add up upgrade link"),
+    "pnpm": listed("install i add update up link"),
+    "uv": listed("add"),
+}
+#: Settings of cmake that name a program, or code of its own to read.
+_CMAKE_SETTING = re.compile(
+    r"COMPILER|LAUNCHER|PROGRAM|EXECUTABLE|LINKER|TOOLCHAIN|RULE|EMULATOR|INCLUDE|MODULE_PATH|_(AR|RANLIB|NM|STRIP)\b"
+)
 
 #: Parts of git that a wildcard may cover. Others run commands (`bisect run`, `submodule foreach`), set what will be run
 #: (`config`), or may be an alias for anything.
@@ -120,6 +153,8 @@ _GIT_OPTIONS = (
     "upload-pack receive-pack exec ext-diff textconv output output-directory template open-files-in-pager config "
     "config-env exec-path edit-description interactive edit patch paginate pathspec-from-file"
 )
+#: Parts of git that run a command given to them, for deny rules.
+GIT_WRAPPERS = listed("bisect submodule rebase filter-branch difftool mergetool")
 #: Of git itself, before the part: with a value as the next word.
 _GIT_VALUES = listed("-c -C --git-dir --work-tree --namespace --exec-path --config-env --super-prefix")
 
@@ -152,7 +187,7 @@ def runs_others(words: tuple[str, ...]) -> bool:
         return _git_runs_others(rest)
     if name in ("sed", "gsed"):
         return _sed_runs_others(rest)
-    if name in ("find", "gfind"):
+    if name in ("find", "gfind"):  # fd has options like other programs
         return any(word.startswith(("-exec", "-ok", "-delete", "-fprint", "-fls", "-files0")) for word in rest)
     if name in ("uniq", "xxd") and sum(not word.startswith("-") for word in rest) > 1:
         return True  # the second file is written
@@ -162,6 +197,13 @@ def runs_others(words: tuple[str, ...]) -> bool:
         any(":" in word for word in rest) or _has_letter(f"-{rest[0] if rest else ''}", "IF")
     ):
         return True  # host:archive runs a remote shell; `tar cIf` needs no dash
+    if name == "go" and any("extld" in word for word in rest):
+        return True
+    if name == "cmake" and any(_CMAKE_SETTING.search(word) for word in rest):
+        return True
+    given = [word for word in rest if not word.startswith("-")]
+    if len(given) > 1 and not _INSTALLING_PARTS.get(name, frozenset()).isdisjoint(given):
+        return True
     parts = _RUNNING_PARTS.get(name)
     if parts is not None and any(word in parts for word in rest):
         return True
@@ -192,9 +234,7 @@ def _git_runs_others(rest: tuple[str, ...]) -> bool:
     part = rest[0]
     if part not in _GIT_PARTS:  # an option before the part, too: -c core.pager=..., -C elsewhere, --exec-path
         return True
-    if part == "grep" and any(_has_letter(word, "O") for word in rest[1:]):
-        return True
-    return _has_option(rest[1:], _GIT_OPTIONS, "")
+    return _has_option(rest[1:], _GIT_OPTIONS, {"grep": "O", "format-patch": "o"}.get(part, ""))
 
 
 def without_git_options(words: tuple[str | None, ...]) -> tuple[str | None, ...]:

@@ -28,6 +28,8 @@ from msgspec import Struct
 from kedge.core.shown import is_unseen
 from kedge.tools.shell_programs import (
     FIND_RUNS,
+    FINDERS,
+    GIT_WRAPPERS,
     SHELLS,
     WRAPPERS,
     listed,
@@ -261,7 +263,9 @@ def _inside(command: Words) -> Iterator[Words | str]:
         plain = without_git_options(command)
         if plain != command:
             yield plain
-    elif name in ("find", "fd"):
+        elif command[1:2] and command[1] in GIT_WRAPPERS:
+            yield from _wrapped(command[2:])
+    elif name in FINDERS:
         for place, word in enumerate(command):
             if word in FIND_RUNS and command[place + 1 :]:
                 yield command[place + 1 :]
@@ -271,12 +275,22 @@ def _inside(command: Words) -> Iterator[Words | str]:
     elif name in SHELLS:
         code = next((place for place, word in enumerate(rest) if word and re.match(r"-\w*c", word)), len(rest))
         yield from (word if word is not None else _UNKNOWN for word in rest[code + 1 :])
+    elif name in ("tar", "bsdtar", "split"):
+        yield from _texts(rest)
     elif name in WRAPPERS:
-        yield from _behind(rest)
-        for word in rest:
-            if word is not None and re.search(r"[\s;&|(`]", word):
-                # A text to run: as it is ('A=1 rm x'), or as an option's value (--command='rm x').
-                yield from {word: None, word.split("=", 1)[-1]: None}
+        yield from _wrapped(rest)
+
+
+def _wrapped(rest: Words) -> Iterator[Words | str]:
+    yield from _behind(rest)
+    yield from _texts(rest)
+
+
+def _texts(rest: Words) -> Iterator[str]:
+    """Texts to run: a word as it is ('A=1 rm x'), or an option's value (--command='rm x', --on=exec='rm x')."""
+    for word in rest:
+        if word is not None and re.search(r"[\s;&|(`]", word):
+            yield from {word: None, word.split("=", 1)[-1]: None, word.rsplit("=", 1)[-1]: None}
 
 
 def _behind(rest: Words) -> Iterator[Words]:

@@ -36,7 +36,7 @@ class Write:
             if len(data) > FILE_BYTES_MAX:
                 raise ToolFailed(f"the content is larger than {FILE_BYTES_MAX // 1000} kB; use bash")
             verb = "Created" if before is None else "Wrote"
-            return Rewritten(data, f"{verb} {shown} ({len(data)} bytes).")
+            return Rewritten(data, text, f"{verb} {shown} ({len(data)} bytes).")
 
         # Never worked out anew: a whole file would take back what another call has just changed.
         return await prepare_change(given.path, ("write", "edit"), rewrite, place, self._guarded, again=False)

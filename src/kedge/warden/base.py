@@ -31,6 +31,7 @@ class ProcessFailed(KedgeError):
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
     argv: tuple[str, ...]
+    #: Absolute, without links: one that is in it is not followed.
     cwd: str
     #: Exactly this environment; nothing is inherited. The program is looked for in its PATH.
     env: Mapping[str, str]

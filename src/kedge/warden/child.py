@@ -31,10 +31,26 @@ def _become(order: Line, streams: list[int]) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.chdir(order["cwd"])
+    _enter(order["cwd"])
     if order["writable"] is not None:
         landlock.restrict(order["writable"])
     os.execvpe(order["argv"][0], order["argv"], order["env"])
+
+
+def _enter(directory: str) -> None:
+    """Part by part, and through no link: it was judged without any in it, and one that is there now leads elsewhere."""
+    try:
+        os.chdir("/")
+        for part in filter(None, directory.split("/")):
+            there = os.open(part, _PASS)
+            os.fchdir(there)
+            os.close(there)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, directory) from None
+
+
+#: To pass through a directory needs no right to list it. (O_PATH is Linux's.)
+_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _attach(order: Line, streams: list[int]) -> None:

@@ -1,0 +1,33 @@
+"""Attacks by joining: a prompt that folds into the Run of another one, to have what that one has."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.harness import Peer
+from tests.conformance.test_i_agent import call
+
+
+@pytest.mark.found(
+    "attack: a prompt folded into a Run with more leave",
+    "a prompt that joined a Run at work was done with the leave of that Run: its own deny rules did not hold, and "
+    "where nobody was asked for the host nobody was asked for it; now what one of them was denied is denied, and only "
+    "what all were allowed is allowed",
+)
+async def test_a_prompt_that_joins_a_run_brings_its_own_rules_and_gets_no_leave_of_it(kedge: Peer) -> None:
+    session = await kedge.session()
+    wait = call("bash", command="touch ready; while [ ! -e go ]; do sleep 0.05; done")
+    async with kedge.stream(session_id=session, deltas=1) as stream:
+        host = (await kedge.submit(session, f"script: {wait} | step | say over", yolo=True))["run_id"]
+        await stream.until(lambda stream: stream.of("progress"))
+        script = f"script: {call('bash', command='touch denied')} | {call('bash', command='touch unasked')} | say over"
+        joining = kedge.submit(session, script, deny=["bash(touch denied)"], on_approval="fail", when_busy="fold")
+        joined = (await joining)["run_id"]
+        (kedge.directory / "go").touch()
+        (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
+        await kedge.answer(asked.payload["id"], "deny")
+        await stream.until_complete(host)
+    assert (await kedge.run(joined))["folded_into"] == host
+    assert "touch unasked" in asked.payload["params"]["command"]
+    assert not (kedge.directory / "denied").exists()
+    assert not (kedge.directory / "unasked").exists()
