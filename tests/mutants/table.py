@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from tests.mutants import table_around, table_engine, table_steps, table_tests
+from tests.mutants import table_around, table_engine, table_judged, table_steps, table_tests
 from tests.mutants.apply import Mutant
 
 ALL: tuple[Mutant, ...] = tuple(
@@ -13,6 +13,7 @@ ALL: tuple[Mutant, ...] = tuple(
         *(table_steps.ASKING, table_steps.CALLS, table_steps.CLOSING, table_steps.DRAFT, table_steps.APPROVING),
         table_steps.ENGINE,
         *(table_around.FEED, table_around.WORKSPACES, table_around.STORE, table_around.SERVER, table_around.CLIENT),
+        *(table_judged.DEEDS, table_judged.TOLD),
         *(table_tests.STORES, table_tests.CORE, table_tests.ENGINE, table_tests.SERVER, table_tests.WARDEN),
     )
 )

@@ -122,7 +122,7 @@ WORKSPACES = (
     Mutant(
         "clients lost in a crash never leave",
         "engine.workspaces",
-        "workspace.claims = lost.stream_closed(_LOST, _LOST, self._clock.now_ms())",
+        "workspace.claims = lost.stream_closed(_LOST, _LOST, _now_ms())",
         "workspace.claims = lost",
         "After a crash workspaces are never closed again.",
     ),

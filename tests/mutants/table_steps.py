@@ -206,8 +206,8 @@ ENGINE = (
     Mutant(
         "a session is deleted under its runs",
         "engine.engine",
-        "                    await asyncio.wait(ends)\n",
-        "                    pass\n",
+        "                for end in [lane.end_of(run_id) for run_id in lane.runs]:\n",
+        "                for end in []:\n",
         "A Run of a deleted session works on.",
     ),
     Mutant(
@@ -253,7 +253,7 @@ ENGINE = (
     Mutant(
         "an edit is forgotten",
         "engine.engine",
-        "replace(run, prompt=Prompt(text, kept))",
+        "replace(run, prompt=given or Prompt(text, run.prompt.attachments))",
         "run",
         "A queued prompt runs as it was before it was edited.",
         "tests",

@@ -78,3 +78,21 @@ def test_a_child_accepted_in_doubt_does_not_outlive_its_cancelled_parent() -> No
         for seed in range(200)
     ]
     assert [report.broken for report in simulate_all(plans) if report.broken] == []
+
+
+@pytest.mark.found(
+    "seed 351288 of the simulator",
+    "A session was deleted while its Run was accepted and the server shut down: the Run was not begun any more, and "
+    "the request waited for its end for ever. It is told now that the server shuts down.",
+)
+def test_a_deletion_does_not_wait_for_a_run_that_a_stopping_server_never_began() -> None:
+    plans = [
+        plan(
+            seed,
+            Act(0.0, "submit", script="p0:run quick;wait 2 say 1"),
+            Act(0.001 * (seed % 5), "delete", for_s=0.5),
+            Act(0.002 * (seed // 5), "restart", for_s=0.2),
+        )
+        for seed in range(250)
+    ]
+    assert [report.broken for report in simulate_all(plans) if report.broken] == []

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from asyncio import sleep
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -26,6 +26,8 @@ from kedge.wire.models import (
     RunComplete,
     SubmitPrompt,
 )
+
+T = TypeVar("T")
 
 
 class FollowedRun:
@@ -64,18 +66,21 @@ class FollowedRun:
     async def submit(self) -> Receipt:
         """Accepted, durably. A lost answer is asked for again: the run_id makes that the same Run."""
         assert self.run_id, "a Run whose submit may be repeated has an id from the beginning"
+        self.receipt = await self._insist(lambda: self._client.submit(self.workspace_id, self._prompt))
+        return self._accepted(self.receipt)
+
+    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Ask again while the server is away, for as long as a lost stream is given."""
         deadline = time.monotonic() + self._give_up_s
         pause = PAUSE_S_MIN
         while True:
             try:
-                self.receipt = await self._client.submit(self.workspace_id, self._prompt)
-                break
+                return await call()
             except (Unreachable, Unavailable):
                 if time.monotonic() + pause > deadline:
                     raise
             await sleep(pause)
             pause = min(2 * pause, PAUSE_S_MAX)
-        return self._accepted(self.receipt)
 
     def _accepted(self, receipt: Receipt) -> Receipt:
         if self._stream.position is None:
@@ -88,7 +93,7 @@ class FollowedRun:
 
     async def __aiter__(self) -> AsyncIterator[StreamEvent]:
         async for event in self._stream:
-            found = [event] if event.type != "gap" else [event, *await self._reread()]
+            found = [event] if event.type != "gap" else [event, *await self._insist(self._reread)]
             for own in filter(self._is_own, found):
                 if own.type == "run_complete":
                     self.complete = msgspec.convert(own.payload, RunComplete)

@@ -68,7 +68,7 @@ class Approvals:
             ask, state="answered", answer=answer, message=message, answered_by=by, answered_at=self._clock.now_ms()
         )
         is_first = False
-        with workspace.in_use():
+        with self._workspaces.in_use(workspace):
             lane = await self._workspaces.lane(workspace, ask.session_id)
 
             def put(draught: Draught, session: SessionRecord) -> SessionRecord:

@@ -2,6 +2,9 @@
 
 A command goes through in one direction: decide (pure), append (durable), apply, publish, react. It runs as a task of
 the engine's own, so that a caller who goes away in the middle cannot leave memory behind the store.
+
+Whatever has a Position is durable before anybody is told: after a loss of power the same Position would be given to
+something else, and a client that has seen it would miss that. Only the text of a streaming message may be lost.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from kedge.engine.draft import Draft
 from kedge.engine.feed import Frame
 from kedge.engine.openlane import Addition, Compose, Decided, Draught, OpenLane, session_after, withdrawn_asks
 from kedge.engine.ports import Clock, Ids
-from kedge.errors import RunNotActive, SessionNotFound, StoreUnavailable, VersionConflict
+from kedge.errors import RunNotActive, SessionNotFound, StoreError, StoreUnavailable, VersionConflict
 from kedge.store.base import LaneWrite, Store, Write
 
 #: A version conflict means that another process wrote this Lane: read it again and decide again, so many times.
@@ -78,14 +81,13 @@ class Door:
         accept: RunRecord | None = None,
         is_new_id: bool = False,
         compose: Compose | None = None,
-        durable: bool = True,
         first: First | None = None,
     ) -> Decided:
         """Put a command to the Lane; returns what was decided, after it is durable and acted upon.
 
         `accept` is the Run of a Submit; `is_new_id`: its id was made for it, nothing was accepted under it before.
         `first`: done before its append is composed, while nothing else happens in the Lane."""
-        return await self._to_the_end(self._command(lane, command, accept, is_new_id, compose, durable, first))
+        return await self._to_the_end(self._command(lane, command, accept, is_new_id, compose, first))
 
     async def _command(
         self,
@@ -94,7 +96,6 @@ class Door:
         accept: RunRecord | None,
         is_new_id: bool,
         compose: Compose | None,
-        durable: bool,
         first: First | None,
     ) -> Decided:
         async with lane.lock:
@@ -112,7 +113,7 @@ class Door:
                 if first is not None:
                     await first()
                 try:
-                    changed = await self._carry_out(lane, events, command.now, accept, compose, durable)
+                    changed = await self._carry_out(lane, events, command.now, accept, compose)
                 except VersionConflict:
                     lane.stale = True
                     continue
@@ -131,7 +132,6 @@ class Door:
         now: int,
         accept: RunRecord | None,
         compose: Compose | None,
-        durable: bool,
     ) -> dict[str, RunRecord]:
         after = apply_all(lane.lane, events)
         live = lane.runs if accept is None else {**lane.runs, accept.run_id: accept}
@@ -157,7 +157,6 @@ class Door:
                 tuple(changed.values()),
                 tuple(draught.messages.values()),
                 asks=tuple(draught.asks.values()),
-                durable=durable,
             )
         )
         first = last - len(draught.log) + 1
@@ -237,7 +236,7 @@ class Door:
         while lane.stale and not self.closing:
             try:
                 await self.refresh(lane)
-            except StoreUnavailable:
+            except (StoreUnavailable, StoreError):  # a damaged page, too: one of another workspace may be met once
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RETRY_S_MAX)
 

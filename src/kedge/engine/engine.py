@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -230,7 +229,7 @@ class Engine:
             deny=parent.options.deny,
             parent_run_id=parent.run_id,
         )
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             lane = await self._make_session(workspace, session)
             child = self._ids.new("r")
             accepting = asyncio.ensure_future(self.submit(workspace, session.id, Prompt(prompt), options, child))
@@ -288,7 +287,7 @@ class Engine:
             self._clock.now_ms(),
             queue_runs_max=workspace.config.runs.queue_runs_max,
         )
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             lane = await self.workspaces.lane(workspace, session_id)
             decided = await self._door.command(lane, command, accept=new, is_new_id=run_id is None)
             return decided.runs.get(new.run_id) or await self.run(workspace, new.run_id)
@@ -300,17 +299,17 @@ class Engine:
         )
 
     async def cancel(self, workspace: Workspace, session_id: str) -> Cancelled:
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             lane = await self.workspaces.lane(workspace, session_id)
             return await self._cancel(lane, Cancel(self._clock.now_ms()))
 
     async def cancel_run(self, workspace: Workspace, run_id: str) -> Cancelled:
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             lane = await self._lane_of(workspace, run_id)
             return await self._cancel(lane, CancelRun(run_id, self._clock.now_ms()))
 
     async def clear_queue(self, workspace: Workspace, session_id: str) -> Cancelled:
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             lane = await self.workspaces.lane(workspace, session_id)
             return await self._cancel(lane, ClearQueue(self._clock.now_ms()))
 
@@ -325,16 +324,16 @@ class Engine:
         self, workspace: Workspace, run_id: str, text: str, attachments: tuple[Attachment, ...] | None = None
     ) -> RunRecord:
         """`attachments`: they take the place of those it has; None: it keeps them."""
+        given = None if attachments is None else await with_contents(Prompt(text, attachments), workspace.root)
 
         def edited(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
             run = runs[run_id]
-            kept = run.prompt.attachments if attachments is None else attachments
-            return Addition(runs={run_id: replace(run, prompt=Prompt(text, kept))})
+            return Addition(runs={run_id: replace(run, prompt=given or Prompt(text, run.prompt.attachments))})
 
         return await self._change(workspace, EditRun(run_id, self._clock.now_ms()), edited)
 
     async def move_run(self, workspace: Workspace, run_id: str, before: str | None) -> RunRecord:
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             lane = await self._lane_of(workspace, run_id)
             if before is not None and await self._lane_of(workspace, before) is not lane:
                 raise RunNotQueued(f"run {before} is not queued in the session of run {run_id}")
@@ -346,7 +345,7 @@ class Engine:
     async def _change(
         self, workspace: Workspace, command: EditRun | MoveRun | FoldRun, compose: Compose | None = None
     ) -> RunRecord:
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             lane = await self._lane_of(workspace, command.run_id)
             await self._door.command(lane, command, compose=compose)
             return await self.run(workspace, command.run_id)
@@ -391,7 +390,7 @@ class Engine:
         self._check_open()
         now = self._clock.now_ms()
         session = SessionRecord(self._ids.new("s"), workspace.id, title, now, now)
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             await self._make_session(workspace, session)
         return session
 
@@ -420,21 +419,23 @@ class Engine:
                 session = replace(session, title=title, title_is_makeshift=False)
             return session if model is None else replace(session, model=model)
 
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             lane = await self.workspaces.lane(workspace, session_id)
             await self._door.put(lane, changed)
             return lane.session
 
     async def delete_session(self, workspace: Workspace, session_id: str) -> None:
         """Cancel its Runs, wait for their ends, then remove it."""
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             lane = await self.workspaces.lane(workspace, session_id)
             lane.deleting += 1
             try:
                 await self._door.command(lane, Cancel(self._clock.now_ms()))
-                # All at once: a host and the Runs folded into it end together.
-                if ends := [lane.end_of(run_id) for run_id in lane.runs]:
-                    await asyncio.wait(ends)
+                for end in [lane.end_of(run_id) for run_id in lane.runs]:
+                    over: set[asyncio.Future[Any]] = {end, self._stopped}
+                    await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+                    if not end.done():  # it never began here, and is for the next process to end
+                        raise ShuttingDown(f"The server is shutting down; session {session_id} was not deleted.")
                 await self._door.put(lane, lambda draught, session: session, change="deleted")
             finally:
                 lane.deleting -= 1  # if it was refused, or nobody waits for it any more, it is as usable as before
@@ -443,7 +444,7 @@ class Engine:
     async def fork_session(self, workspace: Workspace, session_id: str, message_id: str) -> SessionRecord:
         """A new session that begins with this one's messages up to and including that one."""
         self._check_open()
-        with self._in_use(workspace):
+        with self.workspaces.in_use(workspace):
             parent = await self.session(workspace, session_id)
             messages = await self.messages(workspace, session_id, None, FORK_MESSAGES_MAX)
             new, copies = forked(parent, messages, message_id, self._ids, self._clock.now_ms())
@@ -484,15 +485,6 @@ class Engine:
         wanted = [ask for ask in asks if session_id in (None, ask.session_id)]
         reader.pending = b"".join(encode(None, Asked(ask.run_id, ask.id), ask) for ask in wanted)
         return reader
-
-    @contextmanager
-    def _in_use(self, workspace: Workspace) -> Iterator[None]:
-        try:
-            with workspace.in_use():
-                yield
-        finally:
-            if not workspace.is_held:
-                self.workspaces.look_again()
 
     def _check_open(self) -> None:
         if self._closing:

@@ -327,7 +327,7 @@ class Runner:
             return Addition(behind=[("created", message)], runs={active.run.run_id: active.spent(runs)})
 
         command = BeginStep(active.run.run_id, message.created_at, folds=not sums_up)
-        await self._door.command(active.lane, command, compose=begun, durable=False)
+        await self._door.command(active.lane, command, compose=begun)
         active.unsure.clear()
         active.history.put(message)
         active.steps += 1

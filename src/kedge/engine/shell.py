@@ -42,7 +42,7 @@ class Shell:
         """Whoever asked has the right to: no approval. Ends with the request that asked for it, and with the server."""
         if self._closing:
             raise ShuttingDown("The server is shutting down and takes no new work; try again in a moment.")
-        with workspace.in_use():
+        with self._workspaces.in_use(workspace):
             lane = await self._workspaces.lane(workspace, session_id)
             work = asyncio.get_running_loop().create_task(self._run(workspace, command))
             self._at_work.add(work)

@@ -27,7 +27,7 @@ class Undo:
         Nothing is touched when one of the files has changed since."""
         versions: list[FileVersion] = []
         restored: list[str] = []
-        with workspace.in_use():
+        with self._workspaces.in_use(workspace):
             lane = await self._workspaces.lane(workspace, session_id)
 
             async def put_back() -> None:

@@ -82,7 +82,7 @@ class Workspace:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Around every command. Refused when the workspace was let go since the caller looked it up."""
+        """Refused when the workspace was let go since the caller looked it up. See `Workspaces.in_use`."""
         if self.feed.closed:
             raise WorkspaceClosing(f"Workspace {self.id} is being closed; create it again with its path.")
         self._in_use += 1
@@ -240,6 +240,16 @@ class Workspaces:
         lane = workspace.lanes[session.id] = OpenLane(session, workspace.feed, stale=False, loaded=True)
         return lane
 
+    @contextmanager
+    def in_use(self, workspace: Workspace) -> Iterator[None]:
+        """Around every command; the last one to be over lets go of a workspace that nobody else holds."""
+        try:
+            with workspace.in_use():
+                yield
+        finally:
+            if not workspace.is_held:
+                self.look_again()
+
     # --- opening and closing -------------------------------------------------------------------------------------
 
     async def open(self, path: str, client_id: str | None) -> Workspace:
@@ -252,7 +262,7 @@ class Workspaces:
         Its clients lost their streams with the last process: they have the grace to come back, like after any loss."""
         workspace = await self._open_resolved(path, None)
         lost = workspace.claims.stream_opened(_LOST, _LOST)
-        workspace.claims = lost.stream_closed(_LOST, _LOST, self._clock.now_ms())
+        workspace.claims = lost.stream_closed(_LOST, _LOST, _now_ms())
         return workspace
 
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
@@ -266,7 +276,7 @@ class Workspaces:
             self._refuse_damaged(record.id)
             workspace = self._open.get(record.id) or await self._load(record, for_client=client_id is not None)
             if client_id is not None:
-                workspace.claims = workspace.claims.opened(client_id, now)
+                workspace.claims = workspace.claims.opened(client_id, _now_ms())
                 self.look_again()
             return workspace
 
@@ -318,7 +328,7 @@ class Workspaces:
         self.look_again()
 
     def stream_closed(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
-        workspace.claims = workspace.claims.stream_closed(client_id, stream_id, self._clock.now_ms())
+        workspace.claims = workspace.claims.stream_closed(client_id, stream_id, _now_ms())
         self.look_again()
 
     def look_at(self, workspace: Workspace, client_id: str, session_id: str) -> None:
@@ -334,7 +344,7 @@ class Workspaces:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self._clock.now_ms()
+        now = _now_ms()
         lapses: list[int] = []
         for workspace in self.all():
             workspace.claims = workspace.claims.lapsed(now)
@@ -350,7 +360,7 @@ class Workspaces:
                 self._close(workspace)
         loop = asyncio.get_running_loop()
         if lapses:
-            # One millisecond later than the lapse: the clock and the loop's timers may disagree by less than that.
+            # One millisecond later than the lapse: a timer may come early by less than that.
             self._timer = loop.call_later((min(lapses) - now + 1) / 1000, self.look_again)
         if not self._open and self.idle_since is None:
             self.idle_since = loop.time()
@@ -365,6 +375,11 @@ class Workspaces:
             self._timer.cancel()
         for workspace in self.all():
             self._close(workspace)
+
+
+def _now_ms() -> int:
+    """The time that claims go by: the loop's, since the machine's clock may be set, and claims end early or never."""
+    return int(asyncio.get_running_loop().time() * 1000)
 
 
 def _resolved(path: str) -> str:

@@ -44,6 +44,10 @@ class ApprovalRoutes:
         if not isinstance(asked, m.QuestionBatch):
             raise Invalid(f"{body.batch_request_id} is an approval; answer it at permissions/grant")
         given = {response.request_id: response for response in body.responses}
+        if unknown := sorted(given.keys() - {question.request_id for question in asked.questions}):
+            raise Invalid(
+                f"{asked.id} has no question {unknown[0][:100]!r}; give the request_id of each as it was asked"
+            )
         answers = [_words(question, given.get(question.request_id)) for question in asked.questions]
         packed = msgspec.json.encode(answers).decode()
         return _resolved(

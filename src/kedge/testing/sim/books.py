@@ -42,6 +42,9 @@ class Books:
     #: Who was told to stop by name, and how many cancels of the whole session there were.
     told_alone: set[str] = field(default_factory=set)
     cancels: int = 0
+    #: Everybody that a cancel of the whole session has found, and who was started in the append that accepted them.
+    covered: set[str] = field(default_factory=set)
+    started_at_once: set[str] = field(default_factory=set)
     is_deleted: bool = False
     _line: list[str] = field(default_factory=list)
     _active: str | None = None
@@ -79,6 +82,8 @@ class Books:
                 self.seqs[run_id], self.accepted_at[run_id] = seq, position
                 self._line.append(run_id)
             case RunStarted(run_id=run_id):
+                if position == self.accepted_at.get(run_id, 0) + 1:
+                    self.started_at_once.add(run_id)
                 self._start(run_id)
             case RunResumed(run_id=run_id) | StepStarted(run_id=run_id):
                 if run_id != self._active:
@@ -110,6 +115,7 @@ class Books:
                 self.cancels += 1
                 if mark != max(self.seqs.values(), default=0) or run_id != self._active:
                     self._say(f"{event}: the latest seq is {max(self.seqs.values(), default=0)}, active {self._active}")
+                self.covered.update(self.live)
                 self._told.update(self.live)
                 self._told_at.setdefault(run_id, event.at)
             case RunCancelMarked(run_id=run_id):

@@ -141,7 +141,7 @@ class SimClient:
         if self.answers == "deny":
             await self._answer(ask_id, lambda: self.client.cancel_questions(self.scene.workspace_id, ask_id))
             return
-        response = m.QuestionResponse(request_id=f"{ask_id}.0", fill_in_text="this one")
+        response = m.QuestionResponse(request_id="q1", fill_in_text="this one")
         await self._answer(ask_id, lambda: self.client.answer_questions(self.scene.workspace_id, ask_id, [response]))
 
     async def _answer(self, ask_id: str, call: Callable[[], Awaitable[m.Resolved]]) -> None:

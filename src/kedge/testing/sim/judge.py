@@ -19,6 +19,7 @@ from kedge.errors import (
 from kedge.store import codec
 from kedge.testing.sim.books import Books
 from kedge.testing.sim.client import SimClient, Told
+from kedge.testing.sim.deeds import check_deeds
 from kedge.testing.sim.plan import Kind
 from kedge.testing.sim.records import check_records
 from kedge.testing.sim.scene import Scene
@@ -63,6 +64,7 @@ class _Case:
             self.broken += books.broken
         self._check_lanes()
         self.broken += check_records(self.scene, self.books, self.events)
+        self.broken += check_deeds(self.scene, self.events)
         self._check_causes()
         for told in self.told:
             self._check_told(told)
@@ -142,6 +144,8 @@ class _Case:
         said = (receipt.seq, receipt.position)
         if said != (books.seqs.get(receipt.run_id), books.accepted_at.get(receipt.run_id)):
             self.broken.append(f"the receipt of {receipt.run_id} says {said}, the log something else")
+        if (receipt.state == "active") != (receipt.run_id in books.started_at_once):
+            self.broken.append(f"the receipt of {receipt.run_id} says {receipt.state}, the log something else")
 
     def _check_run(self, run: m.RunBody) -> None:
         books = self.books[run.session_id]
@@ -160,6 +164,11 @@ class _Case:
             return
         session = told.act.session
         books = self.books.get(self.scene.session_ids[session])
+        # One that finds only a Run that was told to stop already writes nothing.
+        if books is not None and books.cancels and self._is_the_only_cancel(told):
+            said = {covered.run_id for covered in reply.covered}
+            if said != books.covered:
+                self.broken.append(f"a cancel covered {sorted(books.covered)} and said {sorted(said)}")
         for other in self.told:
             if other.act.kind != "submit" or other.act.session != session or other.answer is None or books is None:
                 continue
@@ -169,6 +178,11 @@ class _Case:
             before = other.answered_at < told.asked_at and told.attempts == 1
             if before and (reply.mark is None or seq > reply.mark) and not self._had_ended(run_id, told.answered_at):
                 self.broken.append(f"{run_id} was accepted before the cancel to {reply.mark}, and is not covered by it")
+
+    def _is_the_only_cancel(self, told: Told) -> bool:
+        asked = [other for other in self.told if other.act.session == told.act.session]
+        cancels = sum(other.attempts for other in asked if other.act.kind in ("cancel", "delete"))
+        return cancels == 1 and not any(other.act.when_busy == "interrupt" for other in asked)
 
     def _had_ended(self, run_id: str, at: float) -> bool:
         run = self.data.runs.get((self.scene.workspace_id, run_id))

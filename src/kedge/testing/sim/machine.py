@@ -149,7 +149,8 @@ class SimProcesses:
 
     async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
         command = argv[-1]
-        await asyncio.sleep(self._chance.random() ** 3 * 0.05)
+        if self._chance.random() < 0.5:  # else at once: a cancel in this very moment is too late
+            await asyncio.sleep(self._chance.random() ** 3 * 0.05)
         if command == "broken":
             raise ToolFailed("it cannot be started")
         self._last_pid += 1

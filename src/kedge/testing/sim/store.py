@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
+from kedge.core.events import RunEnded
 from kedge.core.records import LaneRecord, RunRecord
 from kedge.errors import StoreUnavailable
 from kedge.store.base import LogEntry, Write
@@ -29,6 +31,9 @@ class Faults:
         self.nth, self.nth_after = 0, False
         self.writes = 0
         self.counted = counted
+        #: What was written that should not have been, and whether a tool's process is alive just then.
+        self.broken: list[str] = []
+        self.alive: Callable[[], list[str]] = list
 
     def stop(self) -> None:
         self.before_rate = self.after_rate = self.read_rate = self.down_until = 0.0
@@ -76,8 +81,16 @@ class FaultyStore(MemoryStore):
         await asyncio.sleep(faults.chance.random() ** 3 * WRITE_S)
         faults.check_before()
         head = await super().append(write)
+        self._look_at(write)
         faults.check_after()
         return head
+
+    def _look_at(self, write: Write) -> None:
+        if write.events and not write.durable:
+            self._faults.broken.append(f"a loss of power would take back what was told: {write.events}")
+        is_over = not self.data.live and any(isinstance(event, RunEnded) for _, event in write.events)
+        if is_over and (alive := self._faults.alive()):
+            self._faults.broken.append(f"the last Run has ended, and {', '.join(alive)} of it goes on")
 
     async def read(self, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
         self._faults.check_read()

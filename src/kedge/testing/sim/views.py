@@ -6,15 +6,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from kedge.client.stream import StreamEvent
-from kedge.core.events import Event
+from kedge.core.events import (
+    Asked,
+    AskSettled,
+    ErrorReported,
+    Event,
+    FileChanged,
+    MessageChanged,
+    RetryReported,
+    RunAccepted,
+    RunReported,
+    SessionChanged,
+)
 from kedge.errors import AskIsOver, AskNotFound, KedgeError, RunNotFound, SessionNotFound
 from kedge.store import codec
 from kedge.testing.sim.books import Books
 from kedge.testing.sim.client import SimClient, Watched
 from kedge.testing.sim.scene import Scene
 
-#: From an append until a client that is connected and reads has it. Seconds.
-SEEN_S_MAX = 5.0
+#: From an append until a client that is connected and reads has it; and where the store failed on the way, which is
+#: still before the next heartbeat. Seconds.
+SEEN_S_MAX, LATE_S_MAX = 5.0, 12.0
 #: What was shown may be lost in a crash if it was not stored yet: no more than that of the text. Seconds.
 LOST_S_MAX = 1.0
 #: What an answer may be refused with: somebody was quicker, or there is nothing left to answer.
@@ -49,6 +61,7 @@ class _View:
 
     def check(self) -> list[str]:
         self._check_positions()
+        self._check_said()
         self._check_ends()
         self._check_times()
         self._check_last()
@@ -85,6 +98,17 @@ class _View:
             twice = len(seen) - len(set(seen))
             self._say(f"lacks {lacks} in its stream, has {extra} too many and {twice} twice")
 
+    def _check_said(self) -> None:
+        """A frame with a Position tells what the log has there; nobody is asked about a session they do not watch."""
+        facts = {place: event for place, _, event in self.log}
+        for event in self.watched.events:
+            if event.position is None:
+                others = self.watched.session_id not in (None, event.payload.get("session_id"))
+                if event.type.endswith("_request") and others:
+                    self._say(f"was shown a {event.type} of another session")
+            elif (fact := facts.get(event.position)) is not None and not _tells_of(event, fact):
+                self._say(f"has {event.type} {event.change} {event.payload.get('id')} at the Position of {fact}")
+
     def _check_ends(self) -> None:
         seen: set[str] = set()
         for event in self.watched.events:
@@ -105,7 +129,10 @@ class _View:
             appended_at = (at - self.scene.clock.ms_at(0)) / 1000
             connected_at = max((when for when in self.watched.connected_at if when <= came_at), default=came_at)
             paused_until = max((until for since, until in self.client.paused if since <= came_at), default=0.0)
-            if came_at - max(appended_at, connected_at, paused_until) > SEEN_S_MAX and not self.scene.store_failed:
+            # A server that starts again while the store fails may be long in coming back.
+            most_s = SEEN_S_MAX if not self.scene.store_failed else LATE_S_MAX
+            is_excused = self.scene.store_failed and self.scene.was_interrupted
+            if came_at - max(appended_at, connected_at, paused_until) > most_s and not is_excused:
                 self._say(f"saw {event.type} {came_at - appended_at:.1f} s late")
 
     def _check_last(self) -> None:
@@ -158,6 +185,33 @@ class _View:
         in_time = any(abs(crash - lost_since) <= LOST_S_MAX for crash in self.scene.crashed_at)
         # Who did not read for a while was shown the last words after the crash.
         return in_time or self.scene.store_failed or not grew or bool(self.client.paused)
+
+
+def _tells_of(event: StreamEvent, fact: Event) -> bool:
+    """Whether this frame is of that event: of its kind, and of the same thing."""
+    payload, is_gone = event.payload, event.change == "deleted"
+    match fact:
+        case RunReported() | ErrorReported() | RetryReported():
+            kind = "run_complete" if isinstance(fact, RunReported) else "agent_event"
+            return event.type == kind and payload["run_id"] == fact.run_id
+        case MessageChanged() | SessionChanged():
+            kind, name = (
+                ("message", fact.message_id) if isinstance(fact, MessageChanged) else ("session", fact.session_id)
+            )
+            return event.type == kind and payload["id"] == name
+        case Asked() | AskSettled():
+            kind = "_request" if isinstance(fact, Asked) else "_notification"
+            is_settled = is_gone and isinstance(fact, AskSettled)  # to a client that has it, it is withdrawn
+            return (event.type.endswith(kind) or is_settled) and payload["id"] == fact.ask_id
+        case FileChanged():
+            return event.type == "file" and payload["version_id"] == fact.version_id
+        case _:
+            is_new = event.change == "created"
+            return (
+                event.type == "run"
+                and payload["run_id"] == fact.run_id
+                and (is_new == isinstance(fact, RunAccepted) or is_gone)
+            )
 
 
 def _texts(payload: dict[str, Any]) -> dict[int, str]:

@@ -82,6 +82,7 @@ class World:
         self.machine = SimProcesses(scene.chance, scene.counted)
         self.ids = CountingIds()
         self.broken: list[str] = []
+        self.faults.broken, self.faults.alive = self.broken, lambda: list(self.machine.alive)
         self.clients: list[SimClient] = []
         #: Somebody who makes what all need, and answers at last what nobody else has answered.
         self._helper: Client

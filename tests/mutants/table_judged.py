@@ -1,0 +1,125 @@
+"""Faults that the judge did not see once: each has a check of its own since (judge, books, deeds, views, store)."""
+
+from __future__ import annotations
+
+from tests.mutants.apply import Mutant
+
+DEEDS = (
+    Mutant(
+        "a resumed run makes a call again",
+        "engine.recovery",
+        "if ends or call.id not in waiting)",
+        "if ends or (call.id not in waiting and 'quick' not in call.input))",
+        "After a crash a command is silently run a second time.",
+    ),
+    Mutant(
+        "a resumed run begins its agent again",
+        "engine.recovery",
+        "waiting = {ask.tool_call_id for ask in await self.store.session_asks(session_id)}",
+        "waiting = {call.id for call in _open_calls(own) if call.name == 'agent'} | {ask.tool_call_id for ask in"
+        " await self.store.session_asks(session_id)}",
+        "After a crash an agent is paid for twice.",
+    ),
+    Mutant(
+        "what is withdrawn counts as allowed",
+        "engine.calls",
+        "        if answered.is_allowed:\n            return None",
+        "        if answered.is_allowed or answered.state == 'withdrawn':\n            return None",
+        "A command that nobody allowed is begun when its Run is cancelled.",
+    ),
+    Mutant(
+        "the processes of a stopped call live on",
+        "tools.shell",
+        "            place.background.left(await running.end_surely(GRACE_S))\n            raise",
+        "            raise",
+        "A cancelled command goes on behind the end of its Run.",
+    ),
+    Mutant(
+        "a grant is not stored",
+        "engine.approving",
+        "                    draught.grants = grants\n",
+        "",
+        "People are asked again for what they allowed for the session.",
+    ),
+    Mutant(
+        "allowing once is for the session",
+        "engine.approving",
+        'if answer in ("allow_session", "allow_always"):',
+        'if answer in ("allow", "allow_session", "allow_always") and ask.grant:',
+        "What was allowed once is never asked for again.",
+    ),
+    Mutant(
+        "a session forgets what it paid for",
+        "engine.openlane",
+        "usage=session.usage + usage,",
+        "usage=session.usage,",
+        "A session costs nothing, as people see it.",
+    ),
+    Mutant(
+        "a call that was cut off is no error",
+        "engine.closing",
+        "CUT_OFF, is_error=True)",
+        "CUT_OFF)",
+        "A model takes a command that was cut off for one that worked.",
+    ),
+    Mutant(
+        "a cancelled run ends like a finished one",
+        "engine.closing",
+        '"cancelled": "canceled"',
+        '"cancelled": "end_turn"',
+        "The transcript does not show that a Run was cancelled.",
+    ),
+    Mutant(
+        "a run names no message",
+        "engine.closing",
+        "            message_id=message.id,\n",
+        "",
+        "Whoever waits for a Run does not find its answer.",
+    ),
+)
+
+TOLD = (
+    Mutant(
+        "a step begins without waiting for the disk",
+        "engine.door",
+        "                asks=tuple(draught.asks.values()),\n            )\n        )\n",
+        "                asks=tuple(draught.asks.values()),\n"
+        "                durable=type(events[0]).__name__ != 'StepStarted',\n            )\n        )\n",
+        "After a power cut a Position is given twice, and clients miss what has it the second time.",
+    ),
+    Mutant(
+        "a log reader is told of other events",
+        "engine.feed",
+        "                return self.encoder.ask(entry.position, event, ask)",
+        "                return self.encoder.ask(entry.position, Asked(event.run_id, ask_id), ask)",
+        "A dialog that was answered opens again for who reads the log.",
+    ),
+    Mutant(
+        "a stream of one session asks for all",
+        "engine.engine",
+        "wanted = [ask for ask in asks if session_id in (None, ask.session_id)]",
+        "wanted = asks",
+        "People are shown approvals of sessions they do not look at.",
+    ),
+    Mutant(
+        "a gap in memory wakes nobody",
+        "engine.feed",
+        "            self._empty_ring(last)\n            self._wake()\n",
+        "            self._empty_ring(last)\n",
+        "After a failure of the store, clients see what happened with the next heartbeat.",
+    ),
+    Mutant(
+        "a receipt always says queued",
+        "engine.door",
+        'accepted_state="active" if state == "active" else "queued"',
+        'accepted_state="queued"',
+        "Whoever submits is told to wait though the Run is at work.",
+    ),
+    Mutant(
+        "a cancel tells who is left",
+        "engine.engine",
+        "        covered = covered_by(decided.before, command)\n",
+        "        covered = covered_by(lane.lane, command)\n",
+        "A cancel does not name the queued Runs it has ended.",
+    ),
+)
