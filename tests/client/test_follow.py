@@ -132,6 +132,8 @@ class Told:
         self.messages: list[dict[str, Any]] = []
         self.permissions: list[dict[str, Any]] = []
         self.refusals = 0
+        #: Of the state, when it is read again.
+        self.reread_refusals = 0
         self.submitted: list[bytes] = []
 
     async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
@@ -149,6 +151,9 @@ class Told:
             receipt = {"run_id": "r1", "session_id": "s", "seq": 1, "state": "active", "position": 10}
             writer.write(json(202, receipt))
         elif asked.path.endswith("/agent/runs/r1"):
+            if self.reread_refusals:
+                self.reread_refusals -= 1
+                return  # hangs up: it is being started again
             writer.write(json(200, self.run))
         elif asked.path.endswith("/messages"):
             writer.write(json(200, self.messages))
@@ -212,6 +217,20 @@ async def test_after_a_gap_the_state_is_read_again_and_the_run_goes_on() -> None
     told = Told([STREAM, start, gap, frame("run_complete", told_end("abcde"), 51)])
     told.run = told_run("active")
     told.messages = [told_message("foreign", end=True, run_id="r0", message_id="m0"), told_message("abcd", end=False)]
+    async with StandIn(told) as standin, Client(standin.host) as client:
+        _, text = await follow(told_follow(client))
+    assert text == "abcde"
+
+
+@pytest.mark.found(
+    "a review of the client: a server that is away while the state is read again",
+    "after a gap the state was asked for once, and a server that was away in that moment ended `kedge run`, although a "
+    "lost stream is given a minute; it is asked for as long as that",
+)
+async def test_f6_a_server_that_is_away_while_the_state_is_read_again_is_waited_for() -> None:
+    gap = frame("gap", {"reason": "evicted", "position": 50})
+    told = Told([STREAM, gap, frame("run_complete", told_end("abcde"), 51)])
+    told.run, told.reread_refusals = told_run("active"), 2
     async with StandIn(told) as standin, Client(standin.host) as client:
         _, text = await follow(told_follow(client))
     assert text == "abcde"

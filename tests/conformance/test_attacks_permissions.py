@@ -429,6 +429,8 @@ async def test_a_yes_to_a_question_allows_nothing_and_is_no_answer_to_an_approva
             "batch_request_id": asked_id,
             "responses": [{"request_id": "q1", "selected_ids": ["o1"], "fill_in_text": "allow_always", "yes": True}],
         }
+        unknown = {**answer, "responses": [{"request_id": "q2", "fill_in_text": "to nothing that was asked"}]}
+        await kedge.call("POST", f"{kedge.at}/questions/answer", unknown, expect=400)
         await kedge.call("POST", f"{kedge.at}/questions/answer", answer)
         (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
         wrong = {**answer, "batch_request_id": asked.payload["id"]}

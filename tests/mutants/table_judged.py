@@ -123,3 +123,46 @@ TOLD = (
         "A cancel does not name the queued Runs it has ended.",
     ),
 )
+
+_REVIEWED = "tests/engine/test_reviewed.py::"
+
+
+def _by(test: str, name: str, module: str, old: str, new: str, hurts: str) -> Mutant:
+    return Mutant(name, module, old, new, hurts, "tests", (_REVIEWED + test,))
+
+
+#: What the simulator cannot play: tests find them.
+REVIEWED = (
+    _by(
+        "test_b15_a_tool_left_behind_changes_no_file_after_the_end_of_its_run",
+        "a run that has ended writes on",
+        "engine.door",
+        "            if of_run and (lane.lane.active is None or lane.lane.active.run_id != of_run):",
+        "            if False:",
+        "A tool that could not be stopped changes files behind the end of its Run.",
+    ),
+    _by(
+        "test_g2_steps_of_a_resumed_run_are_counted_on",
+        "a resumed run counts its steps anew",
+        "engine.runner",
+        "active.steps, active.usage = run.steps, run.usage",
+        "active.usage = run.usage",
+        "A Run that is resumed again and again has no limit.",
+    ),
+    _by(
+        "test_a_persons_command_that_outlasts_the_last_claim_lets_go_of_the_workspace",
+        "the last command lets go of nothing",
+        "engine.workspaces",
+        "            if not workspace.is_held:\n                self.look_again()",
+        "            pass",
+        "A server that nobody uses any more never leaves.",
+    ),
+    _by(
+        "test_an_append_in_doubt_is_looked_for_though_the_first_look_meets_damage",
+        "doubt is given up at the first damage",
+        "engine.door",
+        "            except (StoreUnavailable, StoreError):",
+        "            except StoreUnavailable:",
+        "A Run that was accepted stays active for ever, and nobody works on it.",
+    ),
+)
