@@ -25,10 +25,9 @@ async def compact(
     clock: Clock,
     history: list[Message],
     instruction: str,
-    folded: list[RunRecord],
 ) -> None:
-    """The draft of a begun Step becomes the summary, and everything before it stays out of later requests. `folded`:
-    Runs that have joined this one; what they ask for must not get lost in a summary either."""
+    """The draft of a begun Step becomes the summary, and everything before it stays out of later requests. What Runs
+    that have joined this one ask for must not get lost in it either."""
     draft = active.draft
     assert draft is not None
     session = active.lane.session
@@ -50,7 +49,7 @@ async def compact(
     written = draft.message(clock.now_ms())
     if not written.text.strip():
         raise ModelFailed("The model summarised the conversation with nothing; try again, or start a new session.")
-    text = written.text + _kept_beside(session, [active.run, *folded])
+    text = written.text + _kept_beside(session, [active.run, *active.folded])
     message = replace(written, parts=(Text(text),)).closed(Finish("end_turn", clock.now_ms(), "summary"))
     active.draft = None
     await asking.put(active, "updated", message, lambda before: replace(before, summary_message_id=message.id))

@@ -367,7 +367,7 @@ class Runner:
     async def _compact(self, active: ActiveRun) -> None:
         history = await active.history.read()
         await self._begin_step(active, sums_up=True)
-        await compact(active, self._asking, self._clock, history, self._prompts.summary, active.folded)
+        await compact(active, self._asking, self._clock, history, self._prompts.summary)
 
     def _begin_title(self, active: ActiveRun) -> None:
         config, run = active.workspace.config, active.run
