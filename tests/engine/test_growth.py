@@ -180,6 +180,9 @@ async def acts(directory: Path) -> AsyncIterator[Acts]:
     await engine.open()
     (directory / "workspace").mkdir()
     workspace = await engine.workspaces.open(str(directory / "workspace"), CLIENT)
+    engine.workspaces.stream_opened(
+        workspace, CLIENT, "watching"
+    )  # it takes longer than a client without one is waited for
     workspace.feed.ring_bytes_max = 10_000  # full soon
     watching = await workspace.feed.reader(None, None, deltas=True)
     try:

@@ -59,7 +59,7 @@ async def test_whatever_has_a_position_is_durable(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])
 async def test_a_clock_that_is_set_ends_no_claim_and_keeps_none(tmp_path: Path, step_s: float) -> None:
-    server = {"hold_s": 0.2, "grace_s": 0.2}
+    server = {"hold_s": 2.0, "grace_s": 2.0}
     async with rig(tmp_path, ScriptedModel([Hold("never")]), server=server) as r:
         workspaces = r.engine.workspaces
         workspaces.stream_opened(r.workspace, CLIENT, "1")
