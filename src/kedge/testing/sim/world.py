@@ -261,6 +261,7 @@ class World:
             client.transport.paused_until = 0.0
         deadline = self.loop.time() + SETTLE_S
         await _eventually(lambda: self._helper.create_workspace(DIRECTORY))
+        await asyncio.sleep(2.0)  # what its client has given up asking for may still be on its way, and be accepted
         patience = self.loop.time() + ANSWER_S
         while self.data.live or not self._all_read():
             if self.loop.time() > deadline:
