@@ -13,9 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-#: How long something that was killed may be seen before it counts as a survivor: a machine on which bombs go off on all
-#: sides at once has been seen to stand still for half a minute. What survives is there for ever.
-GONE_S_MAX = 60.0
+#: How long something that was killed may be seen before it counts as a survivor: only a loaded machine needs a part.
+GONE_S_MAX = 10.0
 
 
 def _pids() -> set[str]:
