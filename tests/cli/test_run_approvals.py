@@ -189,4 +189,4 @@ def test_verbose_tells_each_call_and_what_came_of_it(server: Server) -> None:
 def test_a_retry_is_told_and_ends_nothing(server: Server) -> None:
     done = server.home.kedge("run", "-v", "--host", server.host, "script: fail 503 retry-after=0 times=1 | say there")
     assert (done.code, done.out) == (0, "there\n")
-    assert "trying again in 0 s (attempt 2 of 5)" in done.err
+    assert "trying again in 1 s (attempt 2 of 5)" in done.err

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from kedge.client.client import Client
 from kedge.testing import HostedEndpoint
 from kedge.wire.models import RunBody
-from tests.client.process import Home, Server, until
+from tests.client.process import Home, Server, has_reader, until
 
 
 def begun(server: Server, *arguments: str, **options: object) -> subprocess.Popen[str]:
@@ -161,3 +162,16 @@ def test_attach_leaves_without_cancelling(server: Server, endpoint: HostedEndpoi
     endpoint.release("attach-1")
     assert run.communicate(timeout=20)[0].split() == ["done"]
     assert run.returncode == 0
+
+
+def test_ctrl_c_ends_a_typed_command(server: Server) -> None:
+    fifo = server.home.workspace / "fifo"
+    os.mkfifo(fifo)
+    run = server.home.start_kedge("run", "--host", server.host, "!sleep 1000 0<>fifo")
+    while not has_reader(fifo):
+        assert run.poll() is None
+    run.send_signal(signal.SIGINT)
+    assert run.wait(20) == 130
+    run.communicate()
+    while has_reader(fifo):  # the test's timeout is how long that may take
+        pass

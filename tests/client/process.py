@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import signal
@@ -103,6 +104,17 @@ def until(command: subprocess.Popen[str], text: str) -> str:
         assert byte, f"it ended without {text!r}: {read!r}"
         read += byte
     return read.decode()
+
+
+def has_reader(fifo: Path) -> bool:
+    """Whether somebody has it open to read."""
+    try:
+        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return False
+    return True
 
 
 @dataclass(frozen=True)

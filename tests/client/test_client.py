@@ -245,3 +245,19 @@ async def test_a_session_is_changed_summarized_and_has_commands_run(client: Clie
         receipt = await followed.submit()
         events = [event async for event in followed]
     assert events[-1].payload["run_id"] == receipt.run_id == followed.run_id
+
+
+async def test_a_transcript_of_large_messages_is_read_in_smaller_pages(
+    client: Client, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace_id, session_id = await begin(client, home)
+    for number in range(3):
+        receipt = await client.submit(workspace_id, prompt(session_id, f"{number} {'x' * 3_000}"))
+        await client.wait_run(workspace_id, receipt.run_id)
+    whole = [message async for message in client.all_messages(workspace_id, session_id)]
+    assert len(whole) == 6
+    monkeypatch.setattr("kedge.client.transport.REPLY_BYTES_MAX", 9_000)
+    assert [message async for message in client.all_messages(workspace_id, session_id)] == whole
+    monkeypatch.setattr("kedge.client.transport.REPLY_BYTES_MAX", 2_000)
+    with pytest.raises(errors.TooLarge):
+        [message async for message in client.all_messages(workspace_id, session_id)]

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 import kedge
 from kedge.testing import HostedEndpoint
 from kedge.wire.models import PermissionRequest
+from tests.client.fixtures import server_pids
 from tests.client.process import Home, Server
 
 
@@ -153,3 +158,43 @@ def test_the_public_surface_is_what_it_says() -> None:
     assert set(kedge.__all__) <= set(dir(kedge))
     with pytest.raises(AttributeError):
         kedge.no_such_name  # noqa: B018
+
+
+class Passing:
+    """The time as the facade sees it. The test lets it pass."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.passed_s
+
+
+@pytest.mark.found(
+    "a review of the client: a restart behind a Run that has been at work for longer than half a minute",
+    "a program's patience was counted from the beginning of its wait, so that there was none left when the server went "
+    "away for a second; it is counted from then on",
+)
+def test_a_restart_late_in_a_long_wait_goes_unnoticed(
+    own_server: Server, endpoint: HostedEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passing = Passing()
+    monkeypatch.setattr("kedge.client.facade.time", passing)
+    with kedge.connect(own_server.home.workspace, own_server.host) as k:
+        run = k.session().submit("script: tag late | say one | hold facade-2 | say two")
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(run.wait)
+            endpoint.wait_until(lambda endpoint: endpoint.open_by_tag["late"] == 1)
+            passing.passed_s = 3600.0
+            own_server.kill()
+            endpoint.release("facade-2")
+            own_server.start()
+            assert waiting.result(30).outcome == "completed"
+
+
+def test_a_stream_begins_though_the_server_has_left(in_home: Home) -> None:
+    with kedge.connect() as k:
+        session = k.session()
+        for pid in server_pids(in_home):
+            os.kill(pid, signal.SIGKILL)
+        assert [event.type for event in session.stream("hello")][-1] == "run_complete"

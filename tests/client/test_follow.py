@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from kedge import errors
+from kedge.cli.stop import Stop, _cancel
+from kedge.cli.terminal import Output, Status
 from kedge.client.answer import AssistantText
 from kedge.client.client import Client, new_run_id
 from kedge.client.follow import FollowedRun
@@ -283,3 +285,23 @@ async def test_a_prompt_nobody_takes_is_given_up() -> None:
         async with FollowedRun(client, "w", body, give_up_s=0.2) as followed:
             with pytest.raises(errors.Unreachable):
                 await followed.submit()
+
+
+@pytest.mark.found(
+    "a review of the command line: Ctrl-C while the server is on its way out",
+    "the cancel was refused with 503 and given up, and behind the restart the Run went on to its end; it is asked for "
+    "again until somebody takes it",
+)
+@pytest.mark.parametrize("code", ["shutting_down", "store_unavailable"])
+async def test_a_cancel_is_asked_for_until_the_server_can_take_it(code: str) -> None:
+    refused = json(errors.BY_CODE[code].status, {"message": "not now", "code": code})
+    replies = [refused, refused, json(200, {"mark": 1, "covered": []})]
+
+    async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(replies.pop(0))
+
+    async with StandIn(handler) as standin, Client(standin.host) as client:
+        stop, followed = Stop(), FollowedRun(client, "w", SubmitPrompt(session_id="s", run_id="r"))
+        stop.accepted.set()
+        await _cancel(stop, followed, Status(Output()))
+        assert [asked.path for asked in standin.asked] == ["/workspaces/w/agent/runs/r/cancel"] * 3

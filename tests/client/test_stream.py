@@ -212,11 +212,13 @@ async def test_a_server_that_stays_away_is_unreachable_in_the_end(
             await anext(events)
 
 
-async def test_a_server_that_only_says_goodbye_is_given_up_too() -> None:
-    async with StandIn(always(STREAM)) as standin, Client(standin.host) as client:
+@pytest.mark.parametrize("first", [b"", b"id: 1\n\n", frame("permission_request", {"id": "a"})])
+async def test_a_server_that_only_says_goodbye_is_given_up_too(first: bytes) -> None:
+    """Also if it breaks off behind what every connection begins with: its Position, and what waits for people."""
+    async with StandIn(always(STREAM + first)) as standin, Client(standin.host) as client:
         async with client.events("w", after=1, give_up_s=0.3) as events:
             with pytest.raises(errors.Unreachable, match="ended the stream"):
-                await anext(events)
+                [event async for event in events]
         assert len(standin.asked) < 20, "it must not hammer"
 
 

@@ -18,6 +18,7 @@ from tests.client.standin import StandIn, always, answer, json
     ("host", "base_url", "path", "is_local"),
     [
         ("unix:///run/k.sock", "http://localhost", "/run/k.sock", True),
+        ("unix:///c#/what?/%41 k.sock", "http://localhost", "/c#/what?/%41 k.sock", True),
         ("tcp://127.0.0.1:8787", "http://127.0.0.1:8787", None, True),
         ("tcp://[::1]:8787", "http://[::1]:8787", None, True),
         ("tcp://10.0.0.7:8787", "http://10.0.0.7:8787", None, False),
@@ -63,7 +64,8 @@ def test_every_error_comes_back_as_what_it_was() -> None:
     ("status", "body", "kind"),
     [
         (404, b"<html><h1>Not here</h1></html>", errors.NotFound),
-        (502, b"Bad Gateway", errors.KedgeError),
+        (502, b"Bad Gateway", errors.Unreachable),
+        (504, b"", errors.Unreachable),
         (500, b'{"message": "half a bo', errors.KedgeError),
         (503, b"", errors.Unavailable),
         (429, b"[]", errors.Busy),

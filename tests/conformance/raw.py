@@ -51,6 +51,10 @@ class Line:
             body = await self._reader.readexactly(int(lengths[0])) if lengths else await self._reader.read()
         return int(head[0].split()[1]), json.loads(body)
 
+    async def read(self) -> bytes:
+        """Everything up to the end of the connection."""
+        return await self._reader.read()
+
     def abort(self) -> None:
         """Gone without a word, as a killed process is."""
         self._writer.transport.abort()

@@ -41,7 +41,7 @@ async def stubborn(directory: Path, cleanup_s: float) -> AsyncIterator[Rig]:
 
 async def completes(r: Rig) -> list[dict[str, Any]]:
     """The `run_complete` frames of the log, as a client that replays it gets them."""
-    reader = await r.engine.read_events(r.workspace, 0, None, deltas=False)
+    reader = await r.engine.workspaces.read_events(r.workspace, 0, None, deltas=False)
     data = b""
     while frames := await reader.read(0):
         data += frames

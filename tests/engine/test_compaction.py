@@ -8,6 +8,8 @@ import pytest
 
 from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY
+from kedge.engine.config import Config
+from kedge.engine.models import Chosen
 from kedge.errors import ContextFull, ModelFailed
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, End, Hold, Say, ScriptedModel
@@ -188,3 +190,29 @@ async def test_a_prompt_that_waits_to_fold_is_not_swallowed_by_a_summary_that_wa
         assert (ended.folded_into, ended.text) == (None, "an answer of its own")
         assert "and what about this?" in model.requests[-1].request.messages[-1].text
         await r.assert_sound()
+
+
+async def test_a_summary_is_asked_for_within_the_limits_of_the_model(tmp_path: Path) -> None:
+    """One that takes no images, and writes so much at once: a request that it refuses would be made again and again."""
+
+    class Modest(OneModel):
+        def choose(self, config: Config, wanted: str) -> Chosen:
+            return Chosen(self.model, 1000, output_tokens_max=77, takes_images=False)
+
+    model = ScriptedModel([*do("a"), NEAR], "in short", "done")
+    async with rig(tmp_path, model, models=Modest(model), tools=(ActingTool(),)) as r:
+        assert (await r.end(await r.submit())).text == "done"
+        asked = model.requests[1].request
+        assert (asked.output_tokens_max, asked.accepts_images) == (77, False)
+
+
+async def test_a_fork_has_the_summary_of_its_parent(tmp_path: Path) -> None:
+    model = ScriptedModel([*do("a"), NEAR], "in short", "done")
+    async with rig(tmp_path, model, models=narrow(model), tools=(ActingTool(),)) as r:
+        await r.end(await r.submit("please"))
+        messages = await r.engine.messages(r.workspace, r.session, None, 100)
+        for place, text in ((-1, "in short"), (0, "")):
+            fork = await r.engine.fork_session(r.workspace, r.session, messages[place].id)
+            copied = await r.engine.messages(r.workspace, fork.id, None, 100)
+            kept = [message.text for message in copied if message.id == fork.summary_message_id]
+            assert [said.startswith(text) for said in kept] == ([True] if text else [])

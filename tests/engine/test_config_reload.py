@@ -113,3 +113,23 @@ def test_a_repository_that_is_broken_from_the_start_is_refused_or_left_out(file:
     found = WorkspaceConfig(UserConfig(file), work, Trust(), {}, strict=False)
     assert found.config.model == "a/one"
     assert "left out" in found.current().ignored[0]
+
+
+@pytest.mark.found(
+    "a review of recovery: a number of thousands of digits in a repository's file",
+    "Python's own error came through the parser: an accepted Run was active with nobody at work, and the server could "
+    "not be started any more; it is a file that is not valid, like any other",
+)
+def test_a_number_that_is_too_long_is_a_broken_file_like_any_other(file: Path, tmp_path: Path) -> None:
+    work, number = tmp_path / "work", f"x = {'9' * 5_000}\n"
+    work.mkdir()
+    user, trust = UserConfig(file), Trust(tmp_path / "trust")
+    source = WorkspaceConfig(user, work, trust, {})
+    put(work / "kedge.toml", number)
+    assert source.config.model == "a/one"
+    assert "too long" in (source.problem or "")
+    assert WorkspaceConfig(user, work, trust, {}, strict=False).config.model == "a/one"
+    with pytest.raises(BadConfig, match="too long"):
+        WorkspaceConfig(user, work, trust, {})
+    put(file, number)
+    assert user.config.model == "a/one"

@@ -40,7 +40,7 @@ def positions(frames: Frames) -> list[int]:
 
 
 async def reader(r: Rig, after: int | None = None, *, deltas: bool = True, session_id: str | None = None) -> Reader:
-    return await r.engine.read_events(r.workspace, after, session_id, deltas=deltas)
+    return await r.engine.workspaces.read_events(r.workspace, after, session_id, deltas=deltas)
 
 
 async def test_every_reader_gets_the_same_durable_frames_whether_live_or_from_the_log(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ BUSY = Trouble(ModelFailed("busy", retryable=True, wait_s=0), "half an answer")
 
 async def shown(r: Rig, *, deltas: bool, until_run: str) -> str:
     """The text of the answer as a client that was there from the beginning has it on its screen."""
-    reader = await r.engine.read_events(r.workspace, None, None, deltas=deltas)
+    reader = await r.engine.workspaces.read_events(r.workspace, None, None, deltas=deltas)
     run = await r.submit(run_id=until_run)
     texts: dict[str, str] = {}
     over = False

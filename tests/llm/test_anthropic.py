@@ -252,9 +252,10 @@ async def test_the_key_and_the_version_of_the_format_are_headers(bench: Bench, e
     assert "x-api-key" not in second.headers
 
 
+@pytest.mark.parametrize("place", ["", "/some/where"])
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
 async def test_an_address_is_taken_with_and_without_the_version(
-    bench: Bench, endpoint: ScriptedEndpoint, ending: str
+    bench: Bench, endpoint: ScriptedEndpoint, place: str, ending: str
 ) -> None:
-    await parts_of(bench.claude(f"{endpoint.origin}/some/where{ending}"), asking("x"))
-    assert endpoint.requests[0].path == "/some/where/v1/messages"
+    await parts_of(bench.claude(f"{endpoint.origin}{place}{ending}"), asking("x"))
+    assert endpoint.requests[0].path == f"{place}/v1/messages"

@@ -114,6 +114,17 @@ async def test_images_go_as_data_and_text_files_as_text(sent: Any) -> None:
     ]
 
 
+async def test_an_image_of_a_rare_type_is_text_or_refused_and_spoils_no_later_prompt(sent: Any) -> None:
+    drawing = Binary("a.svg", "image/svg+xml", encoded(b"<svg/>"))
+    body = await sent(message("user", "what is this?", drawing))
+    assert body["messages"][0]["content"] == "what is this?\n\nFile a.svg:\n\n<svg/>"
+    picture = Binary("a.bmp", "image/bmp", encoded(b"BM\xff\xfe"))
+    with pytest.raises(ModelFailed, match=r"a\.bmp \(image/bmp\)"):
+        await sent(message("user", "what is this?", picture))
+    body = await sent(message("user", "what is this?", picture), message("user", "never mind"))
+    assert "image_url" not in str(body)
+
+
 async def test_text_alone_goes_as_plain_text(sent: Any) -> None:
     body = await sent(message("user", "see", Binary("a.txt", "", encoded(b"abc")), ShellCommand("ls", "a.txt", 0)))
     expected = "see\n\nFile a.txt:\n\nabc\n\nI ran this command:\n$ ls\na.txt\n(exit code 0)"

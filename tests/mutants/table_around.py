@@ -226,8 +226,8 @@ CLIENT = (
     Mutant(
         "the client takes the position before the event",
         "client.stream",
-        "            self.position = position\n        return",
-        "            self.position = position + 1\n        return",
+        "            self.position = position\n            self._steady()",
+        "            self.position = position + 1\n            self._steady()",
         "A client drops events that follow each other.",
     ),
 )

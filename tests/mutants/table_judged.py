@@ -96,7 +96,7 @@ TOLD = (
     ),
     Mutant(
         "a stream of one session asks for all",
-        "engine.engine",
+        "engine.workspaces",
         "wanted = [ask for ask in asks if session_id in (None, ask.session_id)]",
         "wanted = asks",
         "People are shown approvals of sessions they do not look at.",
@@ -121,6 +121,79 @@ TOLD = (
         "        covered = covered_by(decided.before, command)\n",
         "        covered = covered_by(lane.lane, command)\n",
         "A cancel does not name the queued Runs it has ended.",
+    ),
+)
+
+#: Replies that were not held against what had been said.
+ANSWERED = (
+    Mutant(
+        "a denial is taken for leave",
+        "engine.approving",
+        "        return await self._settle(workspace, ask, answer, message, by, grants)",
+        '        said = "allow" if answer == "deny" else answer\n'
+        "        return await self._settle(workspace, ask, said, message, by, grants)",
+        "People say no, and it is done.",
+    ),
+    Mutant(
+        "a look shows one run",
+        "engine.engine",
+        "        return await self._store.runs(session_id, limit)",
+        "        return (await self._store.runs(session_id, limit))[-1:]",
+        "A client that comes later does not see what waits.",
+    ),
+    Mutant(
+        "who resumes alone begins at the head",
+        "engine.feed",
+        "        elif after == 0:\n            gap",
+        "        elif after != 0 and not self._readers:\n            after = head\n"
+        "        elif after == 0:\n            gap",
+        "Whoever was away for a moment never hears what happened meanwhile.",
+    ),
+)
+
+#: Of what happens beside the Steps of a Run: clocks that are set, titles, summaries, commands that people type.
+BESIDE = (
+    Mutant(
+        "claims go by the machine's clock",
+        "engine.workspaces",
+        "        self._clock = clock\n",
+        "        self._clock = clock\n        global _now_ms\n        _now_ms = clock.now_ms\n",
+        "When the clock is set, clients lose their workspace, or it is kept open for days.",
+    ),
+    Mutant(
+        "a typed command is not kept",
+        "engine.shell",
+        "            await self._door.put(lane, put)\n",
+        "",
+        "The model does not know what a person has run and shown it.",
+    ),
+    Mutant(
+        "a typed command goes on without its request",
+        "engine.shell",
+        "                await running.end_surely(GRACE_S)",
+        "                pass",
+        "A command whose client went away is at work for ever.",
+    ),
+    Mutant(
+        "a summary is not used",
+        "engine.compaction",
+        ", lambda before: replace(before, summary_message_id=message.id))",
+        ")",
+        "A history that fills the context is summarised, and fills it again.",
+    ),
+    Mutant(
+        "a summary forgets the request",
+        "engine.compaction",
+        '        kept += f"\\n\\nThe request you are working on:\\n{asked}"',
+        "        pass",
+        "After a summary the model does not know any more what it was asked for.",
+    ),
+    Mutant(
+        "a title stays makeshift",
+        "engine.titles",
+        "title=title, title_is_makeshift=False)",
+        "title=title)",
+        "Each Run pays for a new title, and the session is called otherwise every time.",
     ),
 )
 
@@ -161,8 +234,8 @@ REVIEWED = (
         "test_an_append_in_doubt_is_looked_for_though_the_first_look_meets_damage",
         "doubt is given up at the first damage",
         "engine.door",
-        "            except (StoreUnavailable, StoreError):",
-        "            except StoreUnavailable:",
+        "            with suppress(StoreUnavailable, StoreError):",
+        "            with suppress(StoreUnavailable):",
         "A Run that was accepted stays active for ever, and nobody works on it.",
     ),
 )

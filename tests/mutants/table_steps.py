@@ -191,7 +191,7 @@ ENGINE = (
     ),
     Mutant(
         "who comes later is not shown what is asked",
-        "engine.engine",
+        "engine.workspaces",
         'reader.pending = b"".join(encode(None, Asked(ask.run_id, ask.id), ask) for ask in wanted)',
         "pass",
         "A client that attaches later never sees the dialog that everything waits for.",

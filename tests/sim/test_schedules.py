@@ -33,6 +33,7 @@ FAULT_KINDS = {
     *("crash", "orderly restart", "connection cut", "reader that does not read", "client that leaves"),
     *("store error before the commit", "store error after the commit", "store read error", "store out of reach"),
     *("overloaded provider", "failing provider", "hang process", "stubborn process", "leaver process"),
+    *("clock that is set", "full context", "title", "typed quick process", "typed hang process"),
 }
 
 

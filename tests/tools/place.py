@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -67,7 +67,7 @@ class PlainProcesses:
         self.environment: Mapping[str, str] = environment or {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
         self.started: list[tuple[str, ...]] = []
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
         self.started.append(argv)
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
@@ -75,17 +75,13 @@ class PlainProcesses:
                 *argv,
                 cwd=cwd,
                 env=dict(self.environment),
-                stdin=null if stdin is None else pipe,
+                stdin=null if stdin is None else stdin,
                 stdout=pipe,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
             )
         except OSError as error:
             raise ToolFailed(f"{argv[0]} cannot be started: {error.strerror}") from None
-        if stdin is not None:
-            assert process.stdin is not None
-            process.stdin.write(stdin)
-            process.stdin.close()
         return PlainProcess(process)
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from kedge.tools.processes import Process
 from tests.tools.place import READ_BYTES, PlainProcesses
@@ -106,7 +107,7 @@ class SessionProcesses(PlainProcesses):
         super().__init__()
         self.processes: list[SessionProcess] = []
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
         assert stdin is None
         self.processes.append(SessionProcess(argv, cwd, self.environment))
         return self.processes[-1]

@@ -164,3 +164,36 @@ def test_last_lines_reach_back_into_the_beginning() -> None:
     assert text.last_lines(100, 4000).startswith("first\n0\n")
     text.add(b"\n" + b"y" * KEPT_BYTES_MAX)
     assert text.last_lines(2, 10) == "y" * 10
+
+
+class Lost:
+    """A process of whose end nobody can tell any more."""
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self.ended = 0
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def wait(self) -> int:
+        raise ToolFailed("the keeper was lost")
+
+    async def alive(self) -> int:
+        raise ToolFailed("the keeper was lost")
+
+    async def end(self, grace_s: float) -> tuple[int, ...]:
+        self.ended += 1
+        return (77,)
+
+
+async def test_a_command_whose_keeper_was_lost_is_over_and_its_tree_is_looked_for(place: Place) -> None:
+    lost = Lost()
+    running = Running(lost, "sleep 1000")
+    with pytest.raises(ToolFailed):
+        await running.wait(30)
+    place.background.add(running)
+    assert (running.is_over, running.is_gone) == (True, False)
+    assert await place.background.end_all() == (77,)
+    assert lost.ended == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -211,13 +213,40 @@ async def test_what_was_found_in_a_directory_swapped_during_the_search_is_not_to
     (inside / "sub").mkdir(parents=True)
 
     class SwappingProcesses(PlainProcesses):
-        async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
+        async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
             (inside / "sub").rmdir()
             (inside / "sub").symlink_to(root / "src")
             return await super().start(argv, cwd, stdin=stdin)
 
     with pytest.raises(ToolFailed):
         await call(Grep(), make_place(inside, processes=SwappingProcesses()), pattern="main", path="sub")
+
+
+async def test_a_file_that_is_a_link_for_as_long_as_the_search_lasts_leads_nowhere(root: Path) -> None:
+    inside = root / "inside"
+    inside.mkdir()
+    (inside / "a.txt").write_text("a harmless main\n")
+
+    class SwappingProcesses(PlainProcesses):
+        async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+            (inside / "a.txt").rename(inside / "aside")
+            (inside / "a.txt").symlink_to(root / "src" / "app.py")
+            process = await super().start(argv, cwd, stdin=stdin)
+            await process.wait()
+            (inside / "aside").rename(inside / "a.txt")
+            return process
+
+    found = await call(Grep(), make_place(inside, processes=SwappingProcesses()), pattern="main", path="a.txt")
+    assert found.content == "a.txt\n     1: a harmless main"
+
+
+async def test_a_file_can_be_searched_whatever_it_is_called(tmp_path: Path) -> None:
+    for name in ("-", "--files", "<stdin>", "*", "a\nb", os.fsdecode(b"\xff")):
+        (tmp_path / name).write_text("needle\n")
+        assert (await grep(tmp_path, pattern="needle", path=name)).splitlines()[-1] == "     1: needle"
+    found = await grep(tmp_path, pattern="needle")
+    assert found.count("needle") == 6
+    assert "\n<stdin>\n" in found
 
 
 async def test_what_git_would_ignore_is_left_out_without_a_repository_too(tmp_path: Path) -> None:
@@ -247,3 +276,38 @@ async def test_too_much_output_is_cut(root: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ripgrep, "SEARCH_BYTES_MAX", 10)
     output = await call(Glob(), make_place(root), pattern="*.py")
     assert "very many files, not all seen" in output.content
+
+
+class Lingering(PlainProcesses):
+    """Its processes end when the test says so, and leave somebody behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ending, self.go = asyncio.Event(), asyncio.Event()
+
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+        process = await super().start(argv, cwd, stdin=stdin)
+        end = process.end
+
+        async def slowly(grace_s: float) -> tuple[int, ...]:
+            self.ending.set()
+            await self.go.wait()
+            return (*(await end(grace_s)), 123)
+
+        process.end = slowly  # type: ignore[method-assign]
+        return process
+
+
+async def test_a_search_that_cannot_be_ended_is_told_and_a_cancel_waits_for_it(root: Path) -> None:
+    processes = Lingering()
+    place = make_place(root, processes=processes)
+    searching = asyncio.create_task(call(Grep(), place, pattern="main"))
+    await processes.ending.wait()
+    for _ in range(3):
+        searching.cancel()
+        await asyncio.sleep(0)
+    assert not searching.done()
+    processes.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await searching
+    assert place.background.left_pids == {123}

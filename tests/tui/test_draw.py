@@ -54,6 +54,11 @@ def marked(text: str, width: int = 78) -> list[str]:
 # --- markdown -------------------------------------------------------------------------------------------------------
 
 
+def test_what_looks_like_the_definition_of_a_link_is_not_left_out() -> None:
+    assert marked("[INFO]: started") == ["[INFO]: started"]
+    assert "https://x.example" in "\n".join(marked("see [docs][1]\n\n- x\n\n[1]: https://x.example"))
+
+
 def test_headings_stand_at_the_left_and_code_has_a_bar() -> None:
     assert marked("# One\n\ntext\n\n## Two\n\n```python\nx = 1\n\ny = 2\n```\nend") == [
         *("One", "", "text", "", "Two", "", "│ x = 1", "│", "│ y = 2", "", "end"),

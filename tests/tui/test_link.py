@@ -49,6 +49,18 @@ async def test_a_session_joined_in_the_middle_of_an_answer_shows_each_word_once(
                 assert r.text.count("gamma") == 2  # in the prompt, and in the answer
 
 
+async def test_a_session_joined_before_the_first_word_shows_the_answer_as_it_comes(server: Server) -> None:
+    async with rig(server) as first:
+        await first.send("script: hold k3 | say alpha | hold k4 | say beta")
+        await first.shows("working")
+        async with rig(server) as second:
+            await second.shows("working")
+            server.home.endpoint.release("k3")
+            await second.until(lambda: second.text.count("alpha") == 2)
+            server.home.endpoint.release("k4")
+            await second.until(lambda: second.text.count("beta") == 2)
+
+
 async def test_it_opens_the_last_session_and_finds_everything_as_it_was(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: say remember me")

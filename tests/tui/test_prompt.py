@@ -24,7 +24,7 @@ from kedge.tui.history import HISTORY_MAX, KEPT_CHARS_MAX, History
 from kedge.tui.palette import PaletteScreen
 from kedge.tui.prompt import NEW_LINE_KEYS, Prompt
 from kedge.tui.queue import Queue
-from tests.client.process import Server
+from tests.client.process import Server, has_reader
 from tests.tui.rig import Rig, rig
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
@@ -391,10 +391,14 @@ async def test_esc_ends_the_command_and_spares_the_run(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: hold spared | say done")
         await r.shows("working")
-        await r.send("!cat fifo")
-        await r.shows("● running !cat fifo")
+        await r.send("!sleep 1000 0<>fifo")
+        await r.shows("● running !sleep 1000 0<>fifo")
+        while not has_reader(fifo):  # noqa: ASYNC110
+            await asyncio.sleep(0)
         await r.press("escape")
         await r.shows_no("● running")
+        while has_reader(fifo):  # noqa: ASYNC110
+            await asyncio.sleep(0)
         await r.shows("esc stops this run")
         server.home.endpoint.release("spared")
         await r.shows("done")

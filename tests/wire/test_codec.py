@@ -13,6 +13,7 @@ from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord
 from kedge.core.transcript import PART_TYPES, Finish, Message, Part, Text
 from kedge.server.ports import WireEncoder
 from kedge.wire import codec
+from kedge.wire import models as m
 from kedge.wire.export import as_html, as_json, as_markdown
 
 RUN = RunRecord("r1", "s1", "w1", 1, Prompt("do it"), RunOptions(), "digest", 1000, state="active", started_at=1000)
@@ -126,3 +127,11 @@ def test_a_session_can_be_exported_for_reading_and_for_programs() -> None:
     assert "A &lt;title&gt;" in page
     assert "<b>" not in page
     assert [message["id"] for message in json.loads(as_json(SESSION, messages))["messages"]] == ["m1", "m2"]
+
+
+def test_a_question_whose_parameters_cannot_be_read_is_told_without_them() -> None:
+    """A log from before they were cleaned may hold one, and every stream passes it."""
+    ask = Ask(*("a", "w", "s", "r", "c", "view", "approval", 1), description="d", params='{"path": "\\udcff"}')
+    body = codec.ask_body(ask)
+    assert isinstance(body, m.PermissionRequest)
+    assert body.params == {}

@@ -15,7 +15,7 @@ from typing import Any
 from kedge.cli.common import EXIT_CANCELLED
 from kedge.cli.terminal import Status
 from kedge.client.follow import FollowedRun
-from kedge.errors import KedgeError, RunNotActive, Unreachable
+from kedge.errors import KedgeError, RunNotActive, Unavailable, Unreachable
 
 #: Between two attempts to reach a server that is away. Seconds.
 AGAIN_S = 0.25
@@ -45,7 +45,7 @@ async def stoppable(work: Callable[[Stop], Coroutine[Any, Any, int]], status: St
                 if working.done():
                     return working.result()
                 if stop.followed is None:
-                    return EXIT_CANCELLED  # nothing was accepted: there is nothing that could go on
+                    return EXIT_CANCELLED  # nothing was accepted; a typed command ends with its request
                 if len(helpers) > 1:
                     status.note("leaving; the run goes on until the server has stopped it")
                     return EXIT_CANCELLED
@@ -65,8 +65,9 @@ async def _cancel(stop: Stop, followed: FollowedRun, status: Status) -> None:
     while True:
         try:
             await followed.cancel()
-        except Unreachable:
-            await asyncio.sleep(AGAIN_S)  # the work gives up in its own time, and this with it
+        except (Unreachable, Unavailable):
+            # Away, or on its way out and soon back. The work gives up in its own time, and this with it.
+            await asyncio.sleep(AGAIN_S)
             continue
         except RunNotActive:
             pass  # it has just ended: its end is on the way

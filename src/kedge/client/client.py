@@ -23,7 +23,7 @@ import msgspec
 from kedge.client.stream import GIVE_UP_S, EventStream, loop_time
 from kedge.client.transport import ANSWER_S_MAX, Transport
 from kedge.core.approvals import Answer
-from kedge.errors import Invalid, KedgeError, WorkspaceNotFound
+from kedge.errors import Invalid, KedgeError, TooLarge, WorkspaceNotFound
 from kedge.wire import models as m
 from kedge.wire.limits import WAIT_S_MAX
 
@@ -185,10 +185,18 @@ class Client:
     async def all_messages(self, workspace_id: str, session_id: str) -> AsyncIterator[m.MessageBody]:
         """The whole transcript, page by page."""
         after: str | None = None
-        while page := await self.messages(workspace_id, session_id, after=after, limit=PAGE_MESSAGES):
+        limit = PAGE_MESSAGES
+        while True:
+            try:
+                page = await self.messages(workspace_id, session_id, after=after, limit=limit)
+            except TooLarge:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 4)  # many pictures
+                continue
             for message in page:
                 yield message
-            if len(page) < PAGE_MESSAGES:
+            if len(page) < limit:
                 return
             after = page[-1].id
 

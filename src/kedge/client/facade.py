@@ -16,6 +16,7 @@ A private event loop beside the caller does the work, so this also runs inside a
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -27,7 +28,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from msgspec import convert
 
-from kedge.client.client import Client, new_run_id
+from kedge.client.client import WAIT_S, Client, new_run_id
 from kedge.client.follow import FollowedRun
 from kedge.client.spawn import find_or_start, open_workspace
 from kedge.client.stream import GIVE_UP_S, PAUSE_S_MAX, PAUSE_S_MIN, StreamEvent
@@ -36,7 +37,7 @@ from kedge.core.approvals import Answer
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome
 from kedge.core.records import OnApproval, OnDisconnect
-from kedge.errors import AskIsOver, KedgeError, Unreachable
+from kedge.errors import AskIsOver, KedgeError, Unavailable, Unreachable
 from kedge.wire.models import (
     CancelReply,
     MessageBody,
@@ -146,15 +147,18 @@ class Connection:
             raise
 
     def _retried(self, call: Callable[[], Awaitable[T]], *, once: bool = False) -> T:
-        """Do it, and again while the server is away, at most GIVE_UP_S. `once`: only if it was certainly not done."""
+        """Do it, and again while the server is away, at most GIVE_UP_S since it was first found to be. `once`: only if
+        it was certainly not done."""
 
         async def patiently() -> T:
-            deadline, pause = time.monotonic() + GIVE_UP_S, PAUSE_S_MIN
+            deadline, pause = math.inf, PAUSE_S_MIN
             while True:
                 try:
                     return await call()
-                except Unreachable as error:
-                    if time.monotonic() + pause > deadline or (once and not isinstance(error, NotConnected)):
+                except (Unreachable, Unavailable) as error:
+                    now = time.monotonic()
+                    deadline = min(deadline, now + GIVE_UP_S)
+                    if now + pause > deadline or (once and not isinstance(error, NotConnected)):
                         raise
                 if self._may_start:
                     await find_or_start()
@@ -208,7 +212,7 @@ class Session:
         body = SubmitPrompt(session_id=self.id, prompt=prompt, run_id=new_run_id(), **settings)
         k = self._connection
         followed = FollowedRun(k._client, k.workspace_id, body)
-        k._do(followed.__aenter__)
+        k._retried(followed.__aenter__)
         events = aiter(followed)
 
         async def following() -> StreamEvent | None:
@@ -279,9 +283,13 @@ class Run:
         def left_s() -> float | None:
             return None if deadline is None else max(0.0, deadline - time.monotonic())
 
-        run = self._ended or k._retried(lambda: k._client.wait_run(k.workspace_id, self.run_id, left_s()))
-        if self._keep(run).state != "ended":
-            raise TimeoutError(f"run {self.run_id} has not ended within {timeout_s} s: it is {run.state}")
+        # One request after another, each with patience of its own: a Run may see more than one restart of its server.
+        while self._ended is None:
+            left = left_s()
+            poll_s = WAIT_S if left is None else min(WAIT_S, left)
+            run = self._keep(k._retried(partial(k._client.wait_run, k.workspace_id, self.run_id, poll_s)))
+            if run.state != "ended" and left_s() == 0.0:
+                raise TimeoutError(f"run {self.run_id} has not ended within {timeout_s} s: it is {run.state}")
         return self
 
     def cancel(self) -> CancelReply:

@@ -199,7 +199,6 @@ class EventStream:
         self._failing_since, self._failures = None, 0
 
     def _event(self, frame: httpx2.ServerSentEvent) -> StreamEvent | None:
-        self._steady()
         position: int | None = None
         if frame.id != self._frame_id:
             self._frame_id = frame.id
@@ -220,4 +219,5 @@ class EventStream:
             if self.position is not None and position <= self.position:
                 return None
             self.position = position
+            self._steady()  # not for what every connection begins with: some break off right behind that
         return StreamEvent(envelope.type, envelope.payload.type, payload, position)

@@ -45,9 +45,9 @@ class Address(Struct, frozen=True):
 
 
 def parse_host(host: str) -> Address:
+    if host.startswith("unix:///"):
+        return Address(host, "http://localhost", socket=host.removeprefix("unix://"), is_local=True)
     parts = urlsplit(host)
-    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
-        return Address(host, "http://localhost", socket=parts.path, is_local=True)
     try:
         port = parts.port
     except ValueError:
@@ -75,8 +75,11 @@ def decode_error(status: int, body: bytes) -> KedgeError:
 
 
 def _by_status(status: int) -> type[KedgeError]:
-    """The widest error with this status. What a gateway answers (500, 502) says nothing about models or stores."""
-    if status in (500, 502):
+    """The widest error with this status. A gateway's own say nothing about models or stores: 502 and 504 are those of
+    one that does not reach its server."""
+    if status in (502, 504):
+        return Unreachable
+    if status == 500:
         return KedgeError
     return next((kind for kind in BY_CODE.values() if kind.status == status), KedgeError)
 

@@ -192,7 +192,8 @@ def _denies(rule: Rule, intent: Intent) -> bool:
     if rule.pattern is None:
         return True
     if intent.action != "execute":
-        return any(path_matches(rule.pattern, name) for name in (intent.subject, intent.given) if name)
+        # In a workspace a file goes by its place in it; a rule may name it in full all the same.
+        return any(path_matches(rule.pattern, name) for name in (intent.subject, intent.given, intent.path) if name)
     # A word that is not literal may turn out to be anything, the denied word included.
     return any(words_match(rule.pattern, command) for command in intent.commands)
 

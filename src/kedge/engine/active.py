@@ -39,6 +39,8 @@ class ActiveRun:
     unsure: dict[str, Message] = field(default_factory=dict)
     #: Tool calls of the last Step that have no result yet.
     open_calls: dict[str, ToolCall] = field(default_factory=dict)
+    #: A resumed Run knows again where it stood.
+    is_recalled: bool = False
     #: What people were asked for these calls by the last process, and have not answered yet.
     standing: dict[str, tuple[Ask, asyncio.Future[Ask]]] = field(default_factory=dict)
     #: Ids of all its calls so far.

@@ -10,13 +10,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kedge.core.records import Attachment, Prompt
-from kedge.errors import Invalid
+from kedge.errors import Invalid, TooLarge
 from kedge.tools import disk
 from kedge.tools.paths import resolve
 from kedge.tools.processes import ToolFailed
 
 #: Of one file. It goes to the model as a whole, with every Step. Bytes.
 FILE_BYTES_MAX = 5 * 1024 * 1024
+#: Of all files of a prompt: about what fits into a request, for who sends them along. Bytes.
+FILES_BYTES_MAX = 12 * 1024 * 1024
 
 
 async def with_contents(prompt: Prompt, root: Path) -> Prompt:
@@ -24,6 +26,8 @@ async def with_contents(prompt: Prompt, root: Path) -> Prompt:
     if all(given.content or not given.file_path for given in prompt.attachments):
         return prompt
     filled = await asyncio.to_thread(lambda: tuple(_filled(given, root) for given in prompt.attachments))
+    if sum(len(given.content) for given in filled) * 3 // 4 > FILES_BYTES_MAX:
+        raise TooLarge(f"the attachments have more than {FILES_BYTES_MAX // 2**20} MiB together; leave some out")
     return replace(prompt, attachments=filled)
 
 

@@ -80,6 +80,7 @@ class Calls:
 
     async def _make_one(self, active: ActiveRun, call: ToolCall) -> None:
         output = await self._outcome(active, call)
+        await self._withdraw(active, call)
         now, run = self._clock.now_ms(), active.run
         result = ToolResult(
             call.id,
@@ -134,6 +135,7 @@ class Calls:
             processes=processes,
             desk=RunDesk(active, call, self, self._door, self._agents, self._clock, self._ids),
             is_hidden=partial(is_hidden, _rules(active)),
+            shown_before=standing[0].binding if (standing := active.standing.get(call.id)) else "",
         )
 
     # --- leave ---------------------------------------------------------------------------------------------------
@@ -147,6 +149,9 @@ class Calls:
         ]
         skip = options.skip_approvals or workspace.skip_approvals
         found = permit(intent, rules, tuple(grants), skip=skip)
+        standing = active.standing.get(call.id)
+        if found.leave != "ask" and standing is not None and standing[0].kind == "approval":
+            await self._withdraw(active, call)
         if found.leave == "allow":
             return None
         if found.leave == "deny":
@@ -187,6 +192,20 @@ class Calls:
             binding=intent.binding,
         )
         return await self.put_ask(active, ask, instead_of=standing)
+
+    async def _withdraw(self, active: ActiveRun, call: ToolCall) -> None:
+        """What people were asked for this call by the last process, and need not answer any more."""
+        standing, _ = active.standing.pop(call.id, (None, None))
+        if standing is None:
+            return
+        withdrawn = replace(standing, state="withdrawn", answered_at=self._clock.now_ms())
+
+        def withdrawing(draught: Draught, session: SessionRecord) -> SessionRecord:
+            if withdrawn.id in active.lane.asks:  # nobody has answered meanwhile
+                draught.put_ask(withdrawn)
+            return session
+
+        await self._door.put(active.lane, withdrawing, of_run=active.run.run_id)
 
     async def put_ask(self, active: ActiveRun, ask: Ask, instead_of: Ask | None = None) -> Ask:
         """Put it to people, durably, and wait for what comes of it."""

@@ -28,15 +28,18 @@ async def compact(
 ) -> None:
     """The draft of a begun Step becomes the summary, and everything before it stays out of later requests. What Runs
     that have joined this one ask for must not get lost in it either."""
-    draft = active.draft
-    assert draft is not None
-    session = active.lane.session
+    session, chosen = active.lane.session, active.model
     sent = for_model(history, session.summary_message_id)
     now = clock.now_ms()
     wish = Message("summary", session.id, "user", (Text(instruction),), now, now, active.run.run_id)
     for share in SHARES_KEPT:
         kept = sent[int(len(sent) * (1 - share)) :]
-        request = ModelRequest(active.model.model.name, tuple(for_model([*kept, wish])), workspace="")
+        request = ModelRequest(
+            chosen.model.name,
+            tuple(for_model([*kept, wish])),
+            output_tokens_max=chosen.output_tokens_max,
+            accepts_images=chosen.takes_images,
+        )
         try:
             end = await asking.ask(active, request)
             break
@@ -46,7 +49,8 @@ async def compact(
         raise ContextFull("The conversation is too long even for a summary of it; start a new session.")
     active.usage += end.usage
     asking.end_stream(active)
-    written = draft.message(clock.now_ms())
+    assert active.draft is not None
+    written = active.draft.message(clock.now_ms())  # of the last attempt: one that failed has left its draft
     if not written.text.strip():
         raise ModelFailed("The model summarised the conversation with nothing; try again, or start a new session.")
     text = written.text + _kept_beside(session, [active.run, *active.folded])

@@ -234,15 +234,18 @@ def parsed(content: bytes, path: Path) -> dict[str, Any]:
         raise BadConfig(f"{path} has more than {CONFIG_BYTES_MAX} bytes; this is not a configuration.")
     try:
         return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise BadConfig(f"{path} is not valid TOML: {_without_content(error)}.") from None
     except RecursionError:
         raise BadConfig(f"{path} is not valid TOML: it is nested too deeply.") from None
 
 
-def _without_content(error: tomllib.TOMLDecodeError | UnicodeDecodeError) -> str:
+def _without_content(error: ValueError) -> str:
     """Where the mistake is. A decoding error would show bytes of the file, which may be those of a key."""
-    return f"byte {error.start} is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8"
+    # The parser lets one of Python's own through: a number of thousands of digits.
+    return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "a number in it is too long"
 
 
 def checked(plain: dict[str, Any], path: Path) -> Config:

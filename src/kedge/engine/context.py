@@ -22,7 +22,7 @@ from kedge.core.approvals import is_hidden, parse_rules
 from kedge.engine.config import Config
 from kedge.engine.repository import LeadsOut, levels, read_inside, read_regular
 from kedge.errors import Invalid
-from kedge.tools.paths import is_below, subject_of
+from kedge.tools.paths import guards, is_below, subject_of
 
 Agent = Literal["main", "look"]
 
@@ -134,8 +134,11 @@ def _contents(
     own_files = (config_dir,) if config_dir is not None else ()
 
     def may_be_read(path: Path) -> bool:
-        names = (subject_of(one, workspace) for one in (Path(os.path.normpath(path)), path.resolve()))
-        return not is_below(path.resolve(), own_files) and not any(is_hidden(rules, name) for name in names)
+        real, lexical = path.resolve(), Path(os.path.normpath(path))
+        if is_below(real, own_files) or guards(real):
+            return False  # no repository may have keys read out
+        names = {name for one in (real, lexical) for name in (subject_of(one, workspace), str(one))}
+        return not any(is_hidden(rules, name) for name in names)
 
     for place in places:
         first = next(_readable(place, NAMES, places[0], may_be_read), None)

@@ -86,7 +86,9 @@ class RunDesk:
         return msgspec.json.decode(settled.message, type=list[str])
 
     async def run_agent(self, prompt: str, title: str) -> str:
-        parent = replace(self._active.run, options=self._active.options)
+        options, spent = self._active.options, self._active.usage.cost_usd
+        left_usd = None if options.budget_usd is None else max(0.0, options.budget_usd - spent)
+        parent = replace(self._active.run, options=replace(options, budget_usd=left_usd))
         ended = await self._agents.run_child(parent, prompt, title)
         self._active.usage += ended.usage
         if ended.outcome != "completed":

@@ -10,7 +10,9 @@ something else, and a client that has seen it would miss that. Only the text of 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -39,6 +41,8 @@ from kedge.engine.openlane import Addition, Compose, Decided, Draught, OpenLane,
 from kedge.engine.ports import Clock, Ids
 from kedge.errors import RunNotActive, SessionNotFound, StoreError, StoreUnavailable, VersionConflict
 from kedge.store.base import LaneWrite, Store, Write
+
+log = logging.getLogger("kedge.engine")
 
 #: A version conflict means that another process wrote this Lane: read it again and decide again, so many times.
 DECISIONS_MAX = 5
@@ -198,9 +202,19 @@ class Door:
         return draught
 
     def _publish(self, lane: OpenLane, first: int, draught: Draught, runs: dict[str, RunRecord]) -> None:
-        feed = lane.feed
+        feed, last = lane.feed, first + len(draught.log) - 1
         if not feed.has_readers:
-            return feed.skip(first + len(draught.log) - 1)
+            return feed.skip(last)
+        try:
+            frames = self._frames(lane, first, draught, runs)
+        except Exception:
+            # It is durable, and memory follows: nobody may miss that because it cannot be shown to some.
+            log.exception("events %d to %d of %s cannot be told", first, last, lane.session.workspace_id)
+            return feed.skip(last)
+        return feed.publish(first, frames)
+
+    def _frames(self, lane: OpenLane, first: int, draught: Draught, runs: dict[str, RunRecord]) -> list[Frame]:
+        feed = lane.feed
         frames: list[Frame] = []
         for position, event in enumerate(draught.log, first):
             match event:
@@ -216,7 +230,7 @@ class Door:
                 case _:
                     data = feed.encoder.run(position, lane.session.id, event, runs.get(event.run_id))
             frames.append(Frame(position, lane.session.id, "all", data))
-        return feed.publish(first, frames)
+        return frames
 
     async def refresh(self, lane: OpenLane) -> None:
         """See to it that the Lane in memory is what the store has."""
@@ -234,11 +248,12 @@ class Door:
     async def _find_out(self, lane: OpenLane) -> None:
         wait_s = RETRY_S
         while lane.stale and not self.closing:
-            try:
+            # A damaged page, too: one of another workspace may be met once.
+            with suppress(StoreUnavailable, StoreError):
                 await self.refresh(lane)
-            except (StoreUnavailable, StoreError):  # a damaged page, too: one of another workspace may be met once
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, RETRY_S_MAX)
+                continue
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, RETRY_S_MAX)
 
     async def _reload(self, lane: OpenLane) -> None:
         """The Lane as the store has it; whoever waits for a Run that has ended meanwhile is told."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from kedge.core.commands import (
     WhenBusy,
     when_busy_default,
 )
-from kedge.core.events import Asked, CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
+from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
 from kedge.core.lane import Covered, covered_by
 from kedge.core.records import Attachment, Prompt, RunOptions, RunRecord, SessionRecord, content_digest
 from kedge.core.transcript import Message
@@ -32,8 +33,7 @@ from kedge.engine.attachments import with_contents
 from kedge.engine.calls import Calls
 from kedge.engine.config import Config
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
-from kedge.engine.feed import Reader
-from kedge.engine.forking import FORK_MESSAGES_MAX, forked
+from kedge.engine.forking import FORK_MESSAGES_MAX, for_agent, forked
 from kedge.engine.models import Chosen, ModelChooser
 from kedge.engine.openlane import Addition, Compose, Draught, OpenLane
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
@@ -43,7 +43,15 @@ from kedge.engine.runner import NoPrompts, Prompts, Runner
 from kedge.engine.shell import Shell
 from kedge.engine.undoing import Undo
 from kedge.engine.workspaces import MakeSource, Workspace, Workspaces
-from kedge.errors import KedgeError, RunNotFound, RunNotQueued, ShuttingDown, StoreUnavailable
+from kedge.errors import (
+    Invalid,
+    KedgeError,
+    RunNotFound,
+    RunNotQueued,
+    ShuttingDown,
+    StoreUnavailable,
+    TooLarge,
+)
 from kedge.store.base import SearchHit, Store
 from kedge.tools.base import Tool
 from kedge.tools.registry import Toolset
@@ -102,10 +110,15 @@ class Engine:
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Open the store and go on where the last process stopped."""
+    async def open(self, first: Callable[[], None] = lambda: None) -> None:
+        """Open the store and go on where the last process stopped. `first`: done in between, and may refuse."""
         self._leaving, self._stopped = (asyncio.get_running_loop().create_future() for _ in range(2))
         await self._store.open()
+        try:
+            first()
+        except BaseException:
+            await self._store.close()  # no Run has been touched: the next process finds them as this one did
+            raise
         recovery = Recovery(self._store, self._door, self.workspaces, self._clock, self._ids, self.config)
         lanes, self._recovering = await recovery.go_on(), False
         for lane in lanes:
@@ -179,7 +192,10 @@ class Engine:
 
     def _start(self, lane: OpenLane, run_id: str) -> None:
         workspace = self.workspaces.get(lane.session.workspace_id)
-        workspace.look_at_config()
+        try:
+            workspace.look_at_config()
+        except Exception:  # an accepted Run is worked on, whatever somebody has put into a file
+            log.exception("the configuration of %s cannot be read again; what was read stays", workspace.record.path)
         self._runner.start(lane, lane.runs[run_id], workspace)
 
     def _abandoned(self, workspace: Workspace) -> None:
@@ -218,17 +234,8 @@ class Engine:
     async def run_child(self, parent: RunRecord, prompt: str, title: str) -> RunRecord:
         """The Run of a read-only agent, in a child session: accepted like every Run, and ended before this returns."""
         workspace = self.workspaces.get(parent.workspace_id)
-        now = self._clock.now_ms()
-        session = SessionRecord(
-            self._ids.new("s"), workspace.id, title, now, now, parent.session_id, parent_run_id=parent.run_id
-        )
-        options = RunOptions(
-            parent.options.model,
-            on_approval="fail",
-            allow=parent.options.allow,
-            deny=parent.options.deny,
-            parent_run_id=parent.run_id,
-        )
+        family = (await self.workspaces.lane(workspace, parent.session_id)).session
+        session, options = for_agent(family, parent, title, self._ids.new("s"), self._clock.now_ms())
         with self.workspaces.in_use(workspace):
             lane = await self._make_session(workspace, session)
             child = self._ids.new("r")
@@ -270,14 +277,22 @@ class Engine:
         configured = workspace.config.runs.when_busy
         if when_busy is None:
             when_busy = when_busy_default(has_own_run_id=run_id is not None) if configured == "auto" else configured
+        content = content_digest(session_id, prompt, options)
+        try:
+            filled = await with_contents(prompt, workspace.root)
+        except (Invalid, TooLarge):
+            known = await self._store.run(workspace.id, run_id) if run_id else None
+            if known is None or known.content != content:
+                raise
+            return known  # the answer was lost; the files that it named may be gone by now
         new = RunRecord(
             run_id or self._ids.new("r"),
             session_id,
             workspace.id,
             seq=0,
-            prompt=await with_contents(prompt, workspace.root),
+            prompt=filled,
             options=options,
-            content=content_digest(session_id, prompt, options),
+            content=content,
             accepted_at=0,
         )
         command = Submit(
@@ -466,25 +481,6 @@ class Engine:
         titles = {session.id: session.title for session in await self.sessions(workspace)}
         hits = await self._store.search(workspace.id, query, limit)
         return [(hit, titles.get(hit.session_id, "")) for hit in hits]
-
-    # --- streams -------------------------------------------------------------------------------------------------
-
-    async def read_events(
-        self, workspace: Workspace, after: int | None, session_id: str | None, *, deltas: bool
-    ) -> Reader:
-        if session_id is not None:
-            await self.workspaces.lane(workspace, session_id)
-        reader = await workspace.feed.reader(after, session_id, deltas=deltas)
-        try:
-            # Behind the reader's start, so that none can be missed; one that is put meanwhile may come twice.
-            asks = await self._store.asks(workspace.id)
-        except BaseException:
-            reader.close()
-            raise
-        encode = workspace.feed.encoder.ask
-        wanted = [ask for ask in asks if session_id in (None, ask.session_id)]
-        reader.pending = b"".join(encode(None, Asked(ask.run_id, ask.id), ask) for ask in wanted)
-        return reader
 
     def _check_open(self) -> None:
         if self._closing:

@@ -292,7 +292,8 @@ class Feed:
         now = self._clock.now_ms()
         for draft in self._drafts.values():
             draft.take_unsent()  # gathered while nobody was reading; the snapshot has it
-            if reader.session_id in (None, draft.session_id) and draft.chars:
+            # One without a word yet, too: whoever has read it elsewhere may now add the Deltas that follow.
+            if reader.session_id in (None, draft.session_id):
                 parts.append(self.encoder.snapshot(draft.message(now)))
         return b"".join(parts), self.end
 

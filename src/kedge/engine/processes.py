@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 from kedge.engine.config import Config
 from kedge.tools.processes import Process, Processes, ToolFailed
@@ -56,7 +59,8 @@ class WardenMachine:
     async def processes(self, config: Config, workspace: str) -> Processes:
         writable = None
         if config.sandbox.mode == "workspace-write":
-            writable = (workspace, os.environ.get("TMPDIR", "/tmp"), *_expanded(config.sandbox.writable))
+            further = (os.environ.get("TMPDIR", "/tmp"), *_expanded(config.sandbox.writable))
+            writable = (workspace, *map(_as_it_was, further))
         return _WorkspaceProcesses(self, environment(config), writable)
 
     async def run(self, spec: ProcessSpec) -> WardenProcess:
@@ -83,7 +87,7 @@ class NoMachine:
 class _NoProcesses:
     environment: Mapping[str, str] = {}
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
         raise ToolFailed("No process can be started here.")
 
 
@@ -95,23 +99,41 @@ class _WorkspaceProcesses:
         self.environment = environment
         self._writable = writable
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
         spec = ProcessSpec(argv, str(cwd), self.environment, stdin, writable=self._writable)
-        try:
+        with _telling():
             return _ToolProcess(await self._machine.run(spec))
-        except (ProcessFailed, WardenFailed) as error:
-            raise ToolFailed(str(error)) from error
 
 
 class _ToolProcess:
     def __init__(self, process: WardenProcess) -> None:
         self._process = process
         self.pid = process.pid
-        self.read, self.end, self.alive = process.read, process.end, process.alive
+        self.read, self.end = process.read, process.end
 
     async def wait(self) -> int:
-        status = await self._process.wait()
+        with _telling():
+            status = await self._process.wait()
         return status.code if status.code is not None else -(status.signal or 0)
+
+    async def alive(self) -> int:
+        with _telling():
+            return await self._process.alive()
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """What goes wrong with a process is told to who had it started; the Run goes on."""
+    try:
+        yield
+    except (ProcessFailed, WardenFailed) as error:
+        raise ToolFailed(str(error)) from error
+
+
+@cache
+def _as_it_was(path: str) -> str:
+    """Its real path, when it was first used: later it might be a link that a command has put there."""
+    return os.path.realpath(path)
 
 
 def _expanded(paths: list[str]) -> list[str]:

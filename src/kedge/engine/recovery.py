@@ -6,6 +6,7 @@ is set aside as it is: none of its Runs is started, resumed or ended, and the ot
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 
 from msgspec import Struct
@@ -21,8 +22,10 @@ from kedge.engine.history import HISTORY_MESSAGES_MAX
 from kedge.engine.openlane import Addition, OpenLane
 from kedge.engine.ports import Clock, Ids
 from kedge.engine.workspaces import Workspaces
-from kedge.errors import StoreDamaged, VersionConflict
+from kedge.errors import StoreDamaged, StoreUnavailable, VersionConflict
 from kedge.store.base import LogEntry, Store
+
+log = logging.getLogger("kedge.engine")
 
 #: A Run that keeps taking its process down is ended after this many resumptions.
 RESUMES_MAX = 3
@@ -51,19 +54,28 @@ class Recovery(Struct, frozen=True):
 
     async def go_on(self) -> list[OpenLane]:
         """Make whole what the last process left; the Lanes in which there was something."""
+        found: list[tuple[WorkspaceRecord, list[Lost]]] = []
+        # All are read before any is written: a start that fails here has cost no Run one of its resumptions.
+        for record in await self.store.workspaces():
+            try:
+                found.append((record, await self._looked_at(record)))
+            except StoreDamaged as error:
+                self.workspaces.set_aside(record, error)
         lanes: list[OpenLane] = []
         with ExitStack() as held:  # until all are known: a Run that is over at once must not close it for the others
-            for record in await self.store.workspaces():
+            for record, sessions in found:
                 try:
-                    lanes += await self._go_on(record, held)
+                    lanes += await self._go_on(record, sessions, held)
                 # The second: the log and the records contradict each other, and nobody else writes them.
                 except (StoreDamaged, VersionConflict) as error:
                     self.workspaces.set_aside(record, error)
         return lanes
 
-    async def _go_on(self, record: WorkspaceRecord, held: ExitStack) -> list[OpenLane]:
-        sessions = await self._looked_at(record)
-        await self.store.trim(record.id, self.config.server.log_entries_max)
+    async def _go_on(self, record: WorkspaceRecord, sessions: list[Lost], held: ExitStack) -> list[OpenLane]:
+        try:
+            await self.store.trim(record.id, self.config.server.log_entries_max)
+        except StoreUnavailable as error:  # a full disk, for example: it can wait, those who only look need not
+            log.warning("the log of %s was not made shorter: %s", record.path, error)
         lanes: list[OpenLane] = []
         for lost in sessions:
             workspace = await self.workspaces.reopen(record.path)

@@ -13,11 +13,13 @@ PARENTS_MAX = 64
 def levels(workspace: Path) -> list[Path]:
     """The directories from the repository's root down to the workspace; the workspace alone if it is in none.
 
-    A parent that belongs to somebody else ends the search: what another user puts into /tmp is not for us."""
+    A parent that belongs to somebody else ends the search: what another user puts into /tmp is not for us. So does a
+    home: one that is a repository (of dotfiles) is not that of everything that lies in it."""
+    home = Path(os.path.realpath(os.path.expanduser("~")))
     owner = workspace.stat().st_uid if workspace.exists() else None
     found: list[Path] = []
     for place in [workspace, *workspace.parents][:PARENTS_MAX]:
-        if found and place.stat().st_uid != owner:
+        if found and (place.stat().st_uid != owner or home.is_relative_to(place)):
             break
         found.insert(0, place)
         if (place / ".git").exists():

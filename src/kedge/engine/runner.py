@@ -114,7 +114,9 @@ class Runner:
 
     def start(self, lane: OpenLane, run: RunRecord, workspace: Workspace) -> None:
         active = self._at_work[run.session_id] = ActiveRun(lane, run, workspace, History(self._store, lane))
-        # Now, before anybody can answer: an answer that comes before the Run has got there must not be lost.
+        # Now, since it may end before it does anything: what it has cost stays, whatever becomes of it.
+        active.steps, active.usage = run.steps, run.usage
+        # And before anybody can answer: an answer that comes before the Run has got there must not be lost.
         mine = [ask for ask in lane.asks.values() if ask.run_id == run.run_id]
         active.standing = {ask.tool_call_id: (ask, lane.end_of_ask(ask.id)) for ask in mine}
         self._spawn(self._supervise(active), f"supervisor of run {run.run_id}")
@@ -210,6 +212,8 @@ class Runner:
 
         async def look() -> None:
             """In the Lane's lock: an append that is under way has arrived by now, or comes too late and is refused."""
+            if active.run.resumes and not active.is_recalled:
+                await self._recall(active)  # it ends before it went on: its open calls get their results here
             for message_id in list(active.unsure):
                 if await self._store.message(active.run.workspace_id, message_id) is None:
                     missing.add(message_id)
@@ -232,6 +236,7 @@ class Runner:
                 active.draft = active.draft.blank() if active.draft else None
                 active.open_calls.clear()
                 active.unsure.clear()
+                verdict.usage = active.run.usage  # it may be that which no record can hold
             else:
                 break
             await asyncio.sleep(wait_s)
@@ -267,19 +272,22 @@ class Runner:
         window = chosen.context_window
         compact_at = None if window is None else int(window * runs.compact_at)
         active.limits = Limits(run.options.max_steps or runs.max_steps, run.options.budget_usd, compact_at)
-        active.steps, active.usage = run.steps, run.usage
         lane = active.lane
         active.context_tokens = lane.context_tokens + len(run.prompt.text) // CHARS_PER_TOKEN
         is_unknown = not lane.context_tokens and lane.session.message_count > MESSAGES_TAKEN_TO_FIT
         if not (run.steps or run.resumes or is_unknown):
             return  # at its beginning: its first Step begins at once, and whoever comes now waits for the next one
+        await self._recall(active)
+
+    async def _recall(self, active: ActiveRun) -> None:
         history = await active.history.read()
-        own = [message for message in history if message.run_id == run.run_id]
+        own = [message for message in history if message.run_id == active.run.run_id]
         active.call_ids = {call.id for message in own for call in message.all(ToolCall)}
         active.open_calls = {call.id: call for call in _open_calls(own)}
         active.last = "tool_use" if active.open_calls else None
         active.signatures.extend(signatures(own))
         active.context_tokens = estimated_tokens(for_model(history, active.lane.session.summary_message_id))
+        active.is_recalled = True
 
     async def _step(self, active: ActiveRun) -> None:
         if active.system:
@@ -365,8 +373,9 @@ class Runner:
         await self._asking.put(active, "updated", message)
 
     async def _compact(self, active: ActiveRun) -> None:
-        history = await active.history.read()
         await self._begin_step(active, sums_up=True)
+        # Behind that: whatever stands before the summary is in it.
+        history = await active.history.read()
         await compact(active, self._asking, self._clock, history, self._prompts.summary)
 
     def _begin_title(self, active: ActiveRun) -> None:

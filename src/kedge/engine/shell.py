@@ -73,7 +73,7 @@ class Shell:
         try:
             is_over = await running.wait(COMMAND_S_MAX)
         finally:
-            if not running.is_over:
+            if not running.is_gone:
                 await running.end_surely(GRACE_S)
         output = running.take().text(OUTPUT_CHARS_MAX)
         if not is_over:

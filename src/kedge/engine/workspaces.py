@@ -15,9 +15,10 @@ from weakref import ref
 from msgspec import Struct
 
 from kedge.core.claims import Claims
+from kedge.core.events import Asked
 from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
 from kedge.engine.config import Config, load_workspace
-from kedge.engine.feed import Feed
+from kedge.engine.feed import Feed, Reader
 from kedge.engine.openlane import OpenLane
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.errors import (
@@ -336,6 +337,25 @@ class Workspaces:
         if not workspace.claims.has(client_id):
             raise ClientNotAttached(f"client {client_id} does not hold workspace {workspace.id}; create it first")
         workspace.look_at(client_id, session_id)
+
+    async def read_events(
+        self, workspace: Workspace, after: int | None, session_id: str | None, *, deltas: bool
+    ) -> Reader:
+        if session_id is not None:
+            # Who comes back may have missed that the session was deleted; the log tells the ends of its Runs.
+            with suppress(*(() if after is None else (SessionNotFound,))):
+                await self.lane(workspace, session_id)
+        reader = await workspace.feed.reader(after, session_id, deltas=deltas)
+        try:
+            # Behind the reader's start, so that none can be missed; one that is put meanwhile may come twice.
+            asks = await self._store.asks(workspace.id)
+        except BaseException:
+            reader.close()
+            raise
+        encode = workspace.feed.encoder.ask
+        wanted = [ask for ask in asks if session_id in (None, ask.session_id)]
+        reader.pending = b"".join(encode(None, Asked(ask.run_id, ask.id), ask) for ask in wanted)
+        return reader
 
     # --- time ----------------------------------------------------------------------------------------------------
 

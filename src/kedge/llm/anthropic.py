@@ -85,9 +85,9 @@ class AnthropicModel(HttpModel):
     """One model at one endpoint that speaks Anthropic's messages."""
 
     def _url(self) -> httpx2.URL:
-        # People write the address with and without the version.
+        # People write the address with and without the version. The path of a bare host is a slash.
         url = self._at.checked_url("")
-        return url.copy_with(path=url.path.removesuffix("/v1") + "/v1/messages")
+        return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1") + "/v1/messages")
 
     def _headers(self) -> dict[str, str]:
         key = self._at.checked_key()

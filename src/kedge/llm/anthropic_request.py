@@ -18,6 +18,7 @@ import msgspec
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.llm.base import REDACTED, ModelRequest, ToolSpec
 from kedge.llm.content import (
+    IMAGE_TYPES,
     NO_IMAGES,
     NO_OUTPUT,
     Json,
@@ -41,8 +42,7 @@ CACHE_MARKS_MAX: Final = 4
 #: Of a call's id. Longer ones are refused where the format is offered by cloud platforms.
 ID_CHARS_MAX: Final = 64
 
-IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-#: The same for people.
+#: What of files is taken, for people.
 TAKEN: Final = "a PDF nor a PNG, JPEG, GIF or WebP image"
 #: Stands where the format wants a user and nobody spoke: a reply that was broken off and is to be gone on with.
 GO_ON: Final = "Go on."

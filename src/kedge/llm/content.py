@@ -22,6 +22,8 @@ Json = dict[str, Any]
 TOOL_NAME_CHARS_MAX: Final = 64
 #: A result must say something: an empty text is refused by some, and taken for a mistake by models.
 NO_OUTPUT: Final = "(no output)"
+#: Images that every provider takes which takes any. One that is refused would be sent again with each later prompt.
+IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 NO_IMAGES: Final = "[An image was left out here, since this model cannot be shown it.]"
 
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")

@@ -7,6 +7,7 @@ import msgspec
 from kedge.core.transcript import Binary, ImageUrl, Message, ShellCommand, Text, ToolCall, ToolResult
 from kedge.llm.base import ModelRequest, ToolSpec
 from kedge.llm.content import (
+    IMAGE_TYPES,
     NO_IMAGES,
     Json,
     Refusing,
@@ -68,10 +69,11 @@ def _user(message: Message, refuse: Refusing) -> Json:
 
 
 def _file(file: Binary, refuse: Refusing) -> Json:
-    if file.mime_type.startswith("image/"):
+    if file.mime_type in IMAGE_TYPES:
         note = refuse.image(file.path)
         return _text(note) if note else _image(f"data:{file.mime_type};base64,{file.data}")
-    return _text(file_text(file) or refuse.other(file, "an image"))
+    # An SVG is an image by name, and text.
+    return _text(file_text(file) or refuse.other(file, "an image of a type that is taken"))
 
 
 def _assistant(message: Message) -> Json:

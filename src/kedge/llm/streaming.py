@@ -33,6 +33,8 @@ AFTER_FINISH_S_MAX: Final = 5.0
 #: After the last event the end of the body follows at once from nearly every server. Reading it keeps the connection
 #: for the next Step; waiting longer for it would delay this one.
 AFTER_DONE_S_MAX: Final = 0.05
+#: Some gateways keep a connection alive on which their model says nothing any more. The longest thought is shorter.
+WORDLESS_S_MAX: Final = 1800.0
 
 
 class HttpModel(ABC):
@@ -102,13 +104,22 @@ class HttpModel(ABC):
     async def _parts(self, response: httpx2.Response, reply: Reply) -> AsyncGenerator[ModelPart, None]:
         # `aiter_raw` is cheaper, and right unless the body is compressed though we asked that it be not.
         reads = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
+        now = asyncio.get_running_loop().time
+        last = now()
         async with aclosing(reads):
             try:
                 async for received in reads:
                     for part in reply.feed(received):
+                        last = now()
                         yield part
                     if reply.finished:
                         break
+                    if now() - last > WORDLESS_S_MAX:
+                        raise ModelFailed(
+                            f"Provider {self.provider} at {self._at.shown_url} sent signs of life and not a word for "
+                            f"{WORDLESS_S_MAX / 60:.0f} minutes.",
+                            retryable=True,
+                        )
                 else:
                     for part in reply.end():
                         yield part

@@ -313,13 +313,14 @@ def _says_context_full(found: object) -> bool:
 
 
 def retry_after_s(headers: httpx2.Headers) -> float | None:
-    """Retry-After in seconds, whether it was given as a number or as a date; None if it is neither."""
+    """Retry-After in seconds, whether it was given as a number or as a date; None if it is neither, and if it asks for
+    no wait: then the pauses are our own."""
     given = headers.get("retry-after", "").strip()
     # Up to a hundred days: a longer number is no time to wait.
     if given.isascii() and given.replace(".", "", 1).isdigit() and len(given) < 8:
-        return float(given)
+        return float(given) or None
     try:
-        return max(0.0, parsedate_to_datetime(given).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(given).timestamp() - time.time()) or None
     except (ValueError, TypeError, OverflowError):
         return None
 

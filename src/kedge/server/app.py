@@ -5,10 +5,11 @@ who asks (auth) -> which route -> the body, bounded -> typed values -> the handl
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -26,6 +27,7 @@ from kedge.errors import (
     WrongType,
 )
 from kedge.server.auth import Gate, Headers
+from kedge.waiting import wait_out
 from kedge.wire.limits import ERROR_CHARS_MAX, SMALL_BODY_BYTES_MAX
 from kedge.wire.models import ErrorBody
 from kedge.wire.openapi import RouteSpec
@@ -36,6 +38,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+T = TypeVar("T")
+
 #: Query parameters of one request; no route has a fifth of it. Items.
 QUERY_FIELDS_MAX = 50
 
@@ -43,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Disconnected(Exception):
-    """The client went away while it was still sending."""
+    """The client went away, and nobody waits for the reply."""
 
 
 @dataclass(slots=True)
@@ -60,6 +64,26 @@ class Call:
 
     def header(self, name: bytes) -> str | None:
         return next((value.decode("latin-1") for key, value in self.headers if key == name), None)
+
+    async def gone(self) -> None:
+        """When the client has gone away. Nobody else tells: a handler goes on without it."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """What comes of this work, which ends with the client that asked for it."""
+        loop = asyncio.get_running_loop()
+        working, leaving = loop.create_task(work), loop.create_task(self.gone())
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not working.done():
+                working.cancel()
+                await wait_out([working])
+        if working.cancelled():
+            raise Disconnected
+        return working.result()
 
 
 class Raw(Struct, frozen=True):

@@ -109,19 +109,22 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
     gate = Gate(token, frozenset({socket.gethostname().lower()}) if allow_remote else frozenset(), allow_remote)
     stopping = asyncio.Event()
     app = make_app(engine, gate, str(paths.data_dir()), stopping.set)
-    # The store before the sockets: its lock is what makes this the only server of this data directory.
-    await engine.open()
-    prepared = asyncio.create_task(_prepare(models, config))
-    try:
-        sockets = [_bind(host, allow_remote) for host in hosts]
-        files = _socket_files(hosts)
+    sockets: list[socket.socket] = []
+
+    def take_places() -> None:
+        sockets.extend(_bind(host, allow_remote) for host in hosts)
         if any(sock.family != socket.AF_UNIX for sock in sockets):
             _write_token(token)
-        try:
-            await _listen(app, engine, sockets, stopping, exit_when_idle)
-        finally:
-            _unlink_sockets(files)
+
+    # The store before the sockets: its lock is what makes this the only server of this data directory. And the Runs
+    # behind them: a server that cannot listen must not begin what it would have to interrupt.
+    await engine.open(take_places)
+    files = _socket_files(hosts)
+    prepared = asyncio.create_task(_prepare(models, config))
+    try:
+        await _listen(app, engine, sockets, stopping, exit_when_idle)
     finally:
+        _unlink_sockets(files)
         await prepared
         await engine.close()
 
@@ -159,7 +162,7 @@ async def _listen(
     if serving.done():
         await serving  # it could not begin, and says why
         return
-    for sock in sockets:
+    for sock in sockets if sys.stdout is not None else ():  # None: it was closed before we began
         # One write: where Python does not buffer, `print` makes two, and who is killed between them leaves half a line.
         sys.stdout.write(f"listening on {_url(sock)}\n")
         sys.stdout.flush()

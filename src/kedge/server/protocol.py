@@ -80,6 +80,11 @@ class Protocol(HttpToolsProtocol):
 
     def _check_request(self) -> None:
         if not self._is_in_request:
+            is_idle = all(cycle.response_complete for cycle in self._under_way)
+            if is_idle and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+                # The parent class has stopped this timer for bytes that began no request.
+                late = self.timeout_keep_alive_handler
+                self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, late)
             return
         if self._idle_bytes > HEAD_BYTES_MAX:
             what = "the head of the request" if self._is_in_head else "what frames or trails the body"
@@ -169,10 +174,21 @@ def _is_ours(pid: int) -> bool:
     may have been."""
     while pid > 1:
         try:
-            about = Path(f"/proc/{pid}/stat").read_text()
+            about = Path(f"/proc/{pid}/stat").read_bytes()  # no text: its name is cut after 15 bytes
         except OSError:
-            return True
+            return not _is_of_another_user(pid)
         if pid == os.getpid():
             return True
-        pid = int(about.rpartition(")")[2].split()[1])
+        pid = int(about.rpartition(b")")[2].split()[1])
+    return False
+
+
+def _is_of_another_user(pid: int) -> bool:
+    """Of those /proc may not tell; no tool is, and nobody above such a process is a tool."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        pass
     return False

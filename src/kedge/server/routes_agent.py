@@ -83,7 +83,8 @@ class AgentRoutes:
             raise EmptyPrompt("the command is empty; say what to run")
         if len(command.encode("utf-8", "replace")) > COMMAND_BYTES_MAX:
             raise TooLarge(f"the command has more than {COMMAND_BYTES_MAX} bytes; put it into a script")
-        done = await self._engine.shell.run(workspace, call.path["sid"], check_text(command, "command"))
+        check_text(command, "command")
+        done = await call.unless_gone(self._engine.shell.run(workspace, call.path["sid"], command))
         return m.ShellReply(exit_code=done.exit_code, output=done.output)
 
     async def runs(self, call: Call) -> list[m.RunBody]:
@@ -96,7 +97,8 @@ class AgentRoutes:
 
     async def wait(self, call: Call) -> m.RunBody:
         query: WaitQuery = call.query
-        return run_body(await self._engine.wait_run(self._workspace(call), call.path["run_id"], query.timeout_s))
+        waiting = self._engine.wait_run(self._workspace(call), call.path["run_id"], query.timeout_s)
+        return run_body(await call.unless_gone(waiting))
 
     async def edit(self, call: Call) -> m.RunBody:
         body: m.EditRun = call.body

@@ -53,7 +53,9 @@ class Streams:
             # The claim first: the workspace must not be let go while the reader is made.
             self._engine.workspaces.stream_opened(workspace, client_id, stream_id)
             try:
-                reader = await self._engine.read_events(workspace, after, query.session_id, deltas=query.deltas)
+                reader = await self._engine.workspaces.read_events(
+                    workspace, after, query.session_id, deltas=query.deltas
+                )
                 try:
                     await self._follow(reader, call)
                 finally:
@@ -122,8 +124,7 @@ class _Stall:
 
 
 async def _notice_leaving(call: Call, reader: Reader) -> None:
-    while (await call.receive())["type"] != "http.disconnect":
-        pass
+    await call.gone()
     reader.close()
 
 

@@ -47,6 +47,11 @@ class Running:
     def is_over(self) -> bool:
         return self._life.done()
 
+    @property
+    def is_gone(self) -> bool:
+        """It is over with all that it has started; not so if it is over because nobody can tell any more."""
+        return self._life.done() and not self._life.cancelled() and self._life.exception() is None
+
     async def wait(self, timeout_s: float) -> bool:
         """Whether it is over by then."""
         done, _ = await asyncio.wait({self._life}, timeout=timeout_s)
@@ -161,7 +166,7 @@ class Background:
 
     async def end_one(self, id_: str, grace_s: float = GRACE_S) -> Running:
         running = self.get(id_)
-        if not running.is_over:
+        if not running.is_gone:
             await running.end_surely(grace_s)
         self.left(running.left)
         return running

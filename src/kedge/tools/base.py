@@ -108,6 +108,8 @@ class Place(Struct, frozen=True):
     background: Background
     processes: Processes
     desk: Desk
+    #: Not empty: people were asked about this call before, by a process that is gone; this is what it was bound to.
+    shown_before: str = ""
     #: Files that a deny rule keeps from being viewed, by their subject: a search leaves them out.
     is_hidden: Callable[[str], bool] = lambda subject: False
 

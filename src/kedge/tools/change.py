@@ -60,9 +60,17 @@ async def prepare_change(
     target = await asyncio.to_thread(resolve, given_path, place.root, guarded)
     found = await asyncio.to_thread(disk.read, target.path)
     before = None if found is None else found.data
-    if before is not None:
-        place.seen.check(target.path, digest(before), target.shown)
+
+    def check_seen() -> None:
+        if before is not None:
+            place.seen.check(target.path, digest(before), target.shown)
+
+    if not place.shown_before:
+        check_seen()
     change = await asyncio.to_thread(_work_out, target, before, rewrite)
+    intent = _intent(names, target, change)
+    if place.shown_before not in ("", intent.binding):
+        check_seen()  # the process that read the file is gone, and it is not even the change that people were shown
 
     async def run() -> Output:
         async with place.seen.lock(target.path):
@@ -80,7 +88,7 @@ async def prepare_change(
             await _to_the_end(write())
         return _output(target, made)
 
-    return Prepared(_intent(names, target, change), run, f"{names[0]} {target.shown}")
+    return Prepared(intent, run, f"{names[0]} {target.shown}")
 
 
 def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
@@ -143,7 +151,7 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
         subject=target.subject,
         description=f"{verb} {target.shown} (+{diff.additions} -{diff.deletions})",
         path=str(target.path),
-        params=json.dumps(shown),
+        params=json.dumps(shown, ensure_ascii=False),
         binding=bind(
             "write",
             str(target.path),

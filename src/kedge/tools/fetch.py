@@ -101,7 +101,7 @@ class FetchTool:
             subject=host,
             description=f"Fetch {title}",
             path="",
-            params=json.dumps({"url": str(url)}),
+            params=json.dumps({"url": str(url)}, ensure_ascii=False),
             binding=hashlib.sha256(str(url).encode()).hexdigest(),
             grant=f"fetch({host})",
         )
@@ -127,7 +127,7 @@ class FetchTool:
             target = _checked(str(url.join(_parsed(reply.location))))
             if url.scheme == "https" and target.scheme == "http":
                 raise ToolFailed(f"{url.host} redirects from https to plain http: that is not followed")
-            if _site(target) != _site(url):
+            if target.host != url.host:  # rules are asked about hosts, and "www." is another one
                 return Output(f"It redirects to another host: {target}\nFetch that address if it is what you want.")
             url = target
         raise ToolFailed(f"{url.host} redirects more than {REDIRECTS_MAX} times")
@@ -201,10 +201,6 @@ def _checked(text: str) -> httpx2.URL:
     if url.port is not None and not PORT_MIN <= url.port <= 65_535 and url.port not in WEB_PORTS:
         raise ToolFailed(f"port {url.port} is no port of a web server")
     return url.copy_with(host=host, fragment=None)
-
-
-def _site(url: httpx2.URL) -> str:
-    return url.host.removeprefix("www.")
 
 
 async def _read(response: httpx2.Response) -> _Reply:

@@ -97,7 +97,7 @@ def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
     is_inside = real.is_relative_to(root)
     subject, given_as = subject_of(real, root), subject_of(lexical, root)
     # Both: .git/hooks may be a link to a directory with a harmless name, and a harmless name may be a link into .git.
-    is_guarded = any(_guards(path, guarded) for path in {lexical, real})
+    is_guarded = any(guards(path, guarded) for path in {lexical, real})
     return Target(
         real, subject, is_inside, is_guarded, is_below(real, guarded), given_as if given_as != subject else ""
     )
@@ -111,7 +111,8 @@ def is_below(path: Path, guarded: tuple[Path, ...]) -> bool:
     return any(path.is_relative_to(one) or path.is_relative_to(os.path.realpath(one)) for one in guarded)
 
 
-def _guards(path: Path, guarded: tuple[Path, ...]) -> bool:
+def guards(path: Path, guarded: tuple[Path, ...] = ()) -> bool:
+    """Whether this file guards the machine: what runs or lets in on somebody's behalf, and secrets."""
     if is_below(path, guarded):
         return True
     # Folded: on some file systems .GIT is .git.
@@ -131,7 +132,7 @@ def _is_git_directory(path: Path) -> bool:
 
 def look(names: tuple[str, ...], target: Target, description: str, asked: Mapping[str, object]) -> Intent:
     """The Intent of a tool that only looks. `asked`: all its arguments, for people and for the binding."""
-    params = json.dumps({**asked, "path": target.subject})
+    params = json.dumps({**asked, "path": target.subject}, ensure_ascii=False)
     is_open = target.is_inside and not target.is_secret
     return Intent(
         names=names,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 
 class ToolFailed(Exception):
@@ -38,8 +38,8 @@ class Process(Protocol):
 class Processes(Protocol):
     """Starts tool processes: with the listed environment, in the sandbox that is configured."""
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
-        """ToolFailed when it cannot be started."""
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+        """`stdin`: an open file that it reads, instead of nothing. ToolFailed when it cannot be started."""
         ...
 
     @property

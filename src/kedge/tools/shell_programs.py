@@ -49,6 +49,7 @@ _RUNNERS = listed("""
     fzf peco install mount umount insmod modprobe kexec ldconfig visudo update-alternatives x-terminal-emulator
     xterm gnome-terminal konsole kitty alacritty yt-dlp youtube-dl latex pdflatex xelatex lualatex tex ghostscript gs
     convert magick ffmpeg tox nox pre-commit just task invoke fab celery flask django-admin rails cmd wsl tcc raku hy
+    rename prename perl-rename rustc pandoc ssh-keygen
     clojure lein bb logrotate stap bpftrace dtrace xdotool flatpak luarocks cpan aptitude pacman apk zypper emerge
     """)
 
@@ -70,11 +71,15 @@ _OPTIONS: dict[str, tuple[str, str]] = {
     "ag": ("pager", ""),
     "ack": ("pager output files-from", ""),
     "bat": ("pager paging", ""),
+    "batcat": ("pager paging", ""),
+    "ctest": ("script script-new-process build-and-test build-makeprogram test-command", "S"),
+    "pylint": ("init-hook load-plugins rcfile", ""),
     "tar": (
-        "to-command checkpoint-action use-compress-program rsh-command rmt-command info-script new-volume-script",
-        "IF",
+        "to-command checkpoint-action use-compress-program rsh-command rmt-command info-script new-volume-script "
+        "files-from index-file listed-incremental volno-file",
+        "IFTg",
     ),
-    "bsdtar": ("use-compress-program", "I"),
+    "bsdtar": ("use-compress-program files-from", "IT"),
     "sort": ("compress-program output", "o"),
     "shuf": ("output", "o"),
     "tree": ("output", "o"),
@@ -95,7 +100,7 @@ _OPTIONS: dict[str, tuple[str, str]] = {
     "gmake": ("eval file makefile directory include-dir", "fCIE"),
     "ninja": ("", "fC"),
     "cmake": ("toolchain install open", "PEC"),
-    "go": ("exec toolexec vettool overlay modfile", ""),
+    "go": ("exec toolexec vettool overlay modfile C", ""),
     "cargo": ("config manifest-path", "ZC"),
     "npm": ("script-shell prefix globalconfig userconfig node-options shell editor viewer git", "C"),
     "yarn": ("cwd script-shell use-yarnrc", ""),
@@ -114,7 +119,7 @@ _RUNNING_PARTS: dict[str, frozenset[str]] = {
     "yarn": listed("dlx exec node create config init set plugin"),
     "pnpm": listed("dlx exec create config env x"),
     "go": listed("run generate tool get install env"),
-    "cargo": listed("install run r config script"),
+    "cargo": listed("install run r config script rustc rustdoc"),
     "uv": listed("run tool pip"),
     "pdm": listed("run"),
     "rye": listed("run"),
@@ -136,6 +141,12 @@ _INSTALLING_PARTS: dict[str, frozenset[str]] = {
     "pnpm": listed("install i add update up link"),
     "uv": listed("add"),
 }
+#: Programs that take any abbreviation of a part, or run what they do not know: only these parts are looked at.
+_KNOWN_PARTS: dict[str, frozenset[str]] = {
+    "npm": listed("""run run-script test t start stop restart ci clean-install ls list ll la view info show outdated
+        audit why explain fund ping prune dedupe search pack whoami root bin query doctor uninstall remove rm"""),
+    "pnpm": listed("run test t start stop remove rm uninstall ls list ll la why outdated audit prune fetch root bin"),
+}
 #: Settings of cmake that name a program, or code of its own to read.
 _CMAKE_SETTING = re.compile(
     r"COMPILER|LAUNCHER|PROGRAM|EXECUTABLE|LINKER|TOOLCHAIN|RULE|EMULATOR|INCLUDE|MODULE_PATH|_(AR|RANLIB|NM|STRIP)\b"
@@ -151,12 +162,14 @@ _GIT_PARTS = listed("""
     """)
 _GIT_OPTIONS = (
     "upload-pack receive-pack exec ext-diff textconv output output-directory template open-files-in-pager config "
-    "config-env exec-path edit-description interactive edit patch paginate pathspec-from-file"
+    "config-env exec-path edit-description interactive edit patch paginate pathspec-from-file repo"
 )
 #: Parts of git that run a command given to them, for deny rules.
 GIT_WRAPPERS = listed("bisect submodule rebase filter-branch difftool mergetool")
 #: Of git itself, before the part: with a value as the next word.
-_GIT_VALUES = listed("-c -C --git-dir --work-tree --namespace --exec-path --config-env --super-prefix")
+_GIT_VALUES = listed(
+    "-c -C --git-dir --work-tree --namespace --exec-path --config-env --super-prefix --attr-source --shallow-file"
+)
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*w?")
 _VERSIONED = re.compile(r"([a-z][a-z+-]*?)-?\d+(?:\.\d+)*")
@@ -189,23 +202,30 @@ def runs_others(words: tuple[str, ...]) -> bool:
         return _sed_runs_others(rest)
     if name in ("find", "gfind"):  # fd has options like other programs
         return any(word.startswith(("-exec", "-ok", "-delete", "-fprint", "-fls", "-files0")) for word in rest)
-    if name in ("uniq", "xxd") and sum(not word.startswith("-") for word in rest) > 1:
+    if name in ("uniq", "xxd") and sum(word == "-" or not word.startswith("-") for word in rest) > 1:
         return True  # the second file is written
     if name in ("make", "gmake") and any("=" in word for word in rest):
         return True  # SHELL=...
     if name in ("tar", "bsdtar") and (
-        any(":" in word for word in rest) or _has_letter(f"-{rest[0] if rest else ''}", "IF")
+        any(":" in word for word in rest) or _has_letter(f"-{rest[0] if rest else ''}", "IFTg")
     ):
         return True  # host:archive runs a remote shell; `tar cIf` needs no dash
     if name == "go" and any("extld" in word for word in rest):
         return True
-    if name == "cmake" and any(_CMAKE_SETTING.search(word) for word in rest):
-        return True
+    if name == "cmake" and any(
+        _CMAKE_SETTING.search(word) or word in ("--", "..") or word.startswith(("/", "../")) for word in rest
+    ):
+        return True  # behind -- stands what make is given; elsewhere lies code of others
+    if name == "curl" and any("@" in word for word in rest):
+        return True  # -H @file, --variable name@file: what it reads it sends
     given = [word for word in rest if not word.startswith("-")]
     if len(given) > 1 and not _INSTALLING_PARTS.get(name, frozenset()).isdisjoint(given):
         return True
     parts = _RUNNING_PARTS.get(name)
     if parts is not None and any(word in parts for word in rest):
+        return True
+    known_parts = _KNOWN_PARTS.get(name)
+    if known_parts is not None and given and given[0] not in known_parts | _INSTALLING_PARTS[name]:
         return True
     return name in _OPTIONS and _has_option(rest, *_OPTIONS[name], single_dash=name in _SINGLE_DASH)
 
@@ -233,6 +253,11 @@ def _git_runs_others(rest: tuple[str, ...]) -> bool:
         return False
     part = rest[0]
     if part not in _GIT_PARTS:  # an option before the part, too: -c core.pager=..., -C elsewhere, --exec-path
+        return True
+    if part == "push" and any(re.match(r"[./~]|file:", word) for word in rest[1:]):
+        return True  # a repository here: its hooks run, whoever has put it there
+    given = next((word for word in rest[1:] if not word.startswith("-")), "")
+    if part == "push" and "/" in given:
         return True
     return _has_option(rest[1:], _GIT_OPTIONS, {"grep": "O", "format-patch": "o"}.get(part, ""))
 

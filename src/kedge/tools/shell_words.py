@@ -181,18 +181,23 @@ def _commands_of_text(text: str) -> Iterator[Words | str]:
     source = text.encode("utf-8", "replace").replace(b"\0", b"")
     root = _parser().parse(source).root_node
     yield from _commands_below(root)
-    # Two things the grammar takes for something else: a command behind a line break that begins with a backslash is a
-    # word more to it, and two open brackets are always arithmetic, where bash tries subshells next. Both are read
-    # again with a blank in between. What was arithmetic after all has no commands but words that name variables.
-    again = _LINE_BREAK.sub(b"\n ", source)
-    again = _BRACKETS.sub(b"( ", again) if root.has_error else again
-    if again != source:
+    # Some things the grammar takes for something else: a command behind a line break that begins with a backslash is a
+    # word more to it, and two open brackets are always arithmetic, where bash tries subshells next: both are read again
+    # with a blank in between. It parts words at a line that goes on, at an escaped blank and at odd white space, where
+    # the shell does not, and so sees comments that are none: these are read again without. What was arithmetic after
+    # all has no commands but words that name variables.
+    apart = _LINE_BREAK.sub(b"\n ", source)
+    apart = _BRACKETS.sub(b"( ", apart) if root.has_error else apart
+    for again in {apart, source.replace(b"\\\n", b""), _NO_BLANK.sub(b"_", source)} - {source}:
         found = _commands_below(_parser().parse(again).root_node)
         yield from (words for words in found if isinstance(words, str) or words[0] is not None)
 
 
 _LINE_BREAK = re.compile(rb"\n(?=\\)")
 _BRACKETS = re.compile(rb"\((?=\()")
+_NO_BLANK = re.compile(rb"\\[ \t]|[\r\v\f]")
+#: They run what they read from their standard input; of the wrappers those that begin a shell.
+_READ_INPUT = SHELLS | listed(". source su sudo ssh at batch")
 
 
 def _commands_below(root: Node) -> Iterator[Words | str]:
@@ -204,19 +209,48 @@ def _commands_below(root: Node) -> Iterator[Words | str]:
         nodes += node.children
         if node.type == "command":
             words = _words_of(node)
-            reads_input = reads_input or any(word in SHELLS for word in words)
+            reads_input = reads_input or any(word and program_name(word) in _READ_INPUT for word in words)
             if words:
                 yield words
+        elif node.type == "redirected_statement":
+            yield from _behind_redirects(node)
+        elif node.type == "pipeline":
+            parts = [_words_of(child) for child in node.named_children if child.type == "command"]
+            input_texts += [" ".join(word or "*" for word in words[1:]) for words in parts if words[:1] in _SAYING]
         elif node.type == "ERROR" and any(child.type == "command_name" for child in node.children):
             yield _words_of(node)  # {rm,x} is no command to the grammar
         elif node.type in ("declaration_command", "unset_command"):
             yield (_text(node.children[0]), *(_literal(_text(child)) for child in node.children[1:]))
         elif node.type == "heredoc_body":
             input_texts.append(_text(node))
+            yield from _BACKTICKS.findall(_text(node))
         elif node.type == "herestring_redirect":
             input_texts += filter(None, (_literal(_text(child)) for child in node.named_children))
     if reads_input:
         yield from input_texts
+
+
+_SAYING = (("echo",), ("printf",))
+_BACKTICKS = re.compile(r"`([^`]+)`")
+
+
+def _behind_redirects(node: Node) -> Iterator[Words]:
+    """To the grammar, words behind `> file` are files, too, and those behind `<< END` something of its own. To a shell
+    they are words of the command; or, behind a semicolon, the next one."""
+    body, further = node.child_by_field_name("body"), list[str | None]()
+    for redirect in node.children_by_field_name("redirect"):
+        named = [child for child in redirect.named_children if child.type != "file_descriptor"]
+        if redirect.type == "file_redirect":
+            further += [_literal(_text(child)) for child in named[1:]]
+        elif redirect.type == "heredoc_redirect":
+            further += [_literal(_text(child)) for child in redirect.children_by_field_name("argument")]
+    if not further or body is None:
+        return
+    yield tuple(further)
+    while body.type != "command" and body.named_children:
+        body = body.named_children[-1]
+    if body.type == "command":
+        yield (*_words_of(body), *further)
 
 
 def _text(node: Node) -> str:
@@ -273,7 +307,9 @@ def _inside(command: Words) -> Iterator[Words | str]:
         literal = [word for word in rest if word is not None]
         yield " ".join(literal) if len(literal) == len(rest) else _UNKNOWN
     elif name in SHELLS:
-        code = next((place for place, word in enumerate(rest) if word and re.match(r"-\w*c", word)), len(rest))
+        # A word that is not literal may be the option.
+        given = enumerate(rest)
+        code = next((place for place, word in given if word is None or re.match(r"-\w*c", word)), len(rest))
         yield from (word if word is not None else _UNKNOWN for word in rest[code + 1 :])
     elif name in ("tar", "bsdtar", "split"):
         yield from _texts(rest)
@@ -287,10 +323,16 @@ def _wrapped(rest: Words) -> Iterator[Words | str]:
 
 
 def _texts(rest: Words) -> Iterator[str]:
-    """Texts to run: a word as it is ('A=1 rm x'), or an option's value (--command='rm x', --on=exec='rm x')."""
+    """Texts to run: a word as it is ('A=1 rm x'), or an option's value (--command='rm x', --on=exec='rm x', -c'rm x',
+    --to-command=rm)."""
     for word in rest:
-        if word is not None and re.search(r"[\s;&|(`]", word):
+        if word is None:
+            continue
+        if re.search(r"[\s;&|(`]", word):
             yield from {word: None, word.split("=", 1)[-1]: None, word.rsplit("=", 1)[-1]: None}
+            yield from (word[2:], word[3:]) if re.match(r"-\w", word) else ()
+        elif word.startswith("--") and "=" in word:
+            yield word.split("=", 1)[1]
 
 
 def _behind(rest: Words) -> Iterator[Words]:
@@ -301,3 +343,5 @@ def _behind(rest: Words) -> Iterator[Words]:
     for place, word in enumerate(rest):
         if word is None or not (word.startswith("-") or "=" in word):
             yield rest[place:]
+        elif re.match(r"-[A-Za-z]\w", word):  # env -Srm x
+            yield (word[2:], *rest[place + 1 :])

@@ -300,6 +300,7 @@ class KedgeApp(AskActs):
         await self.link.load_session(self.view, session_id)
         if session_id != self.session_id:
             self._stop_editing()
+            self._stopped_at = 0.0  # "again" means the Run that was stopped, and that is elsewhere
             if self.session_id or not prompt.text:  # what was written before there was one stays
                 prompt.take(self._drafts.of(session_id))
         self.session_id = session_id
@@ -450,7 +451,7 @@ class KedgeApp(AskActs):
         match event.deed:
             case "edit":
                 prompt = self.part(Prompt)
-                self._editing = (run, prompt.text)
+                self._editing = (run, self._editing[1] if self._editing else prompt.text)
                 prompt.take(run.prompt)
                 prompt.focus()
                 self.draw_rest()

@@ -199,7 +199,7 @@ def _child_state(child: m.RunBody) -> str:
         return f"{child.outcome}, {steps}"
     if not child.started_at or not child.ended_at:
         return steps
-    return f"{steps}, {(child.ended_at - child.started_at) / 1000:.1f} s"
+    return f"{steps}, {max(0, child.ended_at - child.started_at) / 1000:.1f} s"
 
 
 def _prompt(data: dict[str, Any]) -> str:

@@ -31,7 +31,8 @@ COLOURED_CHARS_MAX = 6_000
 #: Beside code stands a bar, in every theme. Columns.
 _BAR = 2
 
-_parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+#: Without references: blocks are read apart, and one that only defines a link would be left out.
+_parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("reference")
 
 
 class Row(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from kedge.errors import KedgeError
 
@@ -35,8 +35,8 @@ class ProcessSpec:
     cwd: str
     #: Exactly this environment; nothing is inherited. The program is looked for in its PATH.
     env: Mapping[str, str]
-    #: None: /dev/null. Bytes: a file with these. "pipe": the caller writes (`Process.write`).
-    stdin: bytes | Literal["pipe"] | None = None
+    #: None: /dev/null. A file: this one, open for reading. "pipe": the caller writes (`Process.write`).
+    stdin: BinaryIO | Literal["pipe"] | None = None
     #: Standard output and error in one stream, in order; or "apart", in two.
     output: Literal["joined", "apart"] = "joined"
     #: The paths that may be written (with some devices); everything may be read. None: no sandbox.

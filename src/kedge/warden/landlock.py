@@ -49,6 +49,21 @@ def abi() -> int:
         return 0
 
 
+def _open(path: str) -> int:
+    """Part by part, and through no link: one that a command has put there would open what it leads to."""
+    here = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    for part in filter(None, path.split("/")):
+        try:
+            there = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+        finally:
+            os.close(here)
+        here = there
+    if stat.S_ISLNK(os.fstat(here).st_mode):
+        os.close(here)
+        raise OSError(f"{path} is a link")
+    return here
+
+
 def restrict(writable: Iterable[str]) -> None:
     """From here on this process writes below `writable` only. A path that does not exist cannot be written, either."""
     attributes = _RulesetAttributes(_WRITING)
@@ -56,7 +71,7 @@ def restrict(writable: Iterable[str]) -> None:
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))
     for path in (*writable, *DEVICES):
         try:
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            place = _open(path)
         except OSError:
             continue
         is_directory = stat.S_ISDIR(os.fstat(place).st_mode)

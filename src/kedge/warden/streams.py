@@ -130,12 +130,8 @@ def open_streams(spec: ProcessSpec) -> Streams:
             stdin = Sink(write)
             theirs.append(read)
         elif spec.stdin is not None:
-            # A file in memory: nothing has to be written while the process runs, and it may leave it unread.
-            theirs.append(os.memfd_create("stdin"))
+            theirs.append(os.dup(spec.stdin.fileno()))
             undo.callback(os.close, theirs[0])
-            with open(theirs[0], "wb", closefd=False) as file:
-                file.write(spec.stdin)
-            os.lseek(theirs[0], 0, os.SEEK_SET)
         output, write = pipe()
         theirs.append(write)
         error = None

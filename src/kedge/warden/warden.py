@@ -7,6 +7,7 @@ import itertools
 import os
 from typing import Literal, cast
 
+from kedge.waiting import wait_out
 from kedge.warden import bubblewrap, landlock
 from kedge.warden.base import Mechanism, ProcessFailed, ProcessSpec, Wanted, WardenFailed
 from kedge.warden.lines import LINE_BYTES_MAX, Line, encode
@@ -60,8 +61,11 @@ class Warden:
             process = self._launch(link, spec)
             try:
                 await process.started()
+            except asyncio.CancelledError:
+                # Nobody will get it: whatever did start is gone before anybody goes on.
+                await wait_out([asyncio.ensure_future(process.end(0.0))])
+                raise
             except BaseException:
-                # Nobody will get it: whatever did start is not to stay.
                 link.send({"end": process.key, "grace_s": 0.0})
                 raise
             return process

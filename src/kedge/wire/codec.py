@@ -219,10 +219,18 @@ def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:
         action=ask.action,
         description=ask.description,
         path=ask.path,
-        params=msgspec.json.decode(ask.params or "{}"),
+        params=_params(ask),
         grant=ask.grant,
         asked_at=ask.asked_at,
     )
+
+
+def _params(ask: Ask) -> Any:
+    """Empty where they cannot be read: one question must not break the streams that all others are told by."""
+    try:
+        return msgspec.json.decode(ask.params or "{}")
+    except (msgspec.DecodeError, UnicodeError):
+        return {}
 
 
 def ask_frame(position: int | None, event: Asked | AskSettled, ask: Ask | None) -> bytes:

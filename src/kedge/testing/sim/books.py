@@ -27,6 +27,7 @@ from kedge.core.events import (
     SessionChanged,
     StepStarted,
 )
+from kedge.testing.sim.scene import moment
 
 
 @dataclass(slots=True)
@@ -55,9 +56,9 @@ class Books:
     _unreported: str | None = None
     #: Whom a steering prompt was meant for: who was active when it was accepted, or told to fold.
     _folds_into: dict[str, str | None] = field(default_factory=dict)
-    #: When a live Run was told to stop, in milliseconds; how long each took to end since.
+    #: When a live Run was told to stop, in milliseconds of the clock; how long each took to end since, in seconds.
     _told_at: dict[str, int] = field(default_factory=dict)
-    stopped_in_ms: dict[str, int] = field(default_factory=dict)
+    stopped_in_s: dict[str, float] = field(default_factory=dict)
     resumed: set[str] = field(default_factory=set)
 
     def _say(self, what: str) -> None:
@@ -188,7 +189,7 @@ class Books:
                 self.dropped.add(run_id)
         self.outcomes[run_id] = outcome
         if run_id in self._told_at:
-            self.stopped_in_ms[run_id] = event.at - self._told_at[run_id]
+            self.stopped_in_s[run_id] = moment(event.at) - moment(self._told_at[run_id])
         self._unreported = run_id
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from kedge.client.stream import EventStream, StreamEvent
@@ -86,7 +87,8 @@ class SimClient:
         self.told: list[Told] = []
         #: From when until when it did not read.
         self.paused: list[tuple[float, float]] = []
-        self.answered: list[tuple[str, m.Resolved | KedgeError]] = []
+        #: What it was asked, what it said, and what it was told.
+        self.answered: list[tuple[str, str, m.Resolved | KedgeError]] = []
         self.watching: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -133,22 +135,24 @@ class SimClient:
         await asyncio.sleep(self.scene.chance.random())
         action: Any = self.answers
         await self._answer(
-            ask_id, lambda: self.client.answer_permission(self.scene.workspace_id, ask_id, action, "because")
+            ask_id, action, lambda: self.client.answer_permission(self.scene.workspace_id, ask_id, action, "because")
         )
 
     async def _answer_question(self, ask_id: str) -> None:
         await asyncio.sleep(self.scene.chance.random())
         if self.answers == "deny":
-            await self._answer(ask_id, lambda: self.client.cancel_questions(self.scene.workspace_id, ask_id))
+            call = partial(self.client.cancel_questions, self.scene.workspace_id, ask_id)
+            await self._answer(ask_id, "cancelled", call)
             return
         response = m.QuestionResponse(request_id="q1", fill_in_text="this one")
-        await self._answer(ask_id, lambda: self.client.answer_questions(self.scene.workspace_id, ask_id, [response]))
+        call = partial(self.client.answer_questions, self.scene.workspace_id, ask_id, [response])
+        await self._answer(ask_id, "answered", call)
 
-    async def _answer(self, ask_id: str, call: Callable[[], Awaitable[m.Resolved]]) -> None:
+    async def _answer(self, ask_id: str, said: str, call: Callable[[], Awaitable[m.Resolved]]) -> None:
         try:
-            self.answered.append((ask_id, await self.insist(call)))
+            self.answered.append((ask_id, said, await self.insist(call)))
         except KedgeError as error:
-            self.answered.append((ask_id, error))
+            self.answered.append((ask_id, said, error))
 
     def answers_in(self, session_id: str) -> bool:
         watched = self.watched[-1] if self.watched else None
@@ -220,6 +224,9 @@ class SimClient:
                 return await self.insist(lambda: client.wait_run(workspace, run_id, 30.0), told)
             case "look":
                 return await self.insist(lambda: client.session_runs(workspace, session_id), told)
+            case "shell":
+                scene.typed[act.script] += 1
+                return await client.shell(workspace, session_id, act.script)
             case "drop":
                 scene.network.cut_of(self.name)
             case "pause":

@@ -10,12 +10,13 @@ from kedge.core.events import Event, MessageChanged, RetryReported, RunEnded, Se
 from kedge.core.records import RunRecord, Usage
 from kedge.core.transcript import FinishReason, Message, ToolCall, ToolResult
 from kedge.store import codec
-from kedge.testing.sim.scene import Scene
+from kedge.testing.sim.machine import TITLE
+from kedge.testing.sim.scene import Scene, moment
 
 #: How the last message of a Run ends.
 _FINISH: dict[str | None, FinishReason] = {"completed": "end_turn", "cancelled": "canceled"}
-#: From a grant until nobody is asked any more: what was asked in the same moment stands. Milliseconds.
-GRANTED_MS = 2_000
+#: From a grant until nobody is asked any more: what was asked in the same moment stands. Seconds.
+GRANTED_S = 2.0
 
 
 def check_deeds(scene: Scene, events: list[tuple[int, str, Event]]) -> list[str]:
@@ -33,7 +34,7 @@ class _Deeds:
 
     def check(self) -> list[str]:
         self._check_behind_the_end()
-        self._check_usage()
+        self._check_sessions()
         self._check_runs()
         for message in self.messages.values():
             for result in message.all(ToolResult):
@@ -60,8 +61,11 @@ class _Deeds:
                 if message is not None and message.run_id in ended:
                     self._say(f"{event} of {message.run_id} behind its end")
 
-    def _check_usage(self) -> None:
+    def _check_sessions(self) -> None:
         for session in self.data.sessions.values():
+            is_named = session.title == TITLE
+            if session.title and not session.parent_run_id and is_named == session.title_is_makeshift:
+                self._say(f"{session.id} is called {session.title!r}, makeshift: {session.title_is_makeshift}")
             spent = (run.usage for run in self.data.runs.values() if run.session_id == session.id)
             if session.usage != (total := sum(spent, Usage())):
                 self._say(f"{session.id} paid for {session.usage}, its Runs for {total}")
@@ -92,6 +96,7 @@ class _Deeds:
     def _check_counts(self) -> None:
         """Nothing was done more often than it was called, and what needs leave not more often than it was given."""
         calls = Counter(_name(call) for message in self.messages.values() for call in message.all(ToolCall))
+        calls += self.scene.typed
         done = Counter(
             {
                 what.removesuffix(" process"): count
@@ -116,7 +121,7 @@ class _Deeds:
         for ask in self.data.asks.values():
             for grant in grants:
                 is_same = (ask.session_id, ask.grant) == (grant.session_id, grant.rule)
-                if is_same and grant.created_at + GRANTED_MS < ask.asked_at:
+                if is_same and moment(grant.created_at) + GRANTED_S < moment(ask.asked_at):
                     self._say(f"{ask.id} was asked though {grant} stands")
 
 

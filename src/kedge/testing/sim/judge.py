@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from kedge.core.events import LaneEvent
+from kedge.core.events import FoldMarked, LaneEvent, RunAccepted, RunFolded
 from kedge.core.lane import Lane, apply
 from kedge.core.records import restore
+from kedge.core.transcript import ShellCommand
 from kedge.errors import (
+    Invalid,
     KedgeError,
     LaneBusy,
     QueueFull,
@@ -22,9 +24,12 @@ from kedge.testing.sim.client import SimClient, Told
 from kedge.testing.sim.deeds import check_deeds
 from kedge.testing.sim.plan import Kind
 from kedge.testing.sim.records import check_records
-from kedge.testing.sim.scene import Scene
+from kedge.testing.sim.scene import Scene, moment
 from kedge.testing.sim.views import check_client
 from kedge.wire import models as m
+
+#: From an end that is in doubt for as long as the store fails until who waits for it is told. Seconds.
+TOLD_S_MAX = 15.0
 
 #: The refusals that a client may get for what it asks; anything else is a fault.
 _REFUSALS: dict[Kind, tuple[type[KedgeError], ...]] = {
@@ -38,6 +43,7 @@ _REFUSALS: dict[Kind, tuple[type[KedgeError], ...]] = {
     "move": (RunNotFound, RunNotQueued, SessionNotFound),
     "fold": (RunNotFound, RunNotQueued, SessionNotFound),
     "wait": (RunNotFound, SessionNotFound),
+    "shell": (SessionNotFound,),
 }
 
 
@@ -115,8 +121,10 @@ class _Case:
     def _check_told(self, told: Told) -> None:
         kind = told.act.kind
         if told.error is not None:
-            passing = kind == "submit" and not told.act.own_id and isinstance(told.error, Unreachable | Unavailable)
-            if not passing and not isinstance(told.error, _REFUSALS.get(kind, ())):
+            is_said_once = kind == "shell" or (kind == "submit" and not told.act.own_id)
+            passing = is_said_once and isinstance(told.error, Unreachable | Unavailable)
+            is_expected = told.act.script == "typed broken" and isinstance(told.error, Invalid)
+            if not passing and not is_expected and not isinstance(told.error, _REFUSALS.get(kind, ())):
                 self.broken.append(f"{kind} was refused with {type(told.error).__name__}: {told.error}")
             elif kind == "submit" and told.act.own_id and self._exists(told):
                 self.broken.append(f"{told.run_id} was refused ({told.error}) and accepted")
@@ -130,9 +138,41 @@ class _Case:
                 self.broken.append(f"{run.run_id} was edited, and its prompt is {run.prompt.text!r}")
         elif kind == "wait":
             self._check_run(told.answer)
+            self._check_waited(told, told.answer)
+        elif kind == "shell":
+            self._check_typed(told, told.answer)
         elif kind == "look":
             for run in told.answer:
                 self._check_run(run)
+            missing = self._accepted_before(told) - {run.run_id for run in told.answer}
+            if missing:
+                self.broken.append(f"a client looked, and was not shown {missing}")
+        elif kind == "delete" and not self.books[self.scene.session_ids[told.act.session]].is_deleted:
+            self.broken.append("a session was said to be deleted, and is not")
+        elif kind == "fold" and not self._was_to_fold(told.answer.run_id):
+            self.broken.append(f"{told.answer.run_id} was said to fold, and the log does not know of it")
+
+    def _check_typed(self, told: Told, reply: m.ShellReply) -> None:
+        """What a person was told of a command is in the transcript, and there once."""
+        session_id = self.scene.session_ids[told.act.session]
+        stored = [entry.message for entry in self.data.messages.values() if entry.message.session_id == session_id]
+        parts = [part for message in stored for part in message.all(ShellCommand)]
+        if not self.books[session_id].is_deleted and parts != [
+            ShellCommand(told.act.script, reply.output, reply.exit_code)
+        ]:
+            self.broken.append(f"{told.act.script} was answered with {reply}, and the transcript has {parts}")
+
+    def _accepted_before(self, told: Told) -> set[str]:
+        """The Runs of its session whose receipts were there when this was asked; of one that is deleted, none."""
+        if self.books[self.scene.session_ids[told.act.session]].is_deleted:
+            return set()
+        submits = [other for other in self.told if other.act.kind == "submit" and other.act.session == told.act.session]
+        return {other.run_id for other in submits if other.answer is not None and other.answered_at < told.asked_at}
+
+    def _was_to_fold(self, run_id: str) -> bool:
+        own = [event for _, _, event in self.events if getattr(event, "run_id", "") == run_id]
+        asked = any(isinstance(event, RunAccepted) and event.folds for event in own)
+        return asked or any(isinstance(event, FoldMarked | RunFolded) for event in own)
 
     def _exists(self, told: Told) -> bool:
         books = self.books.get(self.scene.session_ids[told.act.session])
@@ -153,6 +193,14 @@ class _Case:
             self.broken.append(f"a client was told that {run.run_id} ended {run.outcome}")
         if run.seq != books.seqs.get(run.run_id):
             self.broken.append(f"a client was told that {run.run_id} has seq {run.seq}")
+
+    def _check_waited(self, told: Told, run: m.RunBody) -> None:
+        """Whoever waits for an end is told of it when it comes, not when the patience of the request is over."""
+        ended = self.data.runs.get((self.scene.workspace_id, run.run_id))
+        if ended is None or ended.ended_at is None or told.attempts > 1:
+            return
+        if max(moment(ended.ended_at), told.asked_at) + TOLD_S_MAX < told.answered_at:
+            self.broken.append(f"{run.run_id} ended, and who waited for it was told {run.state} long after that")
 
     def _check_cancel(self, told: Told, reply: m.CancelReply) -> None:
         """A cancel covers exactly the Runs accepted before it: by the clock of those who asked."""
@@ -186,4 +234,4 @@ class _Case:
 
     def _had_ended(self, run_id: str, at: float) -> bool:
         run = self.data.runs.get((self.scene.workspace_id, run_id))
-        return run is None or (run.ended_at is not None and run.ended_at <= self.scene.clock.ms_at(at))
+        return run is None or (run.ended_at is not None and moment(run.ended_at) <= at)

@@ -2,7 +2,8 @@
 
 A prompt is a script: Steps divided by ";", each a row of acts. `say 3` says three words, `run CMD` has bash run it,
 `agent 2` has a child agent say two words, `ask` puts a question to people, `busy 2` fails twice as an overloaded
-provider does, `fail` fails for good, `wait 5` is silent for so long. So a Run does the same whoever looks at it.
+provider does, `fail` fails for good, `full` finds the context full at first, `wait 5` is silent for so long. So a Run
+does the same whoever looks at it. A summary says how many Steps are done, and a title is one.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from kedge.core.records import Usage
-from kedge.core.transcript import ToolCall
+from kedge.core.transcript import SUMMARY, Message, ToolCall
 from kedge.engine.config import Config
 from kedge.engine.models import Chosen
-from kedge.errors import ModelFailed
+from kedge.engine.runner import NoPrompts
+from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import Model, ModelEnd, ModelPart, ModelRequest, TextDelta
 from kedge.tools.processes import Process, Processes, ToolFailed
 
@@ -28,6 +32,8 @@ WORD_S, QUICK_S = 0.3, 0.5
 #: A command that hangs does so for as long; longer than any plan, shorter than the patience of the judge. Seconds.
 HANG_S = 90.0
 
+#: What the small model calls every session.
+TITLE = "a title"
 #: What the configuration lets every Run do; `risky` is the one that people are asked about.
 COMMANDS = ("quick", "hang", "stubborn", "leaver", "broken")
 
@@ -62,15 +68,45 @@ class SimModel:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPart]]:
-        script, step = _where(request)
-        self.streaming[script] += 1
-        if self.streaming[script] > 1:
-            self.faults.append(f"two Steps of {script!r} at once")
+        what, answer = self._answer(request)
+        self.streaming[what] += 1
+        if self.streaming[what] > 1:
+            self.faults.append(f"two Steps of {what!r} at once")
         try:
-            async with aclosing(self._parts(script, step)) as parts:
+            async with aclosing(answer) as parts:
                 yield parts
         finally:
-            self.streaming[script] -= 1
+            self.streaming[what] -= 1
+
+    def _answer(self, request: ModelRequest) -> tuple[str, AsyncGenerator[ModelPart, None]]:
+        *before, last = request.messages
+        if request.system == NoPrompts.title:
+            return f"title of {last.text}", self._title()
+        if last.text == NoPrompts.summary:
+            script, step = _where(before)
+            return script, self._summary(script, step)
+        script, step = _where(request.messages)
+        return script, self._parts(script, step)
+
+    async def _title(self) -> AsyncGenerator[ModelPart, None]:
+        self.counted["title"] += 1
+        await self._pause(WORD_S)
+        if self._chance.random() < 0.2:
+            raise ModelFailed("no title")
+        yield TextDelta(TITLE)
+        await self._pause(WORD_S)
+        yield ModelEnd("end_turn", (), Usage(0, 1))
+
+    async def _summary(self, script: str, step: int) -> AsyncGenerator[ModelPart, None]:
+        await self._pause(WORD_S)
+        self._attempts[(f"summary of {script}", step)] += 1
+        if self._attempts[(f"summary of {script}", step)] == 1 and self._chance.random() < 0.3:
+            yield TextDelta("half of ")
+            self.counted["overloaded provider"] += 1
+            raise ModelFailed("overloaded", retryable=True)
+        yield TextDelta(f"done {step} ")
+        await self._pause(WORD_S)
+        yield ModelEnd("end_turn", (), Usage(1, 2))
 
     async def _parts(self, script: str, step: int) -> AsyncGenerator[ModelPart, None]:
         steps = script.partition(":")[2].split(";")
@@ -91,6 +127,11 @@ class SimModel:
                     if self._attempts[(script, step)] <= int(words.pop(0)):
                         self.counted["overloaded provider"] += 1
                         raise ModelFailed("overloaded", retryable=True)
+                case "full":
+                    self._attempts[(f"full {script}", step)] += 1
+                    if self._attempts[(f"full {script}", step)] == 1:
+                        self.counted["full context"] += 1
+                        raise ContextFull("full")
                 case "fail":
                     self.counted["failing provider"] += 1
                     raise ModelFailed("no")
@@ -115,11 +156,14 @@ class SimModel:
         await asyncio.sleep(self._chance.random() ** 4 * longest_s)
 
 
-def _where(request: ModelRequest) -> tuple[str, int]:
-    """The script of the last prompt, and how many Steps of it are done."""
-    last = max(index for index, message in enumerate(request.messages) if message.role == "user")
-    steps = sum(message.role == "assistant" for message in request.messages[last + 1 :])
-    return request.messages[last].text, steps
+def _where(messages: Sequence[Message]) -> tuple[str, int]:
+    """The script of the last prompt, and how many Steps of it are done. (A command that was typed has no text.)"""
+    last = max(index for index, message in enumerate(messages) if message.role == "user" and message.text)
+    steps = sum(message.role == "assistant" for message in messages[last + 1 :])
+    text = messages[last].text
+    if summary := re.match(rf"{re.escape(SUMMARY)}done (\d+) ", text):
+        return text.rpartition("\n")[2], steps + int(summary[1])
+    return text, steps
 
 
 class SimProcesses:
@@ -147,18 +191,19 @@ class SimProcesses:
     def alive(self) -> list[str]:
         return [process.command for process in self._alive.values()]
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: bytes | None = None) -> Process:
+    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
         command = argv[-1]
         if self._chance.random() < 0.5:  # else at once: a cancel in this very moment is too late
             await asyncio.sleep(self._chance.random() ** 3 * 0.05)
-        if command == "broken":
+        kind = command.rpartition(" ")[2]
+        if kind == "broken":
             raise ToolFailed("it cannot be started")
         self._last_pid += 1
         process = _Pretended(self._last_pid, command, self._alive)
         self._alive[process.pid] = process
         self.counted[f"{command} process"] += 1
         loop = asyncio.get_running_loop()
-        lasts_s = self._chance.random() * QUICK_S if command not in ("hang", "stubborn") else HANG_S
+        lasts_s = self._chance.random() * QUICK_S if kind not in ("hang", "stubborn") else HANG_S
         loop.call_later(lasts_s, process.exit)
         return process
 
@@ -167,6 +212,7 @@ class _Pretended:
     def __init__(self, pid: int, command: str, alive: dict[int, _Pretended]) -> None:
         self.pid = pid
         self.command = command
+        self._kind = command.rpartition(" ")[2]
         self._alive = alive
         self._is_read = False
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -182,7 +228,7 @@ class _Pretended:
         return await asyncio.shield(self._code)
 
     async def end(self, grace_s: float) -> tuple[int, ...]:
-        if self.command == "stubborn":
+        if self._kind == "stubborn":
             await asyncio.wait({self._code}, timeout=grace_s)
         await asyncio.sleep(0.01)
         self.die(-15)
@@ -195,7 +241,7 @@ class _Pretended:
         """By itself. One kind leaves a child behind, which holds nothing but has to be ended."""
         if not self._code.done():
             self._code.set_result(0)
-        if self.command != "leaver":
+        if self._kind != "leaver":
             self._alive.pop(self.pid, None)
 
     def die(self, code: int) -> None:

@@ -10,6 +10,7 @@ import random
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.core.commands import OnCrash, WhenBusy
 from kedge.testing.sim.loop import Schedule
@@ -26,12 +27,13 @@ Deed = Literal[
     "delete",
     "wait",
     "look",
+    "shell",
     "drop",
     "pause",
     "leave",
 ]
 #: What goes wrong.
-Fault = Literal["crash", "kill", "restart", "store_down", "store_faults", "cuts", "nth"]
+Fault = Literal["crash", "kill", "restart", "store_down", "store_faults", "cuts", "nth", "clock"]
 Kind = Deed | Fault
 #: Faults, and how likely each is in one plan.
 FAULTS: tuple[tuple[Fault, float], ...] = (
@@ -62,8 +64,14 @@ _STEPS = (
     *("say 1 run quick", "run quick run quick", "say 2 run hang", "run stubborn", "run leaver", "run broken"),
     *("run risky", "run risky run quick", "say 1 ask", "agent 2", "agent 3 run quick", "run quick run risky"),
 )
+_TYPED = ("typed quick", "typed quick", "typed hang", "typed stubborn", "typed leaver", "typed broken")
 #: Everything happens within as long. Seconds.
 SPAN_S = 6.0
+#: How likely one plan has these: the machine's clock is set, a person has a command run, somebody waits for the end of
+#: a Run from its beginning, a context is full, titles.
+CLOCK_RATE, SHELL_RATE, WAIT_RATE, FULL_RATE, TITLES_RATE = 0.15, 0.15, 0.25, 0.15, 0.25
+#: The clock is set by whole days. Seconds.
+DAY_S = 86_400
 
 
 class Act(Struct, frozen=True):
@@ -100,6 +108,8 @@ class Plan(Struct, frozen=True):
     acts: tuple[Act, ...]
     #: Through the HTTP library of the client as well.
     takes_the_long_way: bool = False
+    #: A small model names the sessions.
+    titles: bool = False
 
 
 def draw(seed: int) -> Plan:
@@ -125,7 +135,7 @@ def draw(seed: int) -> Plan:
     for fault, rate in FAULTS:
         if chance.random() < rate:
             acts.append(_fault(chance, fault, chance.random() * (SPAN_S + 2)))
-    return Plan(
+    plan = Plan(
         seed,
         chance.choice(("fifo", "random", "random", "priority")),
         clients,
@@ -138,6 +148,35 @@ def draw(seed: int) -> Plan:
         tuple(sorted(acts, key=lambda act: act.at)),
         seed % 32 == 0,
     )
+    return _with_more(plan)
+
+
+def _with_more(plan: Plan) -> Plan:
+    """What came to be played later, with a chance of its own: so seeds that found something draw the same as then."""
+    chance = random.Random(f"more of {plan.seed}")
+    acts = list(plan.acts)
+    if chance.random() < FULL_RATE:
+        number = chance.choice([number for number, act in enumerate(acts) if act.kind == "submit"])
+        acts[number] = replace(acts[number], script=_with_full_context(chance, acts[number].script))
+    if chance.random() < SHELL_RATE:
+        at = chance.choice(acts).at + chance.random() ** 2 * 4
+        who = chance.randrange(plan.clients), chance.randrange(plan.sessions)
+        acts.append(Act(at, "shell", *who, script=chance.choice(_TYPED)))
+        if chance.random() < 0.4:
+            acts.append(Act(at + chance.random(), "drop", who[0]))  # nobody waits for it any more
+    if chance.random() < WAIT_RATE:
+        asked = chance.choice([act for act in acts if act.kind == "submit"])
+        acts.append(Act(asked.at + chance.random(), "wait", asked.client, asked.session, asked.run))
+    if chance.random() < CLOCK_RATE:
+        acts.append(Act(chance.random() * (SPAN_S + 2), "clock", for_s=DAY_S * chance.choice((-30, -1, 1, 30))))
+    return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)), titles=chance.random() < TITLES_RATE)
+
+
+def _with_full_context(chance: random.Random, script: str) -> str:
+    name, _, steps = script.partition(":")
+    rows = steps.split(";")
+    full = chance.randrange(len(rows))
+    return f"{name}:{';'.join([*rows[:full], f'full {rows[full]}', *rows[full + 1 :]])}"
 
 
 def _deed(chance: random.Random, kind: Deed, at: float, client: int, session: int, prompts: int) -> Act:

@@ -10,13 +10,14 @@ from collections import Counter
 
 from kedge.core.events import Asked, Event
 from kedge.core.records import RunRecord, Usage
+from kedge.core.step import REPEATS_MAX
 from kedge.core.transcript import Message, ToolCall, ToolResult
 from kedge.store import codec
 from kedge.testing.sim.books import Books
 from kedge.testing.sim.scene import Scene
 
-#: Clean-up of a stopped Run; and with everything that a store or a server that fails may add to it. Milliseconds.
-STOP_MS_MAX, LATE_STOP_MS_MAX = 8_000, 30_000
+#: Clean-up of a stopped Run; and with everything that a store or a server that fails may add to it. Seconds.
+STOP_S_MAX, LATE_STOP_S_MAX = 8.0, 30.0
 _WORDS = re.compile(r"(w\d+\.\d+ )*")
 
 
@@ -56,11 +57,14 @@ class _Records:
         if run.cleanup != "clean":
             self._say(f"{run.run_id} was not cleaned up: {run.error}")
         is_delayed = self.scene.store_failed or self.scene.was_interrupted
-        if books.stopped_in_ms.get(run.run_id, 0) > (LATE_STOP_MS_MAX if is_delayed else STOP_MS_MAX):
-            self._say(f"{run.run_id} took {books.stopped_in_ms[run.run_id]} ms to stop")
+        if books.stopped_in_s.get(run.run_id, 0) > (LATE_STOP_S_MAX if is_delayed else STOP_S_MAX):
+            self._say(f"{run.run_id} took {books.stopped_in_s[run.run_id]:.1f} s to stop")
         if run.outcome == "interrupted" and not self.scene.was_interrupted:
             self._say(f"{run.run_id} was interrupted, and nothing happened to the server")
-        fails = any(word in script for script in self.scripts.get(run.run_id, []) for word in ("fail", "busy 9"))
+        scripts = self.scripts.get(run.run_id, [])
+        fails = any(word in script for script in scripts for word in ("fail", "busy 9"))
+        if run.reason == "loop":  # prompts that join one Run may have it do the same so often
+            fails = max(Counter(re.findall(r"run \w+", " ".join(scripts))).values(), default=0) >= REPEATS_MAX
         if run.outcome == "failed" and run.folded_into is None and not fails and not self.scene.store_failed:
             self._say(f"{run.run_id} failed ({run.reason}), and its script does not say so")
         is_alone = run.folded_into is None and len(self.scripts[run.run_id]) == 1
@@ -100,20 +104,32 @@ class _Records:
             self._say(f"{session_id}: calls {calls}, results {[result.tool_call_id for result in results]}")
         for message in messages:
             self._check_message(message)
+        whole = [message.id for message in messages if message.is_summary and _is_whole(message)]
+        # One whose append was in doubt is put again with the end of its Run; the next Run makes another.
+        if session.summary_message_id != (whole[-1] if whole else "") and not self.scene.store_failed:
+            self._say(f"{session_id} goes by the summary {session.summary_message_id!r} of {whole}")
         for result in results:
             self._check_leave(result)
 
     def _check_message(self, message: Message) -> None:
-        if message.role == "assistant":
-            if message.finish is None:
-                self._say(f"{message.id} of {message.run_id} has no end")
+        run = self.data.runs.get((self.scene.workspace_id, message.run_id))
+        if message.role == "assistant" and message.finish is None:
+            self._say(f"{message.id} of {message.run_id} has no end")
+        if message.is_summary:
+            self._check_summary(message, run)
+        elif message.role == "assistant":
             words = message.text.split()
             numbers = [int(word.partition(".")[2]) for word in words]
             if not _WORDS.fullmatch(message.text) or numbers != list(range(1, len(words) + 1)):
                 self._say(f"{message.id} of {message.run_id} says {message.text!r}")
-        run = self.data.runs.get((self.scene.workspace_id, message.run_id))
         if message.role == "user" and run is not None and message.text != run.prompt.text:
             self._say(f"{message.run_id} began with {message.text!r}, its prompt is {run.prompt.text!r}")
+
+    def _check_summary(self, message: Message, run: RunRecord | None) -> None:
+        if _is_whole(message) and run is not None:
+            said, _, asked = message.text.partition("\n\n")
+            if not re.fullmatch(r"done \d+ ", said) or run.prompt.text not in asked:
+                self._say(f"the summary {message.id} has lost something of {run.run_id}: {message.text!r}")
 
     def _check_leave(self, result: ToolResult) -> None:
         """What needs leave was done only with it."""
@@ -146,3 +162,7 @@ class _Records:
                 self._say(f"{run.run_id} was resumed, and nobody waits for it")
             if not self.scene.was_interrupted and ended[run.run_id] > ended.get(parent, 0):
                 self._say(f"{run.run_id} outlived {parent}, which it served")
+
+
+def _is_whole(message: Message) -> bool:
+    return message.finish is not None and message.finish.reason == "end_turn"

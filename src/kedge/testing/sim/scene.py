@@ -10,20 +10,28 @@ from kedge.client.transport import Transport
 from kedge.store.memory import MemoryData
 from kedge.testing.sim.loop import SimLoop
 from kedge.testing.sim.network import Network, ShortTransport, SimTransport
-from kedge.testing.sim.plan import Plan
+from kedge.testing.sim.plan import DAY_S, Plan
 
 HOST, TOKEN = "http://localhost:1", "0123456789abcdef"
 
 
 class SimClock:
+    """The machine's clock. It is set by whole days only, and no simulation lasts one: see `moment`."""
+
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
+        self._day_s = 19_700 * DAY_S
 
     def now_ms(self) -> int:
-        return self.ms_at(self._loop.time())
+        return 1000 * self._day_s + int(1000 * self._loop.time())
 
-    def ms_at(self, at: float) -> int:
-        return 1_700_000_000_000 + int(1000 * at)
+    def set_by(self, days_s: float) -> None:
+        self._day_s += int(days_s)
+
+
+def moment(read_ms: int) -> float:
+    """The time of the simulation at which the clock showed this, whatever it has been set to since. Seconds."""
+    return read_ms % (1000 * DAY_S) / 1000
 
 
 class Scene:
@@ -41,6 +49,8 @@ class Scene:
         self.session_ids: list[str] = []
         #: Of each prompt of the plan, once it is known.
         self.run_ids: dict[int, str] = {}
+        #: Commands that people have asked for.
+        self.typed: Counter[str] = Counter()
 
     @property
     def store_failed(self) -> bool:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kedge.core.events import RunEnded
-from kedge.core.records import LaneRecord, RunRecord
+from kedge.core.records import WorkspaceRecord
 from kedge.errors import StoreUnavailable
-from kedge.store.base import LogEntry, Write
+from kedge.store.base import Write
 from kedge.store.memory import MemoryData, MemoryStore
 
 #: The longest a write takes. Seconds.
@@ -92,18 +92,32 @@ class FaultyStore(MemoryStore):
         if is_over and (alive := self._faults.alive()):
             self._faults.broken.append(f"the last Run has ended, and {', '.join(alive)} of it goes on")
 
-    async def read(self, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
-        self._faults.check_read()
-        return await super().read(workspace_id, after, limit)
+    async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
+        self._faults.check_before()
+        found = await super().workspace(path, new)
+        self._faults.check_after()
+        return found
 
-    async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
-        self._faults.check_read()
-        return await super().lane(session_id)
+    async def trim(self, workspace_id: str, keep: int) -> None:
+        self._faults.check_before()
+        await super().trim(workspace_id, keep)
+        self._faults.check_after()
 
-    async def run(self, workspace_id: str, run_id: str) -> RunRecord | None:
-        self._faults.check_read()
-        return await super().run(workspace_id, run_id)
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in _READS:
+            return found
 
-    async def messages(self, session_id: str, after: str | None, limit: int) -> list[Any]:
-        self._faults.check_read()
-        return await super().messages(session_id, after, limit)
+        async def read(*given: Any, **more: Any) -> Any:
+            self._faults.check_read()
+            return await found(*given, **more)
+
+        return read
+
+
+#: All that the engine asks of a store without changing it: each may fail.
+_READS = frozenset(
+    {"read", "bounds", "workspaces", "sessions", "session", "lane", "run", "runs", "live_runs", "messages"}
+    | {"last_messages", "message", "search", "asks", "session_asks", "ask", "grants", "file_versions"}
+    | {"runs_with_files"}
+)

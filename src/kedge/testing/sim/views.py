@@ -22,7 +22,7 @@ from kedge.errors import AskIsOver, AskNotFound, KedgeError, RunNotFound, Sessio
 from kedge.store import codec
 from kedge.testing.sim.books import Books
 from kedge.testing.sim.client import SimClient, Watched
-from kedge.testing.sim.scene import Scene
+from kedge.testing.sim.scene import Scene, moment
 
 #: From an append until a client that is connected and reads has it; and where the store failed on the way, which is
 #: still before the next heartbeat. Seconds.
@@ -84,13 +84,15 @@ class _View:
             elif event.position is not None:
                 place = event.position - 1 if place is None else place
                 seen.append(event.position)
-        self._compare(place, seen)
+        # Where the stream says that it is: one that jumps there, and tells nothing of what it has left out, is found.
+        stream = self.watched.stream
+        self._compare(place, seen, (stream.position if stream is not None else None) or 0)
 
-    def _compare(self, place: int | None, seen: list[int]) -> None:
-        if not seen or place is None:
+    def _compare(self, place: int | None, seen: list[int], upto: int = 0) -> None:
+        if place is None:
             return
-        only = self.watched.session_id
-        expected = [at for at, session_id, _ in self.log if only in (None, session_id) and place < at <= seen[-1]]
+        last, only = max([*seen[-1:], upto]), self.watched.session_id
+        expected = [at for at, session_id, _ in self.log if only in (None, session_id) and place < at <= last]
         if seen != expected:
             base = self.scene.data.logs[self.scene.workspace_id].record.base
             lacks = [position - base for position in expected if position not in seen]
@@ -126,7 +128,7 @@ class _View:
             at = written.get(event.position) if event.position is not None else None
             if at is None:
                 continue
-            appended_at = (at - self.scene.clock.ms_at(0)) / 1000
+            appended_at = moment(at)
             connected_at = max((when for when in self.watched.connected_at if when <= came_at), default=came_at)
             paused_until = max((until for since, until in self.client.paused if since <= came_at), default=0.0)
             # A server that starts again while the store fails may be long in coming back.
@@ -226,11 +228,21 @@ def _text(parts: dict[int, str]) -> str:
 def _answers(scene: Scene, client: SimClient) -> list[str]:
     """An answer that was taken is the one that stands, and one that came too late is told so."""
     broken: list[str] = []
-    for ask_id, reply in client.answered:
+    for ask_id, said, reply in client.answered:
         ask = scene.data.asks.get(ask_id)
         if isinstance(reply, KedgeError):
             if not isinstance(reply, _TOO_LATE):
                 broken.append(f"the answer of {client.name} was refused with {type(reply).__name__}: {reply}")
-        elif ask is not None and reply.resolved and (ask.state, ask.answered_by) != ("answered", client.id):
-            broken.append(f"{client.name} answered {ask_id}, which is {ask.state} by {ask.answered_by!r}")
+        elif (
+            ask is not None
+            and reply.resolved
+            and (ask.state, ask.answered_by, ask.answer)
+            != (
+                *("answered", client.id),
+                said,
+            )
+        ):
+            broken.append(
+                f"{client.name} said {said} to {ask_id}, which is {ask.state} {ask.answer} {ask.answered_by!r}"
+            )
     return broken

@@ -37,7 +37,7 @@ from kedge.testing.sim.loop import SimProcess, Stuck
 from kedge.testing.sim.machine import COMMANDS, SimModel, SimProcesses
 from kedge.testing.sim.network import SimTransport
 from kedge.testing.sim.plan import Act, Plan
-from kedge.testing.sim.scene import TOKEN, Scene
+from kedge.testing.sim.scene import TOKEN, Scene, moment
 from kedge.testing.sim.store import Faults, FaultyStore
 from kedge.tools.agent import AgentTool
 from kedge.tools.question import QuestionTool
@@ -82,7 +82,8 @@ class World:
         self.machine = SimProcesses(scene.chance, scene.counted)
         self.ids = CountingIds()
         self.broken: list[str] = []
-        self.faults.broken, self.faults.alive = self.broken, lambda: list(self.machine.alive)
+        self.faults.broken = self.broken
+        self.faults.alive = lambda: [command for command in self.machine.alive if not command.startswith("typed")]
         self.clients: list[SimClient] = []
         #: Somebody who makes what all need, and answers at last what nobody else has answered.
         self._helper: Client
@@ -99,7 +100,7 @@ class World:
                     "on_crash": self.plan.on_crash,
                     "queue_runs_max": self.plan.queue_runs_max,
                     "retries_max": 3,
-                    "titles": False,
+                    "titles": self.plan.titles,
                 },
                 "permissions": {"allow": [f"bash({name})" for name in COMMANDS]},
                 "server": {"hold_s": HOLD_S, "grace_s": GRACE_S, "stall_s": 20.0},
@@ -242,6 +243,9 @@ class World:
                 faults.before_rate, faults.after_rate, faults.read_rate = act.rates
                 await asyncio.sleep(act.for_s)
                 faults.before_rate = faults.after_rate = faults.read_rate = 0.0
+            case "clock":
+                self.scene.counted["clock that is set"] += 1
+                self.scene.clock.set_by(act.for_s)
             case "nth":
                 faults.nth, faults.nth_after = faults.writes + act.run, act.own_id
             case "cuts":
@@ -276,7 +280,7 @@ class World:
         late = [ask for ask in self.data.asks.values() if ask.state == "pending"]
         for ask in late:
             for client in self.clients:
-                if ask.asked_at < self.scene.clock.ms_at(since) and client.answers_in(ask.session_id):
+                if moment(ask.asked_at) < since and client.answers_in(ask.session_id):
                     self.broken.append(f"{client.name} would have answered {ask.id}, and was not shown it or not heard")
 
     async def _answer_all(self) -> None:
@@ -310,6 +314,8 @@ class World:
         await asyncio.sleep(LET_GO_S)
         if engine.workspaces.all():
             self.broken.append("the workspace is still open, and nobody holds it")
+        if self.machine.alive:
+            self.broken.append(f"at work, and nobody waits for it: {', '.join(self.machine.alive)}")
         closing = self.loop.spawn(process, engine.close(), "close")
         _, late = await asyncio.wait({closing}, timeout=60.0)
         if late:
