@@ -117,7 +117,8 @@ def summed(clone: Path, *lines: str, wall_s: int = 600) -> tuple[str, list[Any]]
     (clone / "lines").write_text("".join(f"{line}\n" for line in lines))
     command = [sys.executable, "scripts/reliability.py", "lines", str(wall_s)]
     done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    # A run of all fails if one of them told nothing.
+    assert done.returncode == int(wall_s > 0 and "NOT RUN" in done.stdout), done.stderr
     return done.stdout, json.loads((clone / "docs" / "figures.json").read_text())["figures"]
 
 
@@ -132,7 +133,7 @@ def test_the_parts_of_a_proof_are_added_up(clone: Path) -> None:
     assert figure["notes"] == {"torn": 5, "longest": "2 ms"}
     assert (figure["size"], figure["tests"]) == ("long", ["tests/store/test_power_cuts.py::test_a_loss"])
     assert "G3  simulated power cuts" in printed
-    assert "not run: kills of a real server" in printed
+    assert "NOT RUN: kills of a real server" in printed
     page = (clone / "docs" / "reliability.md").read_text()
     assert "| simulated power cuts | 17 | 1 lost or corrupt | 4 s | long | unknown |" in page
     assert "It took 10 min on " in page
@@ -145,7 +146,7 @@ def test_the_parts_of_a_proof_are_added_up(clone: Path) -> None:
 def test_a_part_of_the_proofs_run_again_leaves_the_figures_of_the_others(clone: Path) -> None:
     kills = told(what="kills of a real server", wrong_is="lost, doubled or stuck")
     summed(clone, told(count=5, wrong=1), kills)
-    _, figures = summed(clone, told(count=20), told(guarantee="G1", what="a proof that is gone"))
+    _, figures = summed(clone, told(count=20), told(guarantee="G1", what="a proof that is gone"), wall_s=0)
     assert [(figure["what"], figure["count"], figure["wrong"]) for figure in figures] == [
         ("kills of a real server", 10, 0),
         ("simulated power cuts", 20, 0),

@@ -216,7 +216,9 @@ async def test_a_command_cannot_have_the_server_skip_the_next_approvals(
     async with server.peer(workspace) as kedge:
         (workspace / "ask.py").write_text(ASK_THE_SERVER)
         skip = f"python3 ask.py {server.socket} /v1{kedge.at}/permissions/skip"
-        await tried(kedge, call("bash", command=skip), allow=[f"bash({skip})"])
+        (result,) = await tried(kedge, call("bash", command=skip), allow=[f"bash({skip})"])
+        assert "Traceback" in result["content"], "it was hung up on"
+        assert "answered" not in result["content"].splitlines()
         assert await kedge.call("GET", f"{kedge.at}/permissions/skip") == {"skip": False}
 
 

@@ -38,8 +38,8 @@ from tests.proof import IS_LONG, proof
 
 #: Phase -> (what of it a client sees, how many of those at the most, and so many seconds later at the most).
 PHASES: dict[str, tuple[str, int, float]] = {
-    "start-up": ("", 0, 0.06),
-    "recovery": ("listening", 1, 0.02),
+    "start-up and recovery": ("", 0, 0.6),
+    "just recovered": ("listening", 1, 0.02),
     "accepting": ("accepted", 6, 0.004),
     "streaming": ("shown", 60, 0.02),
     "a text's checkpoint": ("shown", 1, 1.5),
@@ -147,7 +147,7 @@ class Siege:
             False,
         )
         await self.nest.start()
-        if self.phase == "start-up":
+        if self.phase == "start-up and recovery":
             asyncio.get_running_loop().call_later(self._delay_s, self._kill, self.nest.pid)
         else:
             await self.live()

@@ -98,7 +98,8 @@ async def test_readers_that_take_nothing_or_a_byte_at_a_time_cost_little_and_are
             await much_text(peer, TEXT_BYTES, reader)
             before_kb, place = memory_peak_kb(server.pid), place_of(server.url, server.token)
             with ExitStack() as stuck:
-                never = [stuck.enter_context(ask_for(place, peer.workspace)) for _ in range(each)]
+                for _ in range(each):
+                    stuck.enter_context(ask_for(place, peer.workspace))  # nobody ever reads from these
                 slow = [stuck.enter_context(ask_for(place, peer.workspace)) for _ in range(each)]
                 for one in slow:
                     trickle(one)
@@ -107,7 +108,6 @@ async def test_readers_that_take_nothing_or_a_byte_at_a_time_cost_little_and_are
                 # Checks that the one that reads gets every word.
                 await much_text(peer, TEXT_BYTES, reader)
                 await until_metric(peer.http, "kedge_streams_open", lambda open_now: open_now == 1)
-                assert all(one.fileno() >= 0 for one in (*never, *slow))
             grown_kb = memory_peak_kb(server.pid) - before_kb
             assert grown_kb < 3 * each * READER_KB_MAX, f"grew by {grown_kb} kB for {3 * each} readers"
         figure.count = 3 * each

@@ -28,7 +28,9 @@ def walked(bounds: Bounds) -> WalkResult:
 
         def tell(transition: Transition) -> None:
             match transition.command:
-                case Cancel() | CancelRun() | ClearQueue() | Submit(when_busy="interrupt"):
+                case Cancel() | CancelRun() | ClearQueue():
+                    cancels.count += 1
+                case Submit(when_busy="interrupt") if len(transition.events) > 2:  # somebody was there to be covered
                     cancels.count += 1
 
         result = walk(**asdict(bounds), tell=tell)
