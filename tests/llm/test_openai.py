@@ -23,7 +23,8 @@ class TestReplies:
 
     async def test_reasoning_comes_as_reasoning(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         parts = await parts_of(bench.model(endpoint.url), asking("script: think hm hm | say yes"))
-        assert parts[:3] == [ReasoningDelta("hm"), ReasoningDelta(" hm"), TextDelta("yes")]
+        wanted_back = ReasoningDelta("", "reasoning_content")
+        assert parts[:4] == [ReasoningDelta("hm"), ReasoningDelta(" hm"), wanted_back, TextDelta("yes")]
 
     async def test_reasoning_has_a_second_name(self, bench: Bench) -> None:
         model = await bench.raw(chunked([frame(reasoning="hm"), frame("stop", content="yes"), DONE]))

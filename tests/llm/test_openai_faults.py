@@ -223,3 +223,9 @@ async def test_the_query_of_an_address_is_kept(bench: Bench, endpoint: ScriptedE
     says = await failure_of(bench.model(f"{endpoint.origin}/none?api-version=7"), "script: fail 404 x")
     assert "HTTP 404" in says
     assert endpoint.requests[0].path == "/none/chat/completions?api-version=7"
+
+
+async def test_signs_of_life_without_a_word_are_no_reply(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kedge.llm.streaming.WORDLESS_S_MAX", -1.0)
+    model = await bench.raw(chunked([b": processing\n\n"], end=False), then="hang")
+    assert "signs of life and not a word" in await failure_of(model)

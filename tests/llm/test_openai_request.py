@@ -96,6 +96,22 @@ async def test_a_malformed_input_goes_back_as_an_object(sent: Any, wrong: str) -
     assert arguments.startswith('{"malformed":')
 
 
+async def test_a_thought_goes_back_with_the_calls_it_led_to_where_that_is_wanted(sent: Any) -> None:
+    """To its own provider alone, and by the name it came by: the others refuse it."""
+    call = ToolCall("c1", "ls", "{}")
+    result = message("tool", ToolResult("c1", "ls", "a"))
+    for provider, signature, expected in (
+        ("local", "reasoning_content", "hm"),
+        ("local", "", None),
+        ("other", "reasoning_content", None),
+    ):
+        thought = Reasoning("hm", signature)
+        body = await sent("go", message("assistant", thought, call, provider=provider), result)
+        assert body["messages"][1].get("reasoning_content") == expected
+    body = await sent("go", message("assistant", Reasoning("hm", "reasoning_content"), "yes", provider="local"), "on")
+    assert "reasoning_content" not in body["messages"][1], "without calls nobody wants it"
+
+
 async def test_tools_are_described_with_their_schema(sent: Any) -> None:
     body = await sent("go", tools=(ToolSpec("ls", "Lists files.", '{"type": "object", "properties": {}}'),))
     function = {"name": "ls", "description": "Lists files.", "parameters": {"type": "object", "properties": {}}}

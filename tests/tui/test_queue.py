@@ -179,3 +179,42 @@ async def test_tab_goes_to_the_queue_and_back(server: Server) -> None:
         await r.until(lambda: r.app.part(Prompt).has_focus)
         await r.shows("enter queues")
         server.home.endpoint.release("q9")
+
+
+async def test_a_second_prompt_that_is_edited_leaves_what_was_written_before_both(server: Server) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q-both")
+        await r.type("half a thought")
+        for place in (0, 1):
+            await choose(r, place)
+            await r.press("e")
+        await r.type(" at last")
+        await r.press("enter")
+        await r.shows("2. script: say two at last", "1. script: say one\n")
+        assert r.prompt == "half a thought"
+        server.home.endpoint.release("q-both")
+
+
+async def test_an_edit_that_is_refused_gives_the_text_back(server: Server) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q-late")
+        await choose(r, 0)
+        await r.press("e")
+        await r.type(" and more")
+        server.home.endpoint.release("q-late")
+        await r.until(lambda: not r.app.view.queue(r.app.session_id))  # it has begun meanwhile
+        await r.press("enter")
+        await r.until(lambda: r.prompt == "script: say one and more")
+
+
+async def test_what_was_removed_by_a_request_whose_answer_is_lost_is_given_back(server: Server, client: Client) -> None:
+    async with rig(server) as r:
+        await three_queued(r, "q-lost")
+        queued = r.app.view.queue(r.app.session_id)
+        await client.create_workspace(str(server.home.workspace))
+        await client.cancel_run(r.app.link.id, queued[1].run_id)  # as one of ours did whose answer was lost
+        assert await r.app.deeds.remove(queued[1])
+        assert await r.app.deeds.remove(queued[0])
+        active = r.app.view.active(r.app.session_id)
+        assert active is not None
+        assert not await r.app.deeds.remove(active)

@@ -15,7 +15,7 @@ import msgspec
 from kedge.core.records import Usage
 from kedge.core.transcript import FinishReason
 from kedge.llm.base import ModelPart, ModelRequest, ReasoningDelta, TextDelta
-from kedge.llm.openai_request import request_body
+from kedge.llm.openai_request import WANTED_BACK, request_body
 from kedge.llm.streaming import HttpModel, Reply
 
 _FINISH: Final[dict[str, FinishReason]] = {
@@ -93,6 +93,8 @@ class OpenAIModel(HttpModel):
 class _CompletionsReply(Reply):
     format_name = "chat completions"
     finish_names = _FINISH
+    #: The thought under way came by the name that its provider wants to read again.
+    _wants_it_back = False
 
     def _take(self, data: bytes) -> Iterator[ModelPart]:
         if data.strip() == b"[DONE]":
@@ -108,7 +110,11 @@ class _CompletionsReply(Reply):
         choice = frame.choices[0]
         if choice.delta is not None:
             if thought := choice.delta.reasoning_content or choice.delta.reasoning:
+                self._wants_it_back = bool(choice.delta.reasoning_content)
                 yield ReasoningDelta(thought)
+            elif self._wants_it_back and (choice.delta.content or choice.delta.tool_calls):
+                self._wants_it_back = False
+                yield ReasoningDelta("", WANTED_BACK)
             if choice.delta.content:
                 yield TextDelta(choice.delta.content)
             for call in choice.delta.tool_calls or ():

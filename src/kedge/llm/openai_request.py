@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
-from kedge.core.transcript import Binary, ImageUrl, Message, ShellCommand, Text, ToolCall, ToolResult
+from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.llm.base import ModelRequest, ToolSpec
 from kedge.llm.content import (
     IMAGE_TYPES,
@@ -20,6 +22,9 @@ from kedge.llm.content import (
     tool_name,
 )
 
+#: Kept as the signature of a thought that came by this name, and the name by which it goes back.
+WANTED_BACK: Final = "reasoning_content"
+
 
 def request_body(request: ModelRequest, shown_name: str, limit_name: str = "max_tokens") -> bytes:
     """The body to post. ModelFailed when the newest prompt holds a file that the format cannot carry."""
@@ -31,7 +36,7 @@ def request_body(request: ModelRequest, shown_name: str, limit_name: str = "max_
             case "user":
                 messages.append(_user(message, refuse))
             case "assistant":
-                messages.append(_assistant(message))
+                messages.append(_assistant(message, shown_name.partition("/")[0]))
             case "tool":
                 messages += _results(message.all(ToolResult), request.accepts_images)
             case "system":
@@ -76,11 +81,15 @@ def _file(file: Binary, refuse: Refusing) -> Json:
     return _text(file_text(file) or refuse.other(file, "an image of a type that is taken"))
 
 
-def _assistant(message: Message) -> Json:
-    """Without the reasoning: these endpoints refuse or ignore it when it comes back."""
+def _assistant(message: Message, provider: str) -> Json:
+    """Without the reasoning: most of these endpoints refuse or ignore it when it comes back. Those that think between
+    calls (DeepSeek's, Moonshot's) refuse to go on without it: they get theirs back, with the calls it led to."""
     said: Json = {"role": "assistant", "content": clean(message.text) or None}
     calls = message.all(ToolCall)
     if calls:
+        thoughts = [part.thinking for part in message.all(Reasoning) if part.signature == WANTED_BACK]
+        if thoughts and message.provider == provider:
+            said[WANTED_BACK] = clean("".join(thoughts))
         said["tool_calls"] = [
             {
                 "id": call.id,

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -289,15 +290,12 @@ class KedgeApp(AskActs):
     def _model(self) -> str:
         return str(self.link.workspace.config.get("model") or "kedge/offline") if self._following else ""
 
-    async def make_session(self) -> str:
-        made = await self.link.client.create_session(self.link.id)
-        self.view.load_sessions([made], self.link.at)
-        return made.id
-
     async def show_session(self, session_id: str) -> None:
-        """Show this session."""
-        prompt = self.part(Prompt)
+        """Show this session, unless another one is wanted by the time it is read."""
+        self._wanted_session, prompt = session_id, self.part(Prompt)
         await self.link.load_session(self.view, session_id)
+        if self._wanted_session != session_id:
+            return
         if session_id != self.session_id:
             self._stop_editing()
             self._stopped_at = 0.0  # "again" means the Run that was stopped, and that is elsewhere
@@ -314,10 +312,10 @@ class KedgeApp(AskActs):
 
     def action_palette(self) -> None:
         commands = [key for key in KEYS if key.command and key.action != "palette"]
-        self.push_screen(PaletteScreen(commands), self._do_command)
+        self.push_screen(PaletteScreen(commands), partial(self._do_command, self.session_id))
 
-    def _do_command(self, chosen: Key | None) -> None:
-        if chosen is not None:
+    def _do_command(self, session_id: str, chosen: Key | None) -> None:
+        if chosen is not None and self.is_still_shown(session_id):
             self.call_next(self.run_action, chosen.action)
 
     def action_help(self) -> None:
@@ -373,7 +371,7 @@ class KedgeApp(AskActs):
             return
         self._editing = None
         self._give_back([before] if before else [])
-        self.start(self.deeds.edit(run, text, attached))
+        self.start(self._or_back(self.deeds.edit(run, text, attached), text))
 
     def on_prompt_command(self, event: Prompt.Command) -> None:
         self.action_palette() if event.key == "/" else self.action_help()
@@ -391,20 +389,23 @@ class KedgeApp(AskActs):
         self.start(edit())
 
     def action_help_quit(self) -> None:
-        """What Textual has ctrl+c do when there is nothing to copy."""
-        self.tell("ctrl-q leaves")
+        self.tell("ctrl-q leaves")  # Textual has ctrl+c do this when there is nothing to copy
 
     def on_completions_chosen(self, event: Completions.Chosen) -> None:
         self.part(Prompt).complete(event.name)
 
     async def _submit(self, run_id: str, text: str, attached: list[m.AttachmentBody]) -> None:
         try:
-            await self.deeds.submit(run_id, attached, folds=self.folds)
+            await self._or_back(self.deeds.submit(run_id, attached, folds=self.folds), text)
+        finally:
+            self.draw_rest()
+
+    async def _or_back(self, work: Coroutine[Any, Any, object], text: str) -> None:
+        try:
+            await work
         except KedgeError:
             self._give_back([text])
             raise
-        finally:
-            self.draw_rest()
 
     def _give_back(self, texts: list[str]) -> None:
         """What was not done goes back to where it was written."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from kedge.client.client import new_run_id
 from kedge.core.approvals import Answer
-from kedge.errors import AskIsOver, NotFound, RunNotQueued
+from kedge.errors import AskIsOver, NotFound, RunNotQueued, Unavailable, Unreachable
 from kedge.tui.link import Link
 from kedge.tui.model import View
 from kedge.wire import models as m
@@ -71,8 +71,14 @@ class Deeds:
 
     async def stop_all(self, session_id: str) -> list[str]:
         """Everything accepted so far. The prompts that never began: they go back to whoever wrote them."""
-        reply = await self._in_line(session_id, lambda: self._link.client.cancel_session(self._link.id, session_id))
-        return self._prompts([covered.run_id for covered in reply.covered if covered.was == "queued"])
+        async with self._lines.setdefault(session_id, asyncio.Lock()):
+            active = self._view.active(session_id)
+            known = [*self._view.queue(session_id), *([active] if active is not None else [])]
+            with suppress(Unreachable, Unavailable):
+                reply = await self._link.client.cancel_session(self._link.id, session_id)
+                return self._prompts([covered.run_id for covered in reply.covered if covered.was == "queued"])
+        # It may have come through, and asked for again it would cover what others have asked for since: so one by one.
+        return [run.prompt for run in known if await self.remove(run)]
 
     def _prompts(self, run_ids: list[str]) -> list[str]:
         runs = [self._view.run(run_id) for run_id in run_ids]
@@ -82,8 +88,13 @@ class Deeds:
 
     async def remove(self, run: m.RunBody) -> bool:
         """Whether it was still waiting, and is not any more."""
-        reply = await self._in_line(run.session_id, lambda: self._link.client.cancel_run(self._link.id, run.run_id))
-        return any(covered.run_id == run.run_id and covered.was == "queued" for covered in reply.covered)
+        client, workspace = self._link.client, self._link.id
+        reply = await self._in_line(run.session_id, lambda: client.cancel_run(workspace, run.run_id))
+        if any(covered.run_id == run.run_id for covered in reply.covered):
+            return any(covered.run_id == run.run_id and covered.was == "queued" for covered in reply.covered)
+        # The answer to an earlier request may have been lost, or somebody else was quicker.
+        now = await self._link.insist(lambda: client.run(workspace, run.run_id))
+        return now.outcome == "cancelled" and not now.started_at
 
     async def edit(self, run: m.RunBody, text: str, attachments: list[m.AttachmentBody] | None) -> None:
         """`attachments`: instead of those it has; None: it keeps them."""

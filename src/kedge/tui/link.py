@@ -101,6 +101,10 @@ class Link:
                     listener.came(event)
         except KedgeError as error:
             listener.lost(error)
+        except (
+            Exception
+        ) as error:  # of a server of another version, perhaps: better said than a screen that stands still
+            listener.lost(KedgeError(f"what the server sent cannot be shown ({type(error).__name__})"))
 
     def connect_again(self) -> None:
         """The server then tells how the messages stand that are being written, so that Deltas can be added to them."""

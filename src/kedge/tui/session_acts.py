@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,6 @@ class SessionActs(App[int]):
     async def show_session(self, session_id: str) -> None:
         raise NotImplementedError
 
-    async def make_session(self) -> str:
-        raise NotImplementedError
-
     def _give_back(self, texts: list[str]) -> None:
         raise NotImplementedError
 
@@ -69,6 +67,17 @@ class SessionActs(App[int]):
         """While a dialog is open its keys are its own: nothing behind it is stopped, approved or scrolled by them."""
         is_behind = len(self.screen_stack) > 1 and self.screen.is_modal
         return action not in _BEHIND_DIALOGS or not is_behind
+
+    async def make_session(self) -> str:
+        made = await self.link.client.create_session(self.link.id)
+        self.view.load_sessions([made], self.link.at)
+        return made.id
+
+    def is_still_shown(self, session_id: str) -> bool:
+        """What a dialog was opened for is done to that session, or not at all."""
+        if session_id != self.session_id:
+            self.tell("another session is shown by now: nothing was done", "warning")
+        return session_id == self.session_id
 
     # --- which one is shown -----------------------------------------------------------------------------------------
 
@@ -122,12 +131,15 @@ class SessionActs(App[int]):
     def action_models(self) -> None:
         session = self.view.session(self.session_id)
         screen = ModelsScreen(self.link, session.model if session else "")
-        self.push_screen(screen, lambda name: self.start(self._use_model(name)))
+        self.push_screen(screen, partial(self._take_model, self.session_id))
 
-    async def _use_model(self, name: str | None) -> None:
-        if name is not None:
-            await self.link.client.change_session(self.link.id, self.session_id, model=name)
-            await self.read_models()
+    def _take_model(self, session_id: str, name: str | None) -> None:
+        if name is not None and self.is_still_shown(session_id):
+            self.start(self._use_model(session_id, name))
+
+    async def _use_model(self, session_id: str, name: str) -> None:
+        await self.link.client.change_session(self.link.id, session_id, model=name)
+        await self.read_models()
 
     async def read_session(self, session_id: str) -> None:
         """Who else looks at it is no event: it is read when it is opened, and told with each event of the session."""
