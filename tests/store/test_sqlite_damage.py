@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -342,36 +341,3 @@ async def test_a_migration_killed_in_the_middle_has_not_happened(tmp_path: Path)
     await fill(tmp_path)
     async with opened(tmp_path) as store:
         assert await store.verify(W) == 30
-
-
-@pytest.mark.found(
-    "a review of the store: a record that cannot be read on a page that is whole",
-    "the statement that had met it stayed open, and held the reading connection at that moment: the next one to ask "
-    "was answered from the past; rows are taken before they are looked at",
-)
-async def test_a_record_that_cannot_be_read_keeps_nobody_in_the_past(tmp_path: Path) -> None:
-    await fill(tmp_path)
-    db = apsw.Connection(str(tmp_path / "kedge.db"), vfs="cksmvfs")
-    for change in (
-        "UPDATE sessions SET record = x'00'",
-        "UPDATE asks SET record = x'00'",
-        "UPDATE grants SET record = x'00'",
-        "UPDATE messages SET parts = x'00'",
-        "DELETE FROM file_contents",
-    ):
-        db.execute(change)
-    db.close()
-    async with opened(tmp_path) as store:
-        reads: dict[str, Callable[[], Awaitable[object]]] = {
-            "sessions": lambda: store.sessions(W),
-            "asks": lambda: store.asks(W),
-            "session_asks": lambda: store.session_asks(S),
-            "grants": lambda: store.grants(W),
-            "search": lambda: store.search(W, "hel", 10),
-            "files": lambda: store.file_versions(W, S, None),
-        }
-        for number, (what, ask_for) in enumerate(reads.items()):
-            with pytest.raises(StoreDamaged):
-                await ask_for()
-            head = await store.append(events(accepted(f"new{number}", 100 + number)))
-            assert (await store.bounds(W))[1] == head, what

@@ -75,20 +75,14 @@ def _hash_at(db: apsw.Connection, workspace_id: str, position: int) -> bytes:
     return bytes(found[0])
 
 
-def _taken(rows: apsw.Cursor) -> list[Any]:
-    """All rows, before any is looked at: an error in their midst would keep the statement, and the reading connection
-    in the moment it was begun."""
-    return rows.fetchall()
-
-
 def workspaces(db: apsw.Connection) -> list[WorkspaceRecord]:
     rows = db.execute("SELECT id, path, created_at, base FROM workspaces ORDER BY rowid")
     return [WorkspaceRecord(*row) for row in rows]
 
 
 def sessions(db: apsw.Connection, workspace_id: str) -> list[SessionRecord]:
-    rows = _taken(
-        db.execute("SELECT record FROM sessions WHERE workspace_id = ? ORDER BY updated_at DESC, id", (workspace_id,))
+    rows = db.execute(
+        "SELECT record FROM sessions WHERE workspace_id = ? ORDER BY updated_at DESC, id", (workspace_id,)
     )
     return [codec.decode_session(record) for (record,) in rows]
 
@@ -127,7 +121,7 @@ def live_runs(db: apsw.Connection, workspace_id: str) -> list[RunRecord]:
 
 
 def _runs(rows: apsw.Cursor) -> list[RunRecord]:
-    return [codec.decode_run(record, prompt or b"") for record, prompt in _taken(rows)]
+    return [codec.decode_run(record, prompt or b"") for record, prompt in rows]
 
 
 def messages(db: apsw.Connection, session_id: str, after: str | None, limit: int) -> list[Message]:
@@ -163,9 +157,7 @@ def _message(db: apsw.Connection, row: tuple[Any, ...]) -> Message:
     found = Message(message_id, session_id, role, codec.decode_parts(parts, f"message {message_id}"), *rest)
     if not has_tails:
         return found
-    tails = _taken(
-        db.execute("SELECT part, kind, text FROM message_tails WHERE message = ? ORDER BY number", (ordinal,))
-    )
+    tails = db.execute("SELECT part, kind, text FROM message_tails WHERE message = ? ORDER BY number", (ordinal,))
     return codec.merged(found, [Tail(message_id, session_id, part, kind, text) for part, kind, text in tails])
 
 
@@ -175,12 +167,10 @@ def search(db: apsw.Connection, workspace_id: str, query: str, limit: int) -> li
         return []
     # Words hold no quote, so that quoted ones are only ever words to FTS5, whatever the query says.
     pattern = " ".join(f'"{word}"*' for word in wanted)
-    rows = _taken(
-        db.execute(
-            "SELECT id, session_id, parts FROM message_words JOIN messages ON ordinal = message_words.rowid"
-            " WHERE message_words MATCH ? AND workspace_id = ? ORDER BY message_words.rowid DESC LIMIT ?",
-            (pattern, workspace_id, limit),
-        )
+    rows = db.execute(
+        "SELECT id, session_id, parts FROM message_words JOIN messages ON ordinal = message_words.rowid"
+        " WHERE message_words MATCH ? AND workspace_id = ? ORDER BY message_words.rowid DESC LIMIT ?",
+        (pattern, workspace_id, limit),
     )
     hits: list[SearchHit] = []
     for message_id, session_id, parts in rows:
@@ -190,18 +180,16 @@ def search(db: apsw.Connection, workspace_id: str, query: str, limit: int) -> li
 
 
 def asks(db: apsw.Connection, workspace_id: str) -> list[Ask]:
-    rows = _taken(
-        db.execute(
-            "SELECT record FROM asks WHERE workspace_id = ? AND state = 'pending' ORDER BY ordinal",
-            (workspace_id,),
-        )
+    rows = db.execute(
+        "SELECT record FROM asks WHERE workspace_id = ? AND state = 'pending' ORDER BY ordinal",
+        (workspace_id,),
     )
     return [codec.decode_ask(record) for (record,) in rows]
 
 
 def session_asks(db: apsw.Connection, session_id: str) -> list[Ask]:
-    rows = _taken(
-        db.execute("SELECT record FROM asks WHERE session_id = ? AND state = 'pending' ORDER BY ordinal", (session_id,))
+    rows = db.execute(
+        "SELECT record FROM asks WHERE session_id = ? AND state = 'pending' ORDER BY ordinal", (session_id,)
     )
     return [codec.decode_ask(record) for (record,) in rows]
 
@@ -212,17 +200,15 @@ def ask(db: apsw.Connection, workspace_id: str, ask_id: str) -> Ask | None:
 
 
 def grants(db: apsw.Connection, workspace_id: str) -> list[Grant]:
-    rows = _taken(db.execute("SELECT record FROM grants WHERE workspace_id = ? ORDER BY ordinal", (workspace_id,)))
+    rows = db.execute("SELECT record FROM grants WHERE workspace_id = ? ORDER BY ordinal", (workspace_id,))
     return [codec.decode_grant(record) for (record,) in rows]
 
 
 def file_versions(db: apsw.Connection, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
-    rows = _taken(
-        db.execute(
-            "SELECT id, record, version, content FROM file_versions LEFT JOIN file_contents ON version = ordinal"
-            " WHERE session_id = ?1 AND workspace_id = ?2 AND (?3 IS NULL OR run_id = ?3) ORDER BY ordinal",
-            (session_id, workspace_id, run_id),
-        )
+    rows = db.execute(
+        "SELECT id, record, version, content FROM file_versions LEFT JOIN file_contents ON version = ordinal"
+        " WHERE session_id = ?1 AND workspace_id = ?2 AND (?3 IS NULL OR run_id = ?3) ORDER BY ordinal",
+        (session_id, workspace_id, run_id),
     )
     found: list[FileVersion] = []
     for version_id, record, version, content in rows:

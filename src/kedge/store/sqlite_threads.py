@@ -102,8 +102,6 @@ class Worker:
                 answers = [self._refused(request, error) for request in batch]
             if answers:
                 self._deliver(answers)
-            # An error holds the frames it came through, and those their statements: none may outlast its transaction.
-            del batch, answers
         self._at_end()
 
     def _take(self) -> tuple[list[Request], bool]:

@@ -1,0 +1,55 @@
+"""Which session is on the screen, and which one keys and dialogs speak of."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.client.process import Server
+from tests.tui.rig import rig
+
+
+async def test_the_session_that_was_wanted_last_is_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kedge.client.client.PAGE_MESSAGES", 1)  # so that one with messages takes longer to read
+    async with rig(server) as r:
+        long = r.app.session_id
+        for word in ("one", "two", "three"):
+            await r.send(f"script: say {word}")
+            await r.until(lambda word=word: r.text.count(word) == 2)  # type: ignore[misc]
+        short, other = await r.app.make_session(), await r.app.make_session()
+        await r.app.show_session(other)
+        await asyncio.gather(r.app.show_session(long), r.app.show_session(short))
+        assert r.app.session_id == short
+
+
+async def test_a_command_of_the_palette_is_not_done_to_another_session(server: Server) -> None:
+    async with rig(server) as r:
+        first, second = r.app.session_id, await r.app.make_session()
+        r.app.action_palette()
+        await r.pilot.pause()
+        await r.app.show_session(second)
+        await r.press("enter")
+        await r.shows("another session is shown by now")
+        r.app.action_models()
+        await r.pilot.pause()
+        await r.app.show_session(first)
+        await r.press("enter")
+        await r.pilot.pause()
+        assert r.app.view.session(first).model == r.app.view.session(second).model == ""  # type: ignore[union-attr]
+
+
+async def test_esc_in_one_session_is_no_first_esc_in_another(server: Server) -> None:
+    async with rig(server) as r:
+        first, second = r.app.session_id, await r.app.make_session()
+        await r.send("script: hold never-1 | say done")
+        await r.shows("working")
+        await r.app.show_session(second)
+        await r.send("script: hold never-2 | say done")
+        await r.shows("working")
+        await r.app.show_session(first)
+        await r.press("escape")
+        await r.app.show_session(second)
+        await r.press("escape")
+        await r.until(lambda: r.app.view.active(second) is None)
+        assert [run.outcome for run in await r.app.link.client.session_runs(r.app.link.id, second)] == ["cancelled"]
