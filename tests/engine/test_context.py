@@ -203,3 +203,25 @@ def test_what_may_not_be_viewed_is_no_instruction_by_any_name(repository: Path) 
     assert "canary" in system_prompt(repository, open_to_all, FACTS)
     assert "canary" not in system_prompt(repository, open_to_all, FACTS, deny=("view(.env)",))
     assert "fine" not in system_prompt(repository, open_to_all, FACTS, deny=("no rule (",)).partition("In the dir")[0]
+
+
+@pytest.mark.found(
+    "a review of what a repository may have read: an archive unpacked in a home that is a repository of dotfiles",
+    "its root was the home, so that a file in the archive could have keys and tokens read into the prompt; a home is "
+    "the root of nothing that lies in it, and no file that guards the machine is an instruction",
+)
+def test_no_repository_has_keys_read_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".git").mkdir()
+    written(tmp_path / ".ssh" / "id", "key of the user")
+    written(tmp_path / "AGENTS.md", "for the dotfiles")
+    unpacked = tmp_path / "Downloads" / "evil"
+    own = written(unpacked / "AGENTS.md", "its own")
+    (unpacked / "KEDGE.md").symlink_to(tmp_path / ".ssh" / "id")
+    assert names(unpacked, ".ssh/id", "../../.ssh/id", "KEDGE.md") == [str(own)]
+    # In a repository of its own, too, and whatever the link is called.
+    (unpacked / ".git").mkdir()
+    written(unpacked / ".ssh" / "id", "key of somebody")
+    written(unpacked / ".npmrc", "token")
+    (unpacked / "harmless.md").symlink_to(".npmrc")
+    assert names(unpacked, ".ssh/id", ".npmrc", "harmless.md", ".git/config") == [str(own)]

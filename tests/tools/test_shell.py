@@ -365,3 +365,26 @@ async def test_a_grant_is_for_the_directory_it_was_given_in(place: Place) -> Non
             permit(intent, Rules(), grant).leave == "allow" for intent in (at_root, one, other)
         ]
     assert rule_of(one.grant) == rule_of(at_root.grant) == "bash(./build.sh)"
+
+
+@pytest.mark.parametrize(
+    ("command", "is_exact"),
+    [
+        ("cp x .git/hooks/pre-commit", True),
+        ("mv x ./sub/../.git/config", True),
+        ("tar -xf a.tar --directory=.git/hooks", True),
+        ("cp x link", True),
+        ("touch .bashrc", True),
+        ("cp x y", False),
+        ("ls src", False),
+    ],
+)
+async def test_a_rule_with_a_wildcard_covers_no_file_that_guards_the_machine(
+    place: Place, command: str, is_exact: bool
+) -> None:
+    (place.root / ".git" / "hooks").mkdir(parents=True)
+    (place.root / "link").symlink_to(".git/config")
+    intent = (await prepare(BashTool(), place, command=command)).intent
+    assert intent.exact_only == is_exact
+    rules = parse_rules(["bash(cp *)", "bash(mv *)", "bash(tar *)", "bash(touch *)", "bash(ls *)"], [])
+    assert permit(intent, rules, ()).leave == ("ask" if is_exact else "allow")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from kedge.core.approvals import is_hidden, parse_rules, permit
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
 from kedge.tools.disk import FILE_BYTES_MAX
 from kedge.tools.edit import Edit
+from kedge.tools.search import Grep
 from kedge.tools.view import LINE_CHARS_MAX, LINES_DEFAULT, PICTURE_BYTES_MAX, View
 from tests.tools.place import call, make_place, prepare
 
@@ -144,3 +147,13 @@ async def test_names_with_control_characters_are_written_out(tmp_path: Path) -> 
     (tmp_path / "a\n\x1b[31mb").write_text("x")
     prepared = await prepare(View(), make_place(tmp_path), path="a\n\x1b[31mb")
     assert prepared.title == r"view a\n\x1b[31mb"
+
+
+async def test_a_deny_rule_may_name_a_file_in_full(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_text("needle")
+    rules = parse_rules([], [f"view({tmp_path.resolve()}/secrets/**)"])
+    place = make_place(tmp_path, is_hidden=partial(is_hidden, rules))
+    assert permit((await prepare(View(), place, path="secrets/key")).intent, rules, ()).leave == "deny"
+    assert permit((await prepare(View(), place, path="other")).intent, rules, ()).leave == "allow"
+    assert (await call(Grep(), place, pattern="needle")).content == "No matches."

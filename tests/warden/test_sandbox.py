@@ -92,3 +92,16 @@ def test_bubblewrap_holds(tmp_path: Path) -> None:
     )
     assert (tmp_path / "in" / "file").exists()
     assert not (tmp_path / "out").exists()
+
+
+async def test_a_place_that_was_swapped_for_a_link_cannot_be_written(sandboxed: Warden, tmp_path: Path) -> None:
+    """A command that may write beside its own workspace could lead the next one anywhere."""
+    if not sandboxed.sandbox.startswith("landlock"):
+        pytest.skip("bubblewrap goes by the path")
+    place, home, work = tmp_path / "place", tmp_path / "home", tmp_path / "work"
+    for directory in (place, home, work):
+        directory.mkdir()
+    place.rename(tmp_path / "aside")
+    place.symlink_to(home)
+    await inside(sandboxed, f"echo x > {home}/a; echo x > {work}/b", place, work, home=work)
+    assert (list(home.iterdir()), [file.name for file in work.iterdir()]) == ([], ["b"])
