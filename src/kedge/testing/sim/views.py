@@ -170,15 +170,17 @@ class _View:
                 message_id = event.payload["id"]
                 whole = _texts(event.payload)
                 before, now = _text(shown.get(message_id, {})), _text(whole)
-                if not now.startswith(before) and not self._may_lose(before, now, grew.get(message_id, [])):
+                run_id = event.payload.get("run_id", "")
+                if not now.startswith(before) and not self._may_lose(run_id, before, now, grew.get(message_id, [])):
                     self._say(f"was shown {before!r} of a message that says {now!r}")
                 shown[message_id], grew[message_id] = whole, []
 
     def _timed(self) -> Iterator[tuple[StreamEvent, float]]:
         return zip(self.watched.events, self.watched.times, strict=True)
 
-    def _may_lose(self, before: str, now: str, grew: list[tuple[float, int]]) -> bool:
-        if not now and any(event.type == "agent_event" for event in self.watched.events):
+    def _may_lose(self, run_id: str, before: str, now: str, grew: list[tuple[float, int]]) -> bool:
+        told = (event for event in self.watched.events if event.type == "agent_event")
+        if not now and any(event.payload.get("run_id") == run_id for event in told):
             return True  # an attempt failed, and what it said is taken back
         if not before.startswith(now) or not self.scene.crashed_at:
             return False
