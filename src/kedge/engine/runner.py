@@ -180,7 +180,8 @@ class Runner:
 
     async def _clean_up(self, active: ActiveRun, work: asyncio.Task[End]) -> None:
         """Everything of the Run is over when this returns: its work, its title, its processes."""
-        tasks: set[asyncio.Task[Any]] = {task for task in (work, active.title) if task is not None}
+        # In this order, and not in that of a set, which is another one each time: what is seen can be seen again.
+        tasks: list[asyncio.Task[Any]] = [task for task in (work, active.title) if task is not None]
         for task in tasks:
             task.cancel()
         # Side by side: a task that does not let itself be stopped must not keep processes alive.

@@ -35,7 +35,8 @@ class Shell:
         self._machine = machine
         self._clock = clock
         self._ids = ids
-        self._at_work: set[asyncio.Task[Any]] = set()
+        #: In the order in which they began.
+        self._at_work: dict[asyncio.Task[Any], None] = {}
         self._closing = False
 
     async def run(self, workspace: Workspace, session_id: str, command: str) -> Done:
@@ -45,7 +46,7 @@ class Shell:
         with self._workspaces.in_use(workspace):
             lane = await self._workspaces.lane(workspace, session_id)
             work = asyncio.get_running_loop().create_task(self._run(workspace, command))
-            self._at_work.add(work)
+            self._at_work[work] = None
             try:
                 done = await work
             except ToolFailed as failed:
@@ -55,7 +56,7 @@ class Shell:
                     raise ShuttingDown("The server is shutting down; the command was ended.") from None
                 raise
             finally:
-                self._at_work.discard(work)
+                self._at_work.pop(work, None)
             now = self._clock.now_ms()
             part = ShellCommand(command, done.output, done.exit_code)
             message = Message(self._ids.new("m"), session_id, "user", (part,), now, now)
