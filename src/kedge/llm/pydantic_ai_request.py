@@ -86,9 +86,6 @@ def request_settings(library: Any, request: ModelRequest, kind: str) -> Any:
     given: dict[str, Any] = {}
     if kind != "bedrock":  # which cannot be told so here
         given["max_retries"] = 0
-    if kind == "openai-responses":
-        # Their ids are those of thoughts alone, and a thought is refused without the item that followed it.
-        given["openai_send_reasoning_ids"] = False
     if request.output_tokens_max is not None:
         given["max_tokens"] = request.output_tokens_max
     if request.thinking_tokens is not None:
