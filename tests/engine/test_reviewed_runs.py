@@ -10,9 +10,10 @@ import pytest
 
 from kedge.core.approvals import Ask
 from kedge.core.records import Attachment, LaneRecord, Prompt, RunOptions, RunRecord, Usage
+from kedge.core.transcript import Message
 from kedge.engine.config import Config
 from kedge.engine.models import Chosen
-from kedge.errors import AskIsOver, BadConfig, Invalid, ModelFailed, StoreUnavailable, TooLarge
+from kedge.errors import AskIsOver, BadConfig, Invalid, ModelFailed, StoreDamaged, StoreUnavailable, TooLarge
 from kedge.llm.catalogue import Price
 from kedge.store.memory import MemoryData
 from kedge.testing.scripted import Call, End, Hold, Say, ScriptedModel
@@ -144,6 +145,30 @@ async def test_a_resumed_run_that_cannot_go_on_keeps_its_cost_and_its_calls_have
     assert (ended.outcome, ended.usage.input_tokens, tool.begun) == ("failed", 100, [])
     assert (await new.engine.session(new.workspace, new.session)).usage.input_tokens == 100
     await new.assert_sound()
+    await new.engine.close()
+
+
+class DamagedSince(FaultyStore):
+    """Its transcripts can be read by recovery, and not any more after that."""
+
+    reads = 0
+
+    async def last_messages(self, session_id: str, limit: int) -> list[Message]:
+        self.reads += 1
+        if self.reads > 1:
+            raise StoreDamaged("a page does not fit its checksum")
+        return await super().last_messages(session_id, limit)
+
+
+async def test_a_resumed_run_ends_though_its_transcript_cannot_be_read_any_more(tmp_path: Path) -> None:
+    tool = ActingTool()
+    r = await begin(tmp_path, ScriptedModel(do("a", leave=True)), tools=(tool,))
+    await r.submit(run_id="x")
+    await r.until_asked()
+    store = DamagedSince((await killed(r)).data)
+    new = await begin(tmp_path, ScriptedModel(), store, tools=(tool,))
+    ended = await new.end("x")
+    assert (ended.outcome, ended.reason, store.reads) == ("failed", "store_damaged", 3)
     await new.engine.close()
 
 

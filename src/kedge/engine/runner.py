@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -51,6 +52,7 @@ from kedge.errors import (
     RunIsStopping,
     RunNotActive,
     ShuttingDown,
+    StoreDamaged,
     StoreError,
     StoreUnavailable,
 )
@@ -214,7 +216,10 @@ class Runner:
         async def look() -> None:
             """In the Lane's lock: an append that is under way has arrived by now, or comes too late and is refused."""
             if active.run.resumes and not active.is_recalled:
-                await self._recall(active)  # it ends before it went on: its open calls get their results here
+                # It ends before it went on: its open calls get their results here. Damage to its transcript, which may
+                # be why it ends, must not keep it from ending.
+                with suppress(StoreDamaged):
+                    await self._recall(active)
             for message_id in list(active.unsure):
                 if await self._store.message(active.run.workspace_id, message_id) is None:
                     missing.add(message_id)

@@ -342,9 +342,12 @@ class Workspaces:
         self, workspace: Workspace, after: int | None, session_id: str | None, *, deltas: bool
     ) -> Reader:
         if session_id is not None:
-            # Who comes back may have missed that the session was deleted; the log tells the ends of its Runs.
-            with suppress(*(() if after is None else (SessionNotFound,))):
+            try:
                 await self.lane(workspace, session_id)
+            except SessionNotFound:
+                if after is None:
+                    raise
+                # Who comes back may have missed that it was deleted: the log tells the ends of its Runs.
         reader = await workspace.feed.reader(after, session_id, deltas=deltas)
         try:
             # Behind the reader's start, so that none can be missed; one that is put meanwhile may come twice.

@@ -188,7 +188,9 @@ def _commands_of_text(text: str) -> Iterator[Words | str]:
     # all has no commands but words that name variables.
     apart = _LINE_BREAK.sub(b"\n ", source)
     apart = _BRACKETS.sub(b"( ", apart) if root.has_error else apart
-    for again in {apart, source.replace(b"\\\n", b""), _NO_BLANK.sub(b"_", source)} - {source}:
+    for again in dict.fromkeys((apart, source.replace(b"\\\n", b""), _NO_BLANK.sub(b"_", source))):
+        if again == source:
+            continue
         found = _commands_below(_parser().parse(again).root_node)
         yield from (words for words in found if isinstance(words, str) or words[0] is not None)
 
