@@ -1,4 +1,4 @@
-"""The figures to reach, from PEERS.md: measured there on a 2-core machine with the same scripted model.
+"""The figures to reach: the best of other agent servers, measured on a 2-core machine with the same scripted model.
 
 Those without a best of the others are our own: what a Step, a tool call and the end of a process tree may cost."""
 

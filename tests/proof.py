@@ -24,6 +24,9 @@ SCALE = int(os.environ.get("KEDGE_PROOF_SCALE", "1"))
 #: What large runs have reached, and went up to.
 FIGURES = Path(__file__).parent.parent / "docs" / "figures.json"
 SIZE = "ci" if not IS_LONG else "long" if SCALE == 1 else f"long / {SCALE}"
+#: With KEDGE_UNTIL runs one proof alone, of as many schedules as there is time left for, and there may be none left.
+#: KEDGE_SEED plays one seed again, of which nothing may come: that is no proof.
+MAY_BE_NONE = "KEDGE_UNTIL" in os.environ or "KEDGE_SEED" in os.environ
 
 
 def size(ci: int, long: int) -> int:
@@ -59,10 +62,13 @@ class Figure:
 
 @contextmanager
 def proof(guarantee: str, what: str, wrong: str = "violations") -> Iterator[Figure]:
-    """`guarantee`: its number, such as "G3". `what` is tried; `wrong` is what it is called when it goes wrong."""
+    """`guarantee`: its number, such as "G3". `what` is tried; `wrong` is what it is called when it goes wrong.
+
+    A proof that tried nothing has shown nothing, and fails."""
     figure, began, path = Figure(), time.monotonic(), os.environ.get("KEDGE_FIGURES")
     try:
         yield figure
+        assert figure.count or figure.wrong or MAY_BE_NONE, f"{guarantee}: 0 {what} were tried"
     except pytest.skip.Exception:
         path = None  # nothing was tried
         raise

@@ -299,6 +299,8 @@ def test_generated_documents_are_fresh() -> None:
     assert (ROOT / "docs" / "lifecycle.svg").read_text() == lifecycle_svg(), "run scripts/docs"
     scenarios = runpy.run_path(str(ROOT / "scripts" / "scenarios.py"))["scenarios"]
     assert (ROOT / "docs" / "scenarios.md").read_text() == scenarios(), "run scripts/docs"
+    configuration = runpy.run_path(str(ROOT / "scripts" / "configuration.py"))["page"]
+    assert (ROOT / "docs" / "configuration.md").read_text() == configuration(), "run scripts/docs"
 
 
 def test_the_version_is_the_same_everywhere() -> None:

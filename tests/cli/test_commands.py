@@ -12,6 +12,7 @@ import pytest
 from kedge import __version__
 from kedge.cli.main import COMMANDS, main
 from kedge.testing import HostedEndpoint
+from tests.client.fixtures import server_pids
 from tests.client.process import Home, Server, until
 
 EVERY_COMMAND = [
@@ -37,6 +38,36 @@ def test_without_a_command_it_is_friendly(home: Home) -> None:
     assert 'kedge run "' in done.out
     assert home.kedge("--version").out == f"kedge {__version__}\n"
     assert "sessions" in home.kedge("--help").out
+
+
+# --- stop ------------------------------------------------------------------------------------------------------------
+
+
+def test_stop_interrupts_nobody_unless_forced(own_server: Server) -> None:
+    command, _, _ = hanging(own_server, "stop-1")
+    refused = own_server.home.kedge("stop", "--host", own_server.host)
+    assert (refused.code, refused.out) == (1, "")
+    assert "runs are live" in refused.err
+    assert refused.err.count("\n") == 1
+    forced = own_server.home.kedge("stop", "--host", own_server.host, "--force")
+    assert (forced.code, forced.out, forced.err) == (0, "stopped\n", "")
+    assert own_server.process
+    assert own_server.process.wait(20) == 0
+    command.communicate(timeout=60)
+    assert command.returncode != 0
+    gone = own_server.home.kedge("stop", "--host", own_server.host)
+    assert (gone.code, gone.out) == (4, "")
+
+
+def test_stop_of_ones_own_server_lets_the_next_command_start_another(in_home: Home) -> None:
+    assert in_home.kedge("stop").out == "no server is running\n"
+    in_home.kedge("run", "hello")
+    before = server_pids(in_home)
+    assert in_home.kedge("stop").out == "stopped\n"
+    assert server_pids(in_home) == []
+    assert in_home.kedge("run", "hello").out == "You said: hello\n"
+    assert server_pids(in_home) != before
+    assert in_home.kedge("stop").code == 0
 
 
 # --- runs and cancel ------------------------------------------------------------------------------------------------

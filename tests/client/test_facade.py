@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -198,3 +201,62 @@ def test_a_stream_begins_though_the_server_has_left(in_home: Home) -> None:
         for pid in server_pids(in_home):
             os.kill(pid, signal.SIGKILL)
         assert [event.type for event in session.stream("hello")][-1] == "run_complete"
+
+
+class Relay(threading.Thread):
+    """Stands between a client and its server, and hangs up instead of passing the answer to a cancel on."""
+
+    def __init__(self, place: Path, server: str) -> None:
+        super().__init__(daemon=True)
+        self.host = f"unix://{place}"
+        self.cancels = 0
+        self._server = server.removeprefix("unix://")
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(place))
+        self._listening.listen()
+
+    def run(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._relay, args=(client,), daemon=True).start()
+
+    def _relay(self, client: socket.socket) -> None:
+        with client, socket.socket(socket.AF_UNIX) as server, suppress(OSError):
+            server.connect(self._server)
+            while True:
+                ready, _, _ = select.select([client, server], [], [])
+                for side, other in ((client, server), (server, client)):
+                    if side not in ready:
+                        continue
+                    data = side.recv(65536)
+                    is_cancel = side is client and b"/cancel HTTP/1.1" in data
+                    self.cancels += is_cancel
+                    if not data:
+                        return
+                    other.sendall(data)
+                    if is_cancel:
+                        server.recv(65536)  # it was done, and nobody hears of it
+                        return
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+@pytest.mark.found(
+    "a review of the client: the answer to a cancel that is lost",
+    "a program's `session.cancel()` was sent again by itself, and stopped what others had asked for in between: the "
+    "one thing a cancel must never do; the program is told that the answer was lost",
+)
+def test_b6_a_cancel_whose_answer_is_lost_is_not_sent_again(server: Server, tmp_path: Path) -> None:
+    relay = Relay(tmp_path / "relay.sock", server.host)
+    relay.start()
+    with closing(relay), kedge.connect(server.home.workspace, relay.host) as k:
+        session = k.session()
+        run = session.submit("script: say begun | hang")
+        with pytest.raises(kedge.Unreachable):
+            session.cancel()
+        assert run.wait().outcome == "cancelled"
+        assert relay.cancels == 1

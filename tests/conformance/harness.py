@@ -101,10 +101,18 @@ class Stream:
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, httpx2.HTTPError, AssertionError):
+            # What a frame broke is no business of the connection: it is told here at the latest.
+            with contextlib.suppress(asyncio.CancelledError, httpx2.TransportError):
                 await self._task
 
     async def _read(self) -> None:
+        try:
+            await self._read_frames()
+            self.ended = True
+        finally:
+            self._changed.set()  # whoever waits shall see how it ended
+
+    async def _read_frames(self) -> None:
         http = self._peer.http
         async with http.stream("GET", self._path, params=self._params, headers=self._headers, timeout=None) as reply:
             assert reply.status_code == 200, (await reply.aread()).decode()
@@ -116,8 +124,6 @@ class Stream:
                 for frame in whole:
                     self._take(frame.decode())
                 self._changed.set()
-        self.ended = True
-        self._changed.set()
 
     def _take(self, text: str) -> None:
         position, data = None, None
@@ -133,7 +139,7 @@ class Stream:
             else:
                 raise AssertionError(f"unexpected line in a frame: {line!r}")
         if data is not None:
-            assert set(data) == {"type", "payload"}
+            assert set(data) == {"type", "payload"}, f"unexpected keys in a frame: {sorted(data)}"
             self.frames.append(Frame(data["type"], data["payload"]["type"], data["payload"]["payload"], position))
 
     # --- waiting -------------------------------------------------------------------------------------------------
@@ -142,17 +148,23 @@ class Stream:
         """Wait until the condition is true of this stream; its value."""
         async with asyncio.timeout(wait_s):
             while not (value := condition(self)):
-                if self.ended:
-                    raise AssertionError("the stream ended before the condition held")
-                self._changed.clear()
-                await self._changed.wait()
+                await self._change()
         return value
 
     async def until_end(self) -> None:
         async with asyncio.timeout(WAIT_S):
             while not self.ended:
-                self._changed.clear()
-                await self._changed.wait()
+                await self._change()
+
+    async def _change(self) -> None:
+        """Wait for what comes next; an error if nothing can, the reader's own if it had one."""
+        assert self._task is not None, "the stream was never opened"
+        if self._task.done():
+            assert not self._task.cancelled(), "the stream was closed before the condition held"
+            self._task.result()
+            raise AssertionError("the stream ended before the condition held")
+        self._changed.clear()
+        await self._changed.wait()
 
     async def until_complete(self, *run_ids: str) -> list[Json]:
         """Wait for the `run_complete` of each of these Runs; in the order asked for."""

@@ -64,6 +64,10 @@ class Lost(Exception):
     """The server went away before it answered: whether it did what it was asked, nobody knows."""
 
 
+class Leaving(Exception):
+    """The server said that it shuts down, and accepted nothing."""
+
+
 class Refused(Exception):
     """A stream that was answered with an error. The argument is the status."""
 
@@ -93,10 +97,13 @@ class Nest:
         self.server = server
         self._process = process
         self.pid = 0
+        #: Whether the present one, or the last, came so far that it said where it listens.
+        self.has_listened = False
 
     async def start(self) -> None:
         """Begins to start one. Its `listening` may be waited for."""
         self._ask(b"s")
+        self._early, self.has_listened = "", False
         self.pid = int((await self._line("pid", keep="listening")).split()[1])
 
     async def listening(self) -> Place | None:
@@ -132,6 +139,7 @@ class Nest:
         while True:
             async with asyncio.timeout(WAIT_S):
                 line = (await self._process.stdout.readline()).decode().strip()
+            self.has_listened = self.has_listened or line.startswith("listening")
             if line.startswith(keep):
                 self._early = line
             elif not line.startswith(skip):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -34,6 +35,28 @@ async def lag(chance: random.Random, passes_max: int = 40) -> None:
     """A random while, in passes of the event loop: where in the others' work what follows falls is anybody's guess."""
     for _ in range(chance.randrange(passes_max)):
         await asyncio.sleep(0)
+
+
+class Aim:
+    """When one side of a race begins: a little later after each try in which it was first, a little earlier after each
+    in which it was not. So it keeps falling close to the other side, on whatever machine, and both come up."""
+
+    def __init__(self, passes: float = 10) -> None:
+        self._passes = passes
+        #: How often it was first, and how often not.
+        self.was_first: Counter[bool] = Counter()
+
+    async def lag(self, chance: random.Random) -> None:
+        for _ in range(int(self._passes * (0.5 + chance.random()))):
+            await asyncio.sleep(0)
+
+    def saw(self, was_first: bool) -> None:
+        self.was_first[was_first] += 1
+        self._passes = self._passes * 1.5 + 1 if was_first else self._passes / 1.5
+
+    def check(self, least: int = 3) -> None:
+        """Both sides were met so often at the least: far less than half of the tries, which is what comes up."""
+        assert min(self.was_first[True], self.was_first[False]) >= least, f"the race was not met: {self.was_first}"
 
 
 class Ends:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance import raw
 from tests.conformance.harness import Endpoint, Json, Peer, Server, open_http, outline, unique
-from tests.conformance.rounds import Ends, fence, more_peers, no_trace
+from tests.conformance.rounds import Aim, Ends, fence, more_peers, no_trace
 
 
 async def test_a1_a_prompt_is_answered_at_once_while_the_model_is_silent(kedge: Peer, endpoint: Endpoint) -> None:
@@ -127,25 +127,25 @@ async def test_a2_a_prompt_to_a_workspace_that_is_not_open_leaves_nothing(kedge:
 async def test_a2_a_prompt_that_meets_the_end_of_its_workspace_is_a_run_or_nothing(kedge: Peer) -> None:
     """A workspace that is closing is hard to meet from outside; whatever the answer is, it must be true."""
     session = await kedge.session()
-    seen = set()
+    leaving = Aim()
     for number in range(40):
         chance, run_id = random.Random(number), unique("run")
 
         async def leave(chance: random.Random = chance) -> None:
-            for _ in range(chance.randrange(20)):
-                await asyncio.sleep(0)
+            await leaving.lag(chance)
             await kedge.call("DELETE", kedge.at, client_id=kedge.client_id)
 
         body = {"session_id": session, "prompt": "script: say hello", "run_id": run_id}
-        reply, _ = await asyncio.gather(kedge.reply("POST", f"{kedge.at}/agent", body), leave())
+        _, reply = await asyncio.gather(leave(), kedge.reply("POST", f"{kedge.at}/agent", body))
         await kedge.open()
-        seen.add(reply.status_code)
+        leaving.saw(was_first=reply.status_code != 202)
         if reply.status_code == 202:
             assert (await kedge.wait(run_id))["outcome"] == "completed"
         else:
-            assert reply.json()["code"] in ("workspace_not_found", "workspace_closing")
+            told = (reply.status_code, reply.json()["code"])
+            assert told in ((404, "workspace_not_found"), (409, "workspace_closing"))
             await kedge.run(run_id, expect=404)
-    assert seen <= {202, 404, 409}
+    leaving.check()
 
 
 # --- A3 --------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.conformance.harness import Endpoint, Json, Peer, Server, results_of, unique
 from tests.conformance.test_attacks_permissions import tried, tried_at_once
-from tests.conformance.test_b_tools import processes_with, until_gone, until_there
+from tests.conformance.test_b_tools import marked, processes_with, until_gone, until_seen, until_there
 from tests.conformance.test_i_agent import call
 from tests.proof import IS_LONG, proof, size
 
@@ -105,6 +106,12 @@ async def test_a_repository_hidden_in_a_repository_runs_nothing_under_a_rule_for
         f'[core]\nrepositoryformatversion = 0\nbare = false\nworktree = "{hidden}"\n'
         f'fsmonitor = "touch {kedge.directory}/trapped; false"\n'
     )
+    # A trap that would not snap for anybody would show nothing. No setting of whoever runs this test is in the way.
+    plain = {"PATH": os.environ["PATH"], "HOME": str(kedge.directory), "GIT_CONFIG_NOSYSTEM": "1"}
+    git = await asyncio.create_subprocess_exec("git", "status", cwd=hidden, env=plain, stdout=subprocess.DEVNULL)
+    await git.wait()
+    assert (kedge.directory / "trapped").exists()
+    (kedge.directory / "trapped").unlink()
     for command in ("git status", "git diff", "git add -A"):
         await tried(kedge, call("bash", command=command, cwd="docs"), allow=["bash(git status)", "bash(git *)"])
     assert not (kedge.directory / "trapped").exists()
@@ -119,7 +126,8 @@ async def test_a_repository_hidden_in_a_repository_runs_nothing_under_a_rule_for
         "kill -9 -1; sleep 1000",
         "kill -TERM -1; sleep 1000",
         "trap '' TERM INT HUP; sleep 1000 & sleep 1000; sleep 1000",
-        "(setsid nohup sh -c 'trap \"\" TERM HUP; while :; do sleep 1000; done' >/dev/null 2>&1 &); exit 0",
+        "(setsid nohup sh -c 'trap \"\" TERM HUP; touch daemon; while :; do sleep 1000; done' >/dev/null 2>&1 &); "
+        "until [ -e daemon ] && [ -e seen ]; do sleep 0.1; done; exit 0",
         # A bomb of bounded size: what is started starts two more, seven times over.
         "f() { [ $1 -eq 0 ] && sleep 1000; f $(($1 - 1)) & f $(($1 - 1)) & wait; }; f 7",
         "kill -STOP $$",
@@ -131,10 +139,13 @@ async def test_the_server_lives_and_the_run_ends_whatever_a_command_does(kedge: 
     if command.startswith("kill") and "-1" in command and not await has_namespace(kedge):
         pytest.skip("without a pid namespace this kills whatever the user of these tests has running")
     session, mark = await kedge.session(), unique("mark")
-    bash = call("bash", command=f"touch ready; : {mark}; {command}", timeout_s=1)
+    # Long enough to be looked at on a busy machine before its time is over.
+    bash = call("bash", command=marked(mark, f"touch ready; {command}"), timeout_s=3)
     async with kedge.stream(session_id=session) as stream:
         run_id = (await kedge.submit(session, f"script: {bash} | say over", yolo=True))["run_id"]
         await until_there(kedge.directory / "ready")
+        await until_seen(mark)
+        (kedge.directory / "seen").touch()
         assert await is_answering(kedge)
         (complete,) = await stream.until_complete(run_id)
         assert (complete["outcome"], complete["text"], complete["cleanup"]) == ("completed", "over", "clean")
@@ -163,7 +174,8 @@ async def test_a_command_that_pours_out_gigabytes_leaves_the_server_answering(
             await until_there(kedge.directory / "ready")
             answers = 0
             while (await kedge.run(run_id))["state"] != "ended":
-                answers += await is_answering(kedge)
+                assert await is_answering(kedge)
+                answers += 1
         assert answers > 0
         (result,) = results_of(await kedge.messages(session))
         assert len(result["content"]) < 40_000
@@ -173,9 +185,10 @@ async def test_a_command_that_pours_out_gigabytes_leaves_the_server_answering(
 
 async def test_a_bomb_is_ended_by_a_cancel_to_its_last_process(kedge: Peer) -> None:
     session, mark = await kedge.session(), unique("mark")
-    bomb = f"f() {{ [ $1 -eq 0 ] && sleep 1000; f $(($1 - 1)) & f $(($1 - 1)) & touch ready; wait; }}; f 7; : {mark}"
+    bomb = marked(mark, "f() { [ $1 -eq 0 ] && sleep 1000; f $(($1 - 1)) & f $(($1 - 1)) & touch ready; wait; }; f 7")
     run_id = (await kedge.submit(session, f"script: {call('bash', command=bomb)} | say never", yolo=True))["run_id"]
     await until_there(kedge.directory / "ready")
+    await until_seen(mark)
     await kedge.cancel_run(run_id)
     run = await kedge.wait(run_id)
     assert (run["outcome"], run["cleanup"]) == ("cancelled", "clean")
@@ -184,11 +197,12 @@ async def test_a_bomb_is_ended_by_a_cancel_to_its_last_process(kedge: Peer) -> N
 
 async def test_a_kill_of_the_server_takes_a_daemon_along(own_server: Callable[..., Server], workspace: Path) -> None:
     server, mark = own_server(), unique("mark")
-    daemon = f"(setsid sh -c 'trap \"\" TERM HUP; touch ready; while :; do sleep 1; done' {mark} &); sleep 1000"
+    daemon = "(setsid sh -c 'trap \"\" TERM HUP; touch ready; while :; do sleep 1; done' &); sleep 1000"
     async with server.peer(workspace) as kedge:
-        bash = call("bash", command=daemon, background=True)
+        bash = call("bash", command=marked(mark, daemon), background=True)
         await kedge.submit(await kedge.session(), f"script: {bash} | hang", yolo=True)
         await until_there(workspace / "ready")
+        await until_seen(mark)
     server.kill()
     await until_gone(mark)
 

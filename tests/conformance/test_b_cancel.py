@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conformance.harness import Endpoint, Json, Peer, Server, Stream, outline, unique
-from tests.conformance.rounds import Ends, fence, lag, more_peers, no_trace
+from tests.conformance.rounds import Aim, Ends, fence, lag, more_peers, no_trace
 
 
 def covered(reply: Json) -> dict[str, str]:
@@ -138,21 +138,27 @@ async def test_b6_a_second_cancel_changes_nothing(kedge: Peer, endpoint: Endpoin
 
 
 async def test_b6_a_later_cancel_covers_what_was_accepted_since(kedge: Peer, endpoint: Endpoint) -> None:
-    for _ in range(10):
-        session = await kedge.session()
+    cancelling = Aim()
+    for number in range(30):
+        session, chance, tag = await kedge.session(), random.Random(number), unique("tag")
         first, _, _ = await held_run(kedge, endpoint, session)
-        tag = unique("tag")
-        cancelling = asyncio.create_task(kedge.cancel(session))
-        second = await kedge.submit(session, f"script: tag {tag} | hold {tag}", run_id=unique("run"))
-        earlier = await cancelling
+
+        async def cancel(session: str = session, chance: random.Random = chance) -> Json:
+            await cancelling.lag(chance)
+            return await kedge.cancel(session)
+
+        submit = kedge.submit(session, f"script: tag {tag} | hold {tag}", run_id=unique("run"))
+        earlier, second = await asyncio.gather(cancel(), submit)
         later = await kedge.cancel(session)
         assert covered(earlier)[first] == "active"
         assert earlier["mark"] in (1, 2)
+        cancelling.saw(was_first=earlier["mark"] == 1)
         if earlier["mark"] == 1:
             assert second["run_id"] in covered(later)
             assert later["mark"] == 2
         assert (await kedge.wait(first))["outcome"] == "cancelled"
         assert (await kedge.wait(second["run_id"]))["outcome"] == "cancelled"
+    cancelling.check()
 
 
 # --- B8 --------------------------------------------------------------------------------------------------------------

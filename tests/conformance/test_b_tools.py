@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def processes_with(mark: str) -> list[int]:
     return found
 
 
+def marked(mark: str, command: str) -> str:
+    """The mark in the environment of all that this starts: what stands in a command line goes when a shell becomes its
+    last command, and a daemon never had it. A second shell, so that also the first process has it."""
+    return f"export KEDGE_MARK={mark}; exec bash -c {shlex.quote(command)}"
+
+
+async def until_seen(mark: str) -> None:
+    """Before a look that is to find nobody: that it would find somebody. A process in the middle of its `exec` has no
+    environment for a moment, so one look may miss it."""
+    while not processes_with(mark):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
 async def until_gone(mark: str) -> None:
     while processes_with(mark):  # noqa: ASYNC110
         await asyncio.sleep(0)
@@ -42,20 +56,19 @@ async def until_there(path: Path) -> None:
 
 #: Three processes that do not want to go: one ignores TERM, one has a session of its own, one is a daemon.
 STUBBORN = (
-    "trap '' TERM; (setsid sh -c 'while :; do sleep 1000; done' {mark} &); "
-    "(sh -c 'trap \"\" TERM; while :; do sleep 1000; done' {mark} &); touch ready; "
-    "while :; do sleep 1000; done # {mark}"
+    "trap '' TERM; (setsid sh -c 'while :; do sleep 1000; done' &); "
+    "(sh -c 'trap \"\" TERM; while :; do sleep 1000; done' &); touch ready; while :; do sleep 1000; done"
 )
 
 
 @pytest.mark.parametrize("model", MODELS)
 async def test_b9_a_cancel_during_a_tool_ends_the_whole_process_tree_first(kedge: Peer, model: str) -> None:
     session, mark = await kedge.session(), unique("mark")
-    command = call("bash", command=STUBBORN.format(mark=mark))
+    command = call("bash", command=marked(mark, STUBBORN))
     async with kedge.stream(session_id=session) as stream:
         run_id = (await kedge.submit(session, f"script: {command} | say never", model=model, yolo=True))["run_id"]
         await until_there(kedge.directory / "ready")
-        assert processes_with(mark)
+        await until_seen(mark)
         assert (await kedge.cancel(session))["covered"][0]["run_id"] == run_id
         (complete,) = await stream.until_complete(run_id)
         assert (complete["outcome"], complete["cleanup"]) == ("cancelled", "clean")
@@ -113,17 +126,27 @@ async def test_b11_a_cancel_takes_effect_in_every_phase(kedge: Peer, script: str
     assert again["text"] == "fine"
 
 
-async def test_b11_a_cancel_while_a_title_is_made_ends_both(own_server: Callable[..., Server], workspace: Path) -> None:
-    server = own_server(titles=True)
+async def test_b11_a_cancel_while_a_title_is_made_ends_both(
+    own_server: Callable[..., Server], endpoint: Endpoint, workspace: Path
+) -> None:
+    server, tag = own_server(titles=True), unique("tag")
     async with open_http(server.url, server.token) as http:
         kedge = await Peer(http, workspace).open()
         session = await kedge.session()
         async with kedge.stream(session_id=session, deltas=1) as stream:
-            run_id = (await kedge.submit(session, "script: say x | title hang | hang"))["run_id"]
+            run_id = (await kedge.submit(session, f"script: tag {tag} | say x | title hang | hang"))["run_id"]
             await stream.until(lambda stream: stream.of("delta"))
+            hosted = endpoint.hosted
+            await asyncio.to_thread(hosted.wait_until, lambda model: any(tag in aside.text for aside in model.asides))
+            (title,) = [aside for aside in hosted.asides if tag in aside.text]
+            assert (title.aside, title.closed.is_set()) == ("title", False)
             await kedge.cancel_run(run_id)
             (complete,) = await stream.until_complete(run_id)
             assert (complete["outcome"], complete["cleanup"]) == ("cancelled", "clean")
+            await asyncio.to_thread(hosted.wait_closed, title)
+            await endpoint.wait_open(tag, 0)
+            (request,) = endpoint.requests(tag)
+            assert (title.closed_early, request.closed_early) == (True, True)
 
 
 async def test_b15_nothing_of_a_run_goes_on_behind_its_end(kedge: Peer, endpoint: Endpoint) -> None:
@@ -314,11 +337,12 @@ async def test_g2_a_tool_in_flight_is_not_run_again_after_a_crash_and_leaves_no_
     async with open_http(server.url, server.token) as http:
         kedge = await Peer(http, workspace).open()
         session = await kedge.session()
-        command = f"echo once >> log; touch ready; sleep 1000 # {mark}"
+        command = marked(mark, "echo once >> log; touch ready; sleep 1000")
         run_id = (await kedge.submit(session, f"script: {call('bash', command=command)} | say over", yolo=True))[
             "run_id"
         ]
         await until_there(workspace / "ready")
+        await until_seen(mark)
         await restarted(server, kedge)
         run = await kedge.wait(run_id)
         assert (run["outcome"], run["text"]) == ("completed", "over")
@@ -384,7 +408,7 @@ async def test_e12_closing_one_workspace_leaves_the_tools_of_another_alone(
         stays, goes = await Peer(http, tmp_path / "a").open(), await Peer(http, tmp_path / "b").open()
         async with stays.stream() as stream:
             session = await stays.session()
-            command = f"touch ready; while [ ! -e go ]; do sleep 0.01; done; echo went # {mark}"
+            command = marked(mark, "touch ready; while [ ! -e go ]; do sleep 0.01; done; echo went")
             run_id = (await stays.submit(session, f"script: {call('bash', command=command)} | say over", yolo=True))[
                 "run_id"
             ]
@@ -412,8 +436,9 @@ async def test_e11_a_server_that_is_told_to_stop_ends_its_tools_first(
     async with open_http(server.url, server.token) as http:
         kedge = await Peer(http, workspace).open()
         session = await kedge.session()
-        command = f"touch ready; sleep 1000 # {mark}"
+        command = marked(mark, "touch ready; sleep 1000")
         await kedge.submit(session, f"script: {call('bash', command=command)} | say over", yolo=True)
         await until_there(workspace / "ready")
+        await until_seen(mark)
     assert server.terminate() == 0
     assert processes_with(mark) == []

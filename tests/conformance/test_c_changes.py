@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
+import httpx2
 import pytest
 
 from tests.conformance.harness import Endpoint, Json, Peer, unique
-from tests.conformance.rounds import Ends, fence, more_peers, no_trace
+from tests.conformance.rounds import Aim, Ends, fence, more_peers, no_trace
 from tests.conformance.test_c_queue import end_order, held_run, outcomes, queue_up, queued
 
 # --- C8 --------------------------------------------------------------------------------------------------------------
@@ -144,27 +146,36 @@ async def test_c8_only_queued_prompts_can_be_changed(kedge: Peer, endpoint: Endp
 async def test_c8_changes_that_race_the_start_take_effect_or_are_refused(kedge: Peer, endpoint: Endpoint) -> None:
     """An edit, a move and a removal while the queue moves up: 200 means it counts, 409 that it came too late."""
     session = await kedge.session()
-    for number in range(30):
+    editing, removing = Aim(), Aim(1000)  # the third in the queue begins that much later
+    for number in range(40):
+        chance = random.Random(number)
         a, _, key = await held_run(kedge, endpoint, session)
         b, c, d = await queue_up(kedge, session, "b", "c", "d")
-        run_at = f"{kedge.at}/agent/runs"
 
-        async def release(key: str = key, passes: int = number) -> None:
-            for _ in range(passes):
+        async def edit_it(run_id: str = b, chance: random.Random = chance) -> httpx2.Response:
+            await editing.lag(chance)
+            return await kedge.reply("PATCH", f"{kedge.at}/agent/runs/{run_id}", {"prompt": "script: say edited"})
+
+        async def remove(run_id: str = d, chance: random.Random = chance) -> Json:
+            await removing.lag(chance)
+            return await kedge.cancel_run(run_id)
+
+        async def release(key: str = key) -> None:
+            for _ in range(20):  # so that there is a time before it
                 await asyncio.sleep(0)
             endpoint.release(key)
 
-        edit, removal, _ = await asyncio.gather(
-            kedge.reply("PATCH", f"{run_at}/{b}", {"prompt": "script: say edited"}),
-            kedge.cancel_run(d),
-            release(),
-        )
+        edit, removal, _ = await asyncio.gather(edit_it(), remove(), release())
         assert edit.status_code in (200, 409)
+        editing.saw(was_first=edit.status_code == 200)
+        removing.saw(was_first=bool(removal["covered"]))
         first, edited, last = [await kedge.wait(run_id) for run_id in (a, b, d)]
         assert first["outcome"] == "completed"
         assert edited["text"] == ("edited" if edit.status_code == 200 else "b")
         assert last["outcome"] == ("cancelled" if removal["covered"] else "completed")
         await kedge.wait(c)
+    editing.check()
+    removing.check()
 
 
 # --- C9 --------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.harness import Endpoint, Json, Peer, Server, Stream, outline, unique
-from tests.conformance.rounds import Ends, fence, lag, play_rounds
+from tests.conformance.rounds import Aim, Ends, fence, lag, play_rounds
 
 
 async def held_run(peer: Peer, endpoint: Endpoint, session: str, then: str = "say done") -> tuple[str, str, str]:
@@ -291,6 +291,7 @@ async def test_c6_runs_of_a_session_that_is_deleted_end_under_their_own_ids(kedg
 async def test_c6_a_prompt_that_meets_the_end_of_its_session_ends_or_is_refused(kedge: Peer) -> None:
     """Two clients delete it while a third submits: who got a 202 gets an end, who did not left nothing."""
     accepted: list[str] = []
+    deleting = Aim()
     async with kedge.stream() as stream:
         ends = Ends(stream)
 
@@ -298,7 +299,7 @@ async def test_c6_a_prompt_that_meets_the_end_of_its_session_ends_or_is_refused(
             session, run_id = await kedge.session(), unique("run")
 
             async def delete() -> int:
-                await lag(chance, 15)
+                await deleting.lag(chance)
                 return (await kedge.reply("DELETE", f"{kedge.at}/sessions/{session}")).status_code
 
             async def submit() -> int:
@@ -309,6 +310,7 @@ async def test_c6_a_prompt_that_meets_the_end_of_its_session_ends_or_is_refused(
             first, second, status = await asyncio.gather(delete(), delete(), submit())
             assert {first, second} <= {200, 404}
             assert 200 in (first, second)
+            deleting.saw(was_first=status != 202)
             if status == 202:
                 accepted.append(run_id)
                 (end,) = await ends.until(run_id)
@@ -319,6 +321,7 @@ async def test_c6_a_prompt_that_meets_the_end_of_its_session_ends_or_is_refused(
 
         await play_rounds(kedge, play, tries=100)
         await fence(kedge, stream)
+    deleting.check(10)
     assert {run_id: len(found) for run_id, found in ends.all().items()} == dict.fromkeys(accepted, 1)
     assert [run for run in await kedge.call("GET", "/runs") if run["workspace_id"] == kedge.workspace] == []
 

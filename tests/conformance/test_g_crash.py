@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.conformance.harness import WAIT_S, Endpoint, Json, Peer, Server, Stream, finish_of, outline, text_of, unique
@@ -227,11 +228,15 @@ async def test_g1_a_run_covered_by_a_cancel_ends_cancelled_after_the_restart(
         replies: dict[str, Json] = {}
 
         async def cancel(session: str) -> None:
-            replies[session] = await peer.cancel(session)
+            try:
+                replies[session] = await peer.cancel(session)
+            except httpx2.TransportError:
+                assert len(replies) >= count // 3, "before the kill nobody is hung up on"
+                return
             if len(replies) == count // 3:
                 server.kill()
 
-        await asyncio.gather(*(cancel(session) for session in sessions), return_exceptions=True)
+        await asyncio.gather(*(cancel(session) for session in sessions))
         assert len(replies) >= count // 3
     server.start()
     endpoint.release(key)

@@ -13,7 +13,7 @@ from tests.conformance.harness import WAIT_S, unique
 from tests.conformance.loops import Envelope, Follower, Place, Wire, open_workspace, place_of, replay, seeds, whole_log
 from tests.proof import IS_LONG, proof
 
-#: Reconnects of one part, to each of which a seed belongs; the first one's is that of the part.
+#: Attempts of one part, to each of which a seed belongs; the first one's is that of the part.
 EACH = 2_500 if IS_LONG else 500
 READERS = 20
 #: Runs at the same time, each in a session of its own, over and over while readers come and go.
@@ -22,6 +22,8 @@ TALKERS = 4
 MANNERS = ("abort", "abort", "abort", "abort", "close", "close", "close", "half-close", "half-close", "at once")
 #: Of one connection; the head of a reply alone has 160. Bytes.
 READ_BYTES_MAX = 6_000
+#: Of the attempts, those that stay until they are answered: one in ten leaves at once, a few read only of the head.
+ANSWERED_MIN = 0.8
 
 
 class Text:
@@ -66,12 +68,13 @@ async def come_and_go(follower: Follower, place: Place, chance: random.Random, l
 
 @pytest.mark.proof
 @pytest.mark.timeout(1800 if IS_LONG else 120)
-@pytest.mark.parametrize("seeds_", seeds(1_000, 50_000, each=EACH), ids=str)
+# More than are counted, for some leave before they are answered.
+@pytest.mark.parametrize("seeds_", seeds(1_000, 60_000, each=EACH), ids=str)
 async def test_readers_that_drop_at_any_moment_miss_nothing_and_get_nothing_twice(
     shared: tuple[str, str], tmp_path: Path, seeds_: range
 ) -> None:
     place, chance = place_of(*shared), random.Random(seeds_[0])
-    reconnects = len(seeds_) if len(seeds_) > 1 else EACH  # one seed: the replay of its part
+    attempts = len(seeds_) if len(seeds_) > 1 else EACH  # one seed: the replay of its part
     with proof("G4", "real reconnects", "gaps or doubles") as figure:
         wire = Wire(place)
         workspace = await open_workspace(wire, tmp_path)
@@ -87,8 +90,10 @@ async def test_readers_that_drop_at_any_moment_miss_nothing_and_get_nothing_twic
                 async with asyncio.TaskGroup() as readers:
                     for follower in followers:
                         own = random.Random(chance.random())
-                        readers.create_task(come_and_go(follower, place, own, left, reconnects))
+                        readers.create_task(come_and_go(follower, place, own, left, attempts))
                 is_over.set()
+            answered = sum(follower.connects for follower in followers)
+            assert ANSWERED_MIN * attempts <= answered <= attempts
             wire.close()  # it was idle for long, and the server may have closed it
             marker = (await wire.expect(200, "POST", f"/workspaces/{workspace}/sessions", {"title": ""}))["id"]
             for follower in followers:
@@ -104,8 +109,8 @@ async def test_readers_that_drop_at_any_moment_miss_nothing_and_get_nothing_twic
             raise
         finally:
             wire.close()
-        figure.count = reconnects
-        figure.notes |= {"of them answered": sum(follower.connects for follower in followers), "runs": len(runs)}
+        figure.count = answered
+        figure.notes |= {"left before they were answered": attempts - answered, "runs": len(runs)}
         figure.notes["events compared"] = sum(len(follower.seen) for follower in followers)
 
 

@@ -36,6 +36,8 @@ from kedge.testing.scripted import Reply, ScriptedModel, ScriptedRequest
 from kedge.tools.base import Output, Place, Prepared, Tool
 
 CLIENT = "00000000-0000-4000-8000-000000000001"
+#: A Run that is to time out in the middle of something: longer than a busy machine needs to get there. Seconds.
+TIMEOUT_S = 1.0
 
 
 class FaultyStore(MemoryStore):

@@ -10,7 +10,7 @@ import pytest
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
 from kedge.tools.base import Output, Place, ToolFailed
-from tests.engine.rig import ActingTool, no_complaints, rig, spin, until
+from tests.engine.rig import TIMEOUT_S, ActingTool, no_complaints, rig, spin, until
 from tests.engine.test_doubt import LookedAt, Outages, has_results
 
 
@@ -110,7 +110,7 @@ async def test_a_run_that_times_out_while_a_result_is_being_put_has_that_result(
     store, tool = Outages(), ActingTool()
     async with rig(tmp_path, ScriptedModel(do("a")), store, tools=(tool,)) as r:
         store.held = has_results
-        run = await r.submit(timeout_s=0.05)
+        run = await r.submit(timeout_s=TIMEOUT_S)
         await store.waiting.wait()
         lane = r.workspace.lanes[r.session]
         await until(lambda: bool(lane.lock._waiters))  # the end waits at the door
@@ -198,7 +198,7 @@ async def test_a_tool_that_never_lets_go_is_left_behind_and_nothing_hangs(tmp_pa
     tool = ActingTool(stuck=stuck)
     model = ScriptedModel(do("stuck"), "next")
     async with no_complaints(), rig(tmp_path, model, tools=(tool,), runs={"cleanup_s": 0.05}) as r:
-        run = await r.submit(run_id="x", timeout_s=0.05 if how == "timeout" else None)
+        run = await r.submit(run_id="x", timeout_s=TIMEOUT_S if how == "timeout" else None)
         await r.until_begun(tool, "stuck")
         match how:
             case "cancel":

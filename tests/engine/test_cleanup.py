@@ -10,7 +10,7 @@ import pytest
 from kedge.testing.scripted import Hold, ScriptedModel
 from kedge.tools.background import Running
 from kedge.tools.base import Place
-from tests.engine.rig import ActingTool, no_complaints, rig, spin, until
+from tests.engine.rig import TIMEOUT_S, ActingTool, no_complaints, rig, spin, until
 from tests.engine.test_calls import do
 from tests.engine.test_shell import WAITS, PlainMachine, begun, is_alive
 from tests.tools.place import PlainProcess
@@ -73,7 +73,7 @@ async def test_a_background_command_ends_though_a_tool_beside_it_never_lets_go(t
         no_complaints(),
         rig(tmp_path, ScriptedModel(do("stuck")), machine=machine, tools=(tool,), runs=runs) as r,
     ):
-        run = await r.submit(timeout_s=1.0 if how == "timeout" else None)
+        run = await r.submit(timeout_s=2 * TIMEOUT_S if how == "timeout" else None)  # it starts a process
         await begun(tmp_path / "mark")
         if how == "cancel":
             await r.engine.cancel(r.workspace, r.session)

@@ -20,7 +20,7 @@ CANARY = "sk-canary-0123456789"
     ("name", "says"),
     [
         ("nobody/x", r"no provider nobody \(configured: local\); add \[providers.nobody\]"),
-        ("openai/gpt-5-mini", r"no provider openai \(configured: local\); set OPENAI_API_KEY, or add"),
+        ("openai/gpt-5-mini", r"no provider openai \(configured: local\); set OPENAI_API_KEY and start the server"),
         ("local/", "provider/model"),
         ("local", "provider/model"),
         ("", "provider/model"),

@@ -16,7 +16,7 @@ from kedge.engine import history
 from kedge.errors import SessionNotFound, StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
-from tests.engine.rig import CLIENT, ActingTool, FaultyStore, Rig, rig, spin, until
+from tests.engine.rig import CLIENT, TIMEOUT_S, ActingTool, FaultyStore, Rig, rig, spin, until
 
 
 class Outages(FaultyStore):
@@ -90,10 +90,11 @@ async def test_a_run_that_times_out_while_its_step_is_being_written_leaves_no_op
     store = Outages()
     async with rig(tmp_path, ScriptedModel("x"), store) as r:
         store.held = begins_step
-        run = await r.submit(timeout_s=0.05)
+        run = await r.submit(timeout_s=TIMEOUT_S)
         await store.waiting.wait()
-        await until(lambda: r.workspace.lanes[r.session].lock.locked())
-        asyncio.get_running_loop().call_later(0.1, store.gate.set)
+        lane = r.workspace.lanes[r.session]
+        await until(lambda: bool(lane.lock._waiters))  # the end waits at the door
+        store.gate.set()
         assert (await r.end(run)).reason == "timeout"
         await assert_sound(r)
 

@@ -35,7 +35,7 @@ async def failure_of(model: OpenAIModel, prompt: str = "x") -> str:
         (402, "check the account"),
         (403, "check what its api_key may use"),
         (404, "has no model fake-large at http://127.0.0.1:"),
-        (413, "too large for provider local"),
+        (413, "longer than what model"),
         (429, "limits the rate (HTTP 429: because); try again in 1 s"),
         (500, "has a fault of its own (HTTP 500: because); try again later"),
         (503, "has a fault of its own (HTTP 503: because)"),

@@ -14,6 +14,7 @@ ALL: tuple[Mutant, ...] = tuple(
         table_steps.ENGINE,
         *(table_around.FEED, table_around.WORKSPACES, table_around.STORE, table_around.SERVER, table_around.CLIENT),
         *(table_judged.DEEDS, table_judged.TOLD, table_judged.ANSWERED, table_judged.BESIDE, table_judged.REVIEWED),
+        table_judged.REFUSED,
         *(table_tests.STORES, table_tests.CORE, table_tests.ENGINE, table_tests.SERVER, table_tests.WARDEN),
     )
 )

@@ -197,6 +197,76 @@ BESIDE = (
     ),
 )
 
+#: Refusals that had no reason, and answers that had no effect.
+REFUSED = (
+    Mutant(
+        "a cancel by name does nothing",
+        "engine.engine",
+        "            return await self._cancel(lane, CancelRun(run_id, self._clock.now_ms()))",
+        "            if lane.lane.queue:\n                return Cancelled(None, ())\n"
+        "            return await self._cancel(lane, CancelRun(run_id, self._clock.now_ms()))",
+        "Whoever cancels a Run is told that all is well, and it goes on.",
+    ),
+    Mutant(
+        "a queue is not cleared",
+        "engine.engine",
+        "            return await self._cancel(lane, ClearQueue(self._clock.now_ms()))",
+        "            return Cancelled(None, ())",
+        "Prompts that were taken back are worked on.",
+    ),
+    Mutant(
+        "a move does nothing",
+        "core.lane",
+        "    return () if moved == lane.queue else (RunMoved(command.run_id, command.before, command.now),)",
+        "    return ()",
+        "Prompts stay where they are, and people are told otherwise.",
+    ),
+    Mutant(
+        "an idle session is busy",
+        "core.lane",
+        "    accepted = RunAccepted(command.run_id, lane.next_seq, False, command.now)\n",
+        "    accepted = RunAccepted(command.run_id, lane.next_seq, False, command.now)\n"
+        "    if command.when_busy == 'reject' and lane.next_seq > 1:\n        raise LaneBusy('busy')\n",
+        "Programs that wait for an idle session wait for ever.",
+    ),
+    Mutant(
+        "a queue is full too early",
+        "core.lane",
+        "    if len(lane.queue) >= command.queue_runs_max:",
+        "    if len(lane.queue) + 1 >= command.queue_runs_max:",
+        "A session takes one prompt less than it was told to.",
+    ),
+    Mutant(
+        "a run that waits cannot be changed",
+        "core.lane",
+        "    if waiting := lane.queued(run_id):\n        return waiting",
+        "    if (waiting := lane.queued(run_id)) and not waiting.folds:\n        return waiting",
+        "Prompts that steer cannot be edited, moved or made to queue.",
+    ),
+    Mutant(
+        "runs of before are not found",
+        "engine.engine",
+        "        if run := await self._store.run(workspace.id, run_id):\n            return run",
+        "        if (run := await self._store.run(workspace.id, run_id)) and not run.resumes:\n            return run",
+        "Whoever waits for a Run that was resumed is told that there is none.",
+    ),
+    Mutant(
+        "whoever comes back has a gap",
+        "engine.feed",
+        "        elif not floor <= after <= head:",
+        "        elif after != head:",
+        "Each broken connection costs a client all that happened meanwhile.",
+    ),
+    Mutant(
+        "the stream of a session is not found",
+        "engine.workspaces",
+        "wanted = [ask for ask in asks if session_id in (None, ask.session_id)]",
+        "wanted = [ask for ask in asks if session_id in (None, ask.session_id)]\n"
+        "        if session_id is not None and after:\n            raise SessionNotFound('gone')",
+        "A client that lost its connection for a moment never sees its session again.",
+    ),
+)
+
 _REVIEWED = "tests/engine/test_reviewed.py::"
 
 

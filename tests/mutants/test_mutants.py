@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.apply import Finder, Mutant
+from tests.mutants.apply import ROOT, SRC, Finder, Mutant
 from tests.mutants.finders import SCHEDULES_MAX
 from tests.mutants.forks import MUTANT_S_MAX, Forks, contained
 from tests.mutants.table import ALL, CONTROLS, MUTANTS
@@ -92,6 +94,43 @@ def test_a_process_that_hangs_is_an_error_and_the_next_mutant_is_tried(monkeypat
             with pytest.raises(RuntimeError, match="ended with None"):
                 forks.find(_faulty("while True: pass"), 1)
         assert forks.find(CONTROLS[0], 1) == ""
+
+
+#: Simulations of which one takes too long, in the midst of a task. In a process of its own, as finders want it.
+TOO_LONG = """
+import os, sys
+from kedge.testing.sim.world import World
+from tests.mutants import finders
+hangs, swallows, finders.SCHEDULE_S_MAX, finders.SCHEDULE_AGAIN_S_MAX = map(int, sys.argv[1:])
+lives, prepare = [], World._prepare
+async def stuck(world):
+    lives.append(world.plan.seed)
+    try:
+        while world.plan.seed == 1 and lives.count(1) <= hangs:
+            pass
+    except BaseException:
+        if not swallows:
+            raise
+        world.broken.append("what came of the alarm")
+    await prepare(world)
+World._prepare = stuck
+print(finders.by_sim([0, 1, 2]), lives, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("swallows", [0, 1], ids=["alarm let through", "alarm taken for something else"])
+@pytest.mark.parametrize(
+    ("hangs", "again_s", "says"),
+    [(1, 30, " [0, 1, 1, 2]"), (2, 1, "seed 1: one call of the event loop never ends [0, 1, 1]")],
+    ids=["machine that stalls", "simulation that hangs"],
+)
+def test_a_simulation_that_takes_too_long_is_a_find_if_it_does_so_twice(
+    hangs: int, again_s: int, says: str, swallows: int
+) -> None:
+    command = [sys.executable, "-c", TOO_LONG, *map(str, (hangs, swallows, 1, again_s))]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(SRC)}, capture_output=True, text=True)
+    assert done.stdout == f"{says}\n", done.stderr
 
 
 def test_what_a_process_leaves_running_ends_with_its_try(forks: Forks) -> None:

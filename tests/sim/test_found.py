@@ -9,6 +9,14 @@ from kedge.testing.sim.plan import Act, Plan, draw
 from kedge.testing.sim.world import simulate_all
 
 
+def assert_kept(plans: list[Plan], *met: str) -> None:
+    """Every promise was kept in all of them; and what could have broken it was met, in many."""
+    reports = list(simulate_all(plans))
+    for what in met:
+        assert sum(bool(report.counted[what]) for report in reports) > len(plans) / 4, what
+    assert [report.broken for report in reports if report.broken] == []
+
+
 def plan(seed: int, *acts: Act) -> Plan:
     """One client that allows everything and sees everything, in one session."""
     return replace(
@@ -24,7 +32,7 @@ def plan(seed: int, *acts: Act) -> Plan:
 def test_a_server_that_stops_while_a_child_is_accepted_does_not_wait_for_it() -> None:
     submit = Act(0.0, "submit", script="p0:agent 2;wait 2 say 1")
     plans = [plan(seed, submit, Act(0.003 * seed, "restart", for_s=0.2)) for seed in range(120)]
-    assert [report.broken for report in simulate_all(plans) if report.broken] == []
+    assert_kept(plans, "orderly restart")
 
 
 @pytest.mark.found(
@@ -44,7 +52,7 @@ def test_words_the_store_failed_to_take_are_not_missing_after_a_crash() -> None:
             )
             for seed in range(100)
         ]
-        assert [report.broken for report in simulate_all(plans) if report.broken] == []
+        assert_kept(plans, "crash", f"store error {'after' if after else 'before'} the commit")
 
 
 @pytest.mark.found(
@@ -63,7 +71,7 @@ def test_a_deletion_that_failed_leaves_no_second_lane_behind() -> None:
         )
         for seed in range(400)
     ]
-    assert [report.broken for report in simulate_all(plans) if report.broken] == []
+    assert_kept(plans)
 
 
 @pytest.mark.found(
@@ -77,7 +85,7 @@ def test_a_child_accepted_in_doubt_does_not_outlive_its_cancelled_parent() -> No
         plan(seed, submit, Act(0.0, "nth", run=4 + seed % 3, own_id=True), Act(0.4 + 0.003 * seed, "cancel_run"))
         for seed in range(200)
     ]
-    assert [report.broken for report in simulate_all(plans) if report.broken] == []
+    assert_kept(plans, "store error after the commit")
 
 
 @pytest.mark.found(
@@ -95,4 +103,4 @@ def test_a_deletion_does_not_wait_for_a_run_that_a_stopping_server_never_began()
         )
         for seed in range(250)
     ]
-    assert [report.broken for report in simulate_all(plans) if report.broken] == []
+    assert_kept(plans, "orderly restart")

@@ -10,10 +10,10 @@ import itertools
 import shutil
 import sys
 import threading
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import apsw
 
@@ -44,12 +44,17 @@ ERRORS: dict[str, tuple[type[apsw.Error], ...]] = {
 }
 
 
+def error_of(kind: str, which: int) -> type[apsw.Error]:
+    return ERRORS[kind][which % len(ERRORS[kind])]
+
+
 class FaultyDisk(apsw.VFS):
-    """Counts what it is asked, and lets the operation `fails_at` fail; those behind it too, if it fails `for_good`."""
+    """Notes what it is asked, and lets the operation `fails_at` fail; those behind it too, if it fails `for_good`."""
 
     def __init__(self, fails_at: int | None = None, *, for_good: bool = False, which: int = 0) -> None:
         self.name = f"faulty-disk-{next(_numbers)}"
-        self.asked: Counter[str] = Counter()
+        #: The kind of each operation, in order.
+        self.asked: list[str] = []
         self.failed: list[str] = []
         self.fails_at = fails_at
         self._for_good = for_good
@@ -60,12 +65,11 @@ class FaultyDisk(apsw.VFS):
 
     def ask(self, kind: str) -> None:
         with self._lock:
-            number = self.asked.total()
-            self.asked[kind] += 1
+            number = len(self.asked)
+            self.asked.append(kind)
             if self.fails_at is None or number < self.fails_at or (number > self.fails_at and not self._for_good):
                 return
-            errors = ERRORS[kind]
-            error = errors[self._which % len(errors)]
+            error = error_of(kind, self._which)
             self.failed.append(f"{kind} ({error.__name__})")
         raise error("the disk was told to fail")
 
@@ -120,13 +124,15 @@ class _File(apsw.VFSFile):
 
 @dataclass(slots=True)
 class Plot:
-    """Steps of one Write each, how the store stands after each of them, and how many operations it takes."""
+    """Steps of one Write each, how the store stands after each of them, and the operations it takes, by their kind."""
 
     steps: list[Step]
     standings: list[bytes]
-    operations: int
-    #: By kind.
-    asked: Counter[str]
+    asked: list[str]
+
+    @property
+    def operations(self) -> int:
+        return len(self.asked)
 
 
 async def plot() -> Plot:
@@ -147,9 +153,8 @@ async def plot() -> Plot:
             found.append(await first.look())
         await first.close()
         disk = FaultyDisk()
-        told = Plot(steps, found, 0, disk.asked)
+        told = Plot(steps, found, disk.asked)
         assert await Trial(place / "second", disk).go(told) == ""
-        told.operations = disk.asked.total()
         return told
     finally:
         shutil.rmtree(place)
@@ -239,12 +244,26 @@ class Trial:
 _STRIDE = 101
 
 
-def trial(number: int, plot: Plot) -> tuple[FaultyDisk, bool]:
-    """Number -> which operation fails, whether for good, and with which of its errors."""
+class Aim(NamedTuple):
+    """Which operation fails, its kind, whether for good, and with which of its errors."""
+
+    fails_at: int
+    kind: str
+    for_good: bool
+    which: int
+
+    @property
+    def error(self) -> type[apsw.Error]:
+        return error_of(self.kind, self.which)
+
+
+def aim(number: int, plot: Plot) -> Aim:
+    """At what the trial of this number aims."""
     nth, for_good = divmod(number, 2)
     which, nth = divmod(nth, plot.operations)
     assert plot.operations % _STRIDE
-    return FaultyDisk(nth * _STRIDE % plot.operations, for_good=bool(for_good), which=which), bool(for_good)
+    fails_at = nth * _STRIDE % plot.operations
+    return Aim(fails_at, plot.asked[fails_at], bool(for_good), which)
 
 
 def replay(number: int) -> str:
@@ -254,13 +273,17 @@ def replay(number: int) -> str:
 async def attempt(number: int, plot: Plot, place: Path) -> tuple[str, FaultyDisk, list[str]]:
     directory = place / "data"
     shutil.rmtree(directory, ignore_errors=True)
-    disk, for_good = trial(number, plot)
+    aimed = aim(number, plot)
+    disk = FaultyDisk(aimed.fails_at, for_good=aimed.for_good, which=aimed.which)
     going = Trial(directory, disk)
     wrong = await going.go(plot)
-    if not wrong and not for_good and len(going.told) > FAILED_CALLS_MAX:
+    if not wrong and not aimed.for_good and len(going.told) > FAILED_CALLS_MAX:
         wrong = "one failed operation made too many calls fail"
+    # Or it would not be known what has had its trial: the story is to be told in the same way each time.
+    if not wrong and disk.failed[:1] != [f"{aimed.kind} ({aimed.error.__name__})"]:
+        wrong = f"operation {aimed.fails_at} is no longer a {aimed.kind}, or there is none any more"
     if wrong:
-        wrong = f"{wrong} ({disk.failed[:1]}{' for good' * for_good}); again: {replay(number)}"
+        wrong = f"{wrong} ({disk.failed[:1]}{' for good' * aimed.for_good}); again: {replay(number)}"
     return wrong, disk, going.told
 
 

@@ -30,6 +30,8 @@ from tests.store.story import held, memory_directory, put, story, tell
 
 #: Damages done to one store, before another one is made.
 DAMAGES_EACH = 500
+#: Stories that are told until there is one in which a Run has ended: in one of a hundred none has.
+STORIES_MAX = 5
 #: Steps that are in the database, and those that are in the WAL alone.
 _STEPS_OLD, _STEPS_NEW = 40, 8
 #: The beginnings of the files say how to read the rest, so more than their share of the damage is done there. Bytes.
@@ -53,7 +55,15 @@ class Victim:
 
 
 async def victim(number: int) -> Victim:
-    choose = Random(f"victim {number}")
+    """One in which a Run has ended: that it does not end twice is tried on it."""
+    for again in range(STORIES_MAX):
+        made = await _victim(Random(f"victim {number}" + " again" * again))
+        if made.ended:
+            return made
+    raise AssertionError(f"no Run of victim {number} has ended, in {STORIES_MAX} stories")
+
+
+async def _victim(choose: Random) -> Victim:
     place = memory_directory()
     store = SqliteStore(place / "data")
     try:
@@ -241,14 +251,14 @@ async def meet(directory: Path, victim: Victim, image: dict[str, bytes]) -> tupl
 async def _go_on(store: SqliteStore, victim: Victim) -> tuple[str, bool]:
     """(What is wrong with it, whether damage was seen) when the store is written to."""
     refused = False
-    for workspace_id, session_id, run_id in victim.ended[:1]:
-        try:
-            await store.append(events(ended(run_id), session_id=session_id, workspace_id=workspace_id))
-            return "a Run ended twice", False
-        except StoreDamaged:
-            refused = True
-        except VersionConflict:
-            pass
+    workspace_id, session_id, run_id = victim.ended[0]
+    try:
+        await store.append(events(ended(run_id), session_id=session_id, workspace_id=workspace_id))
+        return "a Run ended twice", False
+    except StoreDamaged:
+        refused = True
+    except VersionConflict:
+        pass
     for workspace_id, head in victim.heads.items():
         try:
             position = await store.append(events(accepted("next"), session_id="sx", workspace_id=workspace_id))

@@ -94,7 +94,8 @@ def check(as_json: bool, cwd: str) -> int:
 def trust(yes: bool, revoke: bool, cwd: str) -> int:
     """Trust what this repository's kedge.toml says, exactly as it is now.
 
-    Until then it can choose a model and how runs go, and nothing else. A change of the file has to be trusted again."""
+    Until then it can choose a model, how runs go and which instruction files count, and nothing else. A change of the
+    file has to be trusted again."""
     from kedge.engine.config import repository_files
 
     if revoke:

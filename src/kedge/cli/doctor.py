@@ -209,7 +209,10 @@ def _version(host: str, version: Version) -> Finding:
     message = f"{host}, version {version.version}, pid {version.pid}"
     if version.version != __version__:
         return Finding(
-            "server", "warn", f"{message}; this command is {__version__}", "restart the server when it is idle"
+            "server",
+            "warn",
+            f"{message}; this command is {__version__}",
+            "`kedge stop`; the next command starts a new one",
         )
     return Finding("server", "ok", message)
 

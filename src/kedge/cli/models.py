@@ -37,7 +37,7 @@ class ModelLine(Struct):
 def models(as_json: bool, cwd: str) -> int:
     """List the models of your providers: how much they hold, and US dollars per million tokens in and out.
 
-    Those that are chosen are marked: large for the work itself, small for titles and summaries."""
+    Those that are chosen are marked: large for the work itself, small for titles."""
     from kedge.engine.choice import chosen, offers
     from kedge.engine.config import OFFLINE, layered, user_layer
     from kedge.engine.trust import FILE_NAME, Trust

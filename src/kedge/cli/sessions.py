@@ -205,7 +205,7 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, cwd: str, host: st
 def undo(session: str, run_id: str | None, as_json: bool, cwd: str, host: str | None) -> int:
     """Put files back as they were before a run: the last one that changed any, or RUN.
 
-    Only what kedge's own tools changed; nothing is touched when one of the files has changed since."""
+    Only what edits changed, not what commands did; nothing is touched when one of the files has changed since."""
 
     async def act() -> UndoReply:
         async with opened(host, cwd) as workspace:

@@ -56,7 +56,7 @@ class Offer(Struct, frozen=True):
     name: str
     provider_name: str
     facts: ModelFacts
-    #: Used for the work itself when nobody says otherwise; for titles and summaries.
+    #: Used for the work itself when nobody says otherwise; for titles.
     is_default: bool
     is_small: bool
     #: A word on what it is, for those that need one.

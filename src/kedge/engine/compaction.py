@@ -38,7 +38,8 @@ async def compact(
             chosen.model.name,
             tuple(for_model([*kept, wish])),
             output_tokens_max=chosen.output_tokens_max,
-            accepts_images=chosen.takes_images,
+            # Pictures may be what is too large.
+            accepts_images=chosen.takes_images and share == 1.0,
         )
         try:
             end = await asking.ask(active, request)

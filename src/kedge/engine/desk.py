@@ -87,7 +87,9 @@ class RunDesk:
 
     async def run_agent(self, prompt: str, title: str) -> str:
         options, spent = self._active.options, self._active.usage.cost_usd
-        left_usd = None if options.budget_usd is None else max(0.0, options.budget_usd - spent)
+        # Agents of one Step work side by side: each may spend its part of what is left.
+        agents = sum(call.name == self._call.name for call in self._active.open_calls.values())
+        left_usd = None if options.budget_usd is None else max(0.0, options.budget_usd - spent) / max(agents, 1)
         parent = replace(self._active.run, options=replace(options, budget_usd=left_usd))
         ended = await self._agents.run_child(parent, prompt, title)
         self._active.usage += ended.usage

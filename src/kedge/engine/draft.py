@@ -72,7 +72,7 @@ class Draft:
         part.signature = signature
         for pieces in (part.all, part.unsent, part.unsaved):
             pieces.append(text)
-        self.chars += len(text)
+        self.chars += len(text) + len(signature)
 
     def message(self, now: int, *more: Part) -> Message:
         """The message as it stands, with further parts behind its text."""

@@ -152,13 +152,14 @@ class Engine:
         self._closing = self._closing or self.workspaces.is_unused
         return self._closing
 
-    @property
-    def is_closing(self) -> bool:
+    def refuse_new_if_idle(self) -> bool:
+        """For whoever wants to shut down without interrupting anybody: the same, with workspaces open."""
+        self._closing = self._closing or all(workspace.is_idle for workspace in self.workspaces.all())
         return self._closing
 
     @property
-    def is_idle(self) -> bool:
-        return not any(workspace.live_runs() for workspace in self.workspaces.all())
+    def is_closing(self) -> bool:
+        return self._closing
 
     # --- reacting to what is durable -----------------------------------------------------------------------------
 
@@ -204,13 +205,17 @@ class Engine:
             key = (workspace.id, run.run_id)
             wished = run.options.on_disconnect == "cancel" and run.folded_into is None
             if wished and not run.stopping and key not in self._cancels:
-                task = asyncio.get_running_loop().create_task(self._cancel_abandoned(workspace, run.run_id))
+                work = self._cancel_abandoned(workspace, run.run_id, lambda: not workspace.claims.held)
+                task = asyncio.get_running_loop().create_task(work)
                 self._cancels[key] = task
                 task.add_done_callback(partial(self._cancels.pop, key))
 
-    async def _cancel_abandoned(self, workspace: Workspace, run_id: str) -> None:
+    async def _cancel_abandoned(
+        self, workspace: Workspace, run_id: str, is_wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Until the store takes it, or nobody wants it any more: a client may have come back meanwhile."""
         wait_s = RETRY_S
-        while not self._closing:
+        while not self._closing and is_wanted():
             try:
                 await self.cancel_run(workspace, run_id)
             except StoreUnavailable as error:

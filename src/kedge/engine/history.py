@@ -36,6 +36,8 @@ class History:
         if self._count is not None and message.id not in self._messages:
             self._count += 1
         self._messages[message.id] = message
+        if len(self._messages) > HISTORY_MESSAGES_MAX:
+            del self._messages[next(iter(self._messages))]
 
     def forget(self) -> None:
         """What was put may or may not have arrived."""

@@ -11,6 +11,7 @@ from kedge.core.records import Usage
 from kedge.engine.choice import Choice
 from kedge.engine.choice import chosen as choice_of
 from kedge.engine.schema import DEMO, OFFLINE, Config, Provider
+from kedge.errors import BadConfig
 from kedge.llm.base import Model
 from kedge.llm.catalogue import Price, cost_usd
 from kedge.llm.offline import OfflineModel
@@ -128,4 +129,10 @@ def new_client(tls: bool) -> httpx2.AsyncClient:
     not need; half of that are the certificates, which one without TLS does not need."""
     from kedge.llm import transport
 
-    return transport.new_client(tls=tls)
+    try:
+        return transport.new_client(tls=tls)
+    except (ImportError, ValueError, OSError) as error:
+        raise BadConfig(
+            f"No connection to a provider can be made ({error}); check ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE in the "
+            "environment of the server."
+        ) from None

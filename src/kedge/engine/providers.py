@@ -83,7 +83,8 @@ def no_provider(config: Config, name: str) -> str:
     """Why there is none of this name, and what to do."""
     configured = ", ".join(sorted(config.providers)) or "none"
     variables = next((maker.variables for known, maker in _MAKERS.items() if known == name), ())
-    way_out = f"set {variables[0]}, or " if variables else ""
+    # A server has the environment it was started with; who has set the variable since must start another.
+    way_out = f"set {variables[0]} and start the server anew (`kedge stop`), or " if variables else ""
     return (
         f"there is no provider {name} (configured: {configured}); "
         f"{way_out}add [providers.{name}] to the configuration (`kedge config path` says where)."

@@ -49,33 +49,43 @@ _REFERENCE = re.compile(r"\$[A-Z_][A-Z0-9_]*|keyring:[^/\s]+/\S+")
 
 
 class ModelEntry(Struct, forbid_unknown_fields=True):
-    """What the user knows of a model; it counts more than the catalogue."""
+    """What you know of a model. What is not set is taken from the catalogue that `kedge models` shows."""
 
+    #: As the provider calls it.
     id: Name
+    #: Tokens of a request and its answer together.
     context_window: Tokens | None = None
+    #: Tokens of one answer.
     output_tokens_max: Tokens | None = None
-    #: US dollars per million tokens.
+    #: US dollars per million tokens that are sent.
     input_price: UsdPerMillion | None = None
+    #: US dollars per million tokens that come back.
     output_price: UsdPerMillion | None = None
     #: Whether it takes images.
     images: bool | None = None
-    #: How much it may think before it answers; None: it is not asked to.
+    #: How much it may think before it answers. Not set: it is not asked to.
     thinking_tokens: Tokens | None = None
 
 
 class Provider(Struct, forbid_unknown_fields=True):
+    """Who serves models. `local/some-model` is some-model of [providers.local]."""
+
+    #: The format it speaks; openai: chat completions, which most endpoints know.
     type: ProviderType = "openai"
     #: Empty: where the maker itself serves it.
     base_url: str = ""
     #: A literal, "$NAME" or "keyring:SERVICE/USER". Empty: the maker's own variable, if `base_url` is empty too.
     api_key: str = ""
+    #: Its models. Where some are listed, only these can be used; else any can be named.
     models: list[ModelEntry] = []
 
 
 class PermissionsConfig(Struct, forbid_unknown_fields=True):
-    """Rules as `core.approvals` knows them."""
+    """Rules about tool calls, as `core.approvals` knows them."""
 
+    #: What needs no approval.
     allow: list[str] = []
+    #: What is denied, whatever else is said.
     deny: list[str] = []
 
     def rules(self) -> Rules:
@@ -83,8 +93,13 @@ class PermissionsConfig(Struct, forbid_unknown_fields=True):
 
 
 class RunsConfig(Struct, forbid_unknown_fields=True):
+    """How Runs go."""
+
+    #: What becomes of a prompt to a busy session that does not say; auto: queue with a run_id of its own, else fold.
     when_busy: Literal["auto"] | WhenBusy = "auto"
+    #: What becomes of the active Run of a server that was lost: it goes on from its last step, or ends.
     on_crash: OnCrash = "resume"
+    #: Runs that may wait in one session.
     queue_runs_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
     #: How long a stopped Run's clean-up may take before it ends with `cleanup: failed`.
     cleanup_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
@@ -101,12 +116,17 @@ class RunsConfig(Struct, forbid_unknown_fields=True):
 
 
 class SandboxConfig(Struct, forbid_unknown_fields=True):
+    """What the commands of an agent may write."""
+
+    #: workspace-write: only in the workspace, the temporary directory and `writable`.
     mode: Literal["off", "workspace-write"] = "off"
     #: Further directories that tools may write in: absolute, or beginning with "~/".
     writable: list[str] = []
 
 
 class ToolsConfig(Struct, forbid_unknown_fields=True):
+    """What an agent has to work with."""
+
     #: Tools that the model is not offered.
     disabled: list[Name] = []
     #: Further variables of the server's environment that tool processes get, by name.
@@ -114,27 +134,37 @@ class ToolsConfig(Struct, forbid_unknown_fields=True):
 
 
 class McpServer(Struct, forbid_unknown_fields=True):
-    """A server of tools: a command to start, or an address."""
+    """A server of tools: a command to start, or an address. Checked, and not used yet."""
 
+    #: The program and its arguments.
     command: list[str] = []
+    #: Its address, if it runs elsewhere.
     url: str = ""
     #: For the command; values are secrets.
     env: dict[str, str] = {}
     #: For the address; values are secrets.
     headers: dict[str, str] = {}
+    #: Keeps the table and leaves the server out.
     disabled: bool = False
 
 
 class ContextConfig(Struct, forbid_unknown_fields=True):
+    """What a model is told of a workspace."""
+
     #: Further instruction files, looked for in each directory from the repository's root down.
     files: list[Name] = []
 
 
 class ServerConfig(Struct, forbid_unknown_fields=True):
+    """How the server runs. Only your own file can say this."""
+
+    #: A stream on which nothing happens gets a comment line this often.
     heartbeat_s: SomeSeconds = 15.0
     #: A stream that has taken nothing for so long is dropped.
     stall_s: SomeSeconds = 60.0
+    #: A workspace is held this long for the first stream of the client that opened it.
     hold_s: Seconds = HOLD_S
+    #: It is held this long for a client whose last stream broke off.
     grace_s: Seconds = GRACE_S
     #: A server that a client started exits so long after its last workspace is gone.
     idle_exit_s: Seconds = 60.0
@@ -145,7 +175,11 @@ class ServerConfig(Struct, forbid_unknown_fields=True):
 
 
 class Config(Struct, forbid_unknown_fields=True):
+    """The whole file. Its tables follow."""
+
+    #: The model, as provider/model. Empty: the built-in offline model.
     model: str = ""
+    #: The one that gives sessions their titles. Empty: the model of the Run.
     small_model: str = ""
     providers: dict[Name, Provider] = field(default_factory=dict)
     permissions: PermissionsConfig = field(default_factory=PermissionsConfig)

@@ -99,6 +99,11 @@ class Workspace:
         return self.claims.held or self._in_use > 0 or in_doubt
 
     @property
+    def is_idle(self) -> bool:
+        """No Run is live, and nothing is under way that may become one."""
+        return not self.live_runs() and not self._in_use
+
+    @property
     def id(self) -> str:
         return self.record.id
 

@@ -179,7 +179,8 @@ class Provider:
         found = _decoded(body)
         detail = self.said(detail_of(body))
         answer = f"(HTTP {status}: {detail})" if detail else f"(HTTP {status})"
-        if status in (400, 413, 422) and _says_context_full(found):
+        # Too many bytes, of pictures above all, are helped by the same as too many tokens: a summary.
+        if status == 413 or (status in (400, 422) and _says_context_full(found)):
             return self._context_full(model, answer)
         wait_s = retry_after_s(headers)
         when = "later" if wait_s is None else f"in {math.ceil(wait_s)} s"
@@ -200,8 +201,6 @@ class Provider:
                     f"Provider {self.name} has no model {model} at {self.shown_url} {answer}; "
                     "check the model's name and base_url"
                 )
-            case 413:
-                what = f"The request is too large for provider {self.name} {answer}; start a new session or send less"
             case 429 if "insufficient_quota" in _names(found):
                 what = f"What was paid to provider {self.name} is used up {answer}; check the account"
                 retryable = False

@@ -42,6 +42,8 @@ from kedge.warden.warden import Warden
 
 log = logging.getLogger("kedge.server")
 
+#: Between two looks whether anybody uses the server, whatever `idle_exit_s` is. Seconds.
+IDLE_LOOK_S_MIN = 0.05
 #: Connections the kernel keeps for us while we are busy. Items.
 BACKLOG = 1024
 
@@ -131,7 +133,10 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
 
 async def _prepare(models: Models, config: Config) -> None:
     for tls in {speaks_tls(provider) for provider in config.providers.values()}:
-        await models.adopt(tls, await asyncio.to_thread(new_client, tls))
+        try:
+            await models.adopt(tls, await asyncio.to_thread(new_client, tls))
+        except BadConfig as error:
+            log.warning("%s", error)  # who asks a model is told, too
 
 
 async def _listen(
@@ -193,7 +198,7 @@ async def _watch_idle(engine: Engine, stopping: asyncio.Event) -> None:
             log.info("nothing to do for %g s", allowed_s)
             stopping.set()
             return
-        await asyncio.sleep(max(allowed_s - idle_s, allowed_s / 10))
+        await asyncio.sleep(max(allowed_s - idle_s, allowed_s / 10, IDLE_LOOK_S_MIN))
 
 
 # --- the store and the token ----------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ class ModelBody(Struct, kw_only=True):
     output_price: float | UnsetType = UNSET
     #: Whether it can be shown images.
     images: bool | UnsetType = UNSET
-    #: The configured one; and the one for titles and summaries.
+    #: The configured one; and the one for titles.
     is_default: bool = False
     is_small: bool = False
     about: str = ""

@@ -30,6 +30,15 @@ from kedge.core.events import (
 from kedge.testing.sim.scene import moment
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Who was active and who waited, in their order, from a moment of the simulation on. Seconds."""
+
+    at: float = 0.0
+    active: str | None = None
+    queue: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Books:
     session_id: str
@@ -47,6 +56,12 @@ class Books:
     covered: set[str] = field(default_factory=set)
     started_at_once: set[str] = field(default_factory=set)
     is_deleted: bool = False
+    #: Who has joined another, and who was moved.
+    folded: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    ended_at: dict[str, float] = field(default_factory=dict)
+    #: How the line stood, one after the other.
+    lines: list[Line] = field(default_factory=lambda: [Line()])
     _line: list[str] = field(default_factory=list)
     _active: str | None = None
     _inside: list[str] = field(default_factory=list)
@@ -69,6 +84,12 @@ class Books:
         return [*([self._active] if self._active else []), *self._inside, *self._line]
 
     def read(self, position: int, event: Event) -> None:
+        self._read(position, event)
+        at = getattr(event, "at", None)
+        if at is not None and (self.lines[-1].active, self.lines[-1].queue) != (self._active, tuple(self._line)):
+            self.lines.append(Line(moment(at), self._active, tuple(self._line)))
+
+    def _read(self, position: int, event: Event) -> None:
         if self.is_deleted and not isinstance(event, SessionChanged):
             self._say(f"{event} behind the end of the session")
         self._check_order(event)
@@ -103,8 +124,10 @@ class Books:
                 else:
                     self._line.remove(run_id)
                     self._inside.append(run_id)
+                    self.folded.add(run_id)
             case RunMoved(run_id=run_id, before=before):
                 self._move(run_id, before)
+                self.moved.add(run_id)
             case FoldMarked(run_id=run_id):
                 if run_id not in self._line:
                     self._say(f"{run_id} is told to fold and does not wait")
@@ -188,6 +211,7 @@ class Books:
             if run_id not in self._told:
                 self.dropped.add(run_id)
         self.outcomes[run_id] = outcome
+        self.ended_at[run_id] = moment(event.at)
         if run_id in self._told_at:
             self.stopped_in_s[run_id] = moment(event.at) - moment(self._told_at[run_id])
         self._unreported = run_id

@@ -6,45 +6,18 @@ from kedge.core.events import FoldMarked, LaneEvent, RunAccepted, RunFolded
 from kedge.core.lane import Lane, apply
 from kedge.core.records import restore
 from kedge.core.transcript import ShellCommand
-from kedge.errors import (
-    Invalid,
-    KedgeError,
-    LaneBusy,
-    QueueFull,
-    RunIsFolded,
-    RunNotFound,
-    RunNotQueued,
-    SessionNotFound,
-    Unavailable,
-    Unreachable,
-)
 from kedge.store import codec
 from kedge.testing.sim.books import Books
 from kedge.testing.sim.client import SimClient, Told
 from kedge.testing.sim.deeds import check_deeds
-from kedge.testing.sim.plan import Kind
 from kedge.testing.sim.records import check_records
+from kedge.testing.sim.refusals import Refusals
 from kedge.testing.sim.scene import Scene, moment
 from kedge.testing.sim.views import check_client
 from kedge.wire import models as m
 
 #: From an end that is in doubt for as long as the store fails until who waits for it is told. Seconds.
 TOLD_S_MAX = 15.0
-
-#: The refusals that a client may get for what it asks; anything else is a fault.
-_REFUSALS: dict[Kind, tuple[type[KedgeError], ...]] = {
-    "submit": (LaneBusy, QueueFull, SessionNotFound),
-    "cancel": (SessionNotFound,),
-    "clear": (SessionNotFound,),
-    "delete": (SessionNotFound,),
-    "look": (SessionNotFound,),
-    "cancel_run": (RunNotFound, RunIsFolded, SessionNotFound),
-    "edit": (RunNotFound, RunNotQueued, SessionNotFound),
-    "move": (RunNotFound, RunNotQueued, SessionNotFound),
-    "fold": (RunNotFound, RunNotQueued, SessionNotFound),
-    "wait": (RunNotFound, SessionNotFound),
-    "shell": (SessionNotFound,),
-}
 
 
 def judge(scene: Scene, clients: list[SimClient]) -> list[str]:
@@ -63,6 +36,7 @@ class _Case:
         for position, session_id, event in self.events:
             self.books.setdefault(session_id, Books(session_id)).read(position, event)
         self.told = [told for client in clients for told in client.told]
+        self.refusals = Refusals(scene, self.books, self.told)
 
     def verdict(self) -> list[str]:
         for books in self.books.values():
@@ -83,7 +57,10 @@ class _Case:
     def _check_lanes(self) -> None:
         """The log alone gives the Lane that the records give."""
         for session_id, books in self.books.items():
-            if books.is_deleted or session_id not in self.data.lanes:
+            if books.is_deleted or (session_id not in self.data.lanes and not books.seqs):
+                continue
+            if session_id not in self.data.lanes:
+                self.broken.append(f"{session_id} has Runs and no Lane")
                 continue
             lane = Lane()
             for _, owner, event in self.events:
@@ -120,18 +97,19 @@ class _Case:
 
     def _check_told(self, told: Told) -> None:
         kind = told.act.kind
+        if self.scene.is_calm and told.attempts > 1:
+            self.broken.append(f"{kind} was asked {told.attempts} times, and nothing was in its way")
         if told.error is not None:
-            is_said_once = kind == "shell" or (kind == "submit" and not told.act.own_id)
-            passing = is_said_once and isinstance(told.error, Unreachable | Unavailable)
-            is_expected = told.act.script == "typed broken" and isinstance(told.error, Invalid)
-            if not passing and not is_expected and not isinstance(told.error, _REFUSALS.get(kind, ())):
-                self.broken.append(f"{kind} was refused with {type(told.error).__name__}: {told.error}")
-            elif kind == "submit" and told.act.own_id and self._exists(told):
+            if fault := self.refusals.fault(told):
+                self.broken.append(fault)
+            if kind == "submit" and told.act.own_id and self._exists(told):
                 self.broken.append(f"{told.run_id} was refused ({told.error}) and accepted")
         elif kind == "submit":
             self._check_receipt(told, told.answer)
         elif kind in ("cancel", "cancel_run", "clear"):
             self._check_cancel(told, told.answer)
+        elif kind == "move":
+            self._check_moved(told)
         elif kind == "edit":
             run = self.data.runs.get((self.scene.workspace_id, told.answer.run_id))
             if run is not None and run.prompt.text != f"p{told.act.run}e:say 2":
@@ -184,6 +162,8 @@ class _Case:
         said = (receipt.seq, receipt.position)
         if said != (books.seqs.get(receipt.run_id), books.accepted_at.get(receipt.run_id)):
             self.broken.append(f"the receipt of {receipt.run_id} says {said}, the log something else")
+        if told.act.when_busy == "reject" and receipt.state != "active":
+            self.broken.append(f"{receipt.run_id} was to be rejected if somebody is active, and is {receipt.state}")
         if (receipt.state == "active") != (receipt.run_id in books.started_at_once):
             self.broken.append(f"the receipt of {receipt.run_id} says {receipt.state}, the log something else")
 
@@ -208,6 +188,10 @@ class _Case:
             outcomes = [books.outcomes[covered.run_id] for books in self.books.values() if covered.run_id in books.seqs]
             if outcomes != ["cancelled"]:
                 self.broken.append(f"{covered.run_id} was said to be covered and ended {outcomes}")
+        if told.act.kind == "cancel_run":
+            self._check_cancelled_alone(told)
+        elif told.act.kind == "clear":
+            self._check_cleared(told)
         if told.act.kind != "cancel":
             return
         session = told.act.session
@@ -226,6 +210,31 @@ class _Case:
             before = other.answered_at < told.asked_at and told.attempts == 1
             if before and (reply.mark is None or seq > reply.mark) and not self._had_ended(run_id, told.answered_at):
                 self.broken.append(f"{run_id} was accepted before the cancel to {reply.mark}, and is not covered by it")
+
+    def _check_cancelled_alone(self, told: Told) -> None:
+        """Of a Run that goes on behind the answer, that was the end."""
+        books, run_id = self.books[self.refusals.session_of(told)], self.scene.run_ids.get(told.act.run, "")
+        goes_on = self.refusals.is_known(told.act.run, told) and books.ended_at[run_id] > told.answered_at
+        if goes_on and told.attempts == 1 and books.outcomes[run_id] != "cancelled":
+            self.broken.append(f"{run_id} was cancelled by name, and ended {books.outcomes[run_id]}")
+
+    def _check_cleared(self, told: Told) -> None:
+        """Nobody waits behind the answer who had waited before the question."""
+        lines = self.books[self.refusals.session_of(told)].lines
+        before = {run for line in lines if line.at < told.asked_at for run in line.queue}
+        behind = next((line for line in reversed(lines) if line.at <= told.answered_at), lines[0])
+        if left := before & set(behind.queue) & self._accepted_before(told):
+            self.broken.append(f"the queue was cleared, and {sorted(left)} of it waited on")
+
+    def _check_moved(self, told: Told) -> None:
+        run_id = self.scene.run_ids.get(told.act.run, "")
+        before = None if told.act.before is None else self.scene.run_ids.get(told.act.before, "")
+        if run_id in self.books[self.refusals.session_of(told)].moved or before == run_id:
+            return
+        queues = [line.queue for line in self.refusals.lines(told) if run_id in line.queue]
+        followers = [[*queue, None][queue.index(run_id) + 1] for queue in queues]
+        if before not in followers:
+            self.broken.append(f"{run_id} was said to be moved before {before}, and is not")
 
     def _is_the_only_cancel(self, told: Told) -> bool:
         asked = [other for other in self.told if other.act.session == told.act.session]

@@ -253,12 +253,13 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def complaints(self) -> list[str]:
         """What asyncio had to complain about, and errors of tasks that nobody has looked at."""
-        # It would complain when such a task is collected; here none is, since the loop knows them all.
-        alive = [task for task, process in self.tasks if process is None or not process.is_dead]
-        lost = [task for task in alive if task._log_traceback]
-        return self._complaints + [
-            f"nobody looked at the error of {task.get_name()}: {task.exception()!r}" for task in lost
-        ]
+        alive = [process for _, process in self.tasks if process is None or not process.is_dead]
+        return self._complaints + [complaint for process in set(alive) for complaint in self.complaints_of(process)]
+
+    def complaints_of(self, process: SimProcess | None) -> list[str]:
+        # asyncio would complain when such a task is collected; here none is, since the loop knows them all.
+        lost = [task for task, owner in self.tasks if owner is process and task._log_traceback]
+        return [f"nobody looked at the error of {task.get_name()}: {task.exception()!r}" for task in lost]
 
     # What the base class leaves to a loop with a selector.
 

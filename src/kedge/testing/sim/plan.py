@@ -68,8 +68,8 @@ _TYPED = ("typed quick", "typed quick", "typed hang", "typed stubborn", "typed l
 #: Everything happens within as long. Seconds.
 SPAN_S = 6.0
 #: How likely one plan has these: the machine's clock is set, a person has a command run, somebody waits for the end of
-#: a Run from its beginning, a context is full, titles.
-CLOCK_RATE, SHELL_RATE, WAIT_RATE, FULL_RATE, TITLES_RATE = 0.15, 0.15, 0.25, 0.15, 0.25
+#: a Run from its beginning, a context is full, titles, a queue whose order is changed.
+CLOCK_RATE, SHELL_RATE, WAIT_RATE, FULL_RATE, TITLES_RATE, ORDER_RATE = 0.15, 0.15, 0.25, 0.15, 0.25, 0.05
 #: The clock is set by whole days. Seconds.
 DAY_S = 86_400
 
@@ -169,7 +169,22 @@ def _with_more(plan: Plan) -> Plan:
         acts.append(Act(asked.at + chance.random(), "wait", asked.client, asked.session, asked.run))
     if chance.random() < CLOCK_RATE:
         acts.append(Act(chance.random() * (SPAN_S + 2), "clock", for_s=DAY_S * chance.choice((-30, -1, 1, 30))))
-    return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)), titles=chance.random() < TITLES_RATE)
+    titles = chance.random() < TITLES_RATE
+    if chance.random() < ORDER_RATE:
+        acts += _reordered(chance, plan, sum(act.kind == "submit" for act in acts))
+    return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)), titles=titles)
+
+
+def _reordered(chance: random.Random, plan: Plan, first: int) -> list[Act]:
+    """Three prompts one behind the other, and the last is moved to the front: by chance alone few moves change much."""
+    at, session = chance.random() * SPAN_S, chance.randrange(plan.sessions)
+    asked = [
+        Act(at + 0.05 * number, "submit", chance.randrange(plan.clients), session, first + number, when_busy="queue")
+        for number in range(3)
+    ]
+    acts = [replace(act, script=f"p{act.run}:say 1 wait 1") for act in asked]
+    move = Act(at + 0.3 + chance.random(), "move", chance.randrange(plan.clients), session, first + 2, first + 1)
+    return [*acts, move]
 
 
 def _with_full_context(chance: random.Random, script: str) -> str:

@@ -37,6 +37,10 @@ class _Records:
             self.scripts.setdefault(run.folded_into or run.run_id, []).append(run.prompt.text)
 
     def check(self, events: list[tuple[int, str, Event]]) -> list[str]:
+        for session_id, books in self.books.items():
+            stored = {run.run_id for run in self.data.runs.values() if run.session_id == session_id}
+            if stored != (set() if books.is_deleted else set(books.seqs)):
+                self._say(f"{session_id} has records of {sorted(stored)}, and accepted {sorted(books.seqs)}")
         for run in self.data.runs.values():
             self._check_run(run)
         for session_id in self.data.transcripts:
@@ -160,6 +164,10 @@ class _Records:
                 continue
             if run.run_id in self.books[run.session_id].resumed:
                 self._say(f"{run.run_id} was resumed, and nobody waits for it")
+            served = self.data.runs.get((self.scene.workspace_id, parent))  # None: deleted, with its session
+            is_alone = served is not None and served.outcome in ("completed", "failed") and not self.scene.store_failed
+            if run.outcome == "cancelled" and is_alone:
+                self._say(f"{run.run_id} was cancelled, and {parent}, which it served, was not")
             if not self.scene.was_interrupted and ended[run.run_id] > ended.get(parent, 0):
                 self._say(f"{run.run_id} outlived {parent}, which it served")
 

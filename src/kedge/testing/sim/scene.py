@@ -61,6 +61,12 @@ class Scene:
         """A process was lost or ended in the midst of things."""
         return bool(self.counted["crash"] or self.counted["orderly restart"])
 
+    @property
+    def is_calm(self) -> bool:
+        """Nothing has happened that a client could notice: whatever it asks is answered, and at once."""
+        lost = self.network.cuts or self.counted["client that leaves"]
+        return not (self.was_interrupted or self.store_failed or lost)
+
     def new_client(self, network: SimTransport, number: int) -> Client:
         way = Transport if self.plan.takes_the_long_way else ShortTransport
         client = Client(transport=way(HOST, TOKEN, network))

@@ -44,16 +44,19 @@ class Faults:
         if self.read_rate and self.chance.random() < self.read_rate:
             self._fail("store read error")
 
-    def check_before(self) -> None:
+    def check_before(self) -> int:
+        """The number of this write, for `check_after`: others may come in between."""
         self.writes += 1
+        number = self.writes
         self._check_down()
-        if self.writes == self.nth and not self.nth_after:
+        if number == self.nth and not self.nth_after:
             self._fail("store error before the commit")
         if self.before_rate and self.chance.random() < self.before_rate:
             self._fail("store error before the commit")
+        return number
 
-    def check_after(self) -> None:
-        if self.writes == self.nth and self.nth_after:
+    def check_after(self, number: int) -> None:
+        if number == self.nth and self.nth_after:
             self._fail("store error after the commit")
         if self.after_rate and self.chance.random() < self.after_rate:
             self._fail("store error after the commit")
@@ -79,10 +82,10 @@ class FaultyStore(MemoryStore):
     async def append(self, write: Write) -> int:
         faults = self._faults
         await asyncio.sleep(faults.chance.random() ** 3 * WRITE_S)
-        faults.check_before()
+        number = faults.check_before()
         head = await super().append(write)
         self._look_at(write)
-        faults.check_after()
+        faults.check_after(number)
         return head
 
     def _look_at(self, write: Write) -> None:
@@ -93,15 +96,15 @@ class FaultyStore(MemoryStore):
             self._faults.broken.append(f"the last Run has ended, and {', '.join(alive)} of it goes on")
 
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
-        self._faults.check_before()
+        number = self._faults.check_before()
         found = await super().workspace(path, new)
-        self._faults.check_after()
+        self._faults.check_after(number)
         return found
 
     async def trim(self, workspace_id: str, keep: int) -> None:
-        self._faults.check_before()
+        number = self._faults.check_before()
         await super().trim(workspace_id, keep)
-        self._faults.check_after()
+        self._faults.check_after(number)
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)

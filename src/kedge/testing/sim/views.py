@@ -39,6 +39,8 @@ def check_client(
     broken: list[str] = []
     for watched in client.watched:
         broken += [f"{client.name} {what}" for what in watched.broken]
+        if watched.stream is None and not books[watched.session_id or ""].is_deleted:
+            broken.append(f"{client.name} was told that {watched.session_id} is not there, and it is")
         broken += _View(scene, client, watched, books, events).check()
     return broken + _answers(scene, client)
 
@@ -79,6 +81,8 @@ class _View:
         for event in self.watched.events:
             if event.type == "gap":
                 self._compare(place, seen)
+                if event.payload["position"]:
+                    self._say(f"was given a gap ({event.payload['reason']}), and nothing of the log is gone")
                 # One that the client makes up itself, having lost a stream before it knew any Position, names none.
                 place, seen = event.payload["position"] or None, []
             elif event.position is not None:

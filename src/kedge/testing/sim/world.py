@@ -328,6 +328,7 @@ class World:
         mine = [task for task, owner in self.loop.tasks if owner is process and not task.done()]
         if mine:
             self.broken.append(f"tasks left behind: {', '.join(task.get_name() for task in mine)}")
+        self.broken += self.loop.complaints_of(process)
         if self.machine.alive:
             self.broken.append(f"processes left behind: {', '.join(self.machine.alive)}")
 

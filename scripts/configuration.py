@@ -1,0 +1,93 @@
+"""The tables of docs/configuration.md: every setting with its default, read off the schema of the configuration."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from kedge.engine import schema
+
+PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
+#: The part of the page that is written from here.
+PART = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- /settings -->)", re.DOTALL)
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "At the top": schema.Config,
+    "[providers.NAME]": schema.Provider,
+    "[[providers.NAME.models]]": schema.ModelEntry,
+    "[permissions]": schema.PermissionsConfig,
+    "[runs]": schema.RunsConfig,
+    "[sandbox]": schema.SandboxConfig,
+    "[tools]": schema.ToolsConfig,
+    "[context]": schema.ContextConfig,
+    "[server]": schema.ServerConfig,
+    "[mcp.NAME]": schema.McpServer,
+}
+
+
+def page() -> str:
+    return PART.sub(lambda _: settings(), PAGE.read_text())
+
+
+def settings() -> str:
+    parts = []
+    for heading, table in TABLES.items():
+        words = inspect.cleandoc(table.__doc__ or "")
+        rows = [f"| `{key}` | {default} | {said} |" for key, default, said in rows_of(table)]
+        parts += [f"\n### `{heading}`" if "[" in heading else f"\n### {heading}", "", words, ""]
+        parts += ["| key | default | |", "|---|---|---|", *rows]
+    return "\n".join([*parts, "", ""])
+
+
+def rows_of(table: type[msgspec.Struct]) -> Iterator[tuple[str, str, str]]:
+    comments = comments_of(table)
+    kinds = get_type_hints(table)
+    for setting in msgspec.structs.fields(table):
+        if is_table(setting):
+            continue
+        said = comments[setting.name]
+        if words := choices(kinds[setting.name]):
+            said += f" One of {', '.join(f'`{word}`' for word in words)}."
+        yield setting.name, default_of(setting), said
+
+
+def is_table(setting: msgspec.structs.FieldInfo) -> bool:
+    """It has a heading of its own."""
+    return setting.default_factory is dict or isinstance(setting.default_factory, type(msgspec.Struct))
+
+
+def default_of(setting: msgspec.structs.FieldInfo) -> str:
+    if setting.default_factory is not msgspec.NODEFAULT:
+        return f"`{json.dumps(setting.default_factory())}`"
+    if setting.default is msgspec.NODEFAULT:
+        return "must be set"
+    return "not set" if setting.default is None else f"`{json.dumps(setting.default)}`"
+
+
+def choices(kind: Any) -> list[str]:
+    """The words that can be said, where there are only some."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [word for part in get_args(kind) for word in choices(part)]
+
+
+def comments_of(table: type[msgspec.Struct]) -> dict[str, str]:
+    """What stands above each setting in the source."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(table).splitlines():
+        if comment := re.match(r"    #: (.*)", line):
+            above.append(comment[1])
+        elif setting := re.match(r"    (\w+): ", line):
+            found[setting[1]] = " ".join(above)
+            above = []
+    return found
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
