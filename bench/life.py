@@ -11,7 +11,7 @@ from bench.setting import Setting
 
 #: Text shown to readers is in the store at the latest so long after. Seconds.
 KEPT_AFTER_S = 0.25
-#: A word every so often, and words shown before the kill: as in other measurements of such servers. Milliseconds, items.
+#: A word every so often, and words shown before the kill: as other servers were measured. Milliseconds, items.
 KILL_PAUSE_MS, KILL_WORDS = 20, 40
 
 

@@ -66,9 +66,9 @@ HEAD = """# Reliability
 What kedge guarantees, how far each guarantee was tried, and what was found by that. Written by `scripts/long` and
 `scripts/docs` from [figures.json](figures.json) and from the tests; nothing here is typed by hand.
 
-Each commit runs the proofs in their small size (`scripts/test`), but for a few that have none; `scripts/long` runs all of
-them in their large one. The commit of each figure is told: some were run again alone since the last whole run. A proof
-that finds something prints the seed and the one line that replays it: [CONTRIBUTING.md](../CONTRIBUTING.md) has the
+Each commit runs the proofs in their small size (`scripts/test`), but for a few that have none; `scripts/long` runs all
+of them in their large one. The commit of each figure is told: some may have been run again alone since. A proof that
+finds something prints the seed and the one line that replays it: [CONTRIBUTING.md](../CONTRIBUTING.md) has the
 rest. The time of a proof is that of all its parts added up; they run side by side.
 """
 TRACK_RECORD = """## Track record

@@ -27,10 +27,15 @@ async def test_what_may_pass_is_to_be_tried_again(model: Model, status: int) -> 
     assert (await failed(model, asking(f"script: fail {status} because"))).retryable
 
 
-@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 413, 422])
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 422])
 async def test_what_lasts_is_not_to_be_tried_again(model: Model, status: int) -> None:
     error = await failed(model, asking(f"script: fail {status} because"))
     assert (error.retryable, error.wait_s, type(error)) == (False, None, ModelFailed)
+
+
+async def test_a_request_that_is_too_large_is_helped_by_a_summary(model: Model) -> None:
+    error = await failed(model, asking("script: fail 413 because"))
+    assert (error.retryable, type(error)) == (False, ContextFull)
 
 
 async def test_an_overloaded_provider_says_so(bench: Bench, endpoint: ScriptedEndpoint) -> None:

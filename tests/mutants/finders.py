@@ -18,8 +18,8 @@ from tests.mutants.apply import Mutant, install
 
 #: A mutant that so many simulations do not find has survived.
 SCHEDULES_MAX = 2_000
-#: A simulation takes hundredths of a second; one that goes round in circles without ever waiting ends here. On a machine
-#: that stalls a good one may, too: so it is lived through again, for much longer. Seconds.
+#: A simulation takes hundredths of a second; one that goes round in circles without ever waiting ends here. So may a
+#: good one, on a machine that stalls: each such one is lived through again, for much longer. Seconds.
 SCHEDULE_S_MAX, SCHEDULE_AGAIN_S_MAX = 5, 30
 #: Of pytest, that the tests need.
 PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
@@ -68,8 +68,7 @@ def by_sim(seeds: list[int]) -> str:
 
 
 def next_broken(reports: Generator[Any, None, None], s_max: int) -> str:
-    """What the next simulation finds. TooLong, if the alarm has rung in it: whatever came of the simulation then may have
-    come of the alarm."""
+    """What the next simulation finds. TooLong, if the alarm has rung in it: what came of it may have come of that."""
     rang = False
 
     def ring(number: int, frame: object) -> None:

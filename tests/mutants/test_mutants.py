@@ -114,7 +114,7 @@ async def stuck(world):
         world.broken.append("what came of the alarm")
     await prepare(world)
 World._prepare = stuck
-print(finders.by_sim([0, 1, 2]), lives, flush=True)
+print(finders.by_sim([1, 2]), lives.count(1), 2 in lives, flush=True)
 os._exit(0)
 """
 
@@ -122,13 +122,13 @@ os._exit(0)
 @pytest.mark.parametrize("swallows", [0, 1], ids=["alarm let through", "alarm taken for something else"])
 @pytest.mark.parametrize(
     ("hangs", "again_s", "says"),
-    [(1, 30, " [0, 1, 1, 2]"), (2, 1, "seed 1: one call of the event loop never ends [0, 1, 1]")],
+    [(1, 30, " 2 True"), (2, 2, "seed 1: one call of the event loop never ends 2 False")],
     ids=["machine that stalls", "simulation that hangs"],
 )
 def test_a_simulation_that_takes_too_long_is_a_find_if_it_does_so_twice(
     hangs: int, again_s: int, says: str, swallows: int
 ) -> None:
-    command = [sys.executable, "-c", TOO_LONG, *map(str, (hangs, swallows, 1, again_s))]
+    command = [sys.executable, "-c", TOO_LONG, *map(str, (hangs, swallows, 2, again_s))]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(SRC)}, capture_output=True, text=True)
     assert done.stdout == f"{says}\n", done.stderr
 
