@@ -48,17 +48,13 @@ def rows_of(table: type[msgspec.Struct]) -> Iterator[tuple[str, str, str]]:
     comments = comments_of(table)
     kinds = get_type_hints(table)
     for setting in msgspec.structs.fields(table):
-        if is_table(setting):
-            continue
+        if table is schema.Config and setting.default_factory is not msgspec.NODEFAULT:
+            continue  # a table with a heading of its own
         said = comments[setting.name]
+        assert said, f"{table.__name__}.{setting.name} has no comment in its source"
         if words := choices(kinds[setting.name]):
             said += f" One of {', '.join(f'`{word}`' for word in words)}."
         yield setting.name, default_of(setting), said
-
-
-def is_table(setting: msgspec.structs.FieldInfo) -> bool:
-    """It has a heading of its own."""
-    return setting.default_factory is dict or isinstance(setting.default_factory, type(msgspec.Struct))
 
 
 def default_of(setting: msgspec.structs.FieldInfo) -> str:

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from kedge.core.records import Usage
+from kedge.core.records import Attachment, Prompt, RunOptions, Usage
 from kedge.core.transcript import Message, Text
 from kedge.engine import history
-from kedge.engine.config import DOTS_SQUARED_MAX, load_user
+from kedge.engine.config import DOTS_WORK_MAX, load_user
 from kedge.engine.draft import Draft
 from kedge.engine.models import new_client
 from kedge.errors import BadConfig, ContextFull
 from kedge.llm.catalogue import Price
+from kedge.store.base import Write
 from kedge.testing.scripted import Call, End, Hold, ScriptedModel
 from kedge.tools.agent import AgentTool
 from tests.engine.rig import CLIENT, OneModel, Trouble, TroubledModel, rig, until
-from tests.engine.test_compaction import narrow
+from tests.engine.test_compaction import narrow, summary_of
 from tests.engine.test_doubt import Outages
 
 
@@ -28,11 +29,18 @@ from tests.engine.test_doubt import Outages
     "that workspace no server could start again; the dots are counted before anything is parsed",
 )
 @pytest.mark.parametrize(
-    "line", [".".join("a" * 20_000) + "=1", "\n".join(f"k{n}." + ".".join("a" * 900) for n in range(13))]
+    "text",
+    [
+        ".".join("a" * 20_000) + "=1",
+        "\n".join(f"k{number}." + ".".join("a" * 900) + "=1" for number in range(13)),
+        f"[{'.'.join('a' * 2_900)}]\n" + "\n".join(f"k{n}." + ".".join("a" * 19) + "=1" for n in range(2_600)),
+        f"[{'.'.join('a' * 2_900)}]\n" + "\n".join(f"k{n}=1" for n in range(9_000)),
+    ],
+    ids=["one key", "many keys", "many keys of a deep table", "many lines of a deep table"],
 )
-def test_a_key_of_thousands_of_parts_is_refused_before_it_is_parsed(tmp_path: Path, line: str) -> None:
+def test_a_key_of_thousands_of_parts_is_refused_before_it_is_parsed(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.toml"
-    file.write_text(line)
+    file.write_text(text)
     with pytest.raises(BadConfig, match="thousands of dots"):
         load_user(file)
 
@@ -41,7 +49,7 @@ def test_a_list_of_hundreds_of_hosts_is_a_configuration(tmp_path: Path) -> None:
     hosts = ", ".join(f'"fetch(www.host{number}.example.org)"' for number in range(700))
     file = tmp_path / "config.toml"
     file.write_text(f"[permissions]\nallow = [{hosts}]\n")
-    assert hosts.count(".") ** 2 < DOTS_SQUARED_MAX
+    assert hosts.count(".") ** 2 < DOTS_WORK_MAX
     assert len(load_user(file).permissions.allow) == 700
 
 
@@ -72,15 +80,19 @@ async def test_a_server_with_a_submit_under_way_is_not_idle(tmp_path: Path) -> N
     "abandoned is asked again before each attempt",
 )
 async def test_a_run_whose_client_came_back_is_not_cancelled_when_the_store_is_back(tmp_path: Path) -> None:
-    store = Outages()
+    store, refused = Outages(), asyncio.Event()
+
+    def fails(write: Write) -> bool:
+        refused.set()
+        return True
+
     async with rig(tmp_path, ScriptedModel([Hold("k")]), store) as r:
         await r.submit(run_id="a", on_disconnect="cancel")
         await r.model.wait_requests(1)
-        store.out = True
+        store.before = fails
         r.engine.workspaces.release(r.workspace.id, CLIENT)
-        await until(lambda: bool(r.engine._cancels))
+        await refused.wait()
         r.engine.workspaces.stream_opened(r.workspace, CLIENT, "again")
-        store.out = False
         await until(lambda: not r.engine._cancels)
         r.model.release("k")
         assert (await r.end("a")).outcome == "completed"
@@ -109,9 +121,14 @@ async def test_agents_side_by_side_share_what_is_left_of_the_budget(tmp_path: Pa
 async def test_a_summary_that_is_too_large_is_asked_for_without_pictures(tmp_path: Path) -> None:
     full = Trouble(ContextFull("too large"))
     model = TroubledModel("first", "in short", "done", troubles=[None, full, full])
+    picture = Attachment("/shots/a.png", "a.png", "image/png", "aGVsbG8=")
     async with rig(tmp_path, model, models=narrow(model)) as r:
         await r.end(await r.submit())
-        assert (await r.end(await r.submit())).text == "done"
+        seen = await r.engine.submit(r.workspace, r.session, Prompt("what is this?", (picture,)), RunOptions(), "x")
+        assert (await r.end(seen)).text == "done"
+        said = await summary_of(r)
+        assert said.endswith("what is this?\n\nFiles that came with it, and are not repeated here: /shots/a.png")
+        assert "hello" in [message.text for message in model.requests[1].request.messages]
         assert [asked.request.accepts_images for asked in model.requests] == [True, False, True]
 
 
@@ -134,10 +151,30 @@ async def test_the_history_of_a_run_does_not_grow_beyond_its_limit(
         assert list(kept._messages) == ["m2", "m3", "m4"]
 
 
-@pytest.mark.parametrize("setting", [("ALL_PROXY", "socks://127.0.0.1:1"), ("SSL_CERT_FILE", "/nowhere/certificates")])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("ALL_PROXY", "socks://127.0.0.1:1"),
+        ("HTTPS_PROXY", "http://user:p#ss@host:3128"),
+        ("SSL_CERT_FILE", "/nowhere/certificates"),
+    ],
+)
 def test_an_environment_that_allows_no_connection_is_told_in_one_line(
     setting: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*setting)
-    with pytest.raises(BadConfig, match="check ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE"):
+    with pytest.raises(BadConfig, match="check ALL_PROXY, HTTP_PROXY, HTTPS_PROXY and SSL_CERT_FILE") as caught:
         new_client(True)
+    assert "ss@" not in caught.value.message
+
+
+async def test_a_server_whose_submit_still_reads_its_files_is_not_idle(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    async with rig(tmp_path, ScriptedModel("done")) as r:
+        prompt = Prompt("look", (Attachment(str(tmp_path / "a.txt"), "a.txt", "text/plain", ""),))
+        submitting = asyncio.create_task(r.engine.submit(r.workspace, r.session, prompt, RunOptions(), "a"))
+        await asyncio.sleep(0)  # it has begun, and a thread reads
+        was_idle = r.engine.refuse_new_if_idle()
+        await submitting
+        assert not was_idle
+        assert (await r.end("a")).text == "done"

@@ -31,7 +31,7 @@ COMMANDS = {
     "config": ("kedge.cli.config:config", "Show, check and trust the configuration."),
     "doctor": ("kedge.cli.doctor:doctor", "Check this installation."),
     "serve": ("kedge.cli.serve:serve", "Run a server."),
-    "stop": ("kedge.cli.serve:stop", "Stop the server."),
+    "stop": ("kedge.cli.shutdown:stop", "Stop the server."),
 }
 
 WELCOME = """\

@@ -242,8 +242,8 @@ class Session:
         return k._retried(lambda: k._client.session_runs(k.workspace_id, self.id))
 
     def cancel(self) -> CancelReply:
-        """Stop every Run accepted until now; says which. Unreachable when the answer was lost: it is not asked for
-        again, since that would stop what others have asked for in between."""
+        """Stop every Run accepted until now; says which. Unreachable or Unavailable when that is not known: it is not
+        asked for again, since that would stop what others have asked for in between."""
         k = self._connection
         return k._retried(lambda: k._client.cancel_session(k.workspace_id, self.id), once=True)
 

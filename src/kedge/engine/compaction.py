@@ -6,14 +6,15 @@ from msgspec.structs import replace
 
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.core.step import estimated_tokens
-from kedge.core.transcript import Finish, Message, Text, for_model
+from kedge.core.transcript import Binary, Finish, ImageUrl, Message, Text, ToolResult, for_model
 from kedge.engine.active import ActiveRun
 from kedge.engine.asking import Asking
 from kedge.engine.ports import Clock
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import ModelRequest
 
-#: When the history does not even fit for being summarised, so much of its beginning is left out, and then more.
+#: When the history does not even fit for being summarised, it is sent without its pictures, if it has any; then so much
+#: of its beginning is left out, and then more.
 SHARES_KEPT = (1.0, 0.5, 0.25)
 #: Of the request under way, repeated behind the summary word for word. Characters.
 PROMPT_CHARS_MAX = 20_000
@@ -32,14 +33,15 @@ async def compact(
     sent = for_model(history, session.summary_message_id)
     now = clock.now_ms()
     wish = Message("summary", session.id, "user", (Text(instruction),), now, now, active.run.run_id)
-    for share in SHARES_KEPT:
+    shows_pictures = chosen.takes_images and any(map(_has_pictures, sent))
+    attempts = [*([(1.0, True)] if shows_pictures else []), *((share, False) for share in SHARES_KEPT)]
+    for share, with_pictures in attempts:
         kept = sent[int(len(sent) * (1 - share)) :]
         request = ModelRequest(
             chosen.model.name,
             tuple(for_model([*kept, wish])),
             output_tokens_max=chosen.output_tokens_max,
-            # Pictures may be what is too large.
-            accepts_images=chosen.takes_images and share == 1.0,
+            accepts_images=with_pictures,
         )
         try:
             end = await asking.ask(active, request)
@@ -62,6 +64,11 @@ async def compact(
     active.context_tokens = active.lane.context_tokens = estimated_tokens([message])
 
 
+def _has_pictures(message: Message) -> bool:
+    in_results = any(result.images for result in message.all(ToolResult))
+    return in_results or bool(message.all(Binary) or message.all(ImageUrl))
+
+
 def _kept_beside(session: SessionRecord, runs: list[RunRecord]) -> str:
     """What no summary may lose: the list of todos, and the request that is being worked on."""
     kept = ""
@@ -70,4 +77,7 @@ def _kept_beside(session: SessionRecord, runs: list[RunRecord]) -> str:
     if runs[0].options.purpose == "answer":
         asked = "\n\n".join(run.prompt.text[:PROMPT_CHARS_MAX] for run in runs)
         kept += f"\n\nThe request you are working on:\n{asked}"
+        # Nobody shall take a picture for seen that was too large to be sent.
+        if files := [file.file_path or file.file_name for run in runs for file in run.prompt.attachments]:
+            kept += f"\n\nFiles that came with it, and are not repeated here: {', '.join(files)}"
     return kept

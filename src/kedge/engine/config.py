@@ -68,9 +68,10 @@ __all__ = [
 
 #: A configuration is written by a person, and parsed on the event loop: a hundred kilobytes take some 50 ms. Bytes.
 CONFIG_BYTES_MAX = 128 * 1024
-#: Of each line the dots, squared, all together: for a key of n parts the parser keeps n tuples of up to n of them, so
-#: that a few kilobytes in a repository could take gigabytes. People have dots in lists of hosts. Some 50 MB.
-DOTS_SQUARED_MAX = 10_000_000
+#: For each dot of a key the parser keeps a tuple of all parts before it, with those of the table's own name, and with
+#: each line it walks along that name: a few kilobytes in a repository could take gigabytes. So: most dots in a line, by
+#: all dots and lines together. People have dots, too, in lists of hosts. At worst some 80 MB.
+DOTS_WORK_MAX = 10_000_000
 #: What a repository's file may say before its user has trusted it, and after: top-level keys.
 OPEN_KEYS = frozenset({"model", "small_model", "runs", "context"})
 TRUSTED_KEYS = OPEN_KEYS | {"permissions", "sandbox", "tools", "mcp", "providers"}
@@ -235,7 +236,8 @@ def repository_files(workspace: Path) -> list[RepositoryFile]:
 def parsed(content: bytes, path: Path) -> dict[str, Any]:
     if len(content) > CONFIG_BYTES_MAX:
         raise BadConfig(f"{path} has more than {CONFIG_BYTES_MAX} bytes; this is not a configuration.")
-    if sum(line.count(b".") ** 2 for line in content.split(b"\n")) > DOTS_SQUARED_MAX:
+    dots = [line.count(b".") for line in content.split(b"\n")]
+    if max(dots) * (sum(dots) + len(dots)) > DOTS_WORK_MAX:
         raise BadConfig(f"{path} has lines with thousands of dots; this is not a configuration.")
     try:
         return tomllib.loads(content.decode())

@@ -283,31 +283,31 @@ class Engine:
         if when_busy is None:
             when_busy = when_busy_default(has_own_run_id=run_id is not None) if configured == "auto" else configured
         content = content_digest(session_id, prompt, options)
-        try:
-            filled = await with_contents(prompt, workspace.root)
-        except (Invalid, TooLarge):
-            known = await self._store.run(workspace.id, run_id) if run_id else None
-            if known is None or known.content != content:
-                raise
-            return known  # the answer was lost; the files that it named may be gone by now
-        new = RunRecord(
-            run_id or self._ids.new("r"),
-            session_id,
-            workspace.id,
-            seq=0,
-            prompt=filled,
-            options=options,
-            content=content,
-            accepted_at=0,
-        )
-        command = Submit(
-            new.run_id,
-            new.content,
-            when_busy,
-            self._clock.now_ms(),
-            queue_runs_max=workspace.config.runs.queue_runs_max,
-        )
-        with self.workspaces.in_use(workspace):
+        with self.workspaces.in_use(workspace):  # from here on: a server that is shut down when idle waits for it
+            try:
+                filled = await with_contents(prompt, workspace.root)
+            except (Invalid, TooLarge):
+                known = await self._store.run(workspace.id, run_id) if run_id else None
+                if known is None or known.content != content:
+                    raise
+                return known  # the answer was lost; the files that it named may be gone by now
+            new = RunRecord(
+                run_id or self._ids.new("r"),
+                session_id,
+                workspace.id,
+                seq=0,
+                prompt=filled,
+                options=options,
+                content=content,
+                accepted_at=0,
+            )
+            command = Submit(
+                new.run_id,
+                new.content,
+                when_busy,
+                self._clock.now_ms(),
+                queue_runs_max=workspace.config.runs.queue_runs_max,
+            )
             lane = await self.workspaces.lane(workspace, session_id)
             decided = await self._door.command(lane, command, accept=new, is_new_id=run_id is None)
             return decided.runs.get(new.run_id) or await self.run(workspace, new.run_id)

@@ -26,7 +26,7 @@ def secret(value: str, environment: Mapping[str, str] = os.environ) -> str:
         return value
     if found := environment.get(value[1:]):
         return found
-    raise BadConfig(_not_set(value))
+    raise BadConfig(f"{_not_set(value)} It counts where the server was started (`kedge stop`, and start it anew).")
 
 
 def missing(value: str, environment: Mapping[str, str] = os.environ) -> str | None:
@@ -39,7 +39,7 @@ def missing(value: str, environment: Mapping[str, str] = os.environ) -> str | No
 def _not_set(value: str) -> str:
     # What does not look like a variable's name may be a key that happens to begin with a dollar sign.
     name = "that api_key names" if masked_secret(value) == MASK else value[1:]
-    return f"The environment variable {name} is not set where the server was started; it should hold the API key."
+    return f"The environment variable {name} is not set; it should hold the API key."
 
 
 def _no_keyring(value: str) -> str:

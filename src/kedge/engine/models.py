@@ -131,8 +131,8 @@ def new_client(tls: bool) -> httpx2.AsyncClient:
 
     try:
         return transport.new_client(tls=tls)
-    except (ImportError, ValueError, OSError) as error:
+    except Exception as error:  # each part of an address has its own; their text may hold a part of a password
         raise BadConfig(
-            f"No connection to a provider can be made ({error}); check ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE in the "
-            "environment of the server."
+            f"No connection to a provider can be made ({type(error).__name__}); check ALL_PROXY, HTTP_PROXY, "
+            "HTTPS_PROXY and SSL_CERT_FILE in the environment of the server."
         ) from None

@@ -93,15 +93,17 @@ class Workspace:
             self._in_use -= 1
 
     @property
+    def _may_become_live(self) -> bool:
+        """A command is under way, or a Lane is in doubt, which may turn out to have a live Run."""
+        return self._in_use > 0 or any(lane.loaded and lane.stale for lane in self.lanes.values())
+
+    @property
     def is_held(self) -> bool:
-        # A Lane in doubt may turn out to have a live Run.
-        in_doubt = any(lane.loaded and lane.stale for lane in self.lanes.values())
-        return self.claims.held or self._in_use > 0 or in_doubt
+        return self.claims.held or self._may_become_live
 
     @property
     def is_idle(self) -> bool:
-        """No Run is live, and nothing is under way that may become one."""
-        return not self.live_runs() and not self._in_use
+        return not self.live_runs() and not self._may_become_live
 
     @property
     def id(self) -> str:

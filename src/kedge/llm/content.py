@@ -70,7 +70,7 @@ class Refusing(Struct, frozen=True):
         file = path or "the image"
         if self.is_newest:
             raise ModelFailed(f"Model {self.shown_name} takes no images; leave {file} out or choose another model.")
-        return f"[{file} was left out here, since this model takes no images]"
+        return f"[{file} was left out here: images are not sent]"
 
     def other(self, file: Binary, taken: str) -> str:
         """The note that stands for a file that is neither text nor one of those `taken`."""

@@ -51,7 +51,9 @@ class System:
     async def control(self, call: Call) -> m.Ok:
         body: m.Control = call.body
         if not (body.command == "shutdown" and body.force) and not self._engine.refuse_new_if_idle():
-            raise ServerNotIdle("runs are live; wait for them, cancel them, or shut down with force to interrupt them")
+            raise ServerNotIdle(
+                "runs are live, or a command is under way; wait, cancel them, or shut down with force to interrupt them"
+            )
         # After the reply: the connection it goes over is one of those that the shutdown closes.
         asyncio.get_running_loop().call_soon(self._shutdown)
         return m.Ok()

@@ -6,6 +6,7 @@ there when it came; what an event may follow is said here once more, in another 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kedge.core.events import (
@@ -32,7 +33,7 @@ from kedge.testing.sim.scene import moment
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Who was active and who waited, in their order, from a moment of the simulation on. Seconds."""
+    """Who was active and who waited, in their order, from the append on that made it so. Seconds."""
 
     at: float = 0.0
     active: str | None = None
@@ -42,6 +43,8 @@ class Line:
 @dataclass(slots=True)
 class Books:
     session_id: str
+    #: When each Position was written, in the time of the simulation.
+    appended_at: Mapping[int, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     #: Every Run ever accepted, with its seq and the Position of its RunAccepted.
     seqs: dict[str, int] = field(default_factory=dict)
@@ -85,9 +88,8 @@ class Books:
 
     def read(self, position: int, event: Event) -> None:
         self._read(position, event)
-        at = getattr(event, "at", None)
-        if at is not None and (self.lines[-1].active, self.lines[-1].queue) != (self._active, tuple(self._line)):
-            self.lines.append(Line(moment(at), self._active, tuple(self._line)))
+        if (self.lines[-1].active, self.lines[-1].queue) != (self._active, tuple(self._line)):
+            self.lines.append(Line(self.appended_at.get(position, 0.0), self._active, tuple(self._line)))
 
     def _read(self, position: int, event: Event) -> None:
         if self.is_deleted and not isinstance(event, SessionChanged):

@@ -34,7 +34,8 @@ class _Case:
         self.events = [(row.position, row.session_id, codec.decode_event(row.payload)) for row in self.log.rows]
         self.books: dict[str, Books] = {}
         for position, session_id, event in self.events:
-            self.books.setdefault(session_id, Books(session_id)).read(position, event)
+            books = self.books.setdefault(session_id, Books(session_id, scene.appended_at))
+            books.read(position, event)
         self.told = [told for client in clients for told in client.told]
         self.refusals = Refusals(scene, self.books, self.told)
 

@@ -254,7 +254,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def complaints(self) -> list[str]:
         """What asyncio had to complain about, and errors of tasks that nobody has looked at."""
         alive = [process for _, process in self.tasks if process is None or not process.is_dead]
-        return self._complaints + [complaint for process in set(alive) for complaint in self.complaints_of(process)]
+        return self._complaints + [
+            complaint for process in dict.fromkeys(alive) for complaint in self.complaints_of(process)
+        ]
 
     def complaints_of(self, process: SimProcess | None) -> list[str]:
         # asyncio would complain when such a task is collected; here none is, since the loop knows them all.

@@ -21,9 +21,6 @@ from kedge.testing.sim.client import Told
 from kedge.testing.sim.plan import Kind
 from kedge.testing.sim.scene import Scene
 
-#: A command is given its time before it waits for its turn: what it changed was so for a little longer. Seconds.
-LATER_S = 0.2
-
 #: What a client may be refused with, by what it asks for; anything else is a fault.
 _REFUSALS: dict[Kind, tuple[type[KedgeError], ...]] = {
     "submit": (LaneBusy, QueueFull, SessionNotFound),
@@ -91,9 +88,7 @@ class Refusals:
             since = 0.0  # what is in doubt is decided later, and of what is asked twice the first may have come
         ends = [line.at for line in books.lines[1:]] + [told.answered_at]
         return [
-            line
-            for line, end in zip(books.lines, ends, strict=True)
-            if line.at <= told.answered_at and end + LATER_S >= since
+            line for line, end in zip(books.lines, ends, strict=True) if line.at <= told.answered_at and end >= since
         ]
 
     def session_of(self, told: Told) -> str:
@@ -107,16 +102,20 @@ class Refusals:
         return books is not None and books.is_deleted
 
     def _named(self, told: Told) -> list[str]:
-        named = [told.act.run] if told.act.before is None else [told.act.run, told.act.before]
-        return [self._scene.run_ids.get(run, "nobody") for run in named]
+        return [self._scene.run_ids.get(run, "nobody") for run in _numbers(told)]
 
     def _all_known(self, told: Told) -> bool:
         """Every Run it names had a receipt before it was asked, and is of this session."""
-        named = [told.act.run, *([] if told.act.kind != "move" or told.act.before is None else [told.act.before])]
-        return all(self.is_known(run, told) for run in named)
+        return all(self.is_known(run, told) for run in _numbers(told))
 
     def is_known(self, run: int, told: Told) -> bool:
         submit = self._submits.get(run)
         if submit is None or submit.answer is None or submit.answered_at >= told.asked_at:
             return False
         return self._scene.session_ids[submit.act.session] == self.session_of(told)
+
+
+def _numbers(told: Told) -> list[int]:
+    """The prompts it speaks of."""
+    act = told.act
+    return [act.run] if act.kind != "move" or act.before is None else [act.run, act.before]

@@ -49,6 +49,8 @@ class Scene:
         self.session_ids: list[str] = []
         #: Of each prompt of the plan, once it is known.
         self.run_ids: dict[int, str] = {}
+        #: When each Position was written.
+        self.appended_at: dict[int, float] = {}
         #: Commands that people have asked for.
         self.typed: Counter[str] = Counter()
 

@@ -34,6 +34,8 @@ class Faults:
         #: What was written that should not have been, and whether a tool's process is alive just then.
         self.broken: list[str] = []
         self.alive: Callable[[], list[str]] = list
+        #: When each Position was written.
+        self.appended_at: dict[int, float] = {}
 
     def stop(self) -> None:
         self.before_rate = self.after_rate = self.read_rate = self.down_until = 0.0
@@ -84,6 +86,8 @@ class FaultyStore(MemoryStore):
         await asyncio.sleep(faults.chance.random() ** 3 * WRITE_S)
         number = faults.check_before()
         head = await super().append(write)
+        now = asyncio.get_running_loop().time()
+        faults.appended_at.update((head - place, now) for place in range(len(write.events)))
         self._look_at(write)
         faults.check_after(number)
         return head

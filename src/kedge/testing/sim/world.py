@@ -82,7 +82,7 @@ class World:
         self.machine = SimProcesses(scene.chance, scene.counted)
         self.ids = CountingIds()
         self.broken: list[str] = []
-        self.faults.broken = self.broken
+        self.faults.broken, self.faults.appended_at = self.broken, scene.appended_at
         self.faults.alive = lambda: [command for command in self.machine.alive if not command.startswith("typed")]
         self.clients: list[SimClient] = []
         #: Somebody who makes what all need, and answers at last what nobody else has answered.
