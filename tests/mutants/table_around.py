@@ -95,8 +95,8 @@ WORKSPACES = (
     Mutant(
         "a command does not hold its workspace",
         "engine.workspaces",
-        "return self.claims.held or self._in_use > 0 or in_doubt",
-        "return self.claims.held or in_doubt",
+        "return self._in_use > 0 or any(",
+        "return any(",
         "A prompt is accepted in a workspace that is just being closed, and never works.",
         "tests",
         ("tests/engine/test_engine.py::test_a_command_under_way_holds_its_workspace",),
@@ -104,8 +104,8 @@ WORKSPACES = (
     Mutant(
         "doubt does not hold a workspace",
         "engine.workspaces",
-        "return self.claims.held or self._in_use > 0 or in_doubt",
-        "return self.claims.held or self._in_use > 0",
+        "return self._in_use > 0 or any(lane.loaded and lane.stale for lane in self.lanes.values())",
+        "return self._in_use > 0",
         "A Run accepted in doubt never works.",
         "tests",
         ("tests/engine/test_doubt.py::test_a_run_accepted_in_doubt_is_at_work_though_its_client_left",),
