@@ -44,7 +44,7 @@ class Line:
 class Books:
     session_id: str
     #: When each Position was written, in the time of the simulation.
-    appended_at: Mapping[int, float] = field(default_factory=dict)
+    appended_at: Mapping[int, float]
     broken: list[str] = field(default_factory=list)
     #: Every Run ever accepted, with its seq and the Position of its RunAccepted.
     seqs: dict[str, int] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Books:
     def read(self, position: int, event: Event) -> None:
         self._read(position, event)
         if (self.lines[-1].active, self.lines[-1].queue) != (self._active, tuple(self._line)):
-            self.lines.append(Line(self.appended_at.get(position, 0.0), self._active, tuple(self._line)))
+            self.lines.append(Line(self.appended_at[position], self._active, tuple(self._line)))
 
     def _read(self, position: int, event: Event) -> None:
         if self.is_deleted and not isinstance(event, SessionChanged):
