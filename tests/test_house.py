@@ -43,6 +43,7 @@ LATE_IMPORTS: dict[str, set[str]] = {
         *("kedge.llm.openai", "kedge.llm.anthropic", "kedge.llm.pydantic_ai", "kedge.llm.demo", "kedge.llm.transport"),
     },
     "kedge.cli.serve": {"kedge.server.listen"},
+    "kedge.cli.shutdown": {"kedge.warden.processes"},
     "kedge.cli.tui": {"kedge.tui.app", "kedge.tui.looks"},
     "kedge.cli.config": {
         *("kedge.engine.check", "kedge.engine.config", "kedge.engine.repository", "kedge.engine.schema"),

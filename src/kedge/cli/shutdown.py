@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from pathlib import Path
 
 import click
 
@@ -68,8 +67,6 @@ async def _answers(client: Client) -> bool:
 
 def _is_alive(pid: int) -> bool:
     """It lets go of its place first, and of its data directory when it has left."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
+    from kedge.warden.processes import is_zombie  # what is gone is one, too
+
+    return not is_zombie(pid)

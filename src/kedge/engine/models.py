@@ -127,11 +127,13 @@ def speaks_tls(provider: Provider) -> bool:
 def new_client(tls: bool) -> httpx2.AsyncClient:
     """A connection pool. It takes a tenth of a second and some memory to load, which a server without a provider does
     not need; half of that are the certificates, which one without TLS does not need."""
+    import httpx2
+
     from kedge.llm import transport
 
     try:
         return transport.new_client(tls=tls)
-    except Exception as error:  # each part of an address has its own; their text may hold a part of a password
+    except (ImportError, ValueError, OSError, httpx2.InvalidURL) as error:  # their text may hold a part of a password
         raise BadConfig(
             f"No connection to a provider can be made ({type(error).__name__}); check ALL_PROXY, HTTP_PROXY, "
             "HTTPS_PROXY and SSL_CERT_FILE in the environment of the server."
