@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from kedge.client.follow import FollowedSummary
 from kedge.client.stream import EventStream, StreamEvent
 from kedge.wire.models import AttachmentBody, QuestionResponse, SubmitPrompt
 from tests.client.process import Home, Server
+from tests.client.standin import Asked, StandIn, json
 
 
 async def begin(client: Client, home: Home) -> tuple[str, str]:
@@ -175,6 +177,27 @@ async def test_a_workspace_the_server_forgot_is_opened_again(
         await own_client.release_workspace(workspace_id)
         with pytest.raises(errors.WorkspaceNotFound, match="open its directory"):
             await stranger.sessions(workspace_id)
+
+
+@pytest.mark.found(
+    "seed 924284 of the simulator",
+    "A workspace that nobody held any more was let go while a request into it was being heard, and the client handed "
+    "the refusal on; one that came a moment later had it opened again. Nothing was done in either case: now both do.",
+)
+async def test_a_request_heard_while_its_workspace_is_let_go_is_asked_again() -> None:
+    workspace = {"id": "w", "path": "/the/path", "data_dir": "", "version": "", "config": {}}
+    refusal = {"message": "?", "code": "workspace_closing"}
+    answers = iter([(200, workspace), (409, refusal), (200, workspace), (200, 7)])
+
+    async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(json(*next(answers)))
+        await writer.drain()
+
+    async with StandIn(handler) as standin, Client(standin.host) as client:
+        await client.create_workspace("/the/path")
+        assert await client.queued_count("w", "s") == 7
+        asked = [one.path for one in standin.asked]
+        assert asked == ["/workspaces", asked[1], "/workspaces", asked[1]]
 
 
 async def test_a_forced_shutdown_ends_the_server(own_client: Client, own_server: Server, home: Home) -> None:

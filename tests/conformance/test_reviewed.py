@@ -20,7 +20,7 @@ from tests.conformance.raw import connect, request
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_S):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 

@@ -23,7 +23,7 @@ import msgspec
 from kedge.client.stream import GIVE_UP_S, EventStream, loop_time
 from kedge.client.transport import ANSWER_S_MAX, Transport
 from kedge.core.approvals import Answer
-from kedge.errors import Invalid, KedgeError, TooLarge, WorkspaceNotFound
+from kedge.errors import Invalid, KedgeError, TooLarge, WorkspaceClosing, WorkspaceNotFound
 from kedge.wire import models as m
 from kedge.wire.limits import WAIT_S_MAX
 
@@ -354,7 +354,7 @@ class Client:
         path = _path("workspaces", workspace_id, *parts)
         try:
             return await self._transport.request(method, path, **options)
-        except WorkspaceNotFound:
+        except (WorkspaceNotFound, WorkspaceClosing):  # nothing was done; the second was let go while we were heard
             if await self._reopen(workspace_id) != workspace_id:
                 raise
         return await self._transport.request(method, path, **options)

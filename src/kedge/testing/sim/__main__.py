@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import sys
+import warnings
 from collections import Counter
 from typing import Any
 
@@ -66,6 +67,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="figures and faults as one line of JSON")
     parser.add_argument("--digests", action="store_true", help="with --json: a digest of each, equal for equal runs")
     given = parser.parse_args()
+    # Of a server that was killed, as is meant: what it was about to begin never begins.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited")
     first, _, behind = given.seeds.partition("-")
     if not behind:
         left_out = {int(number) for number in given.without.split(",") if number}
