@@ -18,6 +18,7 @@ from kedge.tools.background import Background
 from kedge.tools.base import Output, Place, Prepared, Question, Tool, ToolFailed
 from kedge.tools.processes import Process
 from kedge.tools.seen import SeenFiles
+from kedge.tools.threads import Threads
 
 #: One read of a process's output, in bytes: a pipe's usual size.
 READ_BYTES = 65_536
@@ -135,6 +136,7 @@ def make_place(
         todos=todos,
         seen=seen or SeenFiles(),
         background=background or Background(),
+        threads=Threads(),
         processes=processes or PlainProcesses(),
         desk=desk or RecordingDesk(),
         is_hidden=is_hidden,

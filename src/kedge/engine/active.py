@@ -19,6 +19,7 @@ from kedge.engine.openlane import OpenLane
 from kedge.engine.workspaces import Workspace
 from kedge.errors import RunNotActive
 from kedge.tools.background import Background
+from kedge.tools.threads import Threads
 
 
 @dataclass(slots=True)
@@ -61,6 +62,8 @@ class ActiveRun:
     checkpoint_timer: asyncio.TimerHandle | None = None
     #: Commands that its tool calls left running on purpose; they end with the Run.
     background: Background = field(default_factory=Background)
+    #: Blocking work of its tool calls.
+    threads: Threads = field(default_factory=Threads)
     #: Makes the title of the session meanwhile; it ends with the Run.
     title: asyncio.Task[None] | None = None
 

@@ -132,6 +132,7 @@ class Calls:
             todos=active.lane.session.todos,
             seen=workspace.seen_files(run.session_id),
             background=active.background,
+            threads=active.threads,
             processes=processes,
             desk=RunDesk(active, call, self, self._door, self._agents, self._clock, self._ids),
             is_hidden=partial(is_hidden, _rules(active)),

@@ -169,7 +169,13 @@ class Runner:
         if not clean_up.done():
             clean_up.cancel()
             verdict.cleanup = "failed"
-            verdict.error = f"The run could not be stopped within {cleanup_s:g} s; its task was left behind."
+            busy = active.threads.busy
+            left_behind = (
+                f"{busy} of its threads {'is' if busy == 1 else 'are'} still busy"
+                if busy
+                else "its task was left behind"
+            )
+            verdict.error = f"The run could not be stopped within {cleanup_s:g} s; {left_behind}."
         elif (error := clean_up.exception()) is not None:
             verdict.cleanup = "failed"
             verdict.error = f"Processes of the run may be left: ending them failed ({type(error).__name__}: {error})."
@@ -189,6 +195,7 @@ class Runner:
         # Side by side: a task that does not let itself be stopped must not keep processes alive.
         await asyncio.gather(asyncio.wait(tasks), active.background.end_all(GRACE_S))
         await active.background.end_all(GRACE_S)  # what a call left behind on its way out
+        await active.threads.idle()
 
     async def _finish(self, active: ActiveRun, verdict: Verdict) -> None:
         """Write the end. Until the store has taken it the Run has not ended, so this tries for as long as it takes."""

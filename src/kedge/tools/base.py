@@ -23,6 +23,7 @@ from kedge.core.records import Todo
 from kedge.tools.background import Background
 from kedge.tools.processes import Processes, ToolFailed
 from kedge.tools.seen import SeenFiles
+from kedge.tools.threads import Threads
 
 __all__ = [
     "OUTPUT_CHARS_MAX",
@@ -106,6 +107,8 @@ class Place(Struct, frozen=True):
     todos: tuple[Todo, ...]
     seen: SeenFiles
     background: Background
+    #: For everything that blocks: files above all.
+    threads: Threads
     processes: Processes
     desk: Desk
     #: Not empty: people were asked about this call before, by a process that is gone; this is what it was bound to.
