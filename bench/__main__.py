@@ -37,14 +37,16 @@ MEASURES: dict[str, Measure] = {
 }
 
 
-async def measure(names: list[str], quick: bool) -> list[Line]:
+async def measure(names: list[str], quick: bool) -> tuple[list[Line], int]:
+    """The lines, and how often the event loop of the shared server stalled meanwhile."""
     lines: list[Line] = []
     with endpoint() as model, home() as directory, Server(directory, model).run() as running:
         for name in names:
             begun = time.perf_counter()
             lines += await MEASURES[name](Setting(model, running, quick))
             print(f"{name}: {time.perf_counter() - begun:.1f} s", file=sys.stderr)
-    return lines
+        stalls = running.stalls
+    return lines, stalls
 
 
 def main() -> None:
@@ -53,11 +55,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions: a look, not a result")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines there, too")
     given = parser.parse_args()
-    lines = asyncio.run(measure(given.only or list(MEASURES), given.quick))
+    lines, stalls = asyncio.run(measure(given.only or list(MEASURES), given.quick))
     print(table(lines))
     print(f"load average: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", file=sys.stderr)
     if given.json:
         given.json.write_text(json.dumps(as_json(lines), indent=2) + "\n")
+    if stalls:
+        sys.exit(f"the server's event loop stalled {stalls} times; its log above says where")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -137,6 +138,15 @@ class Running:
     @property
     def rss_mib(self) -> float:
         return rss_mib(self.pid)
+
+    @property
+    def stalls(self) -> int:
+        """How often its event loop stood still for over 100 ms."""
+        url = f"http://{self.address.host}:{self.address.port}/v1/metrics"
+        request = urllib.request.Request(url, headers={"authorization": f"Bearer {self.address.token}"})
+        with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
+            lines = reply.read().decode().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("kedge_loop_stalls_total "))
 
     def kill(self) -> None:
         """As `kill -9` does."""

@@ -304,6 +304,12 @@ def outline(messages: list[Json]) -> list[tuple[str, str, str | None]]:
     return [(message["role"], text_of(message), finish_of(message)) for message in messages]
 
 
+def assert_no_stall(log: str) -> None:
+    """The server's watchdog writes a line, and the stack, when the event loop stood still for over 100 ms."""
+    start = log.find("event loop stalled")
+    assert start < 0, f"the {log[start : start + 3000]}"
+
+
 class Server:
     """A real `kedge serve` process with a data directory of its own."""
 
@@ -323,6 +329,8 @@ class Server:
             f'models = [{{ id = "fake-large" }}]\n{config}\n'
         )
         self.process: subprocess.Popen[str] | None = None
+        #: A test that stops the process, or stalls its loop on purpose, says so here.
+        self.may_stall = False
         self.url = ""
         self.token = ""
 
@@ -374,6 +382,8 @@ class Server:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process = None
+        if not self.may_stall:
+            assert_no_stall(self.log)
         return code
 
     def kill(self) -> None:

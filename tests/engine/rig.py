@@ -73,10 +73,10 @@ class OneModel:
     price: Price | None = None
     context_window: int | None = None
 
-    def choose(self, config: Config, wanted: str) -> Chosen:
+    async def choose(self, config: Config, wanted: str) -> Chosen:
         return Chosen(self.model, self.context_window, price=self.price)
 
-    def choose_small(self, config: Config, wanted: str) -> Chosen:
+    async def choose_small(self, config: Config, wanted: str) -> Chosen:
         return Chosen(self.small or self.model, price=self.price, writes_titles=self.small is not None)
 
     async def close(self) -> None:

@@ -80,11 +80,11 @@ async def test_a_child_that_ends_before_it_is_waited_for_says_how_it_ended(tmp_p
     class NoModelForChildren(OneModel):
         asked = 0
 
-        def choose(self, config: Config, wanted: str) -> Chosen:
+        async def choose(self, config: Config, wanted: str) -> Chosen:
             self.asked += 1
             if self.asked == 2:
                 raise BadConfig("there is no model for it")
-            return super().choose(config, wanted)
+            return await super().choose(config, wanted)
 
     model = ScriptedModel([agent()], "well")
     async with rig(tmp_path, model, models=NoModelForChildren(model), tools=(AgentTool(),)) as r:

@@ -196,7 +196,7 @@ async def test_a_summary_is_asked_for_within_the_limits_of_the_model(tmp_path: P
     """One that takes no images, and writes so much at once: a request that it refuses would be made again and again."""
 
     class Modest(OneModel):
-        def choose(self, config: Config, wanted: str) -> Chosen:
+        async def choose(self, config: Config, wanted: str) -> Chosen:
             return Chosen(self.model, 1000, output_tokens_max=77, takes_images=False)
 
     model = ScriptedModel([*do("a"), NEAR], "in short", "done")

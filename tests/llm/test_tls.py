@@ -34,7 +34,7 @@ async def test_a_provider_that_nobody_vouches_for_is_told_nothing(kind: Provider
     )
     async with server:
         for name in ("plain", "secure"):
-            model = models.choose(config, f"{name}/m").model
+            model = (await models.choose(config, f"{name}/m")).model
             said = str(await failed(model, asking("hello")))
             assert ("TLS" if name == "secure" else "refused the connection") in said
     await models.close()

@@ -161,6 +161,11 @@ class Engine:
     def is_closing(self) -> bool:
         return self._closing
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a Run is active. May be called from any thread."""
+        return self._runner.is_busy
+
     # --- reacting to what is durable -----------------------------------------------------------------------------
 
     def react(self, lane: OpenLane, events: tuple[LaneEvent, ...]) -> None:
@@ -228,13 +233,13 @@ class Engine:
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, RETRY_S_MAX)
 
-    def _model_for(self, lane: OpenLane, run: RunRecord) -> Chosen:
+    async def _model_for(self, lane: OpenLane, run: RunRecord) -> Chosen:
         config = self.workspaces.get(run.workspace_id).config
-        return self._models.choose(config, run.options.model or lane.session.model)
+        return await self._models.choose(config, run.options.model or lane.session.model)
 
-    def _small_model_for(self, lane: OpenLane, run: RunRecord) -> Chosen:
+    async def _small_model_for(self, lane: OpenLane, run: RunRecord) -> Chosen:
         config = self.workspaces.get(run.workspace_id).config
-        return self._models.choose_small(config, run.options.model or lane.session.model)
+        return await self._models.choose_small(config, run.options.model or lane.session.model)
 
     async def run_child(self, parent: RunRecord, prompt: str, title: str) -> RunRecord:
         """The Run of a read-only agent, in a child session: accepted like every Run, and ended before this returns."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -10,6 +12,7 @@ from msgspec.structs import replace
 from kedge.core.records import Usage
 from kedge.engine.choice import Choice
 from kedge.engine.choice import chosen as choice_of
+from kedge.engine.keys import KEYRING
 from kedge.engine.schema import DEMO, OFFLINE, Config, Provider
 from kedge.errors import BadConfig
 from kedge.llm.base import Model
@@ -43,11 +46,11 @@ class Chosen(Struct, frozen=True):
 class ModelChooser(Protocol):
     """The port: where the engine gets its models from."""
 
-    def choose(self, config: Config, wanted: str) -> Chosen:
+    async def choose(self, config: Config, wanted: str) -> Chosen:
         """The model of this name, or the configured one, or the built-in one; BadConfig says why there is none."""
         ...
 
-    def choose_small(self, config: Config, wanted: str) -> Chosen:
+    async def choose_small(self, config: Config, wanted: str) -> Chosen:
         """The one for small things, such as titles; where none is configured, the one of this name."""
         ...
 
@@ -60,21 +63,24 @@ class Models:
     def __init__(self) -> None:
         #: By whether TLS is spoken.
         self._pools: dict[bool, httpx2.AsyncClient] = {}
+        self._loaded: set[str] = set()
+        self._opening = asyncio.Lock()
         self._demo: DemoModel | None = None
 
-    def choose(self, config: Config, wanted: str) -> Chosen:
+    async def choose(self, config: Config, wanted: str) -> Chosen:
         name = wanted or config.model or OFFLINE
         if name == OFFLINE:
             return Chosen(OfflineModel(), price=FREE, takes_images=False, writes_titles=False)
         if name == DEMO:
             from kedge.llm.demo import DemoModel
 
-            self._demo = self._demo or DemoModel(lambda: self._pool(False))
+            pool = await self.pool(tls=False)
+            self._demo = self._demo or DemoModel(lambda: pool)
             return Chosen(self._demo, price=FREE, takes_images=False, writes_titles=False)
         choice = choice_of(config, name)
         known = choice.facts
         return Chosen(
-            self._model(choice),
+            await self._model(choice),
             known.context_window,
             known.output_tokens_max,
             choice.entry.thinking_tokens if choice.entry else None,
@@ -82,12 +88,16 @@ class Models:
             known.price,
         )
 
-    def choose_small(self, config: Config, wanted: str) -> Chosen:
-        return self.choose(config, config.small_model or wanted)
+    async def choose_small(self, config: Config, wanted: str) -> Chosen:
+        return await self.choose(config, config.small_model or wanted)
 
-    def _model(self, choice: Choice) -> Model:
-        provider, name, key = choice.provider, choice.provider_name, choice.key()
-        pool = self._pool(speaks_tls(provider))
+    async def _model(self, choice: Choice) -> Model:
+        provider, name = choice.provider, choice.provider_name
+        # A locked keyring waits for its user: not on the event loop.
+        key = await asyncio.to_thread(choice.key) if provider.api_key.startswith(KEYRING) else choice.key()
+        pool = await self.pool(tls=speaks_tls(provider))
+        module = provider.type if provider.type in ("openai", "anthropic") else "pydantic_ai"
+        await self._load(f"kedge.llm.{module}")
         match provider.type:
             case "openai":
                 from kedge.llm.openai import OpenAIModel
@@ -102,15 +112,20 @@ class Models:
 
                 return PydanticAIModel(name, choice.model, provider.type, provider.base_url, key, pool)
 
-    def _pool(self, tls: bool) -> httpx2.AsyncClient:
-        if tls not in self._pools:
-            self._pools[tls] = new_client(tls)
-        return self._pools[tls]
+    async def _load(self, module: str) -> None:
+        """Import it in a thread, the first time."""
+        if module not in self._loaded:
+            async with self._opening:
+                await asyncio.to_thread(import_module, module)
+                self._loaded.add(module)
 
-    async def adopt(self, tls: bool, client: httpx2.AsyncClient) -> None:
-        """Use this pool: made by `new_client` in a thread, before a first prompt has to wait for it."""
-        if self._pools.setdefault(tls, client) is not client:
-            await client.aclose()
+    async def pool(self, *, tls: bool) -> httpx2.AsyncClient:
+        """The connection pool, made on first use, in a thread: loading the library takes a tenth of a second."""
+        if tls not in self._pools:
+            async with self._opening:
+                if tls not in self._pools:
+                    self._pools[tls] = await asyncio.to_thread(new_client, tls)
+        return self._pools[tls]
 
     async def close(self) -> None:
         if self._demo is not None:
@@ -125,12 +140,13 @@ def speaks_tls(provider: Provider) -> bool:
 
 
 def new_client(tls: bool) -> httpx2.AsyncClient:
-    """A connection pool. It takes a tenth of a second and some memory to load, which a server without a provider does
-    not need; half of that are the certificates, which one without TLS does not need."""
+    """A connection pool. Half of its memory and time are the certificates, which one without TLS does not need."""
+    import anyio
     import httpx2
 
     from kedge.llm import transport
 
+    _ = anyio.connect_tcp, anyio.create_memory_object_stream  # loads them here, and not on the event loop
     try:
         return transport.new_client(tls=tls)
     except (ImportError, ValueError, OSError, httpx2.InvalidURL) as error:  # their text may hold a part of a password

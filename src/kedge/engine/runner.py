@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -67,7 +67,7 @@ MESSAGES_TAKEN_TO_FIT = 20
 GRACE_S = 1.0
 
 #: Which model a Run uses; and the small one, for titles.
-ChooseModel = Callable[[OpenLane, RunRecord], Chosen]
+ChooseModel = Callable[[OpenLane, RunRecord], Awaitable[Chosen]]
 
 
 class Prompts(Protocol):
@@ -126,6 +126,10 @@ class Runner:
     def is_at_work(self, session_id: str, run_id: str) -> bool:
         active = self._at_work.get(session_id)
         return active is not None and active.run.run_id == run_id
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._at_work)
 
     def stop(self, session_id: str, run_id: str) -> None:
         active = self._at_work.get(session_id)
@@ -276,7 +280,7 @@ class Runner:
     async def _prepare(self, active: ActiveRun) -> None:
         """Where the Run stands: at its beginning, or, after a crash, behind its last durable Step."""
         run, runs = active.run, active.workspace.config.runs
-        chosen = active.chosen = self._choose_model(active.lane, run)
+        chosen = active.chosen = await self._choose_model(active.lane, run)
         if run.options.budget_usd is not None and chosen.price is None:
             raise BadConfig(
                 f"The price of {chosen.model.provider}/{chosen.model.name} is not known, so a budget cannot be kept; "
@@ -309,7 +313,7 @@ class Runner:
             # Side by side: the Step begins at once, and the files that go into the prompt are read meanwhile.
             reading = self._prompts.system(active.workspace, active.run)
             _, active.system = await asyncio.gather(self._begin_step(active), reading)
-        self._begin_title(active)
+        await self._begin_title(active)
         draft, chosen = active.draft, active.model
         assert draft is not None
         history = for_model(await active.history.read(), active.lane.session.summary_message_id)
@@ -391,12 +395,12 @@ class Runner:
         history = await active.history.read()
         await compact(active, self._asking, self._clock, history, self._prompts.summary)
 
-    def _begin_title(self, active: ActiveRun) -> None:
+    async def _begin_title(self, active: ActiveRun) -> None:
         config, run = active.workspace.config, active.run
         wanted = config.runs.titles and active.lane.session.title_is_makeshift and not run.options.parent_run_id
         if wanted and active.title is None:
             try:
-                small = self._choose_small(active.lane, run)
+                small = await self._choose_small(active.lane, run)
             except BadConfig:
                 return  # the large model works; a title is not worth a word
             if small.writes_titles:

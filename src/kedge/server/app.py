@@ -122,10 +122,17 @@ def route(
 
 
 class App:
-    def __init__(self, routes: list[Route], gate: Gate, is_closing: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        routes: list[Route],
+        gate: Gate,
+        is_closing: Callable[[], bool],
+        on_request: Callable[[], None] = lambda: None,
+    ) -> None:
         self.routes = routes
         self._gate = gate
         self._is_closing = is_closing
+        self._on_request = on_request
         self._tree: dict[str, Any] = {}
         for route in routes:
             node = self._tree
@@ -136,6 +143,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise AssertionError(f"unexpected ASGI scope {scope['type']}")
+        self._on_request()
         try:
             status, reply = await self._answer(scope, receive, send)
         except Disconnected:

@@ -22,7 +22,7 @@ import uvicorn
 from kedge import paths
 from kedge.engine.config import Config
 from kedge.engine.engine import Engine
-from kedge.engine.models import Models, new_client, speaks_tls
+from kedge.engine.models import Models, speaks_tls
 from kedge.engine.processes import WardenMachine
 from kedge.engine.prompting import WrittenPrompts
 from kedge.engine.reload import UserConfig, WorkspaceConfig
@@ -34,6 +34,7 @@ from kedge.server.auth import Gate
 from kedge.server.ports import RandomIds, SystemClock, WireEncoder
 from kedge.server.room import Bounded, make_room
 from kedge.server.table import make_app
+from kedge.server.watchdog import Watchdog
 from kedge.store.base import Store
 from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
@@ -110,7 +111,8 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
     token = _token()
     gate = Gate(token, frozenset({socket.gethostname().lower()}) if allow_remote else frozenset(), allow_remote)
     stopping = asyncio.Event()
-    app = make_app(engine, gate, str(paths.data_dir()), stopping.set)
+    watchdog = Watchdog(lambda: engine.is_busy)
+    app = make_app(engine, gate, str(paths.data_dir()), stopping.set, watchdog)
     sockets: list[socket.socket] = []
 
     def take_places() -> None:
@@ -123,18 +125,20 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
     await engine.open(take_places)
     files = _socket_files(hosts)
     prepared = asyncio.create_task(_prepare(models, config))
+    watchdog.start()
     try:
         await _listen(app, engine, sockets, stopping, exit_when_idle)
     finally:
         _unlink_sockets(files)
         await prepared
         await engine.close()
+        watchdog.close()
 
 
 async def _prepare(models: Models, config: Config) -> None:
     for tls in {speaks_tls(provider) for provider in config.providers.values()}:
         try:
-            await models.adopt(tls, await asyncio.to_thread(new_client, tls))
+            await models.pool(tls=tls)
         except BadConfig as error:
             log.warning("%s", error)  # who asks a model is told, too
 

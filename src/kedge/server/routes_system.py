@@ -17,6 +17,7 @@ from kedge.engine.engine import Engine
 from kedge.errors import ServerNotIdle
 from kedge.server.app import Call, Raw, Route, route
 from kedge.server.stream import Streams
+from kedge.server.watchdog import Stalls
 from kedge.wire import models as m
 from kedge.wire.codec import run_body
 from kedge.wire.openapi import RouteSpec, openapi
@@ -27,11 +28,14 @@ class RunsQuery(Struct):
 
 
 class System:
-    def __init__(self, engine: Engine, streams: Streams, data_dir: str, shutdown: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: Engine, streams: Streams, data_dir: str, shutdown: Callable[[], None], stalls: Stalls
+    ) -> None:
         self._engine = engine
         self._streams = streams
         self._data_dir = data_dir
         self._shutdown = shutdown
+        self._stalls = stalls
         self.specs: list[RouteSpec] = []
 
     async def health(self, call: Call) -> m.Ok:
@@ -68,15 +72,21 @@ class System:
 
     async def metrics(self, call: Call) -> Raw:
         runs = [run for workspace in self._engine.workspaces.all() for run in workspace.live_runs()]
-        gauges: dict[str, tuple[str, float]] = {
-            "kedge_runs_active": ("Runs at work now.", sum(run.state == "active" for run in runs)),
-            "kedge_runs_queued": ("Runs accepted and waiting.", sum(run.state == "queued" for run in runs)),
-            "kedge_workspaces_open": ("Open workspaces.", len(self._engine.workspaces.all())),
-            "kedge_workspaces_damaged": ("Workspaces set aside for damage.", self._engine.workspaces.damaged_count),
-            "kedge_streams_open": ("Open event streams.", self._streams.open),
+        figures: dict[str, tuple[str, str, float]] = {
+            "kedge_runs_active": ("gauge", "Active Runs.", sum(run.state == "active" for run in runs)),
+            "kedge_runs_queued": ("gauge", "Runs accepted and waiting.", sum(run.state == "queued" for run in runs)),
+            "kedge_workspaces_open": ("gauge", "Open workspaces.", len(self._engine.workspaces.all())),
+            "kedge_workspaces_damaged": (
+                *("gauge", "Workspaces set aside for damage."),
+                self._engine.workspaces.damaged_count,
+            ),
+            "kedge_streams_open": ("gauge", "Open event streams.", self._streams.open),
+            "kedge_loop_stalls_total": ("counter", "Stalls of the event loop over 100 ms.", self._stalls.count),
+            "kedge_loop_stall_seconds_max": ("gauge", "The longest of them.", self._stalls.longest_s),
         }
         lines = [
-            f"# HELP {name} {about}\n# TYPE {name} gauge\n{name} {value}" for name, (about, value) in gauges.items()
+            f"# HELP {name} {about}\n# TYPE {name} {kind}\n{name} {value}"
+            for name, (kind, about, value) in figures.items()
         ]
         return Raw(("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4")
 
@@ -101,7 +111,7 @@ class System:
             route("POST", "/control", self.control, "Shut the server down", body=m.Control, reply=m.Ok),
             route("DELETE", "/clients/{client_id}", self.retire_client, "Drop a client's claims for good", reply=m.Ok),
             route("GET", "/runs", self.runs, "All live runs on this server", query=RunsQuery, reply=runs),
-            route("GET", "/metrics", self.metrics, "Gauges for Prometheus", media_type="text/plain"),
+            route("GET", "/metrics", self.metrics, "Metrics for Prometheus", media_type="text/plain"),
             route("GET", "/openapi.json", self.openapi, "This reference, for programs", reply=document),
             route("GET", "/docs", self.docs, "This reference, for people", media_type="text/html"),
         ]

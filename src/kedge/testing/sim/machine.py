@@ -54,7 +54,7 @@ class SimModel:
         self.streaming: Counter[str] = Counter()
         self.faults: list[str] = []
 
-    def choose(self, config: Config, wanted: str) -> Chosen:
+    async def choose(self, config: Config, wanted: str) -> Chosen:
         model: Model = self
         return Chosen(model)
 
