@@ -141,12 +141,10 @@ def speaks_tls(provider: Provider) -> bool:
 
 def new_client(tls: bool) -> httpx2.AsyncClient:
     """A connection pool. Half of its memory and time are the certificates, which one without TLS does not need."""
-    import anyio
     import httpx2
 
     from kedge.llm import transport
 
-    _ = anyio.connect_tcp, anyio.create_memory_object_stream  # loads them here, and not on the event loop
     try:
         return transport.new_client(tls=tls)
     except (ImportError, ValueError, OSError, httpx2.InvalidURL) as error:  # their text may hold a part of a password

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+import anyio
 import httpx2
 import msgspec
 
@@ -73,6 +74,8 @@ def new_client(*, tls: bool = True) -> httpx2.AsyncClient:
     As many connections as there are Runs, since a Run that waits for another Run's connection would look hung. A proxy
     that the environment names is used, but never to reach this machine itself.
     """
+    # anyio loads these when they are first used, which would be on the event loop.
+    _ = anyio.connect_tcp, anyio.create_memory_object_stream
     return httpx2.AsyncClient(
         verify=tls,
         timeout=TIMEOUT,

@@ -29,7 +29,7 @@ class Abandoned(Exception):
     """The call that this work was for has been cancelled."""
 
 
-class _Job:
+class _Piece:
     """One piece of work. The lock decides between starting and abandoning it: abandoned work never starts."""
 
     def __init__(self) -> None:
@@ -42,40 +42,42 @@ class _Job:
             self.check()
             self.is_started = True
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
+        """Whether it will never start. Otherwise it stops at its next checkpoint."""
         with self._lock:
             self._is_abandoned = True
+            return not self.is_started
 
     def check(self) -> None:
         if self._is_abandoned:
             raise Abandoned
 
 
-_job: ContextVar[_Job | None] = ContextVar("job", default=None)
+_piece: ContextVar[_Piece | None] = ContextVar("piece", default=None)
 
 
 def checkpoint() -> None:
     """Between the steps of long work: raise Abandoned when nothing waits for its result any more."""
-    job = _job.get()
-    if job is not None:
-        job.check()
+    piece = _piece.get()
+    if piece is not None:
+        piece.check()
 
 
 class Threads:
     """The thread work of one Run."""
 
     def __init__(self) -> None:
-        self._jobs: dict[asyncio.Future[None], _Job] = {}
+        self._pieces: dict[asyncio.Future[None], _Piece] = {}
         self._room = asyncio.Semaphore(RUN_THREADS_MAX)
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """The result of `function(*args)`, computed in a thread. Cancelled: the work stops at its next checkpoint."""
         await self._room.acquire()
-        job, context, results = _Job(), copy_context(), list[T]()
-        context.run(_job.set, job)
+        piece, context, results = _Piece(), copy_context(), list[T]()
+        context.run(_piece.set, piece)
 
         def work() -> None:
-            job.start()
+            piece.start()
             results.append(context.run(function, *args))
 
         try:
@@ -83,17 +85,18 @@ class Threads:
         except BaseException:
             self._room.release()
             raise
-        self._jobs[done] = job
+        self._pieces[done] = piece
         done.add_done_callback(self._end)
         try:
             await asyncio.shield(done)
         except asyncio.CancelledError:
-            job.abandon()
+            if piece.abandon():
+                done.cancel()  # at once: it must not keep the room of others until the pool comes to it
             raise
         return results[0]
 
     def _end(self, done: asyncio.Future[None]) -> None:
-        del self._jobs[done]
+        del self._pieces[done]
         self._room.release()
         if not done.cancelled():
             done.exception()  # retrieved here, since the caller may be gone
@@ -101,9 +104,9 @@ class Threads:
     @property
     def busy(self) -> int:
         """Threads that are running."""
-        return sum(job.is_started for job in self._jobs.values())
+        return sum(piece.is_started for piece in self._pieces.values())
 
     async def idle(self) -> None:
         """Wait until no thread is running. Work that has not started was abandoned, and never will."""
-        while running := [done for done, job in self._jobs.items() if job.is_started]:
+        while running := [done for done, piece in self._pieces.items() if piece.is_started]:
             await asyncio.wait(running)
