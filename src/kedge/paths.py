@@ -53,6 +53,11 @@ def server_log() -> Path:
     return data_dir() / "server.log"
 
 
+def absolute_entries(search_path: str) -> str:
+    """A PATH without relative entries: they lead to the current directory, which may be somebody else's repository."""
+    return os.pathsep.join(entry for entry in search_path.split(os.pathsep) if os.path.isabs(entry)) or os.defpath
+
+
 def _base(variable: str, unix: str, mac: str) -> Path:
     given = os.environ.get(variable)
     # The XDG standard: a relative path in these variables is to be ignored.

@@ -228,4 +228,4 @@ class Terminal:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "kedge", *arguments]
+    return [sys.executable, "-P", "-m", "kedge", *arguments]

@@ -103,7 +103,7 @@ class TestFitting:
 async def start(*arguments: str) -> asyncio.subprocess.Process:
     pipe = subprocess.PIPE
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-P", str(SCRIPT), *arguments, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+        sys.executable, "-I", str(SCRIPT), *arguments, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
     )
 
 

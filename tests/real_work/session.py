@@ -106,8 +106,6 @@ def served() -> Iterator[Server]:
         home = Home(Path(root), endpoint)
         # The tests of the repository need a Python as new as the one that runs this.
         home.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{home.env.get('PATH', os.defpath)}"
-        # The repository has a package of that name, too: `python -m kedge` there is to mean ours.
-        home.env["PYTHONSAFEPATH"] = "1"
         # A title costs tokens of its own, sooner or later than the end of the Run tells its own.
         home.config.write_text(home.config.read_text() + "[runs]\ntitles = false\n")
         make_repository(home.workspace)

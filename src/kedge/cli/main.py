@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from kedge import __version__
+from kedge import __version__, paths
 from kedge.cli.common import EXIT_CANCELLED, EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
 from kedge.client.text import one_line
 from kedge.errors import KedgeError, Unreachable
@@ -87,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if stream is not None and hasattr(stream, "reconfigure"):
             # A terminal that cannot show a character gets a question mark, not a traceback.
             stream.reconfigure(errors="replace")
+    if arguments is None:
+        os.environ["PATH"] = paths.absolute_entries(os.environ.get("PATH", ""))
     code = _exit_code(arguments)
     if arguments is None:
         _leave(code)

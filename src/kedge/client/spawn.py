@@ -130,9 +130,10 @@ def _start_process() -> subprocess.Popen[bytes]:
             entries = given.split(os.pathsep) if name == "PYTHONPATH" else [os.path.expanduser(given)]
             environment[name] = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)
     try:
-        # -P: never import from the current directory, which may be somebody else's repository.
+        # Never import from the current directory, which may be somebody else's repository: -P. Isolated like this
+        # process, if it is, since PYTHONPATH may name such a directory.
         return _Detached(
-            [sys.executable, "-P", "-m", "kedge", "serve", "--exit-when-idle"],
+            [sys.executable, "-I" if sys.flags.isolated else "-P", "-m", "kedge", "serve", "--exit-when-idle"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

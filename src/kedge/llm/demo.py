@@ -102,7 +102,7 @@ class DemoModel:
         script = Path(__file__).with_name("demo_server.py")
         # A session of its own, so that a Ctrl-C meant for the server does not take it away from Runs that still end.
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", str(script), str(model_file), str(CONTEXT_TOKENS)),
+            *(sys.executable, "-I", str(script), str(model_file), str(CONTEXT_TOKENS)),
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,

@@ -1,6 +1,6 @@
 """The process behind `kedge.llm.demo`: a small language model served to this machine only. It imports nothing of kedge.
 
-    python -P demo_server.py MODEL_FILE CONTEXT_TOKENS
+    python -I demo_server.py MODEL_FILE CONTEXT_TOKENS
 
 The first line of its input is the key that it asks for; the one line it writes is its address, once it is ready, or
 "failed: why". It ends when its input does: with whoever started it, in whatever way that one ends.

@@ -1,0 +1,100 @@
+"""scripts/kedge runs nothing of the directory in which it is called."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = ROOT / "scripts"
+#: Modules that kedge, its libraries or the interpreter load by these names.
+MODULES = (
+    "kedge/__init__",
+    "click",
+    "json",
+    "asyncio/__init__",
+    "msgspec",
+    "sitecustomize",
+    "usercustomize",
+    "uvicorn",
+)
+#: Programs that the launcher and the client call.
+PROGRAMS = ("python3", "dirname", "readlink", "cat", "cksum", "uv", "flock", "git", "rg", "bash")
+
+
+@pytest.fixture
+def repository() -> Iterator[Path]:
+    """A repository that notes whatever of it is run, in `ran`. The path is short enough for a socket below it."""
+    with tempfile.TemporaryDirectory(prefix="kedge-", ignore_cleanup_errors=True) as name:
+        root = Path(name) / "repository"
+        ran = root.parent / "ran"
+        for module in MODULES:
+            path = root / f"{module}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"open({str(ran)!r}, 'a').write('{module}\\n')\n")
+        for program in PROGRAMS:
+            (root / program).write_text(f"#!/bin/sh\necho {program} >>{ran}\nexit 1\n")
+            (root / program).chmod(0o755)
+        (root / ".pdbrc").write_text(f"open({str(ran)!r}, 'a').write('pdbrc')\n")
+        yield root
+
+
+def links(directory: Path) -> Path:
+    """A relative link to a link to the launcher."""
+    (directory / "bin").mkdir()
+    (directory / "opt").mkdir()
+    (directory / "opt" / "kedge").symlink_to(SCRIPTS / "kedge")
+    (directory / "bin" / "kedge").symlink_to("../opt/kedge")
+    return directory / "bin" / "kedge"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.found(
+    "attack 1",
+    "`kedge` in a repository imported that repository's modules, and did not start through a link; Python now runs "
+    "isolated, relative entries of PATH are dropped, and links are followed",
+)
+def test_kedge_runs_nothing_of_the_current_directory(repository: Path) -> None:
+    home = repository.parent
+    (home / "config.toml").write_text("[server]\nidle_exit_s = 0.5\ngrace_s = 0.2\n")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KEDGE_", "XDG_", "PYTHON"))}
+    environment = {
+        **kept,
+        "HOME": str(home),
+        "KEDGE_CONFIG": str(home / "config.toml"),
+        "KEDGE_DATA_DIR": str(home / "data"),
+        # Each with an entry that means the current directory.
+        "PATH": f".:{kept.get('PATH', os.defpath)}:",
+        "PYTHONPATH": ":.",
+        "CDPATH": ".",
+    }
+
+    def kedge(launcher: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [launcher, *arguments], cwd=repository, env=environment, capture_output=True, text=True, check=False
+        )
+
+    linked = links(home)
+    done = kedge(linked, "run", "list the files")  # a client, the server that it starts, and a tool
+    assert (done.returncode, (home / "ran").exists()) == (0, False), done.stderr
+    assert "sitecustomize.py" in done.stdout
+    done = kedge(SCRIPTS / "kedge", "stop", "--force")
+    assert (done.returncode, (home / "ran").exists()) == (0, False), done.stderr
+
+
+def test_scripts_import_nothing_of_the_current_directory() -> None:
+    """-I or -P, but for what runs this clone's own tests: `-p tests...` needs the directory, which is the clone."""
+    called = [
+        (script.name, line.strip())
+        for script in SCRIPTS.iterdir()
+        if script.suffix != ".py"
+        for line in script.read_text().splitlines()
+        if re.search(r'python"? (-[cm]|-$|- )', line) and not re.search(r"-m (pytest|tests\.)", line)
+    ]
+    assert called == []
