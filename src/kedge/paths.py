@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import tempfile
 from pathlib import Path
+
+#: What the kernel takes for the path of a socket. Bytes.
+SOCKET_PATH_BYTES_MAX = 103 if sys.platform == "darwin" else 107
 
 
 def config_file() -> Path:
@@ -26,19 +28,24 @@ def data_dir() -> Path:
 def runtime_dir() -> Path:
     """A directory of this user alone for the socket. With another data directory it is in there: one server for each.
 
-    A socket's path may have about 100 bytes: with a long data directory it is in the system's own place."""
-    if os.environ.get("KEDGE_DATA_DIR"):
-        inside = data_dir() / "run"
-        if len(os.fsencode(inside)) < 80:
-            return inside
-        return Path(tempfile.gettempdir()) / f"kedge-{os.getuid()}-{_short_hash(str(data_dir()))}"
-    if given := os.environ.get("XDG_RUNTIME_DIR"):
+    It is never below a temporary directory, where sandboxed commands may write and could replace the socket."""
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not os.environ.get("KEDGE_DATA_DIR") and os.path.isabs(given) and not _is_temporary(given):
         return Path(given) / "kedge"
-    return Path(tempfile.gettempdir()) / f"kedge-{os.getuid()}"
+    inside = data_dir() / "run"
+    if len(os.fsencode(inside / _socket_name())) <= SOCKET_PATH_BYTES_MAX:
+        return inside
+    return Path.home() / ".kedge" / _short_hash(str(data_dir()))
 
 
 def socket_file() -> Path:
-    return runtime_dir() / f"kedge-{os.getuid()}.sock"
+    return runtime_dir() / _socket_name()
+
+
+def server_record() -> Path:
+    """Which process is the server on the socket (`kedge.wire.identity`). In the data directory: tools may write to the
+    temporary directory, and a user may have chosen a runtime directory in there."""
+    return data_dir() / "server.pid"
 
 
 def default_host() -> str:
@@ -64,6 +71,16 @@ def _base(variable: str, unix: str, mac: str) -> Path:
     if given and os.path.isabs(given):
         return Path(given)
     return Path.home() / (mac if sys.platform == "darwin" else unix)
+
+
+def _socket_name() -> str:
+    return f"kedge-{os.getuid()}.sock"
+
+
+def _is_temporary(path: str) -> bool:
+    real = os.path.realpath(path)
+    temporary = {os.path.realpath(place) for place in ("/tmp", "/var/tmp", os.environ.get("TMPDIR") or "/tmp")}
+    return any(os.path.commonpath((real, place)) == place for place in temporary)
 
 
 def _short_hash(text: str) -> str:

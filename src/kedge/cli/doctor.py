@@ -16,6 +16,7 @@ from msgspec import Struct
 from kedge import __version__, paths
 from kedge.cli.common import cwd_option, do, examples, host_option, json_option, print_json
 from kedge.client.client import Client
+from kedge.client.peer import WrongServer
 from kedge.client.text import one_line
 from kedge.client.transport import NotConnected
 from kedge.errors import BadConfig, KedgeError, ShuttingDown, StoreDamaged
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from kedge.engine.schema import Config
 
 PYTHON_MIN = (3, 11)
-#: What the kernel takes for a socket's path, with its end. Bytes.
-SOCKET_PATH_BYTES_MAX = 107
-
 _SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
@@ -86,7 +84,7 @@ def _mode(check: str, path: Path, wanted: int) -> Finding:
 
 def _socket() -> Iterator[Finding]:
     file = paths.socket_file()
-    if len(os.fsencode(file)) > SOCKET_PATH_BYTES_MAX:
+    if len(os.fsencode(file)) > paths.SOCKET_PATH_BYTES_MAX:
         yield Finding("socket", "fail", f"{file} is too long for a socket", "set KEDGE_DATA_DIR to a shorter path")
     elif not file.exists():
         yield Finding("socket", "ok", f"{file} is made when a server starts")
@@ -167,7 +165,7 @@ async def _processes(cwd: str) -> list[Finding]:
 #: What the mechanism means for somebody who reads it.
 _MECHANISMS = {
     "pid namespace": "pid namespace (nothing a tool starts outlives its run)",
-    "subreaper": "subreaper (what a tool starts is found and ended, though not as surely as in a pid namespace)",
+    "subreaper": "subreaper (what a tool starts is found and ended; less certain than a pid namespace)",
 }
 
 
@@ -186,6 +184,8 @@ async def _server(host: str | None, cwd: str) -> list[Finding]:
             await client.health()
         except NotConnected as error:
             return [_not_running(error, asked=host is not None)]
+        except WrongServer as error:
+            return [Finding("server", "fail", error.message, f"rm {paths.socket_file()}")]
         except KedgeError as error:
             return [Finding("server", "fail", error.message, f"see {paths.server_log()}, or stop it and try again")]
         try:

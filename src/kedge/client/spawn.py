@@ -20,6 +20,7 @@ from pathlib import Path
 
 from kedge import paths
 from kedge.client.client import Client
+from kedge.client.peer import WrongServer
 from kedge.client.text import one_line
 from kedge.errors import ShuttingDown, Unreachable
 from kedge.wire.models import WorkspaceBody
@@ -80,6 +81,8 @@ async def open_workspace(client: Client, path: str, *, may_start: bool) -> Works
 async def _answers(client: Client) -> bool:
     try:
         await client.health()
+    except WrongServer:
+        raise  # another server could not listen there
     except Unreachable:
         return False
     return True
@@ -87,6 +90,8 @@ async def _answers(client: Client) -> bool:
 
 def _private_directory(directory: Path) -> None:
     """A directory of ours that nobody else can look into. It may lie in a place where everybody can make one."""
+    if len(os.fsencode(paths.socket_file())) > paths.SOCKET_PATH_BYTES_MAX:
+        raise Unreachable(f"{paths.socket_file()} is too long for a socket: set KEDGE_DATA_DIR to a shorter path")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = os.lstat(directory)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from kedge import paths
+from kedge.client.peer import checked
 from kedge.client.text import one_line
 from kedge.errors import BY_CODE, Invalid, KedgeError, NotFound, TooLarge, Unauthorized, Unreachable
 from kedge.wire.models import ErrorBody
@@ -169,8 +170,10 @@ class Transport:
         if self._token:
             request.headers["authorization"] = f"Bearer {self._token}"
         loop = asyncio.get_running_loop()
-        if self.address.socket is not None and loop.get_exception_handler() is None:
-            loop.set_exception_handler(_forgive_a_late_wake)
+        if self.address.socket is not None:
+            request.extensions["trace"] = checked(self.address.socket)
+            if loop.get_exception_handler() is None:
+                loop.set_exception_handler(_forgive_a_late_wake)
         try:
             return await self._http.send(request, stream=True)
         except httpx2.TransportError as error:

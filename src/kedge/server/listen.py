@@ -40,6 +40,7 @@ from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
 from kedge.tools.registry import all_tools
 from kedge.warden.warden import Warden
+from kedge.wire.identity import write_record
 
 log = logging.getLogger("kedge.server")
 
@@ -268,6 +269,9 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _bind_unix(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > paths.SOCKET_PATH_BYTES_MAX:
+        wayout = "set KEDGE_DATA_DIR to a shorter path" if path == paths.socket_file() else "choose a shorter one"
+        raise Invalid(f"{path} is too long for a socket; {wayout}")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     about = path.parent.stat()
     if about.st_uid != os.getuid():
@@ -279,6 +283,8 @@ def _bind_unix(path: Path) -> socket.socket:
     if _is_alive(path):
         raise Invalid(f"a server is listening on {path} already; stop it first")
     path.unlink(missing_ok=True)
+    if path == paths.socket_file():
+        write_record(paths.server_record())  # before anybody can connect
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
