@@ -18,17 +18,18 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
 
-#: What each package may import of ours. `errors`, `paths` and `waiting` stand alone; everybody may use the first.
+#: What each package may import of ours. `errors`, `paths`, `waiting` and `children` stand alone; all may use the first.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "paths": set(),
     "waiting": set(),
+    "children": set(),
     "core": {"core"},
     "wire": {"wire", "core"},
     "store": {"store", "core"},
-    "llm": {"llm", "core"},
+    "llm": {"llm", "core", "children"},
     "tools": {"tools", "core", "waiting"},
-    "warden": {"warden", "core", "waiting"},
+    "warden": {"warden", "core", "waiting", "children"},
     "engine": {"engine", "core", "store", "llm", "tools", "warden", "waiting"},
     "server": {"server", "engine", "wire", "core", "store", "tools", "warden", "paths", "waiting", "kedge"},
     "client": {"client", "wire", "core", "paths"},
@@ -42,7 +43,7 @@ LATE_IMPORTS: dict[str, set[str]] = {
     "kedge.engine.models": {
         *("kedge.llm.openai", "kedge.llm.anthropic", "kedge.llm.pydantic_ai", "kedge.llm.demo", "kedge.llm.transport"),
     },
-    "kedge.cli.serve": {"kedge.server.listen"},
+    "kedge.cli.serve": {"kedge.server.harden", "kedge.server.listen"},
     "kedge.cli.shutdown": {"kedge.warden.processes"},
     "kedge.cli.tui": {"kedge.tui.app", "kedge.tui.looks"},
     "kedge.cli.config": {

@@ -20,6 +20,7 @@ import pytest
 from tests.conformance.harness import WAIT_S, Server, results_of
 from tests.conformance.loops import ROOT, Place, Wire, open_workspace, place_of
 from tests.conformance.test_i_agent import call
+from tests.conformance.watching import open_files
 from tests.proof import IS_LONG, proof, size
 
 SLOW, STREAMS = 500, 1_000
@@ -48,10 +49,6 @@ def many_files() -> Iterator[None]:
 
 def memory_kb(pid: int) -> int:
     return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])
-
-
-def open_files(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 @contextlib.asynccontextmanager

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,8 @@ async def test_no_secret_of_the_server_is_in_reach_of_what_a_tool_starts(
     server = own_server('[providers.other]\nbase_url = "http://127.0.0.1:1/v1"\napi_key = "$LOCAL_API_KEY"\n')
     server.kill()
     server.start(token=f"{canary}-token-of-the-server")
-    assert canary.encode() in Path(f"/proc/{server.pid}/environ").read_bytes()
+    with suppress(PermissionError):  # only root may look
+        assert canary.encode() in Path(f"/proc/{server.pid}/environ").read_bytes()
     async with server.peer(workspace) as kedge:
         searched = "for f in /proc/[0-9]*/environ /proc/[0-9]*/cmdline; do tr '\\0' '\\n' < $f; done 2>/dev/null"
         commands = ["env", "set", "cat /proc/self/environ /proc/$PPID/environ; true"]

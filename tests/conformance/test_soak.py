@@ -28,7 +28,7 @@ import pytest
 from tests.conformance.harness import WAIT_S, Json, Server, unique
 from tests.conformance.loops import Envelope, Follower, Place, Wire, new_client, open_workspace, place_of
 from tests.conformance.test_i_agent import call
-from tests.conformance.watching import words
+from tests.conformance.watching import open_files, words
 from tests.proof import Figure, proof
 
 SOAK_S = float(os.environ.get("KEDGE_SOAK_S", "3600"))
@@ -213,7 +213,7 @@ class Soak:
         assert await wire.expect(200, "GET", "/runs") == []
         wire.close()
         status = dict(line.split(":", 1) for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines())
-        files = len(os.listdir(f"/proc/{self.server.pid}/fd"))
+        files = open_files(self.server.pid)
         return Sample(at_s, self.done.total(), int(status["RssAnon"].split()[0]) * 1024, files, int(status["Threads"]))
 
     def disk_bytes(self) -> tuple[int, int]:

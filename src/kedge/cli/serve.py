@@ -11,7 +11,7 @@ from kedge.cli.common import examples
     epilog=examples(
         "kedge serve                                    # your own socket",
         "kedge serve --host tcp://127.0.0.1:8787        # with a token, see KEDGE_TOKEN",
-        "kedge serve --host unix:///tmp/k.sock --host tcp://127.0.0.1:0",
+        "kedge serve --host unix://$HOME/k.sock --host tcp://127.0.0.1:0",
     )
 )
 @click.option("--host", "hosts", metavar="URL", multiple=True, help="Where to listen; may be repeated.")
@@ -26,6 +26,9 @@ def serve(
 
     It prints one line `listening on URL` per address when it is ready."""
     # Here and not above: the rest of the command line must not pay for the server's imports.
+    from kedge.server.harden import harden
+
+    harden()  # first: loading the rest takes a while
     from kedge.server.listen import serve as listen
 
     return listen(

@@ -20,6 +20,7 @@ from typing import Final
 import httpx2
 from msgspec.structs import replace
 
+from kedge import children
 from kedge.core.transcript import Message, Text
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import ModelPart, ModelRequest
@@ -101,7 +102,7 @@ class DemoModel:
         key = secrets.token_urlsafe()
         script = Path(__file__).with_name("demo_server.py")
         # A session of its own, so that a Ctrl-C meant for the server does not take it away from Runs that still end.
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = await children.start(
             *(sys.executable, "-I", str(script), str(model_file), str(CONTEXT_TOKENS)),
             stdin=PIPE,
             stdout=PIPE,

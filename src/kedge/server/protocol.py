@@ -172,15 +172,15 @@ def _peer(connection: Any) -> tuple[int, int]:
 def _is_ours(pid: int) -> bool:
     """Whether a tool started it: what an agent runs shall not answer the agent's own approvals. One that is gone by now
     may have been."""
-    while pid > 1:
+    while pid != os.getpid():
+        if pid <= 1:
+            return False
         try:
             about = Path(f"/proc/{pid}/stat").read_bytes()  # no text: its name is cut after 15 bytes
         except OSError:
             return not _is_of_another_user(pid)
-        if pid == os.getpid():
-            return True
         pid = int(about.rpartition(b")")[2].split()[1])
-    return False
+    return True
 
 
 def _is_of_another_user(pid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import asyncio
 import os
+import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL
@@ -13,6 +14,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from kedge import children
+from kedge.warden import orphans
 from kedge.warden.base import Wanted, WardenFailed
 from kedge.warden.keeper import BOOTSTRAP
 from kedge.warden.lines import RECEIVE_BYTES, WIRE_VERSION, Line, LineReader, encode
@@ -21,8 +24,11 @@ from kedge.warden.process import Process
 #: A keeper starts in some 50 ms; a machine that needs longer than this is in trouble.
 START_S_MAX = 20.0
 
-#: The keeper bounds its own ending (OVERSEER_S, LEFT_S); one that takes longer than this is killed.
+#: The keeper bounds its own ending and that of each tree (OVERSEER_S, LEFT_S); one that takes longer is killed.
 CLOSE_S_MAX = 15.0
+
+#: A killed process is gone at once, unless it is stuck in the kernel.
+KILL_S_MAX = 5.0
 
 
 class Link:
@@ -43,6 +49,10 @@ class Link:
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._trouble = ""
+        #: Trees that the keeper was told to end, and when it is given up for that.
+        self._ending: dict[int, asyncio.TimerHandle] = {}
+        #: After the keeper was lost: what is left of all that it ran.
+        self._left: asyncio.Task[tuple[int, ...]] | None = None
         self._loop.add_reader(connection, self._receive)
 
     @classmethod
@@ -52,7 +62,7 @@ class Link:
         try:
             with its:
                 # No environment: it lies open to whatever runs below the keeper.
-                keeper = await asyncio.create_subprocess_exec(
+                keeper = await children.start(
                     *(sys.executable, "-I", "-S", "-X", "utf8", "-c", BOOTSTRAP),
                     *(str(Path(__file__).parents[2]), str(its.fileno()), wanted),
                     pass_fds=(its.fileno(),),
@@ -83,6 +93,9 @@ class Link:
         if self.is_lost:
             _close(descriptors)
             return
+        self._signal(signal.SIGCONT)  # without a namespace a tool can stop the keeper, but not for long
+        if "end" in line and line["end"] in self.processes:
+            self._expect(line["end"], line["grace_s"] + CLOSE_S_MAX)
         self._queue.append((memoryview(encode(line)), tuple(descriptors)))
         if len(self._queue) == 1:
             self._flush()
@@ -140,6 +153,7 @@ class Link:
                     process.hear(line)
                 if "gone" in line:
                     self.processes.pop(key, None)
+                    self._forget(key)
 
     def _lose(self) -> None:
         if self.is_lost:
@@ -151,13 +165,41 @@ class Link:
         for _, descriptors in self._queue:
             _close(descriptors)
         self._queue.clear()
+        for key in list(self._ending):
+            self._forget(key)
+        self._signal(signal.SIGKILL)  # it may have closed the connection and live on
+        if orphans.is_adopting():
+            self._left = self._loop.create_task(self._sweep())
         for process in self.processes.values():
-            process.lost()
+            process.lost(self._left)
         if not self._hello.done():
             reason = self._trouble or "it ended at once"
             self._hello.set_exception(WardenFailed(f"The process keeper cannot be started: {reason}."))
             self._hello.exception()
         self._ended.set_result(None)
+
+    async def _sweep(self) -> tuple[int, ...]:
+        """What it ran becomes ours when it ends, and not before."""
+        try:
+            async with asyncio.timeout(KILL_S_MAX):
+                await self._keeper.wait()
+        except TimeoutError:
+            return (self.keeper_pid,)
+        return await orphans.sweep()
+
+    def _signal(self, number: int) -> None:
+        if self._keeper.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.keeper_pid, number)
+
+    def _expect(self, key: int, within_s: float) -> None:
+        """A keeper that is kept from its work is lost; then its trees are ended from here."""
+        self._forget(key)
+        self._ending[key] = self._loop.call_later(within_s, self._lose)
+
+    def _forget(self, key: int) -> None:
+        if (timer := self._ending.pop(key, None)) is not None:
+            timer.cancel()
 
     async def close(self) -> None:
         """Everything is dead when this returns: the keeper leaves when all it started is gone."""
@@ -168,10 +210,10 @@ class Link:
             async with asyncio.timeout(CLOSE_S_MAX):
                 await asyncio.shield(self._ended)
         except TimeoutError:
-            with suppress(ProcessLookupError):
-                self._keeper.kill()
             self._lose()
         await self._keeper.wait()
+        if self._left is not None:
+            await asyncio.shield(self._left)
         for process in list(self.processes.values()):
             await process.settled()
         self.processes.clear()

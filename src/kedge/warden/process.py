@@ -18,7 +18,7 @@ LOOKS_MAX = 500
 
 T = TypeVar("T")
 
-LOST = "The process keeper was lost, and what it ran was ended with it. Try again: a new one is started."
+LOST = "The process keeper was lost, and what it ran is ended. Try again: a new one is started."
 
 
 class Process:
@@ -112,22 +112,28 @@ class Process:
             case _:
                 pass
 
-    def lost(self) -> None:
-        """The keeper is gone. Its overseers see that and take their trees along; whether they did is looked at."""
+    def lost(self, left: asyncio.Future[tuple[int, ...]] | None) -> None:
+        """The keeper is gone. `left`: the pids that are left of all that it ran, after a sweep.
+
+        None where this process does not adopt orphans (a server does): then only the overseer can be looked for, which
+        ends its tree when the keeper is gone, unless it was killed as well."""
         self._is_lost = True
         _fail(self._started, WardenFailed(LOST))
         _fail(self._exit, WardenFailed(LOST))
         for count in self._counts.values():
             _fail(count, WardenFailed(LOST))
         if not self._gone.done():
-            self._look = asyncio.get_running_loop().create_task(self._look_for_the_end())
+            self._look = asyncio.get_running_loop().create_task(self._look_for_the_end(left))
 
     async def settled(self) -> None:
         """After `lost`: waits until the tree is gone or was looked for long enough."""
         if self._look is not None:
             await asyncio.shield(self._look)
 
-    async def _look_for_the_end(self) -> None:
+    async def _look_for_the_end(self, left: asyncio.Future[tuple[int, ...]] | None) -> None:
+        if left is not None:
+            self._end_here(await asyncio.shield(left))
+            return
         for _ in range(LOOKS_MAX):
             if is_zombie(self._overseer):
                 break

@@ -1,7 +1,7 @@
 """Holding a tree without a namespace: orphans come to the overseer, and what is below it is found by walking /proc.
 
-It holds against everything but a process that ends the overseer *and* the keeper on purpose, which one of the same user
-can do. Loaded by the keeper: standard library only.
+A process of the same user can kill the overseer and the keeper. Then what it has started comes to the server, which
+kills it (`orphans`); only one that kills the server as well escapes. Loaded by the keeper: standard library only.
 """
 
 from __future__ import annotations
