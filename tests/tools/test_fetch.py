@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gzip
 import json
-import ssl
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +19,8 @@ import pytest
 from kedge.core.approvals import parse_rules, permit
 from kedge.tools.addresses import is_public, parse_address
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, ToolFailed
-from kedge.tools.fetch import BODY_BYTES_MAX, REDIRECTS_MAX, FetchTool
+from kedge.tools.fetch import REDIRECTS_MAX, FetchTool
+from kedge.tools.fetch_page import BODY_BYTES_MAX
 from tests.certificates import with_certificate
 from tests.tools.place import call, make_place, prepare
 
@@ -426,7 +426,7 @@ async def test_the_certificate_must_be_for_the_name_though_the_address_is_pinned
     port = server.sockets[0].getsockname()[1]
     site.put("/", "safe")
     site.redirect("/down", f"http://site.example:{port}/")
-    tool = here(tls=ssl.create_default_context(cafile=str(certificate)))
+    tool = here(ca_file=certificate)
     async with server:
         assert (await call(tool, place, url=f"https://site.example:{port}/")).content == "safe"
         with pytest.raises(ToolFailed, match="from https to plain http"):

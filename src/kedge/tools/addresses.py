@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from pathlib import Path
 
 Address = IPv4Address | IPv6Address
 
@@ -34,6 +37,12 @@ _NOT_PUBLIC_6 = tuple(
 #: A translator's addresses end in the IPv4 address they stand for: that one decides.
 _NAT64 = IPv6Network("64:ff9b::/96")
 
+#: Prefix lengths of an IPv6 link: the usual one, and the largest that is given to one customer. Bits.
+LINK_BITS = 64
+LINK_BITS_MIN = 48
+#: Of a table of the kernel: that of a machine with a thousand addresses has some 100 kB. Characters.
+PROC_CHARS_MAX = 4_000_000
+
 
 def is_public(address: Address) -> bool:
     if isinstance(address, IPv6Address):
@@ -41,6 +50,62 @@ def is_public(address: Address) -> bool:
             return is_public(IPv4Address(address.packed[-4:]))
         return address in _PUBLIC_6 and not any(address in network for network in _NOT_PUBLIC_6)
     return not any(address in network for network in _NOT_PUBLIC_4)
+
+
+def is_reachable(address: Address) -> bool:
+    """Public, and not our own. Reads files of the kernel: call it in a thread."""
+    return is_public(address) and not is_own(address)
+
+
+def is_own(address: Address) -> bool:
+    """Whether it leads to this machine or, with IPv6, into a network that it is part of.
+
+    A service that listens on all addresses, or trusts its network, is reached by a public address of the machine just
+    as by 127.0.0.1. `bind` would tell as well, but not where `ip_nonlocal_bind` is set."""
+    if isinstance(address, IPv6Address) and address in _NAT64:
+        return is_own(IPv4Address(address.packed[-4:]))
+    if any(address in network for network in own_networks()):
+        return True
+    # What the lists may lack: networks that are routed to this machine as a whole, systems without these files.
+    source = _source_for(address)
+    return source is not None and address in _around(source)
+
+
+def own_networks(proc: Path = Path("/proc/net")) -> list[IPv4Network | IPv6Network]:
+    """What the kernel takes for this machine (IPv4), or finds on its links (IPv6)."""
+    networks: list[IPv4Network | IPv6Network] = []
+    with suppress(OSError), open(proc / "fib_trie", encoding="ascii") as file:
+        leaf = ""
+        for line in file.read(PROC_CHARS_MAX).splitlines():
+            first, *rest = line.split()
+            if first == "|--":
+                leaf = rest[0]
+            elif "LOCAL" in rest:  # one leaf may have several lines, one for each length: "/32 host LOCAL"
+                networks.append(IPv4Network((leaf, int(first[1:])), strict=False))
+    with suppress(OSError), open(proc / "if_inet6", encoding="ascii") as file:
+        for line in file.read(PROC_CHARS_MAX).splitlines():
+            own, _, length, *_ = line.split()
+            networks.append(_around(IPv6Address(int(own, 16)), int(length, 16)))
+    return networks
+
+
+def _around(own: Address, length: int = 128) -> IPv4Network | IPv6Network:
+    """Of an own address: IPv4 itself, since its neighbours are strangers at most hosters; IPv6 its link, which is a /64
+    or larger. A wrong length must not close half of the Internet."""
+    if isinstance(own, IPv4Address):
+        return IPv4Network(own)
+    return IPv6Network((own, min(max(length, LINK_BITS_MIN), LINK_BITS)), strict=False)
+
+
+def _source_for(address: Address) -> Address | None:
+    """The own address that a connection would come from; to ourselves it is the same one. Nothing is sent."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), 9))
+            return parse_address(probe.getsockname()[0])
+    except OSError:  # no route, no such family: it cannot be reached at all
+        return None
 
 
 def parse_address(text: str) -> Address:
