@@ -25,7 +25,7 @@ from msgspec import Struct, field
 
 from kedge.engine.keys import secret
 from kedge.engine.providers import api_key, base_url, provider_for
-from kedge.engine.repository import LeadsOut, levels, read_inside, read_regular
+from kedge.engine.repository import NotRead, levels, owners, read_inside, read_regular
 from kedge.engine.schema import (
     DEMO,
     MASK,
@@ -216,15 +216,15 @@ def _merge(into: dict[str, Any], layer: dict[str, Any], where: str, sources: dic
 def repository_files(workspace: Path) -> list[RepositoryFile]:
     """The files that apply, from the repository's root down to the workspace."""
     try:
-        places = levels(workspace)
+        places, trusted = levels(workspace), owners(workspace)
     except OSError as error:
         return [RepositoryFile(workspace, None, f"{workspace} cannot be looked into: {error.strerror}.", True)]
     found = []
     for path in (place / name for place in places for name in FILE_NAMES):
         try:
-            content = read_inside(path, places[0], CONFIG_BYTES_MAX + 1)
-        except LeadsOut:
-            found.append(RepositoryFile(path, None, f"{path} is a link out of the repository and is not read."))
+            content = read_inside(path, places[0], trusted, CONFIG_BYTES_MAX + 1)
+        except NotRead as why:
+            found.append(RepositoryFile(path, None, f"{path} {why} and is not read."))
         except OSError as error:
             found.append(RepositoryFile(path, None, f"{path} cannot be read: {error.strerror}.", True))
         else:

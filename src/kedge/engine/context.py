@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from kedge.core.approvals import is_hidden, parse_rules
 from kedge.engine.config import Config
-from kedge.engine.repository import LeadsOut, levels, read_inside, read_regular
+from kedge.engine.repository import NotRead, levels, owners, read_inside, read_regular
 from kedge.errors import Invalid
 from kedge.tools.paths import guards, is_below, subject_of
 
@@ -123,7 +123,7 @@ def _contents(
         if content is not None:
             yield own, content
     try:
-        places = levels(workspace)
+        places, trusted = levels(workspace), owners(workspace)
     except OSError:
         return
     further = tuple(config.context.files)
@@ -141,21 +141,21 @@ def _contents(
         return not any(is_hidden(rules, name) for name in names)
 
     for place in places:
-        first = next(_readable(place, NAMES, places[0], may_be_read), None)
+        first = next(_readable(place, NAMES, places[0], trusted, may_be_read), None)
         if first is not None:
             yield first
-        yield from _readable(place, further, places[0], may_be_read)
+        yield from _readable(place, further, places[0], trusted, may_be_read)
 
 
 def _readable(
-    place: Path, names: tuple[str, ...], root: Path, may_be_read: Callable[[Path], bool]
+    place: Path, names: tuple[str, ...], root: Path, trusted: frozenset[int], may_be_read: Callable[[Path], bool]
 ) -> Iterator[tuple[Path, bytes]]:
     for name in names:
         try:
             if not may_be_read(place / name):
                 continue
-            content = read_inside(place / name, root, FILE_BYTES_MAX + 1)
-        except (OSError, RuntimeError, ValueError, LeadsOut):
+            content = read_inside(place / name, root, trusted, FILE_BYTES_MAX + 1)
+        except (OSError, RuntimeError, ValueError, NotRead):
             continue
         if content is not None:
             yield place / name, content
@@ -167,7 +167,10 @@ def _surroundings(workspace: Path, facts: Facts) -> str:
         root = levels(workspace)[0]
     except OSError:
         root = workspace
-    branch = git_branch(root)
+    try:
+        branch = git_branch(root, owners(workspace))
+    except OSError:
+        branch = None
     if branch is None:
         lines.append("Git repository: no")
     else:
@@ -177,16 +180,18 @@ def _surroundings(workspace: Path, facts: Facts) -> str:
     return "# Where you are\n\n" + "\n".join(lines) + f"\n\nIn the directory:\n{_listing(workspace)}"
 
 
-def git_branch(root: Path) -> str | None:
-    """ "branch NAME" or "no branch"; None if this is not a repository."""
+def git_branch(root: Path, trusted: frozenset[int] | None = None) -> str | None:
+    """ "branch NAME" or "no branch"; None if this is not a repository, or that of a user who is not `trusted`."""
     place = root / ".git"
     try:
         if place.is_file():  # a worktree or a submodule: the file says where
-            said = (read_regular(place, GIT_BYTES_MAX) or b"").decode("utf-8", "replace")
+            said = (read_regular(place, GIT_BYTES_MAX, trusted) or b"").decode("utf-8", "replace")
             place = root / said.removeprefix("gitdir:").strip()
         elif not place.is_dir():
             return None
-        head = (read_regular(place / "HEAD", GIT_BYTES_MAX) or b"").decode("utf-8", "replace").strip()
+        head = (read_regular(place / "HEAD", GIT_BYTES_MAX, trusted) or b"").decode("utf-8", "replace").strip()
+    except NotRead:
+        return None
     except (OSError, ValueError):
         return "no branch"
     name = head.removeprefix("ref: refs/heads/")

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 MEMORY_BYTES_MAX = 512 * 1024 * 1024
 #: Processor time of this process: an honest megabyte of HTML takes some 3 s on a slow machine. Seconds.
 CPU_S_MAX = 15
-#: Priority below the server's, which may have only this core.
-NICENESS = 10
 #: Of a body, as sent and unpacked; the rest is not read. A small body may unpack to a thousand times its size. Bytes.
 BODY_BYTES_MAX = 5_000_000
 #: Of HTML that is made into text: what follows is cut from the text anyway, and costs processor time. Characters.
@@ -66,7 +64,6 @@ def main() -> None:
 
 
 def _limit_self() -> None:
-    os.nice(NICENESS)
     for kind, limit in ((resource.RLIMIT_AS, MEMORY_BYTES_MAX), (resource.RLIMIT_CPU, CPU_S_MAX)):
         _, hard = resource.getrlimit(kind)
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
