@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kedge.client.client import Client, new_run_id
+from kedge.errors import Conflict
 from kedge.testing import HostedEndpoint
 from kedge.wire.models import RunBody, SubmitPrompt
 from tests.cli.test_run_approvals import approvals, write
@@ -61,7 +62,7 @@ async def test_what_waits_is_listed_and_allowed_by_a_beginning_of_its_id(server:
     assert "    +one\n" in listed
     assert [asked["id"] for asked in approvals(server)["approvals"]] == [ask_id]
     allowed = kedge(server, "approvals", "allow", ask_id[:-1], "--session")
-    assert (allowed.code, allowed.out) == (0, f"{ask_id}: allow_session\n")
+    assert (allowed.code, allowed.out) == (0, f"{ask_id}: allowed for this session: Create a.txt (+2 -0)\n")
     assert (await waiting.end()).outcome == "completed"
     assert (server.home.workspace / "a.txt").exists()
     again = kedge(server, "approvals", "allow", ask_id)
@@ -71,6 +72,40 @@ async def test_what_waits_is_listed_and_allowed_by_a_beginning_of_its_id(server:
     forgotten = kedge(server, "approvals", "forget", grant["id"])
     assert forgotten.out == "no longer allowed without asking: edit(**)\n"
     assert approvals(server)["grants"] == []
+
+
+@pytest.mark.found(
+    "attack 20",
+    "`kedge approvals allow a` allowed whatever waited by then, since all ids begin alike, and did not name it; an "
+    "abbreviation needs four characters of its own, what was answered is printed, and its digest is sent along",
+)
+async def test_an_abbreviation_that_fits_everything_allows_nothing(server: Server, waiting: Waiting) -> None:
+    ask_id = await waiting.begin(write())
+    for short in ("", "a", "ask", ask_id[:6]):
+        refused = kedge(server, "approvals", "allow", short)
+        assert (refused.code, "at least 4 characters" in refused.err) == (1, True)
+    assert [asked["id"] for asked in approvals(server)["approvals"]] == [ask_id]
+    assert kedge(server, "approvals", "deny", ask_id[:7]).out == f"{ask_id}: denied Create a.txt (+2 -0)\n"
+    await waiting.end()
+    assert not (server.home.workspace / "a.txt").exists()
+
+
+async def test_an_answer_counts_for_what_was_shown_only(waiting: Waiting) -> None:
+    ask_id = await waiting.begin(write())
+    client, where = waiting.client, waiting.workspace_id
+    (asked,) = await client.permissions(where)
+    with pytest.raises(Conflict, match="not what was shown"):
+        await client.answer_permission(where, ask_id, "allow", "", "0" * 64)
+    assert [one.id for one in await client.permissions(where)] == [ask_id], "it still waits"
+    assert (await client.answer_permission(where, ask_id, "deny", "", asked.binding)).resolved
+    await waiting.end()
+
+
+async def test_the_list_says_that_approvals_are_skipped(server: Server, waiting: Waiting) -> None:
+    workspace = await waiting.client.create_workspace(str(server.home.workspace))
+    await waiting.client.skip_permissions(workspace.id, True)
+    assert kedge(server, "approvals").out.startswith("approvals are skipped in this workspace")
+    assert approvals(server)["skip"] is True
 
 
 async def test_a_denial_brings_its_message_to_the_model(server: Server, waiting: Waiting) -> None:

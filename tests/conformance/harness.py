@@ -274,6 +274,11 @@ class Peer:
         reply: Json = await self.call("POST", path, body, expect=expect, client_id=self.client_id)
         return reply
 
+    async def skip_approvals(self, skip: bool = True) -> None:
+        path = f"{self.at}/permissions/skip"
+        reply = await self.call("POST", path, {"skip": skip}, client_id=self.client_id)
+        assert reply == ({"skip": True, "given_by": self.client_id} if skip else {"skip": False})
+
     def stream(self, *, last_event_id: int | str | None = None, **params: Any) -> Stream:
         """`async with peer.stream(deltas=1, session_id=..., after=...) as stream:`"""
         headers = {} if last_event_id is None else {"last-event-id": str(last_event_id)}

@@ -231,7 +231,7 @@ async def test_skipping_is_of_one_workspace_and_of_one_process(
     async with server.http() as http:
         kedge, other = await Peer(http, workspace).open(), await Peer(http, tmp_path / "other").open()
         _, asked = await pending(kedge, touch)
-        assert await kedge.call("POST", f"{kedge.at}/permissions/skip", {"skip": True}) == {"skip": True}
+        await kedge.skip_approvals()
         # What was asked before is still for people to answer.
         assert [one["id"] for one in await kedge.call("GET", f"{kedge.at}/permissions")] == [asked["id"]]
         (result,) = await tried(kedge, call("bash", command="true"))
@@ -294,7 +294,7 @@ async def test_a_denied_command_of_the_corpus_is_denied_by_a_configuration_even_
     config = server.home / "config.toml"
     before = config.read_text()
     async with server.peer(workspace) as kedge:
-        await kedge.call("POST", f"{kedge.at}/permissions/skip", {"skip": True})
+        await kedge.skip_approvals()
         for rules, commands in sections("corpus_denied.txt"):
             config.write_text(before + permissions(allow=("bash",), deny=rules))
             for some in in_steps(commands):
@@ -377,7 +377,7 @@ async def test_a_character_that_makes_a_text_look_binary_does_not_hide_it(kedge:
 
 
 async def test_an_agent_of_the_agent_changes_nothing_whatever_is_allowed(kedge: Peer) -> None:
-    await kedge.call("POST", f"{kedge.at}/permissions/skip", {"skip": True})
+    await kedge.skip_approvals()
     (kedge.directory / "a.txt").write_text("old\n")
     edit = {"path": "a.txt", "old_string": "old", "new_string": "new"}
     calls = [

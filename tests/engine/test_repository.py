@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kedge.engine.config import Config, load_workspace, repository_files
-from kedge.engine.context import Facts, instruction_files, system_prompt
+from kedge.engine.context import Facts, system_prompt
 from kedge.engine.repository import NotRead, levels, owners, read_inside
 
 ANOTHER = 65534
@@ -109,23 +109,17 @@ def test_the_opened_file_is_judged_and_not_its_path(tmp_path: Path) -> None:
         read_inside(file, tmp_path, trusted, 10)
 
 
-def test_a_link_swapped_in_after_resolving_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("key")
+def test_a_link_swapped_in_after_resolving_is_not_followed(tmp_path: Path) -> None:
+    class Swapped(type(Path())):  # type: ignore[misc]
+        def resolve(self, strict: bool = False) -> Path:
+            resolved = Path(self).resolve(strict)
+            self.unlink()
+            self.symlink_to(tmp_path / "secret")
+            return resolved
+
+    (tmp_path / "secret").write_text("key")
     work = tmp_path / "work"
     work.mkdir()
-    file = work / "AGENTS.md"
-    file.write_text("text")
-    resolve = Path.resolve
-
-    def swapping(path: Path, strict: bool = False) -> Path:
-        resolved = resolve(path, strict)
-        if path == file:
-            file.unlink()
-            file.symlink_to(secret)
-        return resolved
-
-    monkeypatch.setattr(Path, "resolve", swapping)
+    (work / "AGENTS.md").write_text("text")
     with pytest.raises(OSError, match="(?i)symbolic links"):
-        read_inside(file, work, owners(work), 10)
-    assert instruction_files(work, Config()) == []
+        read_inside(Swapped(work / "AGENTS.md"), work, owners(work), 10)

@@ -57,7 +57,7 @@ FEED = (
     Mutant(
         "a stream of one session shows all of the ring",
         "engine.feed",
-        'if frame.audience in ("all", mode) and reader.session_id in (None, frame.session_id):',
+        'if frame.audience in ("all", mode) and reader.session_id in (None, frame.session_id or reader.session_id):',
         'if frame.audience in ("all", mode):',
         "A stream shows events of another session.",
     ),

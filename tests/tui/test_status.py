@@ -46,6 +46,19 @@ async def test_the_context_is_told_by_the_last_request_and_not_by_all_of_them(sm
         await r.shows("ctx 40 %", "$2.59")
 
 
+async def test_skipped_approvals_are_on_the_top_line(own_server: Server) -> None:
+    """Whoever asked for it, and for those that come later."""
+    async with rig(own_server) as r, Client(own_server.host) as other:
+        await r.shows("local/fake-large")
+        workspace = await other.create_workspace(r.app.link.path)
+        await other.skip_permissions(workspace.id, True)
+        await r.shows("approvals are skipped")
+        async with rig(own_server) as late:
+            await late.shows("approvals are skipped")
+        await other.retire()
+        await r.shows_no("approvals are skipped")
+
+
 async def test_the_context_grows_while_a_run_is_at_work(small_model: Server) -> None:
     async with rig(small_model) as r:
         await r.send('script: usage 1000 0 | tool ls {"path": "."} | usage 2000 0 | hold context-1 | say fine')

@@ -28,14 +28,16 @@ class Waiting(Struct):
     approvals: list[PermissionRequest]
     questions: list[QuestionBatch]
     grants: list[GrantBody]
+    #: Nobody is asked in this workspace.
+    skip: bool
 
 
 _EXAMPLES = examples(
     "kedge approvals",
-    "kedge approvals allow ask-3f              # a unique beginning of the id will do",
-    "kedge approvals allow ask-3f --session    # and whatever the shown rule covers, in this session",
-    'kedge approvals deny ask-3f -m "Use the staging database"',
-    "kedge approvals answer ask-9c 2           # the second option; or any words",
+    "kedge approvals allow ask3f7k              # a unique beginning of the id will do",
+    "kedge approvals allow ask3f7k --session    # and whatever the shown rule covers, in this session",
+    'kedge approvals deny ask3f7k -m "Use the staging database"',
+    "kedge approvals answer ask9cmw 2           # the second option; or any words",
 )
 
 
@@ -56,12 +58,19 @@ def list_(as_json: bool, cwd: str, host: str | None) -> int:
     async def read() -> Waiting:
         async with opened(host, cwd) as workspace:
             client, where = workspace.client, workspace.id
-            return Waiting(await client.permissions(where), await client.questions(where), await client.grants(where))
+            return Waiting(
+                approvals=await client.permissions(where),
+                questions=await client.questions(where),
+                grants=await client.grants(where),
+                skip=await client.skip_permissions(where),
+            )
 
     found = do(read())
     if as_json:
         print_json(found)
         return 0
+    if found.skip:
+        click.echo("approvals are skipped in this workspace, until the client that asked for it leaves")
     if not found.approvals and not found.questions:
         click.echo("nothing waits for an answer")
     for asked in found.approvals:
@@ -84,7 +93,7 @@ def _echo(lines: Iterable[str]) -> None:
         click.echo(f"  {line}")
 
 
-@approvals.command(epilog=examples("kedge approvals allow ask-3f", "kedge approvals allow ask-3f --always"))
+@approvals.command(epilog=examples("kedge approvals allow ask3f7k", "kedge approvals allow ask3f7k --always"))
 @click.argument("approval", metavar="ID")
 @click.option("--session", "for_session", is_flag=True, help="Also what the shown rule covers, in this session.")
 @click.option("--always", is_flag=True, help="Also what the shown rule covers, in this workspace, from now on.")
@@ -100,7 +109,7 @@ def allow(approval: str, for_session: bool, always: bool, as_json: bool, cwd: st
     )
 
 
-@approvals.command(epilog=examples("kedge approvals deny ask-3f", 'kedge approvals deny ask-3f -m "Not on Fridays"'))
+@approvals.command(epilog=examples("kedge approvals deny ask3f7k", 'kedge approvals deny ask3f7k -m "Not on Fridays"'))
 @click.argument("approval", metavar="ID")
 @click.option("-m", "--message", default="", help="What the model is told.")
 @json_option
@@ -112,20 +121,29 @@ def deny(approval: str, message: str, as_json: bool, cwd: str, host: str | None)
 
 
 def _answer(given: str, action: Answer, message: str, as_json: bool, cwd: str, host: str | None) -> int:
-    async def act() -> tuple[str, Resolved]:
+    async def act() -> tuple[PermissionRequest, Resolved]:
         async with opened(host, cwd) as workspace:
-            asked = _one_of(given, await workspace.client.permissions(workspace.id), "approval")
-            return asked.id, await workspace.client.answer_permission(workspace.id, asked.id, action, message)
+            client = workspace.client
+            asked = _one_of(given, await client.permissions(workspace.id), "approval")
+            return asked, await client.answer_permission(workspace.id, asked.id, action, message, asked.binding)
 
-    ask_id, resolved = do(act())
-    return _told(ask_id, action, resolved, as_json)
+    asked, resolved = do(act())
+    return _told(asked.id, f"{_ANSWERED[action]} {visible_line(asked.description, 300)}".rstrip(), resolved, as_json)
+
+
+_ANSWERED: dict[Answer, str] = {
+    "allow": "allowed",
+    "allow_session": "allowed for this session:",
+    "allow_always": "always allowed:",
+    "deny": "denied",
+}
 
 
 @approvals.command(
     epilog=examples(
-        "kedge approvals answer ask-9c 2",
-        "kedge approvals answer ask-9c the one with fewer dependencies",
-        'kedge approvals answer ask-9c 1 ""        # of two questions the first; an empty answer skips one',
+        "kedge approvals answer ask9cmw 2",
+        "kedge approvals answer ask9cmw the one with fewer dependencies",
+        'kedge approvals answer ask9cmw 1 ""        # of two questions the first; an empty answer skips one',
     )
 )
 @click.argument("batch", metavar="ID")
@@ -155,7 +173,7 @@ def answer(batch: str, texts: tuple[str, ...], as_json: bool, cwd: str, host: st
     return _told(ask_id, "answered", resolved, as_json)
 
 
-@approvals.command(epilog=examples("kedge approvals forget g-3f"))
+@approvals.command(epilog=examples("kedge approvals forget g3f7k"))
 @click.argument("grant", metavar="GRANT")
 @cwd_option
 @host_option
@@ -175,9 +193,17 @@ def forget(grant: str, cwd: str, host: str | None) -> int:
 
 T = TypeVar("T", PermissionRequest, QuestionBatch, GrantBody)
 
+#: Of an abbreviated id, after the letters that all ids of its kind begin with. A few random ones say which one was
+#: meant; fewer may fit what was asked since, and was never looked at. Characters.
+ID_CHARS_MIN = 4
+_PREFIXES = {"approval": "ask", "question": "ask", "grant": "g"}
+
 
 def _one_of(given: str, found: Sequence[T], what: str) -> T:
-    matching = [one for one in found if given and one.id.startswith(given)]
+    is_short = len(given) < len(_PREFIXES[what]) + ID_CHARS_MIN
+    matching = [one for one in found if one.id == given or (one.id.startswith(given) and not is_short)]
+    if not matching and is_short:
+        raise NotFound(f"{given!r} is too short: write at least {ID_CHARS_MIN} characters after {_PREFIXES[what]!r}")
     exact = [one for one in matching if one.id == given]
     if len(exact or matching) == 1:
         return (exact or matching)[0]

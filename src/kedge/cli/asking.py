@@ -171,7 +171,9 @@ class Asker:
         if letter == "m":
             message = (await self._line("why not> ") or "").strip()
         action, client, where = _ACTIONS[letter], self._client, self._workspace_id
-        return await self._send(action, lambda: client.answer_permission(where(), asked.id, action, message))
+        return await self._send(
+            action, lambda: client.answer_permission(where(), asked.id, action, message, asked.binding)
+        )
 
     # --- questions -----------------------------------------------------------------------------------------------
 

@@ -231,16 +231,20 @@ class Client:
         return await self._inside("GET", workspace_id, "permissions", reply=list[m.PermissionRequest])
 
     async def answer_permission(
-        self, workspace_id: str, permission_id: str, action: Answer, message: str = ""
+        self, workspace_id: str, permission_id: str, action: Answer, message: str = "", binding: str = ""
     ) -> m.Resolved:
-        """The first answer wins. A denial may say why, which the model is told."""
-        body = m.GrantPermission(permission=m.AskRef(id=permission_id), action=action, message=message)
+        """The first answer wins. A denial may say why, which the model is told. `binding`: that of the request that was
+        shown; the answer is refused if it is not what waits."""
+        ref = m.AskRef(id=permission_id)
+        body = m.GrantPermission(permission=ref, action=action, message=message, binding=binding)
         return await self._answer(workspace_id, "permissions", "grant", body=body)
 
     async def skip_permissions(self, workspace_id: str, skip: bool | None = None) -> bool:
-        """Whether approvals are skipped in this workspace; say True or False to change that."""
+        """Whether approvals are skipped in this workspace; say True or False to change that. True lasts as long as this
+        client holds the workspace."""
         method, body = ("GET", None) if skip is None else ("POST", m.SkipPermissions(skip=skip))
-        reply = await self._inside(method, workspace_id, "permissions", "skip", body=body, reply=m.SkipPermissions)
+        parts, params = ("permissions", "skip"), {} if skip is None else {"client_id": self.client_id}
+        reply = await self._inside(method, workspace_id, *parts, body=body, params=params, reply=m.SkipState)
         return reply.skip
 
     async def grants(self, workspace_id: str) -> list[m.GrantBody]:

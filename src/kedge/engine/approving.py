@@ -11,7 +11,7 @@ from kedge.engine.door import Door
 from kedge.engine.openlane import Draught
 from kedge.engine.ports import Clock, Ids
 from kedge.engine.workspaces import Workspace, Workspaces
-from kedge.errors import AskIsOver, AskNotFound, GrantNotFound, Invalid, RunNotActive
+from kedge.errors import AskIsOver, AskNotFound, Conflict, GrantNotFound, Invalid, RunNotActive
 from kedge.store.base import Store
 
 
@@ -39,10 +39,15 @@ class Approvals:
         raise AskNotFound(f"There is no approval or question {ask_id} in workspace {workspace.id}.")
 
     async def answer(
-        self, workspace: Workspace, ask_id: str, answer: Answer, message: str = "", by: str = ""
+        self, workspace: Workspace, ask_id: str, answer: Answer, message: str = "", by: str = "", binding: str = ""
     ) -> Answered:
-        """The first answer wins. AskIsOver when its Run was told to stop or has ended."""
+        """The first answer wins. AskIsOver when its Run was told to stop or has ended.
+
+        `binding`: what the answer is for; Conflict if that is not what waits. Empty: it is not checked."""
+        # What an Ask is about never changes under its id, so this needs no lock: only its state does.
         ask = await self.ask(workspace, ask_id)
+        if binding and binding != ask.binding:
+            raise Conflict(f"{ask_id} is not what was shown to you; look again: kedge approvals")
         if ask.kind != "approval":
             raise Invalid(f"{ask_id} is a question; it takes answers, not {answer}")
         grants: tuple[Grant, ...] = ()

@@ -48,6 +48,7 @@ Audience = Literal["all", "deltas", "snapshots"]
 @dataclass(slots=True)
 class Frame:
     position: int | None
+    #: Empty: it is for the readers of every session.
     session_id: str
     audience: Audience
     data: bytes
@@ -87,6 +88,8 @@ class Feed:
         self._flushed_at = self._shown_at = float("-inf")
         self._readers: set[Reader] = set()
         self._left = asyncio.Event()
+        #: What holds for the whole workspace right now, and is in no log: each reader that joins the ring gets it.
+        self._notice = b""
         self._without_deltas: set[Reader] = set()  # those of them that get whole messages instead
         self._waiting: dict[Reader, None] = {}  # a set that keeps its order
 
@@ -147,6 +150,13 @@ class Feed:
         """Something of the moment, for readers that take Deltas: it is not kept, and losing it loses nothing."""
         if len(self._readers) > len(self._without_deltas):
             self._push(Frame(None, session_id, "deltas", data))
+            self._wake()
+
+    def announce(self, data: bytes) -> None:
+        """What holds for the whole workspace from now on, for all readers, and for those that come later."""
+        self._notice = data
+        if self._readers:
+            self._push(Frame(None, "", "all", data))
             self._wake()
 
     def streaming(self, message_id: str) -> Draft | None:
@@ -274,7 +284,7 @@ class Feed:
                 if frame.position <= reader.position:
                     continue
                 reader.position = frame.position
-            if frame.audience in ("all", mode) and reader.session_id in (None, frame.session_id):
+            if frame.audience in ("all", mode) and reader.session_id in (None, frame.session_id or reader.session_id):
                 wanted.append(frame.data)
                 size += len(frame.data)
         return b"".join(wanted), number
@@ -295,7 +305,7 @@ class Feed:
             # One without a word yet, too: whoever has read it elsewhere may now add the Deltas that follow.
             if reader.session_id in (None, draft.session_id):
                 parts.append(self.encoder.snapshot(draft.message(now)))
-        return b"".join(parts), self.end
+        return b"".join([*parts, self._notice]), self.end
 
     async def encode_entry(self, entry: LogEntry) -> bytes:
         """A log entry as a frame, with its record as it stands now."""

@@ -72,8 +72,8 @@ class Workspace:
     lanes: dict[str, OpenLane] = field(default_factory=dict)
     #: client_id -> the session it looks at.
     current: dict[str, str] = field(default_factory=dict)
-    #: Nobody is asked for approvals; deny rules still hold. Until the workspace is closed, or somebody says otherwise.
-    skip_approvals: bool = False
+    #: The client that has approvals skipped; empty: they are asked for. Deny rules hold in any case.
+    skip_given_by: str = ""
     #: What is in force; `look_at_config` reads again what has changed.
     config: Config = field(init=False)
     feed: Feed = field(init=False)
@@ -154,6 +154,16 @@ class Workspace:
 
     def attached_clients(self, session_id: str) -> int:
         return sum(1 for looked_at in self.current.values() if looked_at == session_id)
+
+    @property
+    def skip_approvals(self) -> bool:
+        return bool(self.skip_given_by)
+
+    def skip(self, given_by: str) -> None:
+        """Have approvals skipped for this client, or asked for again (empty). All readers are told."""
+        if given_by != self.skip_given_by:
+            self.skip_given_by = given_by
+            self.feed.announce(self.feed.encoder.skip(given_by))
 
     def look_at(self, client_id: str, session_id: str) -> None:
         """This client looks at this session from now on; an empty one: at none. Whoever is there is told."""
@@ -345,6 +355,17 @@ class Workspaces:
             raise ClientNotAttached(f"client {client_id} does not hold workspace {workspace.id}; create it first")
         workspace.look_at(client_id, session_id)
 
+    def skip(self, workspace: Workspace, client_id: str, skip: bool) -> None:
+        """Skip approvals as long as this client holds the workspace; any client may end that."""
+        if skip and not workspace.claims.has(client_id):
+            raise ClientNotAttached(f"client {client_id} does not hold workspace {workspace.id}; create it first")
+        where = f"workspace {workspace.id} ({workspace.record.path})"
+        if skip:
+            log.warning("approvals are skipped in %s: client %s asked for it", where, client_id)
+        elif workspace.skip_approvals:
+            log.warning("approvals are asked for again in %s: client %s asked for it", where, client_id)
+        workspace.skip(client_id if skip else "")
+
     async def read_events(
         self, workspace: Workspace, after: int | None, session_id: str | None, *, deltas: bool
     ) -> Reader:
@@ -380,6 +401,9 @@ class Workspaces:
             workspace.claims = workspace.claims.lapsed(now)
             for client_id in [known for known in workspace.current if not workspace.claims.has(known)]:
                 workspace.look_at(client_id, "")
+            if workspace.skip_approvals and not workspace.claims.has(workspace.skip_given_by):
+                log.warning("approvals are asked for again in workspace %s: the client has left", workspace.id)
+                workspace.skip("")
             if (lapse := workspace.claims.next_lapse) is not None:
                 lapses.append(lapse)
             if workspace.is_held:

@@ -57,6 +57,9 @@ class WireEncoder:
     def presence(self, session_id: str, clients: int) -> bytes:
         return codec.presence_frame(session_id, clients)
 
+    def skip(self, given_by: str) -> bytes:
+        return codec.skip_frame(given_by)
+
     def delta(self, message_id: str, part: int, text: str, kind: Literal["text", "reasoning"]) -> bytes:
         return codec.delta_frame(message_id, part, text, kind)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kedge.core.ids import check_client_id
 from kedge.engine.approving import Answered
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
@@ -33,7 +34,7 @@ class ApprovalRoutes:
         message = check_text(body.message, "message")
         approvals = self._engine.approvals
         answered = await approvals.answer(
-            self._workspace(call), body.permission.id, body.action, message, call.query.client_id
+            self._workspace(call), body.permission.id, body.action, message, call.query.client_id, body.binding
         )
         return _resolved(answered)
 
@@ -61,13 +62,14 @@ class ApprovalRoutes:
             await approvals.answer_question(self._workspace(call), body.batch_request_id, None, call.query.client_id)
         )
 
-    async def skip(self, call: Call) -> m.SkipPermissions:
-        return m.SkipPermissions(skip=self._workspace(call).skip_approvals)
-
-    async def set_skip(self, call: Call) -> m.SkipPermissions:
+    async def skip(self, call: Call) -> m.SkipState:
         workspace = self._workspace(call)
-        workspace.skip_approvals = call.body.skip
-        return m.SkipPermissions(skip=workspace.skip_approvals)
+        return m.SkipState(skip=workspace.skip_approvals, given_by=workspace.skip_given_by)
+
+    async def set_skip(self, call: Call) -> m.SkipState:
+        client_id = check_client_id(call.query.client_id)
+        self._engine.workspaces.skip(self._workspace(call), client_id, call.body.skip)
+        return await self.skip(call)
 
     async def grants(self, call: Call) -> list[m.GrantBody]:
         return [
@@ -105,11 +107,12 @@ class ApprovalRoutes:
                 query=ClientQuery,
                 reply=one,
             ),
-            route("GET", f"{permissions}/skip", self.skip, "Whether approvals are skipped", reply=m.SkipPermissions),
+            route("GET", f"{permissions}/skip", self.skip, "Whether approvals are skipped", reply=m.SkipState),
             route(
                 *("POST", f"{permissions}/skip", self.set_skip, "Skip approvals in this workspace, or ask again"),
                 body=m.SkipPermissions,
-                reply=m.SkipPermissions,
+                query=ClientQuery,
+                reply=m.SkipState,
             ),
             route("GET", f"{permissions}/grants", self.grants, "Standing answers", reply=list[m.GrantBody]),
             route("DELETE", f"{permissions}/grants/{{grant_id}}", self.forget, "Take one back", reply=m.Ok),

@@ -199,7 +199,7 @@ def _from_html(html: str, form: str) -> str:
 
 def _pairs(lines: list[str]) -> list[tuple[str, str]]:
     """Each line with the next one: of several empty lines in a row, the last is kept."""
-    return list(zip(lines, [*lines[1:], ""], strict=True))
+    return list(zip(lines, [*lines[1:], ""], strict=False))  # a page may have no line at all
 
 
 if __name__ == "__main__":

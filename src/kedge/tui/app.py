@@ -248,7 +248,7 @@ class KedgeApp(AskActs):
         model = session.model if session and session.model else self._model
         self.part(Transcript).tell_model(model)
         percent = context_percent(self.view, self.session_id, self.models.get(model))
-        self.part(TopLine).tell(short(self.link.path), session, model, percent)
+        self.part(TopLine).tell(short(self.link.path), session, model, percent, skip=self.view.skip)
         queue = self.view.queue(self.session_id)
         self.part(Queue).tell(queue)
         again = time.monotonic() - self._stopped_at < AGAIN_S

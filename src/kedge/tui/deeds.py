@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from kedge.client.client import new_run_id
 from kedge.core.approvals import Answer
-from kedge.errors import AskIsOver, NotFound, RunNotQueued, Unavailable, Unreachable
+from kedge.errors import AskIsOver, Conflict, NotFound, RunNotQueued, Unavailable, Unreachable
 from kedge.tui.link import Link
 from kedge.tui.model import View
 from kedge.wire import models as m
@@ -120,10 +120,13 @@ class Deeds:
 
     async def answer(self, ask_id: str, action: Answer, why: str = "") -> str:
         """What stands, when somebody else was quicker; empty when this answer counts."""
-        client = self._link.client
+        client, shown = self._link.client, next((ask for ask in self._view.asks() if ask.id == ask_id), None)
+        binding = shown.binding if isinstance(shown, m.PermissionRequest) else ""
         try:
-            reply = await self._link.insist(lambda: client.answer_permission(self._link.id, ask_id, action, why))
-        except (AskIsOver, NotFound) as error:
+            reply = await self._link.insist(
+                lambda: client.answer_permission(self._link.id, ask_id, action, why, binding)
+            )
+        except (Conflict, NotFound) as error:
             return error.message
         return "" if reply.resolved else f"answered elsewhere: {reply.answered}"
 

@@ -153,6 +153,7 @@ class Link:
         view.load_sessions(await self.insist(lambda: client.sessions(self.id)), at)
         live = await self.insist(client.runs)
         view.load_runs([run for run in live if run.workspace_id == self.id], at)
+        view.skip = await self.insist(lambda: client.skip_permissions(self.id))
         view.load_asks(
             [
                 *await self.insist(lambda: client.permissions(self.id)),

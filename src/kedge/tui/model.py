@@ -67,6 +67,8 @@ class View:
         self._asks: dict[str, Ask] = {}
         self.closed_asks: dict[str, Closed] = {}
         self.files = ChangedFiles()
+        #: Approvals are skipped in this workspace.
+        self.skip = False
 
     # --- what was read by request ---------------------------------------------------------------------------------
 
@@ -124,6 +126,9 @@ class View:
                 self._apply_progress(msgspec.convert(payload, m.ProgressBody), changed)
             case "presence":
                 self._apply_presence(msgspec.convert(payload, m.PresenceBody), changed)
+            case "permission_skip":
+                self.skip = bool(payload.get("skip"))
+                changed.sessions = True
             case "file" if position is not None:
                 self.files.tell(msgspec.convert(payload, m.FileEvent), event.change, position)
             case "permission_request" | "question_batch_request":

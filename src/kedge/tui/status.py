@@ -20,6 +20,8 @@ CONTEXT_FULL_PERCENT = 80
 MESSAGES_LOOKED_AT_MAX = 200
 #: The title of the session has so much of the top line at least. Cells.
 TITLE_CELLS_MIN = 20
+#: On the top line of every front end while nobody is asked for approvals.
+SKIPPED = "approvals are skipped"
 
 
 class TopLine(Widget):
@@ -32,12 +34,15 @@ class TopLine(Widget):
         self._directory = self._model = ""
         self._session: m.SessionBody | None = None
         self._percent: int | None = None
+        self._skip = False
 
-    def tell(self, directory: str, session: m.SessionBody | None, model: str, percent: int | None) -> None:
-        """`percent`: how full the model's context is; None: that is not known."""
-        told = (directory, session, model, percent)
-        if told != (self._directory, self._session, self._model, self._percent):
-            self._directory, self._session, self._model, self._percent = told
+    def tell(
+        self, directory: str, session: m.SessionBody | None, model: str, percent: int | None, *, skip: bool = False
+    ) -> None:
+        """`percent`: how full the model's context is; None: that is not known. `skip`: nobody is asked."""
+        told = (directory, session, model, percent, skip)
+        if told != (self._directory, self._session, self._model, self._percent, self._skip):
+            self._directory, self._session, self._model, self._percent, self._skip = told
             self.refresh()
 
     def render(self) -> Content:
@@ -45,6 +50,7 @@ class TopLine(Widget):
         title = one_line(session.title, 60) if session and session.title else "new session"
         clients = session.attached_clients if session else 0
         right: list[Piece] = [
+            (0, SKIPPED if self._skip else ""),
             (2, one_line(self._model, 100)),
             (1, self._context_words),
             (3, _dollars(session.cost) if session else ""),
@@ -58,6 +64,9 @@ class TopLine(Widget):
         if self._is_full and self._context_words in told:
             start = line.rindex(self._context_words)
             drawn = drawn.stylize("bold $warning", start, start + len(self._context_words))
+        if self._skip and told.startswith(SKIPPED):
+            start = len(line) - len(told)
+            drawn = drawn.stylize("bold $warning", start, start + len(SKIPPED))
         return drawn
 
     @property

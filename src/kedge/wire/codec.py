@@ -222,6 +222,7 @@ def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:
         params=_params(ask),
         grant=ask.grant,
         asked_at=ask.asked_at,
+        binding=ask.binding,
     )
 
 
@@ -270,6 +271,10 @@ def progress_frame(session_id: str, run_id: str, tool_call_id: str, text: str) -
 
 def presence_frame(session_id: str, clients: int) -> bytes:
     return frame("presence", "updated", m.PresenceBody(session_id=session_id, attached_clients=clients))
+
+
+def skip_frame(given_by: str) -> bytes:
+    return frame("permission_skip", "updated", m.SkipState(skip=bool(given_by), given_by=given_by))
 
 
 def _run_complete(session_id: str, event: RunReported, run: RunRecord | None) -> m.RunComplete:

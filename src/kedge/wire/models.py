@@ -75,12 +75,22 @@ class AskRef(Struct, kw_only=True):
 class GrantPermission(Struct, kw_only=True):
     permission: AskRef
     action: Answer
+    #: As the request that was shown has it: then the answer counts for exactly that. Empty: it is not checked.
+    binding: str = ""
     #: For a denial: what the model is told.
     message: Annotated[str, Meta(max_length=MESSAGE_CHARS_MAX)] = ""
 
 
 class SkipPermissions(Struct, kw_only=True):
     skip: bool
+
+
+class SkipState(Struct, kw_only=True, omit_defaults=True):
+    """Whether approvals are skipped in this workspace: deny rules still hold, nobody is asked about the rest."""
+
+    skip: bool
+    #: The client that asked for it. It ends with that client's claim.
+    given_by: str = ""
 
 
 class QuestionResponse(Struct, kw_only=True):
@@ -340,6 +350,8 @@ class PermissionRequest(Struct, kw_only=True):
     #: The rule that allow_session and allow_always stand for; empty: they are not offered.
     grant: str
     asked_at: int
+    #: Digest of exactly what would be done; an answer may send it back.
+    binding: str = ""
 
 
 class PermissionNotification(Struct, kw_only=True):
@@ -466,6 +478,7 @@ EventType = Literal[
     "file",
     "progress",
     "presence",
+    "permission_skip",
     "permission_request",
     "permission_notification",
     "question_batch_request",
