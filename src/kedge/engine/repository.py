@@ -1,7 +1,7 @@
 """A workspace's repository: which directories belong to it, and reading its files without being led out of it.
 
 What is read here tells agents what to do, so it must come from the user: a file counts only if it belongs to the
-workspace's owner or to us, and a directory above the workspace only if nobody else can put files into it.
+workspace's owner, to us or to root, and a directory above the workspace only if nobody else can put files into it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from pathlib import Path
 
 #: Directories from the workspace up in which a repository's root is looked for. Items.
 PARENTS_MAX = 64
+
+#: Files of root count everywhere: no other user can make one, and who is root needs none to command us.
+ROOT = 0
 
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 #: A FIFO without a writer does not block.
@@ -120,6 +123,6 @@ def _read(handle: int, bytes_max: int, trusted: frozenset[int] | None) -> bytes 
         os.close(handle)
         return None
     with open(handle, "rb") as file:
-        if trusted is not None and about.st_uid not in trusted:
+        if trusted is not None and about.st_uid not in {*trusted, ROOT}:
             raise NotRead("belongs to another user")
         return file.read(bytes_max)
