@@ -134,6 +134,8 @@ class Stage:
                 return RUNS if full else []
             case ["workspaces", _, "permissions"]:
                 return [APPROVAL] if self._asks else []
+            case ["workspaces", _, "permissions", "skip"]:
+                return {"skip": False}
             case ["workspaces", _, "models"]:
                 return [MODEL | {"is_default": True}] if full else []
             case _:
