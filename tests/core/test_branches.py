@@ -9,7 +9,7 @@ import pytest
 from kedge.core.commands import Cancel, Command
 from kedge.core.events import LaneEvent
 from kedge.core.lane import Lane, LaneRun, apply, covered_by, decide
-from kedge.core.shown import is_unseen, one_line, shown
+from kedge.core.shown import is_unseen, one_line, shown, shown_diff
 from kedge.core.transcript import SUMMARY, Message, Role, Text, for_model, since_summary
 
 
@@ -51,6 +51,7 @@ def test_a_model_is_sent_the_summary_and_what_came_after_it() -> None:
         ("a\x1b[0mb\r", "a\\u{1b}[0mb\\u{d}"),
         ("\u202egnp.exe\u200b", "\\u{202e}gnp.exe\\u{200b}"),
         ("a\u00a0b\u2800c", "a\\u{a0}b\\u{2800}c"),
+        ("a \\ \nb\t\n  \n\nc\f\x85\u2028", "a \\\\u{20}\nb\\u{9}\n \\u{20}\n\nc\\u{c}\\u{85}\\u{2028}"),
         ("x\ufe0fy\U000e0100z\u180b", "x\\u{fe0f}y\\u{e0100}z\\u{180b}"),
     ],
 )
@@ -59,7 +60,13 @@ def test_what_people_are_shown_hides_nothing(text: str, seen: str) -> None:
     assert not any(map(is_unseen, seen.replace("\n", "").replace("\t", "")))
 
 
+def test_the_sign_of_a_diff_line_is_no_blank_at_its_end() -> None:
+    assert shown_diff(" \n+\n+a\t\n-b\r \n  \n") == " \n+\n+a\\u{9}\n-b\\u{d}\\u{20}\n \\u{20}\n"
+    assert shown("words  ", mark_ends=False) == "words  "
+
+
 def test_a_title_is_the_first_line_that_says_something_and_is_cut() -> None:
     assert one_line("\n \n  tell\tme \nmore", 20) == "tell\\u{9}me"
     assert one_line("one two three", 8) == "one two…"
     assert one_line(" \n", 8) == ""
+    assert one_line("\u200b" * 1_000_000, 8) == "\\u{200b…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,37 @@ async def test_a_model_that_breaks_while_it_is_stopped_is_nobodys_complaint(tmp_
         await until(lambda: r.model.streams_open == 1)
         await r.engine.cancel(r.workspace, r.session)
         assert (await r.end(run)).outcome == "cancelled"
+
+
+@pytest.mark.found(
+    "attack 3",
+    "a cancelled Run ended as clean while its threads went on for minutes; a Run waits for its threads now, and a "
+    "thread that is still busy makes the clean-up a failed one",
+)
+async def test_a_busy_thread_makes_the_cleanup_fail(tmp_path: Path) -> None:
+    gate, is_begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        is_begun.set()
+        gate.wait()
+
+    async def blocks(place: Place) -> str:
+        await place.threads.run(work)
+        return "late"
+
+    tool = ActingTool(blocks=blocks)
+    async with (
+        no_complaints(),
+        rig(tmp_path, ScriptedModel(do("blocks"), "next"), tools=(tool,), runs={"cleanup_s": 0.2}) as r,
+    ):
+        try:
+            run = await r.submit()
+            await until(is_begun.is_set)
+            await r.engine.cancel(r.workspace, r.session)
+            ended = await r.end(run)
+            assert (ended.outcome, ended.cleanup) == ("cancelled", "failed")
+            assert ended.error == "The run could not be stopped within 0.2 s; 1 of its threads is still busy."
+            assert (await r.end(await r.submit())).text == "next"
+        finally:
+            gate.set()
+            await spin()

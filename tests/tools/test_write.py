@@ -93,7 +93,7 @@ async def test_a_change_of_line_endings_alone_is_shown(tmp_path: Path) -> None:
     place = make_place(tmp_path)
     await call(View(), place, path="a.txt")
     prepared = await prepare(Write(), place, path="a.txt", content="a\r\nb\n")
-    assert prepared.intent.description == "Write a.txt (+1 -1)"
+    assert prepared.intent.description == "Write a.txt (+1 -1), line endings: CRLF -> mixed"
 
 
 async def test_nobody_is_asked_about_what_is_too_large_to_be_shown(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_what_cannot_be_seen_in_a_diff_or_a_path_is_spelled_out_for_every_
 async def test_what_people_are_shown_is_bounded(tmp_path: Path) -> None:
     prepared = await prepare(Write(), make_place(tmp_path), path="a", content="some line\n" * 100_000)
     assert len(prepared.intent.params) < DIFF_BYTES_MAX * 1.3
-    assert "(cut here: the diff has 1100043 bytes)" in json.loads(prepared.intent.params)["diff"]
+    assert "(cut here: the diff is larger than 100 kB)" in json.loads(prepared.intent.params)["diff"]
     assert prepared.intent.description == "Create a (+100000 -0)"
     with pytest.raises(ToolFailed, match="larger than 5000 kB"):
         await prepare(Write(), make_place(tmp_path), path="a", content="x" * 5_000_001)

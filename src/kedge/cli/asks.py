@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kedge.client.text import visible_line
-from kedge.core.shown import shown
+from kedge.core.shown import shown, shown_diff
 from kedge.wire.models import PermissionRequest, QuestionBody, QuestionResponse
 
 #: Of a description, which is a title; what it is about follows in full. Characters.
@@ -33,13 +33,13 @@ def approval_lines(asked: PermissionRequest) -> Iterator[str]:
         if name not in _SHOWN_APART and value not in (None, False, "", [], {}):
             yield from _block(f"{shown(name, keep='')}: ", _text(value))
     if isinstance(diff, str):
-        yield from (f"  {shown(line, keep=chr(9))}" for line in diff.split("\n") if line)
+        yield from (f"  {line}" for line in shown_diff(diff).split("\n") if line)
 
 
-def _block(begin: str, text: str) -> Iterator[str]:
+def _block(begin: str, text: str, *, is_prose: bool = False) -> Iterator[str]:
     """Further lines stand below the first, so that none of them can pass for ours."""
     for number, line in enumerate(text.split("\n")):
-        yield f"  {begin if number == 0 else ' ' * len(begin)}{shown(line, keep=chr(9))}"
+        yield f"  {begin if number == 0 else ' ' * len(begin)}{shown(line, keep=chr(9), mark_ends=not is_prose)}"
 
 
 def _text(value: Any) -> str:
@@ -47,7 +47,7 @@ def _text(value: Any) -> str:
 
 
 def question_lines(asked: QuestionBody) -> Iterator[str]:
-    yield from _block("", asked.question)
+    yield from _block("", asked.question, is_prose=True)
     for number, option in enumerate(asked.options, 1):
         about = f": {visible_line(option.description)}" if option.description else ""
         yield f"    {number}  {visible_line(option.label)}{about}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 #: Characters that show as nothing although their category is a visible one: fillers and the blank of Braille.
@@ -23,18 +24,35 @@ def is_unseen(character: str) -> bool:
     )
 
 
-def shown(text: str, *, keep: str = "\n\t") -> str:
-    """The whole text, with what cannot be seen written as \\u{...}."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        f"\\u{{{ord(character):x}}}" if is_unseen(character) and character not in keep else character
-        for character in text
-    )
+#: The blank that ends a line. A backslash before it no longer continues the line in a shell.
+_LAST_BLANK = re.compile(r"[ \t](?=\n|\Z)")
+
+
+def shown(text: str, *, keep: str = "\n\t", mark_ends: bool = True) -> str:
+    """The whole text, with what cannot be seen written as \\u{...}.
+
+    `mark_ends`: so is the blank or tab that ends a line. Not for prose, where it has no meaning. Takes linear time."""
+    # Each distinct character is judged once: `translate` does the rest.
+    table = {ord(character): _spelled(character) for character in set(text) if is_unseen(character)}
+    for character in keep:
+        table.pop(ord(character), None)
+    if table:
+        text = text.translate(table)
+    return _LAST_BLANK.sub(lambda blank: _spelled(blank[0]), text) if mark_ends else text
+
+
+def shown_diff(diff: str) -> str:
+    """A unified diff as `shown`. The sign of a line is no part of the line: an empty one ends in no blank."""
+    return "\n".join(line[:1] + shown(line[1:], keep="\t") for line in diff.split("\n"))
+
+
+def _spelled(character: str) -> str:
+    return f"\\u{{{ord(character):x}}}"
 
 
 def one_line(text: str, chars_max: int) -> str:
     """A title: the first line that says something, cut. Never what an approval is decided on."""
     line = next((line for line in text.splitlines() if line.strip()), "").strip()
-    line = shown(line, keep="")
+    # Cut before, too: a line may have megabytes.
+    line = shown(line[: chars_max + 1], keep="", mark_ends=False)
     return line if len(line) <= chars_max else line[: chars_max - 1] + "…"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,23 @@ from typing import Any
 from msgspec import Struct
 
 from kedge.core.approvals import Intent
-from kedge.core.shown import shown as spelled_out
+from kedge.core.shown import shown_diff
 from kedge.tools import disk
 from kedge.tools.base import Output, Place, Prepared, ToolFailed
-from kedge.tools.diff import DIFF_BYTES_MAX, Diff, compare, is_the_same, lines_of
+from kedge.tools.diff import DIFF_BYTES_MAX, Diff, compare, is_the_same
 from kedge.tools.paths import Target, resolve
 from kedge.tools.seen import bind, digest
-from kedge.tools.textfile import decode, plain_endings
+from kedge.tools.textfile import decode, line_endings, line_start, plain_endings
 from kedge.waiting import wait_out
 
 #: Lines of the new text shown to the agent around its change, and characters of each: to see that it is right.
 AROUND_LINES = 3
 SHOWN_LINES_MAX = 30
 SHOWN_LINE_CHARS_MAX = 300
+
+
+#: Stands for a content that is no text.
+_BINARY = "(binary data)\n"
 
 
 class Rewritten(Struct, frozen=True):
@@ -51,44 +56,59 @@ class Change(Struct, frozen=True):
     before: bytes | None
     after: Rewritten
     diff: Diff
+    #: How the lines end, where that is not as people would expect: "CRLF", "LF -> CRLF", "mixed". Else empty.
+    endings: str
+    #: Digests of both contents; empty for a file that is not there.
+    before_digest: str
+    after_digest: str
 
 
 async def prepare_change(
     given_path: str, names: tuple[str, ...], rewrite: Rewrite, place: Place, guarded: tuple[Path, ...], *, again: bool
 ) -> Prepared:
     """`again`: the change may be worked out anew on what this session's own tools have written since."""
-    target = await asyncio.to_thread(resolve, given_path, place.root, guarded)
-    found = await asyncio.to_thread(disk.read, target.path)
-    before = None if found is None else found.data
+    target = await place.threads.run(resolve, given_path, place.root, guarded)
+    before, before_digest, _ = await place.threads.run(_read, target.path)
 
     def check_seen() -> None:
         if before is not None:
-            place.seen.check(target.path, digest(before), target.shown)
+            place.seen.check(target.path, before_digest, target.shown)
 
     if not place.shown_before:
         check_seen()
-    change = await asyncio.to_thread(_work_out, target, before, rewrite)
-    intent = _intent(names, target, change)
+
+    def work_out() -> tuple[Change, Intent]:
+        change = _work_out(target, before, rewrite)
+        return change, _intent(names, target, change)
+
+    change, intent = await place.threads.run(work_out)
     if place.shown_before not in ("", intent.binding):
         check_seen()  # the process that read the file is gone, and it is not even the change that people were shown
 
     async def run() -> Output:
         async with place.seen.lock(target.path):
-            now = await asyncio.to_thread(disk.read, target.path)
+            now, now_digest, known = await place.threads.run(_read, target.path)
             made = change
-            if (now and now.data) != before:
-                made = await _again(target, now, change, rewrite if again else None, place)
-            after, known = digest(made.after.data), None if now is None else now.stat
-            await place.desk.keep_version(target.path, made.before, after)
+            if now_digest != change.before_digest:
+                is_ours = now is not None and place.seen.wrote(target.path, now_digest)
+                made = await place.threads.run(_again, target, now, change, rewrite if again and is_ours else None)
+            output = await place.threads.run(_output, target, made)
+            await place.desk.keep_version(target.path, made.before, made.after_digest)
 
             async def write() -> None:
-                await asyncio.to_thread(disk.replace, target.path, made.after.data, known)
-                place.seen.note(target.path, after, is_ours=True)
+                await place.threads.run(disk.replace, target.path, made.after.data, known)
+                place.seen.note(target.path, made.after_digest, is_ours=True)
 
             await _to_the_end(write())
-        return _output(target, made)
+        return output
 
     return Prepared(intent, run, f"{names[0]} {target.shown}")
+
+
+def _read(path: Path) -> tuple[bytes | None, str, os.stat_result | None]:
+    """The content of a file, its digest, and which file it is. Of one that is not there: None, "", None."""
+    found = disk.read(path)
+    return (None, "", None) if found is None else (found.data, digest(found.data), found.stat)
 
 
 def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
@@ -97,29 +117,35 @@ def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
         raise ToolFailed(f"{target.shown} is like that already: there is nothing to change")
     # A NUL is spelled out: it would make the new text look like something else.
     old, new = _text(before), after.text.replace("\0", "\\u{0}")
-    if plain_endings(old) != plain_endings(new):
-        old, new = plain_endings(old), plain_endings(new)  # people see lines, not how they end
-    return Change(before, after, compare(old, new, target.shown, is_new=before is None))
+    old_endings, new_endings = "none" if old is _BINARY else line_endings(old), line_endings(new)
+    # A carriage return is left out only where every line has one, before and after. Anywhere else it is part of what
+    # people decide on: behind a backslash it changes what a shell does.
+    if old_endings == new_endings == "CRLF":
+        old, new = plain_endings(old), plain_endings(new)
+    endings = f"{new_endings}" if new_endings in ("CRLF", "mixed") else ""
+    if before is not None and old_endings != new_endings and "none" not in (old_endings, new_endings):
+        endings = f"{old_endings} -> {new_endings}"
+    diff = compare(old, new, target.shown, is_new=before is None)
+    before_digest = "" if before is None else digest(before)
+    return Change(before, after, diff, endings, before_digest, digest(after.data))
 
 
 def _text(data: bytes | None) -> str:
     file = decode(data or b"")
-    return "(binary data)\n" if file is None else file.text
+    return _BINARY if file is None else file.text
 
 
-async def _again(
-    target: Target, now: disk.Content | None, shown: Change, rewrite: Rewrite | None, place: Place
-) -> Change:
+def _again(target: Target, now: bytes | None, shown: Change, rewrite: Rewrite | None) -> Change:
     """The file is another one than the diff was made from. The same change to our own content, or ToolFailed."""
     stale = ToolFailed(f"{target.shown} changed while the approval was pending; view it again")
-    if now is None or rewrite is None or not place.seen.wrote(target.path, digest(now.data)):
+    if rewrite is None:
         raise stale
     try:
-        change = await asyncio.to_thread(_work_out, target, now.data, rewrite)
+        change = _work_out(target, now, rewrite)
     except ToolFailed as error:
         raise ToolFailed(f"{target.shown} was changed by an earlier call: {error}") from None
-    between = compare(plain_endings(_text(shown.before)), plain_endings(_text(now.data)), "")
-    if not is_the_same(change.diff, shown.diff, between):
+    between = compare(plain_endings(_text(shown.before)), plain_endings(_text(now)), "")
+    if change.endings != shown.endings or not is_the_same(change.diff, shown.diff, between):
         raise stale
     return change
 
@@ -138,10 +164,13 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
     diff, is_new = change.diff, change.before is None
     verb = "Create" if is_new else "Edit" if "edit" in names[0] else "Write"
     is_special = target.is_guarded or not target.is_inside
-    text = diff.bounded()
-    shown = {"path": target.shown, "diff": text, "is_new": is_new}
-    if (spelled := spelled_out(text)) != text:
+    shown = {"path": target.shown, "diff": diff.text, "is_new": is_new}
+    if (spelled := shown_diff(diff.text)) != diff.text:
         shown["shown"] = spelled  # for clients that would draw what they are given
+    endings = ""
+    if change.endings:
+        shown["line_endings"] = change.endings
+        endings = f", line endings: {change.endings}" if is_new or "->" in change.endings else ""
     too_large = (
         f"its diff is larger than the {DIFF_BYTES_MAX // 1000} kB that people are shown; make it in smaller parts"
     )
@@ -149,15 +178,10 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
         names=names,
         action="write",
         subject=target.subject,
-        description=f"{verb} {target.shown} (+{diff.additions} -{diff.deletions})",
+        description=f"{verb} {target.shown} (+{diff.additions} -{diff.deletions}){endings}",
         path=str(target.path),
         params=json.dumps(shown, ensure_ascii=False),
-        binding=bind(
-            "write",
-            str(target.path),
-            "" if change.before is None else digest(change.before),
-            digest(change.after.data),
-        ),
+        binding=bind("write", str(target.path), change.before_digest, change.after_digest),
         exact_only=is_special,
         grant="" if is_special else "edit(**)",
         unshown="" if diff.is_whole else too_large,
@@ -170,7 +194,7 @@ def _output(target: Target, change: Change) -> Output:
     return Output(
         f"{change.after.summary}\n{_around(change)}".rstrip("\n"),
         {
-            "diff": diff.bounded(),
+            "diff": diff.text,
             "additions": diff.additions,
             "deletions": diff.deletions,
             "path": target.subject,
@@ -182,11 +206,14 @@ def _around(change: Change) -> str:
     """The changed lines and some around them, numbered as view does it. A new file is known to who wrote it."""
     if change.before is None:
         return ""
-    lines = lines_of(plain_endings(change.after.text))
+    text = plain_endings(change.after.text)
     first = max(1, change.diff.first_line - AROUND_LINES)
-    last = min(len(lines), change.diff.last_line + AROUND_LINES)
-    shown = [
-        f"{number:>6}\t{lines[number - 1].rstrip(chr(10))[:SHOWN_LINE_CHARS_MAX]}"
-        for number in range(first, min(last, first + SHOWN_LINES_MAX - 1) + 1)
-    ]
+    last = min(text.count("\n") + (text[-1:] not in ("", "\n")), change.diff.last_line + AROUND_LINES)
+    shown: list[str] = []
+    at = line_start(text, first)
+    for number in range(first, min(last, first + SHOWN_LINES_MAX - 1) + 1):
+        end = text.find("\n", at)
+        end = len(text) if end < 0 else end
+        shown.append(f"{number:>6}\t{text[at : min(end, at + SHOWN_LINE_CHARS_MAX)]}")
+        at = end + 1
     return "\n".join([*shown, "   …" * (last - first >= SHOWN_LINES_MAX)])

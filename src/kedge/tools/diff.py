@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from difflib import SequenceMatcher
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from msgspec import Struct
 
+from kedge.tools.seen import bind
+from kedge.tools.textfile import same_start
+from kedge.tools.threads import checkpoint
+
 #: Lines around a change.
 CONTEXT_LINES = 3
-#: Lines compared one by one, both sides together; what is larger is cut at lines that both sides have once, and a piece
-#: without any is shown as replaced whole. The comparison takes quadratic time at worst: for this many about a second.
-COMPARED_LINES_MAX = 4000
+#: Of one comparison, line by line: about a third of a second. What would take more is cut at lines that both sides have
+#: once, and a piece that still takes more than is left is shown as replaced whole. Steps, see `_steps`.
+COMPARED_STEPS_MAX = 3_000_000
+#: Changed lines of both sides together that are held one by one. With more, the diff is too large to be shown whole.
+SPLIT_LINES_MAX = 100_000
 #: Of a diff on people's screens, in bytes: larger ones are not read, and each client would have to hold them. Nobody is
 #: asked to approve what is larger.
 DIFF_BYTES_MAX = 100_000
 
 
 class Diff(Struct, frozen=True):
-    #: Unified, with file headers, whole.
+    #: Unified, with file headers; cut at DIFF_BYTES_MAX.
     text: str
+    #: Whether that is all of it.
+    is_whole: bool
     additions: int
     deletions: int
-    #: The removed and added lines in order, without their place.
-    changed: tuple[str, ...]
+    #: A digest of the removed and added lines in order, without their place.
+    changed: str
     #: Their place: lines a to b of the old text have become c to d of the new one, counted from 0, without b and d.
     places: tuple[tuple[int, int, int, int], ...]
     #: The first and the last line of the new text that belong to the change, counted from 1.
     first_line: int
     last_line: int
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of it is shown."""
-        return self.bounded() is self.text
-
-    def bounded(self, bytes_max: int = DIFF_BYTES_MAX) -> str:
-        data = self.text.encode("utf-8", "replace")
-        if len(data) <= bytes_max:
-            return self.text
-        kept = data[:bytes_max].decode("utf-8", "ignore").rpartition("\n")[0]
-        return f"{kept}\n(cut here: the diff has {len(data)} bytes)\n"
 
 
 def lines_of(text: str) -> list[str]:
@@ -52,71 +48,122 @@ def lines_of(text: str) -> list[str]:
 
 
 def compare(old: str, new: str, path: str, *, is_new: bool = False) -> Diff:
-    before, after = lines_of(old), lines_of(new)
-    start = 0
-    while start < min(len(before), len(after)) and before[start] == after[start]:
-        start += 1
-    rest = 0
-    while rest < min(len(before), len(after)) - start and before[-1 - rest] == after[-1 - rest]:
-        rest += 1
-    changes = [
-        (tag, a + start, b + start, c + start, d + start)
-        for tag, a, b, c, d in _opcodes(before[start : len(before) - rest], after[start : len(after) - rest])
-        if tag != "equal"
-    ]
-    body: list[str] = []
+    start, old_end, new_end = _span_of_change(old, new)
+    lead = old[_lines_back(old, start) : start]
+    tail = old[old_end : _lines_on(old, old_end)]
+    skipped = old.count("\n", 0, start) - lead.count("\n")  # lines before those that are looked at
+    removed, added = _count(old, start, old_end), _count(new, start, new_end)
+    shift = lead.count("\n")
+    is_split = removed + added <= SPLIT_LINES_MAX
+    if is_split:
+        before, after = lines_of(old[start:old_end]), lines_of(new[start:new_end])
+        changes = [
+            (a + shift, b + shift, c + shift, d + shift)
+            for tag, a, b, c, d in _opcodes(before, after)
+            if tag != "equal"
+        ]
+        before, after = lines_of(lead) + before + lines_of(tail), lines_of(lead) + after
+        changed = bind(*("".join(side) for a, b, c, d in changes for side in (before[a:b], after[c:d])))
+    else:
+        # The beginning of it fills a diff.
+        before = lines_of(lead + old[start : min(old_end, start + DIFF_BYTES_MAX)])
+        after = lines_of(lead + new[start : min(new_end, start + DIFF_BYTES_MAX)])
+        changes = [(shift, shift + removed, shift, shift + added)]
+        changed = bind(old[start:old_end], new[start:new_end])
+    page = _Page(is_whole=is_split)
+    if changes:
+        page.add(f"--- {'/dev/null' if is_new else 'a/' + path}\n+++ b/{path}\n")
+    end = shift + removed + len(lines_of(tail))
     for hunk in _hunks(changes):
-        body += _hunk(hunk, before, after)
-    head = f"--- {'/dev/null' if is_new else 'a/' + path}\n+++ b/{path}\n" if body else ""
-    changed = tuple(
-        line
-        for _, a, b, c, d in changes
-        for line in [*("-" + one for one in before[a:b]), *("+" + one for one in after[c:d])]
-    )
-    deletions = sum(line.startswith("-") for line in changed)
-    first, last = (changes[0][3] + 1, max(changes[-1][4], changes[0][3] + 1)) if changes else (1, 1)
-    places = tuple((a, b, c, d) for _, a, b, c, d in changes)
-    return Diff(head + "".join(body), len(changed) - deletions, deletions, changed, places, first, last)
+        _write_hunk(page, hunk, before, after, end, skipped)
+    places = tuple((a + skipped, b + skipped, c + skipped, d + skipped) for a, b, c, d in changes)
+    first, last = (places[0][2] + 1, max(places[-1][3], places[0][2] + 1)) if places else (1, 1)
+    deletions, additions = sum(b - a for a, b, _, _ in places), sum(d - c for _, _, c, d in places)
+    return Diff(page.text(), page.is_whole, additions, deletions, changed, places, first, last)
 
 
 def is_the_same(made: Diff, shown: Diff, between: Diff) -> bool:
     """Whether `made` does what `shown` does, and to the same lines, although `between` has moved them meanwhile."""
+    inserted = {a: d - c for a, b, c, d in between.places if a == b}
+    ends = [b for _, b, _, _ in between.places]
+    grown = [0, *accumulate(d - c - b + a for a, b, c, d in between.places)]
 
     def now(line: int) -> tuple[int, int]:
-        moved = line + sum(d - c - b + a for a, b, c, d in between.places if a < line and b <= line)
-        return moved, moved + sum(d - c for a, b, c, d in between.places if a == b == line)  # before or behind new ones
+        after = line + grown[bisect_right(ends, line)]
+        return after - inserted.get(line, 0), after  # before or behind new ones
 
-    starts = [place[0] for place in made.places]
-    if made.changed != shown.changed or len(starts) != len(shown.places):
+    if made.changed != shown.changed or len(made.places) != len(shown.places):
         return False
-    return all(start in now(place[0]) for start, place in zip(starts, shown.places, strict=True))
+    pairs = zip(made.places, shown.places, strict=True)
+    return all(one[0] in now(other[0]) for one, other in pairs)
+
+
+def _span_of_change(old: str, new: str) -> tuple[int, int, int]:
+    """Where the first line that differs begins, in both, and where the last one ends in either. At the speed of a plain
+    comparison, since most of a file is the same."""
+    start = old.rfind("\n", 0, same_start(old, new)) + 1
+    room = min(len(old), len(new)) - start
+    same = same_start(old[: start - 1 if start else None : -1][:room], new[: start - 1 if start else None : -1][:room])
+    old_end, new_end = len(old) - same, len(new) - same
+    if any(end > start and text[end - 1] != "\n" for text, end in ((old, old_end), (new, new_end))):
+        cut = old.find("\n", old_end) + 1 or len(old)
+        old_end, new_end = cut, new_end + cut - old_end
+    return start, old_end, new_end
+
+
+def _lines_back(text: str, at: int) -> int:
+    for _ in range(CONTEXT_LINES):
+        at = text.rfind("\n", 0, max(0, at - 1)) + 1
+    return at
+
+
+def _lines_on(text: str, at: int) -> int:
+    for _ in range(CONTEXT_LINES):
+        at = text.find("\n", at) + 1 or len(text)
+    return at
+
+
+def _count(text: str, start: int, end: int) -> int:
+    """Lines, the last one with or without a newline."""
+    return text.count("\n", start, end) + (end > start and text[end - 1] != "\n")
 
 
 Opcode = tuple[str, int, int, int, int]
+#: Lines a to b have become c to d.
+Change = tuple[int, int, int, int]
 
 
 def _opcodes(before: list[str], after: list[str]) -> list[Opcode]:
-    if not before and not after:
-        return []
+    left = COMPARED_STEPS_MAX
     found: list[Opcode] = []
-    left = COMPARED_LINES_MAX
-    cuts = [(-1, -1), *_landmarks(before, after, left), (len(before), len(after))]
+    cuts = [(-1, -1), (len(before), len(after))]
+    if _steps(before, after) > left:
+        cuts[1:1] = _landmarks(before, after)
     for (before_cut, after_cut), (a_end, c_end) in pairwise(cuts):
         a, c = before_cut + 1, after_cut + 1
-        size = a_end - a + c_end - c
-        if size > left:
+        if a == a_end and c == c_end:
+            continue
+        checkpoint()
+        steps = _steps(before[a:a_end], after[c:c_end])
+        if steps > left:
             found.append(("replace", a, a_end, c, c_end))
-        elif size:
-            left -= size
+        else:
+            left -= steps
             pieces = SequenceMatcher(None, before[a:a_end], after[c:c_end]).get_opcodes()
             found += [(tag, a + i, a + j, c + k, c + m) for tag, i, j, k, m in pieces]
     return found
 
 
-def _landmarks(before: list[str], after: list[str], lines_max: int) -> list[tuple[int, int]]:
+def _steps(before: list[str], after: list[str]) -> int:
+    """What comparing them takes at most: SequenceMatcher looks at every pair of equal lines to find the longest block,
+    and then again to the left and right of it, as often as there are blocks."""
+    counts = Counter(after)
+    pairs = sum(counts[line] for line in before)
+    return (len(before) + pairs) * (min(len(before), len(after), pairs) + 1) + len(after)
+
+
+def _landmarks(before: list[str], after: list[str]) -> list[tuple[int, int]]:
     """Where to cut what is too long to be compared at once: at lines that stand once on either side, in one order."""
-    if len(before) + len(after) <= lines_max:
-        return []
     counts, others = Counter(before), Counter(after)
     places = {line: place for place, line in enumerate(after)}
     pairs = [(a, places[line]) for a, line in enumerate(before) if counts[line] == 1 and others[line] == 1]
@@ -137,30 +184,59 @@ def _landmarks(before: list[str], after: list[str], lines_max: int) -> list[tupl
     return run[::-1]
 
 
-def _hunks(changes: list[Opcode]) -> list[list[Opcode]]:
+def _hunks(changes: list[Change]) -> list[list[Change]]:
     """Changes whose surrounding lines would touch are shown together."""
-    hunks: list[list[Opcode]] = []
+    hunks: list[list[Change]] = []
     for change in changes:
-        if hunks and change[1] - hunks[-1][-1][2] <= 2 * CONTEXT_LINES:
+        if hunks and change[0] - hunks[-1][-1][1] <= 2 * CONTEXT_LINES:
             hunks[-1].append(change)
         else:
             hunks.append([change])
     return hunks
 
 
-def _hunk(changes: list[Opcode], before: list[str], after: list[str]) -> list[str]:
-    lead = min(CONTEXT_LINES, changes[0][1])
-    end = min(len(before), changes[-1][2] + CONTEXT_LINES)
-    old_start, new_start = changes[0][1] - lead, changes[0][3] - lead
-    new_end = changes[-1][4] + end - changes[-1][2]
-    lines = [f"@@ -{_span(old_start, end)} +{_span(new_start, new_end)} @@\n"]
+class _Page:
+    """The text of a diff as it is written, up to its limit."""
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self.is_whole = is_whole
+        self.is_full = False
+        self._pieces: list[str] = []
+        self._left = DIFF_BYTES_MAX
+
+    def add(self, piece: str) -> None:
+        # A piece may have megabytes: it is measured as it is before it is encoded.
+        if self.is_full or len(piece) > self._left or len(piece.encode("utf-8", "replace")) > self._left:
+            self.is_full, self.is_whole = True, False
+            return
+        self._left -= len(piece.encode("utf-8", "replace"))
+        self._pieces.append(piece)
+
+    def text(self) -> str:
+        cut = "" if self.is_whole else f"(cut here: the diff is larger than {DIFF_BYTES_MAX // 1000} kB)\n"
+        return "".join(self._pieces) + cut
+
+
+def _write_hunk(
+    page: _Page, changes: list[Change], before: list[str], after: list[str], lines_end: int, skipped: int
+) -> None:
+    """`lines_end`: of the old text, what is looked at; `skipped`: lines before that."""
+    lead = min(CONTEXT_LINES, changes[0][0])
+    end = min(lines_end, changes[-1][1] + CONTEXT_LINES)
+    old_start, new_start = changes[0][0] - lead, changes[0][2] - lead
+    new_end = changes[-1][3] + end - changes[-1][1]
+    old_span = _span(old_start + skipped, end + skipped)
+    page.add(f"@@ -{old_span} +{_span(new_start + skipped, new_end + skipped)} @@\n")
     at = old_start
-    for _, a, b, c, d in changes:
-        lines += [_line(" ", line) for line in before[at:a]]
-        lines += [_line("-", line) for line in before[a:b]]
-        lines += [_line("+", line) for line in after[c:d]]
+    for a, b, c, d in changes:
+        for sign, lines in ((" ", before[at:a]), ("-", before[a:b]), ("+", after[c:d])):
+            for line in lines:
+                if page.is_full:
+                    return
+                page.add(_line(sign, line))
         at = b
-    return lines + [_line(" ", line) for line in before[at:end]]
+    for line in before[at:end]:
+        page.add(_line(" ", line))
 
 
 def _span(start: int, end: int) -> str:

@@ -10,11 +10,14 @@ from msgspec import Meta
 
 from kedge.tools.base import Place, Prepared, ToolFailed
 from kedge.tools.change import Rewritten, prepare_change
-from kedge.tools.matching import replace
+from kedge.tools.disk import FILE_BYTES_MAX
+from kedge.tools.matching import Work, replace, too_large
 from kedge.tools.textfile import TextFile, decode
 
 #: Of one multiedit: beyond that, write is simpler.
 EDITS_MAX = 200
+#: Of all old and new strings of one call: no model writes more at once. Characters.
+STRINGS_CHARS_MAX = 1_000_000
 
 PathField = Annotated[str, Meta(min_length=1, description="The file, relative to the workspace or absolute.")]
 
@@ -76,6 +79,8 @@ async def _prepare(
 
 def _rewrite(before: bytes | None, shown: str, edits: list[Replacement]) -> Rewritten:
     """All or nothing: the first that does not fit refuses them all."""
+    if sum(len(edit.old_string) + len(edit.new_string) for edit in edits) > STRINGS_CHARS_MAX:
+        raise ToolFailed(f"the texts of the edits are larger than {STRINGS_CHARS_MAX // 1000} kB; use write or bash")
     numbered = list(enumerate(edits, 1))
     if before is None:
         first, *_ = edits
@@ -91,9 +96,10 @@ def _rewrite(before: bytes | None, shown: str, edits: list[Replacement]) -> Rewr
         text, count = file.text, 0
     assert file is not None
     hows: list[str] = []
+    work = Work()
     for number, edit in numbered:
         try:
-            done = replace(text, edit.old_string, edit.new_string, edit.replace_all, shown)
+            done = replace(text, edit.old_string, edit.new_string, edit.replace_all, shown, work)
         except ToolFailed as error:
             if len(edits) == 1:
                 raise
@@ -103,4 +109,7 @@ def _rewrite(before: bytes | None, shown: str, edits: list[Replacement]) -> Rewr
     found = f" (found {' and '.join(hows)})" if hows else ""
     verb = "Created" if before is None else "Edited"
     amount = "" if before is None else f": {count} replacement{'s' * (count != 1)}{found}"
-    return Rewritten(file.encode(text), text, f"{verb} {shown}{amount}.")
+    data = file.encode(text)
+    if len(data) > FILE_BYTES_MAX:
+        raise too_large()
+    return Rewritten(data, text, f"{verb} {shown}{amount}.")

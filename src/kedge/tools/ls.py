@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,6 +15,7 @@ from kedge.tools import disk
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared
 from kedge.tools.paths import Target, look, printable, resolve
 from kedge.tools.ripgrep import list_files
+from kedge.tools.threads import checkpoint
 
 #: Entries shown: what is nearest to the top comes first, so that one large directory does not hide the others.
 ENTRIES_MAX = 500
@@ -24,6 +24,8 @@ DEPTH_DEFAULT = 4
 DEPTH_MAX = 20
 #: Entries of the directory itself that are looked at for those rg does not list.
 OWN_ENTRIES_MAX = 5000
+#: Files and directories held at once: some 50 MB. What comes after them is not seen. Items.
+NODES_MAX = 200_000
 #: Of the tree, in characters, with room for the last line.
 TREE_CHARS_MAX = OUTPUT_CHARS_MAX - 500
 
@@ -42,11 +44,11 @@ class Ls:
         self._guarded = guarded
 
     async def prepare(self, given: LsInput, place: Place) -> Prepared:
-        target = await asyncio.to_thread(resolve, given.path, place.root, self._guarded)
+        target = await place.threads.run(resolve, given.path, place.root, self._guarded)
 
         async def run() -> Output:
             files, is_all = await list_files(place, target)
-            return await asyncio.to_thread(_listing, target, files, is_all, given.depth)
+            return await place.threads.run(_listing, target, files, is_all, given.depth)
 
         intent = look(("ls", "view"), target, f"List {target.shown}", {"depth": given.depth})
         return Prepared(intent, run, f"ls {target.shown}")
@@ -66,7 +68,8 @@ class _Node:
 
 
 def _listing(target: Target, files: list[str], is_all: bool, depth: int) -> Output:
-    top = _tree(files)
+    top, is_whole = _tree(files)
+    is_all = is_all and is_whole
     _add_unlisted(top, target.path)
     shown, total = _choose(top, depth)
     rows = [f"{target.shown.rstrip('/')}/", *_rows(top, 1)]
@@ -82,16 +85,27 @@ def _listing(target: Target, files: list[str], is_all: bool, depth: int) -> Outp
     return Output("\n".join(rows), {"path": target.subject, "shown": shown, "entries": total})
 
 
-def _tree(files: list[str]) -> _Node:
+def _tree(files: list[str]) -> tuple[_Node, bool]:
+    """And whether all of them are in it: a path may have two thousand parts."""
     top = _Node(is_directory=True)
+    room = NODES_MAX
     for file in files:
+        checkpoint()
         node = top
         *directories, name = file.split("/")
+        if len(directories) >= room:
+            return top, False
         for part in directories:
-            node = node.children.setdefault(part, _Node(is_directory=True))
+            child = node.children.get(part)
+            if child is None:
+                room -= 1
+                child = node.children[part] = _Node(is_directory=True)
+            node = child
             node.files += 1
-        node.children.setdefault(name, _Node())
-    return top
+        if name not in node.children:
+            room -= 1
+            node.children[name] = _Node()
+    return top, True
 
 
 def _add_unlisted(top: _Node, path: Path) -> None:

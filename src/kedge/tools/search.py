@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +16,8 @@ from msgspec import Meta
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
 from kedge.tools.globs import PATTERN_CHARS_MAX, path_filter
 from kedge.tools.paths import Target, guards, is_below, look, printable, resolve
-from kedge.tools.ripgrep import INPUT, list_files, search, words
+from kedge.tools.ripgrep import INPUT, SEARCH_S, list_files, search, words
+from kedge.tools.threads import checkpoint
 
 #: Files told by one glob: more are no answer but a listing.
 GLOB_FILES_MAX = 200
@@ -55,16 +57,29 @@ class Glob:
         self._guarded = guarded
 
     async def prepare(self, given: GlobInput, place: Place) -> Prepared:
-        target = await asyncio.to_thread(resolve, given.path, place.root, self._guarded)
+        target = await place.threads.run(resolve, given.path, place.root, self._guarded)
         matches = path_filter(given.pattern)
 
         async def run() -> Output:
             files, is_all = await list_files(place, target)
-            return await asyncio.to_thread(lambda: _listed(target, [*filter(matches, files)], is_all))
+            return await place.threads.run(_matching, target, files, is_all, matches)
 
         shown = printable(given.pattern)
         intent = look(("glob", "view"), target, f"List {shown} in {target.shown}", {"pattern": given.pattern})
         return Prepared(intent, run, f"glob {shown}")
+
+
+def _matching(target: Target, files: list[str], is_all: bool, matches: Callable[[str], bool]) -> Output:
+    """A pattern may take long for each of very many paths: after a while, what was not looked at counts as unseen."""
+    until = time.monotonic() + SEARCH_S
+    found: list[str] = []
+    for file in files:
+        checkpoint()
+        if time.monotonic() > until:
+            return _listed(target, found, is_all=False)
+        if matches(file):
+            found.append(file)
+    return _listed(target, found, is_all)
 
 
 def _listed(target: Target, files: list[str], is_all: bool) -> Output:
@@ -103,17 +118,20 @@ class Grep:
         self._guarded = guarded
 
     async def prepare(self, given: GrepInput, place: Place) -> Prepared:
-        target = await asyncio.to_thread(resolve, given.path, place.root, self._guarded)
+        target = await place.threads.run(resolve, given.path, place.root, self._guarded)
         is_wanted = path_filter(given.include) if given.include else None
 
+        @cache
         def matches(file: str) -> bool:
+            if is_wanted is not None and not is_wanted(file):
+                return False
             # A search is allowed by where it begins; what may not be viewed is not shown by it either.
             names = {_below(base, file) for base in (target.subject, target.given or target.subject)}
             path = target.path / file
             is_hidden = any(map(place.is_hidden, {*names, str(path)})) or is_below(path, self._guarded)
             if not target.is_inside and guards(path, self._guarded):
                 return False  # elsewhere it would need an approval of its own
-            return not is_hidden and (is_wanted is None or is_wanted(file))
+            return not is_hidden
 
         async def run() -> Output:
             return await _grep(given, target, matches, place)
@@ -184,6 +202,7 @@ class _Found:
             return False
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
+            checkpoint()
             if line.startswith((b'{"type":"match"', b'{"type":"context"')):
                 event = _event.decode(line)
                 if event.type == "match" and self.is_full:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from typing import Literal
 
 from msgspec import Struct
 
@@ -10,6 +11,8 @@ from kedge.tools.processes import ToolFailed
 
 #: Looked at to tell text from other data, in bytes: as git does it.
 BINARY_LOOK_BYTES = 8000
+#: Compared at once to find where two texts begin to differ. Characters.
+BLOCK_CHARS = 65_536
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
@@ -81,6 +84,47 @@ def picture_type(data: bytes) -> str | None:
 def plain_endings(text: str) -> str:
     """The text with every line ending as a single newline."""
     return text.replace("\r\n", "\n")
+
+
+def line_endings(text: str) -> Literal["none", "LF", "CRLF", "mixed"]:
+    """How all lines end. mixed: not alike, or a carriage return stands elsewhere."""
+    newlines, pairs, returns = text.count("\n"), text.count("\r\n"), text.count("\r")
+    if not newlines and not returns:
+        return "none"
+    if not returns:
+        return "LF"
+    return "CRLF" if newlines == pairs == returns else "mixed"
+
+
+def line_start(text: str, number: int) -> int:
+    """Where a line (counted from 1) begins; -1 if the text has fewer newlines before it.
+
+    By halves: lines are counted by `str.count`, and no list of them is made."""
+    missing, low, high = number - 1, 0, len(text)
+    if missing > text.count("\n"):
+        return -1
+    while missing > 0 and high - low > 1:
+        middle = (low + high) // 2
+        passed = text.count("\n", low, middle)
+        if passed >= missing:
+            high = middle
+        else:
+            missing, low = missing - passed, middle
+    return high if missing > 0 else low
+
+
+def same_start(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    at, end, step = 0, min(len(one), len(other)), BLOCK_CHARS
+    while at < end:
+        until = min(end, at + step)
+        if one[at:until] == other[at:until]:
+            at = until
+        elif step == 1:
+            return at
+        else:
+            step //= 16
+    return end
 
 
 def in_manner_of(text: str, old: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ from kedge.tools import disk
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
 from kedge.tools.paths import Target, look, missing, resolve
 from kedge.tools.seen import digest
-from kedge.tools.textfile import decode, is_binary, kind_of, picture_type, plain_endings
+from kedge.tools.textfile import decode, is_binary, kind_of, line_start, picture_type, plain_endings
+from kedge.tools.threads import checkpoint
 
 #: Lines shown at once unless asked otherwise, and at most.
 LINES_DEFAULT = 2000
@@ -29,6 +29,8 @@ VIEW_CHARS_MAX = OUTPUT_CHARS_MAX - 500
 PICTURE_BYTES_MAX = 4_000_000
 #: Passed over to reach a line of a large file, in bytes: some seconds of reading.
 SCAN_BYTES_MAX = 500_000_000
+#: Read at once on the way there, in bytes.
+BLOCK_BYTES = 1_000_000
 
 
 class ViewInput(msgspec.Struct, frozen=True):
@@ -46,10 +48,10 @@ class View:
         self._guarded = guarded
 
     async def prepare(self, given: ViewInput, place: Place) -> Prepared:
-        target = await asyncio.to_thread(resolve, given.path, place.root, self._guarded)
+        target = await place.threads.run(resolve, given.path, place.root, self._guarded)
 
         async def run() -> Output:
-            viewed = await asyncio.to_thread(_view, target, given)
+            viewed = await place.threads.run(_view, target, given)
             if viewed.digest:
                 place.seen.note(target.path, viewed.digest)
             return viewed.output
@@ -86,15 +88,19 @@ def _whole(target: Target, given: ViewInput, data: bytes) -> Output:
         return _no_text(target, data, len(data))
     if not text.text:
         return Output(f"{target.shown} is empty.", {"path": target.subject, "lines": 0})
-    lines = plain_endings(text.text).split("\n")
-    if not lines[-1]:
-        lines.pop()
+    plain = plain_endings(text.text)
+    total = plain.count("\n") + (plain[-1] != "\n")
     shown = _Lines(given.offset, given.limit)
-    for line in lines[given.offset - 1 :]:
-        if not shown.take(line):
+    # Line by line from there: a list of all lines takes many times the memory of the text.
+    at = line_start(plain, given.offset) if given.offset <= total else len(plain)
+    while at < len(plain):
+        end = plain.find("\n", at)
+        end = len(plain) if end < 0 else end
+        if not shown.take(plain[at : min(end, at + LINE_CHARS_MAX + 1)]):
             break
+        at = end + 1
     note = "" if text.encoding == "utf-8" else f"(Shown as {text.encoding}; it is not UTF-8.)\n"
-    return shown.output(target, note, len(lines), len(lines))
+    return shown.output(target, note, total, total)
 
 
 def _picture(target: Target, data: bytes, media_type: str) -> Output:
@@ -115,21 +121,35 @@ def _large(target: Target, given: ViewInput, file: BinaryIO, start: bytes, size:
     """Line by line, so that only what is shown is held."""
     if is_binary(start):
         return _no_text(target, start, size)
-    file.seek(0)
+    count, is_cut = _seek(target, file, given.offset), False
     shown = _Lines(given.offset, given.limit)
-    count, is_cut = 0, False
     for line in _lines(file):
+        checkpoint()
         count += 1
-        if count >= given.offset and not shown.take(line):
-            is_cut = True
-            break
-        if file.tell() > SCAN_BYTES_MAX:
-            if count < given.offset:
-                raise ToolFailed(f"line {given.offset} of {target.shown} is too far into it; use bash, e.g. sed -n")
+        if not shown.take(line) or file.tell() > SCAN_BYTES_MAX:
             is_cut = True
             break
     note = f"({size // 1_000_000} MB: too large to be edited with edit or write.)\n"
     return shown.output(target, note, count, None if is_cut else count)
+
+
+def _seek(target: Target, file: BinaryIO, offset: int) -> int:
+    """Go to the line before which there are `offset` - 1, or to the end; how many lines there are before."""
+    file.seek(0)
+    passed = at = 0
+    last = b""
+    while passed < offset - 1 and (block := file.read(BLOCK_BYTES)):
+        checkpoint()
+        newlines = block.count(b"\n")
+        if passed + newlines >= offset - 1:
+            # Each byte is a character there, so both are counted alike.
+            at += line_start(block.decode("latin-1"), offset - passed)
+            file.seek(at)
+            return offset - 1
+        passed, at, last = passed + newlines, at + len(block), block[-1:]
+        if at > SCAN_BYTES_MAX:
+            raise ToolFailed(f"line {offset} of {target.shown} is too far into it; use bash, e.g. sed -n")
+    return passed + (last not in (b"", b"\n"))
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
@@ -139,6 +159,7 @@ def _lines(file: BinaryIO) -> Iterator[str]:
     while piece := file.readline(bytes_max):
         line, passed = piece, len(piece)
         while passed <= SCAN_BYTES_MAX and not piece.endswith(b"\n") and (piece := file.readline(bytes_max)):
+            checkpoint()
             passed += len(piece)
         yield line.decode("utf-8", "replace").rstrip("\r\n")
 

@@ -28,13 +28,17 @@ class Write:
         self._guarded = guarded
 
     async def prepare(self, given: WriteInput, place: Place) -> Prepared:
+        too_large = ToolFailed(f"the content is larger than {FILE_BYTES_MAX // 1000} kB; use bash")
+        if len(given.content) > FILE_BYTES_MAX:
+            raise too_large
+
         def rewrite(before: bytes | None, shown: str) -> Rewritten:
             # What was no text becomes plain text; a text keeps its encoding and line endings.
             file = (decode(before) if before is not None else None) or TextFile("")
             text = in_manner_of(given.content.removeprefix("\ufeff") if file.mark else given.content, file.text)
             data = file.encode(text)
             if len(data) > FILE_BYTES_MAX:
-                raise ToolFailed(f"the content is larger than {FILE_BYTES_MAX // 1000} kB; use bash")
+                raise too_large
             verb = "Created" if before is None else "Wrote"
             return Rewritten(data, text, f"{verb} {shown} ({len(data)} bytes).")
 

@@ -1,0 +1,218 @@
+"""No call of a file tool takes much more time or memory than its file: whatever is in the file, and in the call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kedge.tools.base import Place, ToolFailed
+from kedge.tools.diff import SPLIT_LINES_MAX, compare, is_the_same
+from kedge.tools.disk import FILE_BYTES_MAX
+from kedge.tools.edit import EDITS_MAX, Edit, MultiEdit
+from kedge.tools.ls import NODES_MAX, Ls
+from kedge.tools.matching import TOLERANT_CHARS_MAX, replace
+from kedge.tools.paths import resolve
+from kedge.tools.search import Grep
+from kedge.tools.view import View
+from kedge.tools.write import Write
+from tests.tools.place import call, make_place, prepare
+
+pytestmark = pytest.mark.timeout(20)
+
+
+@contextmanager
+def memory_below(bytes_max: int) -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < bytes_max
+    finally:
+        tracemalloc.stop()
+
+
+async def known(root: Path, data: bytes) -> Place:
+    (root / "a").write_bytes(data)
+    place = make_place(root)
+    await call(View(), place, path="a")
+    return place
+
+
+@pytest.mark.found(
+    "attack 3",
+    "searching with tolerance compared all lines of the wanted text at every line of the file, for minutes; it takes "
+    "linear time now",
+)
+@pytest.mark.parametrize(
+    ("line", "wanted", "said"),
+    [
+        ("a \n", "a\n" * 2000, "2 places have it with other whitespace"),
+        ("a \n", "a\n" * 2000 + "b\n", "not in x"),
+        # Every place is the same without indentation, and none without the common one.
+        ("  a\n a\n", "a\n  a\n" * 500, "many places have it with other whitespace"),
+        (" " * 5000 + "a\n" + "a\n", "a\n a\n" * 50, "many places have it"),
+        ("a" * 5000 + " \n", ("a" * 5000 + "\n") * 50 + "b", "not in x"),
+    ],
+)
+def test_tolerant_search_takes_linear_time(line: str, wanted: str, said: str) -> None:
+    text = line * (TOLERANT_CHARS_MAX // len(line))
+    with pytest.raises(ToolFailed, match=said):
+        replace(text, wanted, "x", False, "x")
+
+
+def test_tolerant_search_is_not_made_in_very_large_files() -> None:
+    with pytest.raises(ToolFailed, match="too large to search for it with other whitespace"):
+        replace("a \n" * TOLERANT_CHARS_MAX, "a\na\n", "x", False, "x")
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_text_that_is_there_very_often_is_refused(everywhere: bool) -> None:
+    with (
+        memory_below(3 * FILE_BYTES_MAX),
+        pytest.raises(ToolFailed, match=r"more than 5 times|5000000 times, more than"),
+    ):
+        replace("a" * FILE_BYTES_MAX, "a", "b", everywhere, "x")
+    with pytest.raises(ToolFailed, match="more than 5 times"):
+        replace("a" * FILE_BYTES_MAX, "a" * 1000, "b", False, "x")
+
+
+def test_replacements_in_mixed_line_endings_take_linear_time() -> None:
+    text = "\n" + "a\r\n" * 90_000 + "a" * 10_000 + "b" * (FILE_BYTES_MAX // 2)
+    done = replace(text, "a", "c\nd", True, "x")
+    assert done.text == "\n" + "c\r\nd\r\n" * 90_000 + "c\nd" * 10_000 + "b" * (FILE_BYTES_MAX // 2)
+
+
+def test_indentation_is_not_multiplied_without_bound() -> None:
+    text = " " * 400_000 + "a\n" + " " * 400_000 + "b\n"
+    with memory_below(10 * FILE_BYTES_MAX), pytest.raises(ToolFailed, match="larger than 5000 kB"):
+        replace(text, "a\nb\n", "b\n" * 1000, False, "x")
+
+
+@pytest.mark.found(
+    "attack 4",
+    "nothing bounded the text between the edits of a call, so one of 0.9 kB took gigabytes; what an edit would make is "
+    "measured before it is made",
+)
+@pytest.mark.parametrize("first", ["a" * 8, "a\r\n" * 8])
+async def test_a_text_that_grows_from_edit_to_edit_is_refused(tmp_path: Path, first: str) -> None:
+    grow = {"old_string": "a", "new_string": first, "replace_all": True}
+    place = make_place(tmp_path)
+    with (
+        memory_below(10 * FILE_BYTES_MAX),
+        pytest.raises(ToolFailed, match=r"edit \d of 13: .*(larger than 5000 kB|more than 100000)"),
+    ):
+        await prepare(MultiEdit(), place, path="new", edits=[{"old_string": "", "new_string": first}] + 12 * [grow])
+
+
+async def test_results_are_measured_in_bytes(tmp_path: Path) -> None:
+    place = make_place(tmp_path)
+    await call(Write(), place, path="b", content="é" * (FILE_BYTES_MAX // 2))
+    with pytest.raises(ToolFailed, match="larger than 5000 kB"):
+        await call(Write(), place, path="c", content="é" * (FILE_BYTES_MAX // 2 + 1))
+    place = await known(tmp_path, "a".encode("utf-16") + b"a\0" * (FILE_BYTES_MAX // 2 - 10) + b"b\0")
+    with pytest.raises(ToolFailed, match="larger than 5000 kB"):
+        await call(Edit(), place, path="a", old_string="b", new_string="a" * 20)
+
+
+async def test_many_edits_of_a_large_file_are_refused(tmp_path: Path) -> None:
+    place = await known(tmp_path, b"a" * (FILE_BYTES_MAX - 10) + b"b")
+    edits = [{"old_string": "ab"[n % 2], "new_string": "ba"[n % 2]} for n in range(EDITS_MAX)]
+    there = [{"old_string": "b", "new_string": "c"}, {"old_string": "c", "new_string": "b"}] * (EDITS_MAX // 2)
+    with pytest.raises(ToolFailed, match="more than 5 times"):
+        await prepare(MultiEdit(), place, path="a", edits=edits)
+    with pytest.raises(ToolFailed, match="take too long; make them in several calls"):
+        await prepare(MultiEdit(), place, path="a", edits=there)
+    with pytest.raises(ToolFailed, match="texts of the edits are larger than 1000 kB"):
+        await prepare(Edit(), place, path="a", old_string="b", new_string="c" * 1_000_000)
+
+
+@pytest.mark.found(
+    "attack 3",
+    "comparing texts whose lines repeat took time with the third power of their number; the steps of a comparison are "
+    "counted before it is made",
+)
+@pytest.mark.parametrize("kinds", [2, 20, 100, 500])
+def test_comparing_repeated_lines_is_bounded(kinds: int) -> None:
+    old = "".join(f"{n * n % kinds}\n" for n in range(2000))
+    new = "".join(f"{n * n * n % kinds}\n" for n in range(2000))
+    assert compare(old, new, "x").is_whole
+
+
+def test_a_diff_of_very_many_lines_is_cut() -> None:
+    with memory_below(12 * FILE_BYTES_MAX):
+        diff = compare("\n" * FILE_BYTES_MAX, "a" + "\n" * FILE_BYTES_MAX + "a", "x")
+    assert (diff.additions, diff.deletions, diff.is_whole) == (FILE_BYTES_MAX + 1, FILE_BYTES_MAX, False)
+    assert diff.text.endswith("(cut here: the diff is larger than 100 kB)\n")
+    long = compare("a" * FILE_BYTES_MAX, "b" * FILE_BYTES_MAX, "x")
+    assert (long.is_whole, len(long.text) < 200) == (False, True)
+
+
+def test_moved_places_are_found_in_linear_time() -> None:
+    lines = [f"{n}\n" for n in range(SPLIT_LINES_MAX // 2)]
+    diff = compare("".join(lines), "".join("x\n" if n % 2 else line for n, line in enumerate(lines)), "x")
+    assert len(diff.places) == SPLIT_LINES_MAX // 4
+    assert is_the_same(diff, diff, diff)
+
+
+async def test_a_line_far_into_a_large_file_is_reached_by_blocks(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\n" * 12_000_000 + b"here\r\nlast")
+    place = make_place(tmp_path)
+    output = await call(View(), place, path="a", offset=12_000_001)
+    assert "12000001\there\n12000002\tlast" in output.content
+    with pytest.raises(ToolFailed, match="has 12000002 lines; line 12000003 is beyond its end"):
+        await call(View(), place, path="a", offset=12_000_003)
+
+
+async def test_a_view_makes_no_list_of_all_lines(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"ab\n" * (FILE_BYTES_MAX // 3))
+    with memory_below(4 * FILE_BYTES_MAX):
+        output = await call(View(), make_place(tmp_path), path="a", offset=1_600_000, limit=1)
+    assert output.content.startswith("1600000\tab")
+
+
+async def test_the_loop_is_free_while_matches_are_read(tmp_path: Path) -> None:
+    """Hidden files are many, and whether they are is asked in a thread, once for each."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x\n" * 20_000)
+    loop_thread, asked = asyncio.get_running_loop(), list[str]()
+
+    def is_hidden(subject: str) -> bool:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()  # there is none in this thread
+        asked.append(subject)
+        return True
+
+    place = make_place(tmp_path, is_hidden=is_hidden)
+    assert (await call(Grep(), place, pattern="x")).content.startswith("No matches")
+    assert loop_thread.is_running()
+    assert 2 <= len(asked) <= 4
+
+
+def test_similar_names_are_looked_for_in_bounded_time(tmp_path: Path) -> None:
+    for number in range(300):
+        (tmp_path / ("a" * 100 + format(number, "b").replace("1", "b").rjust(99, "a"))).touch()
+        (tmp_path / ("a" * 32 + format(number, "b").replace("1", "b").rjust(31, "a"))).touch()
+    for name in ("a" * 199, "a" * 62 + "c"):
+        with pytest.raises(ToolFailed, match="does not exist"):
+            asyncio.run(call(View(), make_place(tmp_path), path=name))
+    assert resolve("a", tmp_path).path == tmp_path / "a"
+
+
+async def test_a_tree_of_very_many_parts_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NODES_MAX > 1000
+    monkeypatch.setattr("kedge.tools.ls.NODES_MAX", 100)
+    deep = tmp_path / "top" / os.sep.join("d" * 150)
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    assert "not all were seen" in (await call(Ls(), make_place(tmp_path))).content
+
+
+async def test_what_people_are_asked_is_bounded(tmp_path: Path) -> None:
+    intent = (await prepare(Write(), make_place(tmp_path), path="a", content="\u200b \n" * 25_000)).intent
+    assert len(json.loads(intent.params)["shown"]) < 1_000_000

@@ -1,0 +1,127 @@
+"""Blocking work of tools: in threads of their own, few for each Run, and none that starts after its call is over."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kedge.tools.edit import Edit
+from kedge.tools.ls import Ls
+from kedge.tools.search import Glob, Grep
+from kedge.tools.threads import RUN_THREADS_MAX, THREADS_MAX, Threads, checkpoint
+from kedge.tools.view import View
+from kedge.tools.write import Write
+from tests.tools.place import call, make_place
+
+
+class Gate:
+    """Holds threads until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Semaphore(0)
+        self._opened = threading.Event()
+
+    def wait(self) -> None:
+        self.reached.release()
+        self._opened.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+@contextmanager
+def gate() -> Iterator[Gate]:
+    """Opened at the end, whatever happens: the threads of tools are shared by all tests."""
+    closed = Gate()
+    try:
+        yield closed
+    finally:
+        closed.open()
+
+
+async def test_one_run_cannot_take_all_threads() -> None:
+    assert RUN_THREADS_MAX < THREADS_MAX
+    with gate() as closed:
+        greedy = Threads()
+        waiting = [asyncio.ensure_future(greedy.run(closed.wait)) for _ in range(3 * THREADS_MAX)]
+        for _ in range(RUN_THREADS_MAX):
+            await Threads().run(closed.reached.acquire)
+        assert await Threads().run(lambda: "of another run") == "of another run"
+        assert greedy.busy == RUN_THREADS_MAX
+        assert not closed.reached.acquire(blocking=False)
+        closed.open()
+        await asyncio.gather(*waiting)
+    assert greedy.busy == 0
+
+
+async def test_work_abandoned_before_it_starts_never_runs() -> None:
+    began: list[str] = []
+    with gate() as closed:
+        runs = [Threads() for _ in range(THREADS_MAX // RUN_THREADS_MAX)]
+        busy = [asyncio.ensure_future(run.run(closed.wait)) for run in runs for _ in range(RUN_THREADS_MAX)]
+        threads = Threads()
+        late = [asyncio.ensure_future(threads.run(began.append, "late")) for _ in range(RUN_THREADS_MAX)]
+        await asyncio.sleep(0)
+        for task in late:
+            task.cancel()
+        await asyncio.wait(late)
+        await threads.idle()  # although all threads are taken
+        # Nor does it keep the room of what its Run does next.
+        after = asyncio.ensure_future(threads.run(began.append, "after"))
+        closed.open()
+        await asyncio.gather(after, *busy)
+    assert began == ["after"]
+
+
+async def test_cancelled_work_ends_at_its_next_checkpoint() -> None:
+    passed: list[int] = []
+    with gate() as closed:
+
+        def work() -> None:
+            closed.wait()
+            checkpoint()
+            passed.append(1)
+
+        threads = Threads()
+        task = asyncio.ensure_future(threads.run(work))
+        await Threads().run(closed.reached.acquire)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert threads.busy == 1
+        idle = asyncio.ensure_future(threads.idle())
+        await asyncio.sleep(0)
+        assert not idle.done()
+        closed.open()
+        await idle
+    assert (passed, threads.busy) == ([], 0)
+
+
+@pytest.mark.found(
+    "attack 3",
+    "edits that took minutes held the threads which all sessions, the store and the prompts shared; tools have threads "
+    "of their own now, a few for each Run",
+)
+@pytest.mark.timeout(20)
+async def test_file_tools_leave_the_default_executor_alone(tmp_path: Path) -> None:
+    place = make_place(tmp_path)
+    with gate() as closed, ThreadPoolExecutor(1) as pool:
+        try:
+            asyncio.get_running_loop().set_default_executor(pool)
+            taken = asyncio.get_running_loop().run_in_executor(None, closed.wait)
+            await call(Write(), place, path="a", content="one\n")
+            await call(Edit(), place, path="a", old_string="one", new_string="two")
+            await call(View(), place, path="a")
+            await call(Ls(), place)
+            await call(Glob(), place, pattern="*")
+            output = await call(Grep(), place, pattern="tw.")
+        finally:
+            closed.open()
+        await taken
+    assert "two" in output.content

@@ -1,0 +1,122 @@
+"""What people approve shows every byte that matters, in every front end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kedge.cli.asks import approval_lines
+from kedge.tools.base import Prepared
+from kedge.tools.edit import Edit
+from kedge.tools.shell import BashTool
+from kedge.tools.view import View
+from kedge.tools.write import Write
+from kedge.tui.approval import _rows
+from kedge.wire.models import PermissionRequest
+from tests.tools.place import call, make_place, prepare
+
+SCRIPT = b"#!/bin/sh\n# v1\necho would run: \\\nrm -rf precious\n"
+
+
+def front_ends(prepared: Prepared) -> dict[str, str]:
+    """What each front end shows of it, and what other clients are given to show."""
+    intent = prepared.intent
+    params = json.loads(intent.params)
+    ask = PermissionRequest(
+        id="ask1",
+        session_id="s",
+        run_id="r",
+        tool_call_id="c",
+        tool_name=intent.names[0],
+        action=intent.action,
+        description=intent.description,
+        path=intent.path,
+        params=params,
+        grant=intent.grant,
+        asked_at=0,
+    )
+    rows = {width: "\n".join("".join(text for text, _ in row) for row in _rows(ask, width)) for width in (80, 160)}
+    given = params.get("shown") or params.get("diff") or params["command"]
+    return {"cli": "\n".join(approval_lines(ask)), "tui": rows[80], "tui beside": rows[160], "others": given}
+
+
+async def written(root: Path, before: bytes | None, content: str) -> Prepared:
+    place = make_place(root)
+    if before is not None:
+        (root / "a.sh").write_bytes(before)
+        await call(View(), place, path="a.sh")
+    return await prepare(Write(), place, path="a.sh", content=content)
+
+
+@pytest.mark.found(
+    "attack 6",
+    "a diff left out carriage returns as soon as anything else changed, and one of them made `rm -rf` live; it leaves "
+    "them out only where every line has one, before and after",
+)
+@pytest.mark.parametrize(
+    ("before", "content", "visible"),
+    [
+        (SCRIPT, "#!/bin/sh\n# v2\necho would run: \\\r\nrm -rf precious\n", "+echo would run: \\\\u{d}"),
+        (SCRIPT, "#!/bin/sh\n# v2\necho would run: \\ \nrm -rf precious\n", "+echo would run: \\\\u{20}"),
+        (SCRIPT, "#!/bin/sh\n# v2\necho would run: \\\t\nrm -rf precious\n", "+echo would run: \\\\u{9}"),
+        (SCRIPT, "#!/bin/sh\n# v2\rrm -rf precious\n", "+# v2\\u{d}rm -rf precious"),
+        (None, "echo would run: \\\r\nrm -rf x\r\n", "+echo would run: \\\\u{d}"),
+        (None, "echo would run: \\\r\nrm -rf x\n", "+echo would run: \\\\u{d}"),
+        # The context counts, too: a new line behind it may mean something else than it seems to.
+        (b"a\necho would run: \\ \n", "a\necho would run: \\ \nrm -rf x\n", " echo would run: \\\\u{20}"),
+        (b"a\necho would run: \\\r\n", "a\necho would run: \\\r\nrm -rf x\n", " echo would run: \\\\u{d}"),
+        (b"a\r\n# v1\r\n", "a\r\n# v2\r\necho \\\r\r\n", "+echo \\\\u{d}\\u{d}"),
+        (b"a\n", "\ufeffa\n", "+\\u{feff}a"),
+        (b"a\n", "a\x0cb\n", "+a\\u{c}b"),
+        (b"a\n", "a\x85b\u2028c\n", "+a\\u{85}b\\u{2028}c"),
+        (b"a\n", "a\0b\n", "+a\\u{0}b"),
+        (b"a\nb\n", "a\nb", "\\ No newline at end of file"),
+        (b"a\nb", "a\nb\n", "\\ No newline at end of file"),
+        (b"a\n", "a\n \n", "+\\u{20}"),
+    ],
+)
+async def test_a_diff_hides_nothing(tmp_path: Path, before: bytes | None, content: str, visible: str) -> None:
+    prepared = await written(tmp_path, before, content)
+    for name, text in front_ends(prepared).items():
+        assert visible in text, name
+
+
+@pytest.mark.found(
+    "attack 6",
+    "a blank behind a backslash was not to be seen in a command, although the next line is another command then; the "
+    "blank or tab that ends a line is spelled out",
+)
+async def test_a_blank_at_the_end_of_a_line_of_a_command_is_seen(tmp_path: Path) -> None:
+    command = "echo would run: \\ \nrm -rf precious\\\t\nls \r\npwd"
+    for name, text in front_ends(await prepare(BashTool(), make_place(tmp_path), command=command)).items():
+        for line in ("echo would run: \\\\u{20}\n", "rm -rf precious\\\\u{9}\n", "ls \\u{d}\n"):
+            assert line in text, name
+
+
+async def test_a_change_of_all_line_endings_is_told(tmp_path: Path) -> None:
+    prepared = await written(tmp_path, b"a\nb\n", "a\r\nb\r\n")
+    assert prepared.intent.description == "Write a.sh (+2 -2), line endings: LF -> CRLF"
+    assert "+a\\u{d}\n+b\\u{d}\n" in json.loads(prepared.intent.params)["shown"]
+    seen = front_ends(prepared)
+    assert "line_endings: LF -> CRLF" in seen["cli"]
+    assert "line_endings: LF -> CRLF" in seen["tui"]
+    new = await written(tmp_path / "new", None, "a\r\n")
+    assert new.intent.description.endswith("a.sh (+1 -0), line endings: CRLF")
+
+
+async def test_a_file_with_crlf_has_a_diff_without_noise(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_bytes(b"a\r\nb\r\nc\r\n")
+    place = make_place(tmp_path)
+    await call(View(), place, path="a.sh")
+    prepared = await prepare(Edit(), place, path="a.sh", old_string="b\n", new_string="x\ny\n")
+    assert prepared.intent.description == "Edit a.sh (+2 -1)"
+    assert json.loads(prepared.intent.params) == {
+        "path": "a.sh",
+        "diff": "--- a/a.sh\n+++ b/a.sh\n@@ -1,3 +1,4 @@\n a\n-b\n+x\n+y\n c\n",
+        "is_new": False,
+        "line_endings": "CRLF",
+    }
+    await prepared.run()
+    assert (tmp_path / "a.sh").read_bytes() == b"a\r\nx\r\ny\r\nc\r\n"
