@@ -72,8 +72,7 @@ def replace(text: str, old: str, new: str, everywhere: bool, shown: str, work: W
     if starts:
         span, how = (starts[0], starts[0] + len(old)), ""
     else:
-        work.spend(TOLERANT_COST * len(plain))
-        span, new, how = _tolerant(plain, old, new, shown)
+        span, new, how = _tolerant(plain, old, new, shown, work)
         if plain[span[0] : span[1]] == new:
             raise ToolFailed(f"{shown} has that text already: there is nothing to change")
     _check_size(text, span[1] - span[0], new, 1)
@@ -161,13 +160,14 @@ def _advance(text: str, at: int, count: int) -> int:
     return at
 
 
-def _tolerant(plain: str, old: str, new: str, shown: str) -> tuple[tuple[int, int], str, str]:
+def _tolerant(plain: str, old: str, new: str, shown: str, work: Work) -> tuple[tuple[int, int], str, str]:
     """The one place whose lines are these but for whitespace, what to put there, and how it was found."""
     if len(plain) > TOLERANT_CHARS_MAX:
         raise ToolFailed(
             f"old_string is not in {shown} as given, and the file is too large to search for it with other whitespace; "
             "view the file and copy the text exactly"
         )
+    work.spend(TOLERANT_COST * len(plain))
     has_end = old.endswith("\n")
     wanted = (old[:-1] if has_end else old).split("\n")
     lines = plain.split("\n")
