@@ -18,6 +18,11 @@ def config_file() -> Path:
     return _base("XDG_CONFIG_HOME", ".config", "Library/Application Support") / "kedge" / "config.toml"
 
 
+def config_place() -> Path:
+    """The directory of the configuration; the file alone if `KEDGE_CONFIG` names it, for its directory is not ours."""
+    return config_file().absolute() if os.environ.get("KEDGE_CONFIG") else config_file().parent
+
+
 def data_dir() -> Path:
     """Store, token and server log; `KEDGE_DATA_DIR` names another one."""
     if given := os.environ.get("KEDGE_DATA_DIR"):

@@ -252,7 +252,8 @@ async def test_the_sandbox_keeps_commands_from_writing_what_kedge_believes(
         targets = (config, server.data_dir / "trusted.json", server.data_dir / "token", tmp_path / "elsewhere/x")
         commands = [f"echo x >> {target}" for target in targets]
         results = await tried(kedge, *(call("bash", command=command) for command in commands), yolo=True)
-        assert all("denied" in result["content"] for result in results)
+        refusals = ("denied", "Read-only file system", "No such file")  # the last: kedge's data directory is hidden
+        assert all(any(text in result["content"] for text in refusals) for result in results)
         await tried(kedge, call("bash", command="echo x >> here"), yolo=True)
     assert (workspace / "here").read_text() == "x\n"
     assert config.read_bytes() == before

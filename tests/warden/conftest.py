@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from kedge.warden.base import Wanted, WardenFailed
+from kedge.warden.base import Wanted, WantedSandbox, WardenFailed
 from kedge.warden.warden import Warden
 from tests.warden.support import MECHANISMS
 
@@ -42,3 +42,25 @@ async def warden(mechanism: Wanted) -> AsyncIterator[Warden]:
     await warden.start()
     yield warden
     await warden.close()
+
+
+@pytest.fixture(params=["any", "landlock", "mounts", "bubblewrap"])
+async def sandboxed(mechanism: Wanted, request: pytest.FixtureRequest) -> AsyncIterator[Warden]:
+    """All layers of the sandbox that this machine has, and each alone."""
+    wanted: WantedSandbox = request.param
+    warden = Warden(mechanism, wanted)
+    await warden.start()
+    try:
+        if not warden.sandbox.is_there:
+            pytest.skip(f"this machine has no sandbox of the kind {wanted}")
+        yield warden
+    finally:
+        await warden.close()
+
+
+@pytest.fixture
+def subtracting(sandboxed: Warden) -> Warden:
+    """A sandbox that holds more than the contents of files."""
+    if not sandboxed.sandbox.subtracts:
+        pytest.skip("Landlock alone cannot subtract")
+    return sandboxed

@@ -355,6 +355,6 @@ async def test_the_best_mechanism_of_the_machine_is_found_by_itself() -> None:
     warden = Warden()
     await warden.start()
     assert warden.mechanism in ("pid namespace", "subreaper")
-    assert warden.sandbox.startswith("landlock ABI") or warden.sandbox in ("bubblewrap", "none")
+    assert warden.sandbox.name.startswith("landlock ABI") or warden.sandbox.name in ("bubblewrap", "none")
     assert await output_of(warden, "echo", "hello") == "hello\n"
     await warden.close()

@@ -22,13 +22,6 @@ async def inside(warden: Warden, script: str, *writable: Path, home: Path) -> st
     return seen.decode()
 
 
-@pytest.fixture
-def sandboxed(warden: Warden) -> Warden:
-    if warden.sandbox == "none":
-        pytest.skip("this machine has no sandbox")
-    return warden
-
-
 async def test_it_writes_in_the_workspace_and_nowhere_else(sandboxed: Warden, tmp_path: Path) -> None:
     workspace, home = tmp_path / "workspace", tmp_path / "home"
     elsewhere = Path("/tmp") / new_mark()
@@ -77,26 +70,31 @@ async def test_the_sandbox_cannot_be_left(sandboxed: Warden, tmp_path: Path) -> 
 
 
 def test_the_bubblewrap_command_binds_what_may_be_written() -> None:
-    argv = bubblewrap.wrapped(("bash", "-c", "true"), ("/work", "/tmp/x"))
+    argv = bubblewrap.wrapped(
+        spec("bash", "-c", "true", writable=("/work", "/tmp/x"), protected=("/work/a/b",), hidden=("/etc", "/missing"))
+    )
     assert argv[:7] == ("bwrap", "--ro-bind", "/", "/", "--dev-bind", "/dev", "/dev")
-    assert argv[7:13] == ("--bind-try", "/work", "/work", "--bind-try", "/tmp/x", "/tmp/x")
-    assert argv[13:] == ("--", "bash", "-c", "true")
+    assert argv[-4:] == ("--", "bash", "-c", "true")
+    steps = ["--bind-try /work /work", "--tmpfs /etc", "--bind-try /tmp/x /tmp/x", "--bind-try /work/a /work/a"]
+    text = " ".join(argv)
+    positions = [text.index(step) for step in [*steps, "--ro-bind-try /work/a/b /work/a/b"]]
+    assert positions == sorted(positions)
+    assert "/missing" not in text
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_bubblewrap_holds(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     script = f"echo x > {tmp_path}/in/file; echo x > {tmp_path}/out"
-    subprocess.run(
-        bubblewrap.wrapped(("sh", "-c", script), (str(tmp_path / "in"),)), stderr=subprocess.DEVNULL, check=False
-    )
+    argv = bubblewrap.wrapped(spec("sh", "-c", script, writable=(str(tmp_path / "in"),)))
+    subprocess.run(argv, stderr=subprocess.DEVNULL, check=False)
     assert (tmp_path / "in" / "file").exists()
     assert not (tmp_path / "out").exists()
 
 
 async def test_a_place_that_was_swapped_for_a_link_cannot_be_written(sandboxed: Warden, tmp_path: Path) -> None:
     """A command that may write beside its own workspace could lead the next one anywhere."""
-    if not sandboxed.sandbox.startswith("landlock"):
+    if sandboxed.sandbox.bubblewrap:
         pytest.skip("bubblewrap goes by the path")
     place, home, work = tmp_path / "place", tmp_path / "home", tmp_path / "work"
     for directory in (place, home, work):

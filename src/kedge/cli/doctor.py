@@ -24,6 +24,7 @@ from kedge.wire.models import Version
 
 if TYPE_CHECKING:
     from kedge.engine.schema import Config
+    from kedge.warden.base import Sandbox
 
 PYTHON_MIN = (3, 11)
 _SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
@@ -169,13 +170,13 @@ _MECHANISMS = {
 }
 
 
-def _sandbox(found: str, config: Config | None) -> Finding:
+def _sandbox(sandbox: Sandbox, config: Config | None) -> Finding:
     is_on = config is not None and config.sandbox.mode != "off"
-    if found == "none" and is_on:
+    if not sandbox.is_there and is_on:
         wayout = "use Linux 6.2 or later, install bubblewrap, or set sandbox.mode to off"
         return Finding("sandbox", "fail", "it is on, and this machine has none: commands are refused", wayout)
     mode = f"on: {config.sandbox.mode}" if config is not None and is_on else "off: sandbox.mode in your configuration"
-    return Finding("sandbox", "ok", f"{found} ({mode})")
+    return Finding("sandbox", "ok", f"{sandbox.name} ({mode}). {sandbox.holds}".rstrip())
 
 
 async def _server(host: str | None, cwd: str) -> list[Finding]:

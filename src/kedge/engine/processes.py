@@ -6,11 +6,12 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
 from kedge.engine.config import Config
+from kedge.engine.sandbox import Limits, OwnFiles, check, limits
 from kedge.tools.processes import Process, Processes, ToolFailed
 from kedge.warden.base import ProcessFailed, ProcessSpec, WardenFailed
 from kedge.warden.process import Process as WardenProcess
@@ -45,30 +46,32 @@ def environment(config: Config, given: Mapping[str, str] = os.environ) -> dict[s
     kept = {name: value for name, value in given.items() if name in named or name.startswith("LC_")}
     # Only whole paths: with a relative one, a program in a repository would be taken for `bash` or `ls`.
     places = [place for place in kept.get("PATH", "").split(os.pathsep) if os.path.isabs(place)]
+    if not os.path.isabs(kept.get("TMPDIR", "")):
+        kept.pop("TMPDIR", None)  # it would be another directory for each program
     return {**kept, "PATH": os.pathsep.join(places) or os.defpath, **SET}
 
 
 class WardenMachine:
     """One warden for all workspaces, started with the first tool process."""
 
-    def __init__(self, warden: Warden) -> None:
+    def __init__(self, warden: Warden, own: OwnFiles) -> None:
         self._warden = warden
+        self._own = own
         self._starting = asyncio.Lock()
         self._is_started = False
 
     async def processes(self, config: Config, workspace: str) -> Processes:
-        writable = None
-        if config.sandbox.mode == "workspace-write":
-            further = (os.environ.get("TMPDIR", "/tmp"), *_expanded(config.sandbox.writable))
-            writable = (workspace, *map(_as_it_was, further))
-        return _WorkspaceProcesses(self, environment(config), writable)
+        return _WorkspaceProcesses(self, environment(config), limits(config, workspace, self._own))
 
-    async def run(self, spec: ProcessSpec) -> WardenProcess:
+    async def run(
+        self, argv: tuple[str, ...], cwd: Path, env: Mapping[str, str], stdin: BinaryIO | None, limits: Limits
+    ) -> WardenProcess:
         async with self._starting:
             if not self._is_started:
                 await self._warden.start()
                 self._is_started = True
-        return await self._warden.run(spec)
+        check(self._own, limits, self._warden.sandbox)
+        return await self._warden.run(ProcessSpec(argv, str(cwd), env, stdin, **asdict(limits)))
 
     async def close(self) -> None:
         await self._warden.close()
@@ -92,17 +95,14 @@ class _NoProcesses:
 
 
 class _WorkspaceProcesses:
-    def __init__(
-        self, machine: WardenMachine, environment: Mapping[str, str], writable: tuple[str, ...] | None
-    ) -> None:
+    def __init__(self, machine: WardenMachine, environment: Mapping[str, str], limits: Limits) -> None:
         self._machine = machine
         self.environment = environment
-        self._writable = writable
+        self._limits = limits
 
     async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
-        spec = ProcessSpec(argv, str(cwd), self.environment, stdin, writable=self._writable)
         with _telling():
-            return _ToolProcess(await self._machine.run(spec))
+            return _ToolProcess(await self._machine.run(argv, cwd, self.environment, stdin, self._limits))
 
 
 class _ToolProcess:
@@ -128,13 +128,3 @@ def _telling() -> Iterator[None]:
         yield
     except (ProcessFailed, WardenFailed) as error:
         raise ToolFailed(str(error)) from error
-
-
-@cache
-def _as_it_was(path: str) -> str:
-    """Its real path, when it was first used: later it might be a link that a command has put there."""
-    return os.path.realpath(path)
-
-
-def _expanded(paths: list[str]) -> list[str]:
-    return [os.path.expanduser(path) for path in paths]

@@ -26,6 +26,7 @@ from kedge.engine.models import Models, speaks_tls
 from kedge.engine.processes import WardenMachine
 from kedge.engine.prompting import WrittenPrompts
 from kedge.engine.reload import UserConfig, WorkspaceConfig
+from kedge.engine.sandbox import OwnFiles
 from kedge.engine.trust import FILE_NAME as TRUST_FILE
 from kedge.engine.trust import Trust
 from kedge.errors import BadConfig, Invalid, KedgeError
@@ -105,7 +106,7 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
     engine = Engine(
         *(_store(store_url), clock, RandomIds(), WireEncoder(), models, config),
         tools=all_tools((paths.config_file(), paths.data_dir())),
-        machine=WardenMachine(Warden()),
+        machine=WardenMachine(Warden(), _own_files(hosts)),
         prompts=WrittenPrompts(clock.today, paths.config_file().parent),
         make_source=lambda path, strict: WorkspaceConfig(user, path, trust, strict=strict),
     )
@@ -248,6 +249,12 @@ def _bind(host: str, allow_remote: bool) -> socket.socket:
     if url.scheme == "tcp" and url.hostname is not None:
         return _bind_tcp(url.hostname, url.port or 0, allow_remote)
     raise Invalid(f"host {host} is not understood; write unix:///path.sock or tcp://127.0.0.1:PORT")
+
+
+def _own_files(hosts: list[str]) -> OwnFiles:
+    sockets = tuple(os.path.abspath(host.removeprefix("unix://")) for host in hosts if host.startswith("unix://"))
+    is_file = bool(os.environ.get("KEDGE_CONFIG"))
+    return OwnFiles(str(paths.config_place()), is_file, str(paths.data_dir()), str(paths.runtime_dir()), sockets)
 
 
 def _socket_files(hosts: list[str]) -> dict[Path, tuple[int, int]]:

@@ -3,5 +3,6 @@
     server (warden, process, link)  --socketpair-->  keeper  --fork-->  one overseer per tree  --fork, exec-->  the tool
 
 The left side is asyncio. `keeper` and what it imports (`overseer`, `child`, `namespace`, `subreaper`, `processes`,
-`landlock`, `libc`, `lines`) run in a small interpreter of their own, with nothing but the standard library.
+`landlock`, `mounts`, `capabilities`, `walk`, `libc`, `lines`) run in a small interpreter of their own, with nothing but
+the standard library.
 """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
 from kedge.errors import KedgeError
+from kedge.warden.landlock import SCOPES_ABI_MIN
 
 #: How trees of processes are held together on this machine, best first.
 Mechanism = Literal["pid namespace", "subreaper"]
@@ -14,6 +15,55 @@ Mechanism = Literal["pid namespace", "subreaper"]
 #: A mechanism can be asked for, by tests above all. "user namespace" is a pid namespace as users without privileges
 #: get it: inside a user namespace of its own.
 Wanted = Literal["any", "pid namespace", "user namespace", "subreaper"]
+
+
+#: The same for the sandbox. "any": all layers this machine has.
+WantedSandbox = Literal["any", "landlock", "mounts", "bubblewrap"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """The layers that hold a process with `writable` on this machine, found out by trying."""
+
+    #: The ABI of Landlock; 0: not used.
+    landlock: int = 0
+    #: Read-only mounts in the tree's own mount namespace.
+    mounts: bool = False
+    bubblewrap: bool = False
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self.landlock or self.mounts or self.bubblewrap)
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether paths inside of a writable place can be protected or hidden. Landlock cannot."""
+        return self.mounts or self.bubblewrap
+
+    @property
+    def name(self) -> str:
+        layers = [f"landlock ABI {self.landlock}"] if self.landlock else []
+        layers += ["read-only mounts"] if self.mounts else []
+        layers += ["bubblewrap"] if self.bubblewrap else []
+        return " + ".join(layers) or "none"
+
+    @property
+    def holds(self) -> str:
+        """What it keeps a command from, and what not, in sentences."""
+        if not self.is_there:
+            return ""
+        if not self.subtracts:
+            held = "File contents outside cannot be changed."
+            open_ = ["modes, owners, times and attributes of files outside", "Unix sockets of other programs"]
+        else:
+            held = "Files outside cannot be changed, nor their modes, owners, times or attributes."
+            held += " kedge's own files and the Unix sockets of running programs are out of reach."
+            open_ = ["Unix sockets made later"]
+        if self.landlock >= SCOPES_ABI_MIN:
+            held += " Abstract Unix sockets and signals outside are blocked."
+        else:
+            open_.append("abstract Unix sockets")
+        return f"{held} Not restricted: reading, the network, {', '.join(open_)}."
 
 
 class WardenFailed(KedgeError):
@@ -41,6 +91,13 @@ class ProcessSpec:
     output: Literal["joined", "apart"] = "joined"
     #: The paths that may be written (with some devices); everything may be read. None: no sandbox.
     writable: tuple[str, ...] | None = None
+    #: Read-only in the sandbox even if they lie in `writable`. Like `hidden` and `reachable`: absolute, without links,
+    #: and held only where `Sandbox.subtracts`; elsewhere the caller has to refuse.
+    protected: tuple[str, ...] = ()
+    #: Directories that the process finds empty, and sockets it cannot connect to; with and without a sandbox.
+    hidden: tuple[str, ...] = ()
+    #: The sandbox covers the sockets of running programs, but not those in these directories.
+    reachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

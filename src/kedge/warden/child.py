@@ -7,7 +7,7 @@ import resource
 import signal
 from typing import NoReturn
 
-from kedge.warden import landlock
+from kedge.warden import capabilities, landlock, libc, mounts
 from kedge.warden.lines import Line
 
 
@@ -31,10 +31,43 @@ def _become(order: Line, streams: list[int]) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _mount(order)
     _enter(order["cwd"])
     if order["writable"] is not None:
-        landlock.restrict(order["writable"])
+        _restrict(order)
     os.execvpe(order["argv"][0], order["argv"], order["env"])
+
+
+class SandboxFailed(Exception):
+    """A layer of the sandbox that this machine has could not be set up: the program is not started."""
+
+
+def _mount(order: Line) -> None:
+    """Set up the mounts of the tree, before a directory is entered: one entered earlier lies below them."""
+    if not order["mounts"]:
+        return
+    try:
+        if order["writable"] is None:
+            mounts.hide(order["hidden"])
+            return
+        mounts.isolate(order["writable"], order["protected"], order["hidden"], order["reachable"])
+        if not order["stdin"]:
+            # The one from the keeper lies on a mount from outside, where its mode could be changed.
+            null = os.open("/dev/null", os.O_RDONLY)
+            os.dup2(null, 0)
+            os.close(null)
+    except OSError as error:
+        raise SandboxFailed(error.strerror or str(error)) from None
+
+
+def _restrict(order: Line) -> None:
+    try:
+        if order["landlock"]:
+            landlock.restrict(order["writable"])
+        libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
+        capabilities.drop(must=order["mounts"])
+    except OSError as error:
+        raise SandboxFailed(error.strerror) from None
 
 
 def _enter(directory: str) -> None:
@@ -64,6 +97,8 @@ def _attach(order: Line, streams: list[int]) -> None:
 
 def _in_words(error: BaseException, order: Line) -> str:
     program = order["argv"][0]
+    if isinstance(error, SandboxFailed):
+        return f"the sandbox cannot be set up: {error}"
     if isinstance(error, OSError) and error.filename == order["cwd"]:
         return f"the directory {order['cwd']} cannot be entered: {error.strerror}"
     if isinstance(error, FileNotFoundError):

@@ -1,7 +1,8 @@
 """The sandbox by Landlock: everything may be read and executed, only named places may be written.
 
-Landlock says nothing about `chmod`, `chown`, timestamps, Unix sockets and signals, and here nothing about TCP. It
-cannot be taken off again, and what a process starts is inside it too. Loaded by the keeper: standard library only.
+Landlock does not see `chmod`, `chown`, times, extended attributes and Unix sockets in the file system: `mounts` holds
+those where the tree has a mount namespace. Abstract Unix sockets and signals are held from ABI 6 on. TCP is left open.
+A process cannot leave it again, and what it starts is inside, too. Loaded by the keeper: standard library only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import stat
 from collections.abc import Iterable
 
 from kedge.warden import libc
+from kedge.warden.walk import open_path
 
 #: The first version that holds `truncate`: with an older one every file of the user could still be emptied.
 ABI_MIN = 3
@@ -30,10 +32,17 @@ _OF_FILES = _WRITE_FILE | _TRUNCATE
 #: Remove (4, 5) and make (6 to 12) entries of directories; link and rename between directories (13).
 _OF_DIRECTORIES = sum(1 << bit for bit in range(4, 14))
 _WRITING = _OF_FILES | _OF_DIRECTORIES
+#: Nobody needs a device node in a workspace, and root could write to the disk through one.
+_MAKE_DEVICES = 1 << 6 | 1 << 11
+
+#: The first version with scopes: abstract Unix sockets and signals do not leave the sandbox.
+SCOPES_ABI_MIN = 6
+_SCOPE_ABSTRACT_UNIX_SOCKET = 1 << 0
+_SCOPE_SIGNAL = 1 << 1
 
 
 class _RulesetAttributes(ctypes.Structure):
-    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("handled_access_fs", "handled_access_net", "scoped"))
 
 
 class _PathBeneath(ctypes.Structure):
@@ -49,33 +58,20 @@ def abi() -> int:
         return 0
 
 
-def _open(path: str) -> int:
-    """Part by part, and through no link: one that a command has put there would open what it leads to."""
-    here = os.open("/", os.O_PATH | os.O_CLOEXEC)
-    for part in filter(None, path.split("/")):
-        try:
-            there = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
-        finally:
-            os.close(here)
-        here = there
-    if stat.S_ISLNK(os.fstat(here).st_mode):
-        os.close(here)
-        raise OSError(f"{path} is a link")
-    return here
-
-
 def restrict(writable: Iterable[str]) -> None:
     """From here on this process writes below `writable` only. A path that does not exist cannot be written, either."""
-    attributes = _RulesetAttributes(_WRITING)
+    scoped = _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL if abi() >= SCOPES_ABI_MIN else 0
+    attributes = _RulesetAttributes(_WRITING, 0, scoped)
+    # An older kernel accepts a structure that is longer than its own if the rest is zero.
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))
     for path in (*writable, *DEVICES):
         try:
-            place = _open(path)
+            place = open_path(path)
         except OSError:
             continue
         is_directory = stat.S_ISDIR(os.fstat(place).st_mode)
-        rule = _PathBeneath(_WRITING if is_directory else _OF_FILES, place)
+        rule = _PathBeneath(_WRITING & ~_MAKE_DEVICES if is_directory else _OF_FILES, place)
         libc.syscall(_ADD_RULE, ctypes.c_int(ruleset), _RULE_PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0))
         os.close(place)
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)

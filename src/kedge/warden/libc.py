@@ -9,19 +9,36 @@ CLONE_NEWNS = 0x0002_0000
 CLONE_NEWUSER = 0x1000_0000
 CLONE_NEWPID = 0x2000_0000
 
+AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
+MOUNT_ATTR_RDONLY = 0x1
+
 MS_NOSUID = 0x2
 MS_NODEV = 0x4
 MS_NOEXEC = 0x8
 MS_REC = 0x4000
+MS_PRIVATE = 0x40000
 MS_SLAVE = 0x80000
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
+PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
+# The numbers are the same on every architecture.
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_OPEN_TREE_CLONE = 0x1
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_MOVE_MOUNT_T_EMPTY_PATH = 0x40
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd"))
 
 
 def unshare(flags: int) -> None:
@@ -31,6 +48,29 @@ def unshare(flags: int) -> None:
 def mount(source: str, target: str, kind: str | None, flags: int) -> None:
     encoded = kind.encode() if kind else None
     _checked(_LIBC.mount(source.encode(), target.encode(), encoded, ctypes.c_ulong(flags), None), "mount")
+
+
+def open_tree(place: int) -> int:
+    """A detached copy of the mounts from the directory or file `place` (a descriptor) downwards."""
+    flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | _AT_RECURSIVE | os.O_CLOEXEC
+    return syscall(_OPEN_TREE, ctypes.c_int(place), ctypes.c_char_p(b""), ctypes.c_uint(flags))
+
+
+def move_mount(tree: int, place: int) -> None:
+    """Mount what `open_tree` gave onto `place`. No path is looked up, so no link can lead elsewhere."""
+    flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
+    nothing = ctypes.c_char_p(b"")
+    syscall(_MOVE_MOUNT, ctypes.c_int(tree), nothing, ctypes.c_int(place), nothing, flags)
+
+
+def mount_setattr(
+    place: int, path: str, *, set_attributes: int = 0, propagation: int = 0, recursive: bool = True
+) -> None:
+    """Change the mount at `path`, or at the descriptor `place` if that is empty, and normally those below it."""
+    attributes = _MountAttributes(set_attributes, 0, propagation, 0)
+    flags = (0 if path else _AT_EMPTY_PATH) | (_AT_RECURSIVE if recursive else 0)
+    target = (ctypes.c_int(place), ctypes.c_char_p(path.encode()), ctypes.c_uint(flags))
+    syscall(_MOUNT_SETATTR, *target, ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)))
 
 
 def prctl(option: int, value: int) -> None:

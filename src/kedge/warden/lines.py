@@ -2,7 +2,9 @@
 
 Server to keeper, and from there on to the overseer of the tree `id`:
 
-    {"run": id, "argv", "cwd", "env", "writable", "stdin", "apart"}   with the descriptors of the streams attached
+    {"run": id, "argv", "cwd", "env", "stdin", "apart",               with the descriptors of the streams attached
+     "writable", "protected", "hidden", "reachable",                  see `base.ProcessSpec`
+     "landlock", "mounts"}                                            the layers that are to hold it
     {"end": id, "grace_s"}      ask the tree to go (SIGTERM), then kill it
     {"count": id, "tag"}        how many processes are alive in it?
 
@@ -24,7 +26,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 #: One line. An argument list the kernel accepts has at most 2 MiB, and JSON may write a byte with six.
 LINE_BYTES_MAX = 16 * 1024 * 1024

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from typing import Literal, cast
+from dataclasses import replace
+from typing import cast
 
 from kedge.waiting import wait_out
 from kedge.warden import bubblewrap, landlock
-from kedge.warden.base import Mechanism, ProcessFailed, ProcessSpec, Wanted, WardenFailed
+from kedge.warden.base import Mechanism, ProcessFailed, ProcessSpec, Sandbox, Wanted, WantedSandbox, WardenFailed
 from kedge.warden.lines import LINE_BYTES_MAX, Line, encode
 from kedge.warden.link import Link
 from kedge.warden.process import Process
@@ -18,19 +19,18 @@ from kedge.warden.streams import open_streams
 #: Processes being started at the same time. Each has up to three descriptors on their way, and the kernel bounds those.
 STARTS_MAX = 32
 
-Sandbox = Literal["landlock", "bubblewrap", "none"]
-
 
 class Warden:
-    """`mechanism`: the way to hold trees together; "any" takes the best this machine has."""
+    """`mechanism`: the way to hold trees together; "any" takes the best this machine has. `sandbox`: its layers."""
 
-    def __init__(self, mechanism: Wanted = "any") -> None:
+    def __init__(self, mechanism: Wanted = "any", sandbox: WantedSandbox = "any") -> None:
         self._wanted = mechanism
+        self._wanted_sandbox = sandbox
         self._link: Link | None = None
         self._opening = asyncio.Lock()
         self._starting = asyncio.Semaphore(STARTS_MAX)
         self._keys = itertools.count(1)
-        self._sandbox: Sandbox = "none"
+        self._sandbox = Sandbox()
         self._is_closed = False
 
     async def start(self) -> None:
@@ -43,9 +43,9 @@ class Warden:
         return cast(Mechanism, self._started().mechanism)
 
     @property
-    def sandbox(self) -> str:
-        """What holds processes with `writable` on this machine: "landlock ABI 5", "bubblewrap" or "none"."""
-        return f"landlock ABI {self._started().landlock}" if self._sandbox == "landlock" else self._sandbox
+    def sandbox(self) -> Sandbox:
+        """What holds processes with `writable` on this machine."""
+        return self._sandbox
 
     @property
     def keeper_pid(self) -> int:
@@ -56,9 +56,9 @@ class Warden:
         async with self._starting:
             self._started()
             link = await self._open()
-            if self._sandbox == "none" and spec.writable is not None:
+            if not self._sandbox.is_there and spec.writable is not None:
                 raise WardenFailed("This machine has no sandbox: neither Landlock (Linux 6.2) nor bubblewrap.")
-            process = self._launch(link, spec)
+            process = self._launch(link, spec, self._sandbox)
             try:
                 await process.started()
             except asyncio.CancelledError:
@@ -95,31 +95,47 @@ class Warden:
             return self._link
 
     async def _find_sandbox(self) -> Sandbox:
-        if self._started().landlock >= landlock.ABI_MIN:
-            return "landlock"
-        trial = ProcessSpec(bubblewrap.wrapped(("true",), ()), "/", {"PATH": os.environ.get("PATH", os.defpath)})
+        """Each layer is tried with a process that it holds, as later ones are."""
+        wanted, abi = self._wanted_sandbox, self._started().landlock
+        layers = Sandbox(landlock=abi if abi >= landlock.ABI_MIN and wanted in ("any", "landlock") else 0)
+        if self.mechanism == "pid namespace" and wanted in ("any", "mounts"):
+            with_mounts = replace(layers, mounts=True)
+            layers = with_mounts if await self._works(with_mounts) else layers
+        if not layers.is_there and wanted in ("any", "bubblewrap"):
+            with_bubblewrap = Sandbox(bubblewrap=True)
+            layers = with_bubblewrap if await self._works(with_bubblewrap) else layers
+        return layers
+
+    async def _works(self, sandbox: Sandbox) -> bool:
+        env = {"PATH": os.environ.get("PATH", os.defpath)}
+        spec = ProcessSpec(("true",), "/", env, writable=("/dev",), protected=("/etc",), hidden=("/tmp",))
+        process = self._launch(await self._open(), spec, sandbox)
         try:
-            process = await self.run(trial)
+            await process.started()
+            return (await process.wait()).code == 0
         except ProcessFailed:
-            return "none"
-        try:
-            return "bubblewrap" if (await process.wait()).code == 0 else "none"
+            return False
         finally:
             await process.end(0)
 
-    def _launch(self, link: Link, spec: ProcessSpec) -> Process:
+    def _launch(self, link: Link, spec: ProcessSpec, sandbox: Sandbox) -> Process:
         if not spec.argv or "\0" in "".join((*spec.argv, *spec.env, *spec.env.values(), spec.cwd)):
             raise ProcessFailed("A command needs at least one word, and none of its words can contain a NUL.")
         key = next(self._keys)
         argv, writable = spec.argv, spec.writable
-        if writable is not None and self._sandbox == "bubblewrap":
-            argv, writable = bubblewrap.wrapped(argv, writable), None
+        if writable is not None and sandbox.bubblewrap:
+            argv, writable = bubblewrap.wrapped(spec), None
         order: Line = {
             "run": key,
             "argv": argv,
             "cwd": spec.cwd,
             "env": dict(spec.env),
             "writable": writable,
+            "protected": spec.protected,
+            "hidden": spec.hidden,
+            "reachable": spec.reachable,
+            "landlock": sandbox.landlock > 0,
+            "mounts": sandbox.mounts,
             "stdin": spec.stdin is not None,
             "apart": spec.output == "apart",
         }

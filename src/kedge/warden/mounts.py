@@ -1,0 +1,182 @@
+"""The sandbox by mounts: in the tree's own mount namespace everything is read-only but the writable places.
+
+A read-only mount also refuses what Landlock does not see: modes, owners, times, extended attributes and inode flags.
+And it can subtract: inside a writable place some paths stay read-only (`protected`) or are empty (`hidden`). The Unix
+sockets of running programs are covered, since such a program would act outside of the sandbox. A process that keeps
+CAP_SYS_ADMIN could undo all this, so the child drops it (`capabilities`). Loaded by the keeper: standard library only.
+
+mount_setattr needs Linux 5.12. Older kernels have no Landlock either, and get bubblewrap.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from kedge.warden import libc
+from kedge.warden.walk import is_below, open_path
+
+#: Sockets that are covered one by one for one tree, at some 50 us each. Those in hidden directories do not count.
+SOCKETS_MAX = 500
+
+#: What is read of /proc/net/unix: some 50,000 sockets. Bytes.
+LISTING_BYTES_MAX = 8 * 1024 * 1024
+
+#: Sockets that only answer look-ups (names of users and hosts) or take lines for the log: programs need them.
+HARMLESS = (
+    *("/run/nscd", "/var/run/nscd", "/var/lib/sss/pipes/nss", "/var/lib/sss/pipes/pam", "/run/systemd/userdb"),
+    *("/run/systemd/resolve", "/run/systemd/journal"),
+)
+
+_LISTENS = 0x10000  # __SO_ACCEPTCON in the flags of /proc/net/unix
+_DATAGRAM = "0002"
+
+
+def isolate(writable: Sequence[str], protected: Iterable[str], hidden: Iterable[str], reachable: Sequence[str]) -> None:
+    """Make this mount namespace read-only but for `writable`. A path that does not exist, or is a link, is ignored.
+
+    `protected` stays read-only and `hidden` empty inside of `writable`, too. Sockets below `reachable` are not covered.
+    """
+    # Private: a file system that is mounted outside later would appear here, and writable.
+    libc.mount_setattr(libc.AT_FDCWD, "/", propagation=libc.MS_PRIVATE)
+    clones = _clones(writable)
+    protected, hidden = tuple(protected), tuple(hidden)
+    if "/" not in clones:
+        libc.mount_setattr(libc.AT_FDCWD, "/", set_attributes=libc.MOUNT_ATTR_RDONLY)
+    steps: list[tuple[int, int, str, Callable[[str], None]]] = []
+    steps += [(depth(path), 0, path, lambda path: _put_back(path, clones[path])) for path in clones if path != "/"]
+    steps += [(depth(path), 1, path, _pin) for path in ancestors((*protected, *hidden), clones)]
+    steps += [(depth(path), 2, path, _protect) for path in protected]
+    empty = _Empty()
+    steps += [(depth(path), 3, path, empty.cover) for path in hidden]
+    # From the root downwards: what is mounted later must lie in what was mounted before, not be covered by it.
+    for _, _, path, step in sorted(steps, key=lambda step: step[:3]):
+        step(path)
+    for path in sockets((*HARMLESS, *reachable, *hidden)):
+        empty.cover(path)
+    empty.close()
+    for clone in clones.values():
+        os.close(clone)
+
+
+def hide(hidden: Iterable[str]) -> None:
+    """Put something empty in the place of each path, and leave everything else as it is."""
+    empty = _Empty()
+    for path in hidden:
+        empty.cover(path)
+    empty.close()
+
+
+def sockets(exempt: Sequence[str] = ()) -> list[str]:
+    """The Unix sockets in the file system that a program may connect or send to now, but for those below `exempt`."""
+    found = set()
+    with open("/proc/net/unix", "rb") as listing:
+        text = os.fsdecode(listing.read(LISTING_BYTES_MAX + 1))
+    for line in text.splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        # Relative names cannot be resolved, and "@" stands for abstract ones, which Landlock scopes hold.
+        if len(fields) == 8 and fields[7].startswith("/") and (int(fields[3], 16) & _LISTENS or fields[4] == _DATAGRAM):
+            found.add(os.path.normpath(fields[7]))
+    left = sorted(path for path in found if not any(is_below(path, place) for place in exempt))
+    if len(text) > LISTING_BYTES_MAX or len(left) > SOCKETS_MAX:
+        raise OSError(f"more than {SOCKETS_MAX} Unix sockets would have to be covered")
+    return left
+
+
+def _clones(writable: Sequence[str]) -> dict[str, int]:
+    """A detached mount of each outermost writable place, taken while everything is still as outside."""
+    clones: dict[str, int] = {}
+    for path in sorted(map(os.path.normpath, writable), key=depth):
+        if any(is_below(path, place) for place in clones):
+            continue
+        with suppress(OSError):
+            place = open_path(path)
+            clones[path] = libc.open_tree(place)
+            os.close(place)
+    return clones
+
+
+def _put_back(path: str, clone: int) -> None:
+    try:
+        place = open_path(path)
+    except FileNotFoundError:
+        # It lay in a directory that is empty now: the only place here where something can be made.
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if stat.S_ISDIR(os.fstat(clone).st_mode):
+            os.mkdir(path)
+        else:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        place = open_path(path)
+    libc.move_mount(clone, place)
+    os.close(place)
+
+
+def _pin(path: str) -> None:
+    """Make a directory a mount of itself. Without this a command could rename it, with the protected path inside, and
+    put another one in its place."""
+    with suppress(OSError):
+        place = open_path(path)
+        clone = libc.open_tree(place)
+        libc.move_mount(clone, place)
+        os.close(clone)
+        os.close(place)
+
+
+def _protect(path: str) -> None:
+    try:
+        place = open_path(path)
+    except OSError:
+        return
+    clone = libc.open_tree(place)
+    libc.mount_setattr(clone, "", set_attributes=libc.MOUNT_ATTR_RDONLY)
+    libc.move_mount(clone, place)
+    os.close(clone)
+    os.close(place)
+
+
+class _Empty:
+    """Covers directories with an empty one and everything else with /dev/null, to which nothing can be connected."""
+
+    def __init__(self) -> None:
+        self._made: list[int] = []
+
+    def cover(self, path: str) -> None:
+        try:
+            place = open_path(path)
+        except OSError:
+            return
+        if stat.S_ISDIR(os.fstat(place).st_mode):
+            flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
+            libc.mount("kedge", f"/proc/self/fd/{place}", "tmpfs", flags)
+            self._made.append(open_path(path))
+        else:
+            null = open_path("/dev/null")
+            clone = libc.open_tree(null)
+            libc.move_mount(clone, place)
+            os.close(clone)
+            os.close(null)
+        os.close(place)
+
+    def close(self) -> None:
+        """Make the empty directories read-only: nothing has to be put back into them any more."""
+        for directory in self._made:
+            libc.mount_setattr(directory, "", set_attributes=libc.MOUNT_ATTR_RDONLY, recursive=False)
+            os.close(directory)
+
+
+def ancestors(paths: Iterable[str], places: Iterable[str]) -> set[str]:
+    """The directories between a writable place and a path inside of it."""
+    found = set()
+    for path in paths:
+        for place in places:
+            above = os.path.dirname(path)
+            while above != place and is_below(above, place):
+                found.add(above)
+                above = os.path.dirname(above)
+    return found
+
+
+def depth(path: str) -> int:
+    return len(list(filter(None, path.split("/"))))

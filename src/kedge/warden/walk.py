@@ -1,0 +1,27 @@
+"""Opening a path without following links. Loaded by the keeper: standard library only."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def open_path(path: str) -> int:
+    """An O_PATH descriptor of an absolute path. OSError if any part of it is a link: one that a command has put there
+    would lead elsewhere."""
+    here = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    for part in filter(None, path.split("/")):
+        try:
+            there = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+        finally:
+            os.close(here)
+        here = there
+    if stat.S_ISLNK(os.fstat(here).st_mode):
+        os.close(here)
+        raise OSError(f"{path} is a link")
+    return here
+
+
+def is_below(path: str, place: str) -> bool:
+    """Whether `path` is `place` or lies in it. Both are absolute and normalised."""
+    return path == place or path.startswith(place.rstrip("/") + "/")

@@ -1,0 +1,111 @@
+"""What the sandbox of a workspace opens, protects and hides, with real processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kedge.engine.config import Config
+from kedge.engine.processes import WardenMachine, environment
+from kedge.engine.sandbox import OwnFiles, limits
+from kedge.tools.processes import ToolFailed
+from kedge.warden.base import Wanted
+from kedge.warden.warden import Warden
+
+ON = msgspec.convert({"sandbox": {"mode": "workspace-write"}}, Config)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> OwnFiles:
+    for name in ("own/config", "own/data", "own/run", "work", "cwd"):
+        (tmp_path / name).mkdir(parents=True)
+    return OwnFiles(str(tmp_path / "own/config"), False, str(tmp_path / "own/data"), str(tmp_path / "own/run"))
+
+
+@pytest.fixture
+async def machine() -> AsyncIterator[Callable[[OwnFiles, Wanted], WardenMachine]]:
+    made: list[WardenMachine] = []
+
+    def make(own: OwnFiles, mechanism: Wanted = "any") -> WardenMachine:
+        made.append(WardenMachine(Warden(mechanism), own))
+        return made[-1]
+
+    yield make
+    for machine in made:
+        await machine.close()
+
+
+async def output(machine: WardenMachine, workspace: Path, script: str, config: Config = ON) -> str:
+    process = await (await machine.processes(config, str(workspace))).start(("sh", "-c", script), workspace)
+    seen = b""
+    while data := await process.read():
+        seen += data
+    await process.end(0)
+    return seen.decode()
+
+
+@pytest.mark.found(
+    "attack 23",
+    "an empty TMPDIR opened the working directory of the server to sandboxed commands; only an absolute path counts",
+)
+@pytest.mark.parametrize("given", ["", ".", "cwd", "/", "//"])
+def test_only_an_absolute_tmpdir_can_be_written(
+    given: str, tmp_path: Path, own: OwnFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", given)
+    monkeypatch.chdir(tmp_path)
+    assert limits(ON, "/somewhere", own).writable == ("/somewhere", os.path.realpath("/tmp"))
+    assert os.path.isabs(environment(ON).get("TMPDIR", "/tmp"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "cwd"))
+    assert limits(ON, "/somewhere", own).writable == ("/somewhere", str(tmp_path / "cwd"))
+
+
+@pytest.mark.found(
+    "attack 15",
+    "where Landlock alone holds the sandbox, kedge's files inside of a writable place cannot be protected; no command "
+    "is run there",
+)
+async def test_landlock_alone_refuses_a_workspace_around_kedges_files(
+    tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine]
+) -> None:
+    with pytest.raises(ToolFailed, match=f"{own.config} lies in {tmp_path}, where commands may write"):
+        await output(machine(own, "subreaper"), tmp_path, "true")
+
+
+async def test_a_link_that_leads_to_kedges_files_is_refused(
+    tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine]
+) -> None:
+    """A command could put another one in its place, and the next server would read what that leads to."""
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "own")
+    linked = replace(own, config=str(tmp_path / "work" / "link" / "config"))
+    with pytest.raises(ToolFailed, match="is a link to kedge's own files"):
+        await output(machine(linked), tmp_path / "work", "true")
+
+
+async def test_missing_files_of_kedge_cannot_be_made_by_a_command(
+    tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine]
+) -> None:
+    one = machine(replace(own, config=str(tmp_path / ".config/kedge")))
+    script = "mkdir -p .config/kedge; echo evil > .config/kedge/config.toml; echo over"
+    with suppress(ToolFailed):  # where there are no mount namespaces
+        assert "over" in await output(one, tmp_path, script)
+    assert not (tmp_path / ".config/kedge/config.toml").exists()
+    named = replace(own, config=str(tmp_path / "config.toml"), config_is_file=True)
+    with pytest.raises(ToolFailed, match=r"config\.toml (is missing|lies in)"):
+        await output(machine(named), tmp_path, "true")
+
+
+async def test_sockets_that_are_configured_as_writable_stay_reachable(own: OwnFiles) -> None:
+    docker = "/run/docker.sock"
+    config = msgspec.convert({"sandbox": {"mode": "workspace-write", "writable": [docker]}}, Config)
+    found = limits(config, "/work", own, {})
+    assert docker in found.reachable
+    assert docker not in found.hidden
+    assert docker in limits(ON, "/work", own, {}).hidden
+    assert limits(ON, os.path.expanduser("~"), own, {}).reachable == ()
