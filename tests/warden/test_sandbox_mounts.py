@@ -7,7 +7,7 @@ import json
 import os
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,13 @@ def detached(path, then):  # a clone of the mount, writable again, is reached th
     attributes = (ctypes.c_uint64 * 4)(0, 1, 0, 0)
     checked(libc.syscall(442, tree, b"", 0x1000 | 0x8000, attributes, 32))
     os.chmod(f"/proc/self/fd/{tree}/{then}", 0o777)
+def by_handle(path):  # past the mount: found by its number in the file system that the workspace is on
+    handle, number = (ctypes.c_char * 136)(), ctypes.c_int()
+    ctypes.cast(handle, ctypes.POINTER(ctypes.c_uint))[0] = 128
+    checked(libc.name_to_handle_at(-100, path.encode(), handle, ctypes.byref(number), 0))
+    fd = libc.open_by_handle_at(os.open('.', os.O_RDONLY), handle, os.O_RDONLY)
+    checked(fd)
+    os.fchmod(fd, 0o777)
 def nested(): checked(libc.unshare(0x10000000 | 0x20000))  # user and mount namespace
 def write(path, text="evil"):
     with open(path, "w") as file: file.write(text)
@@ -110,10 +117,14 @@ async def test_sockets_of_other_programs_are_out_of_reach(subtracting: Warden, t
     work, temporary, later = tmp_path / "work", tmp_path / "tmp", tmp_path / "later"
     for directory in (work, temporary / "tmux", later):
         directory.mkdir(parents=True)
-    places = [work / "s", temporary / "tmux" / "s", tmp_path / "s"]
-    async with daemon(str(places[0])), daemon(str(places[1])), daemon(str(places[2])), daemon(str(later / "s")):
-        (tmp_path / "renamed").symlink_to(later)
-        attempts = {str(place): f"unix({str(place)!r})" for place in (*places, later / "s", tmp_path / "renamed" / "s")}
+    (tmp_path / "link").symlink_to(tmp_path)
+    places = [work / "s", temporary / "tmux" / "s", tmp_path / "link" / "s", tmp_path / "first", later / "s"]
+    async with AsyncExitStack() as daemons:
+        for place in places:
+            await daemons.enter_async_context(daemon(str(place)))
+        (tmp_path / "first").rename(tmp_path / "second")
+        places += [tmp_path / "s", tmp_path / "second"]
+        attempts = {str(place): f"unix({str(place)!r})" for place in places}
         attempts["moved"] = f"os.rename({str(temporary / 'tmux')!r}, 'aside') or unix('aside/s')"
         attempts["linked"] = f"os.link({str(places[1])!r}, 'twin') or unix('twin')"
         writable = (str(work), str(temporary))
@@ -197,6 +208,7 @@ async def test_the_mounts_of_the_sandbox_cannot_be_undone(subtracting: Warden, t
     """Root has every capability in the namespace of its mounts unless they are taken away."""
     work, outside = tmp_path / "work", tmp_path / "outside"
     (work / "protected").mkdir(parents=True)
+    (work / "own").mkdir()
     outside.mkdir()
     protected = str(work / "protected")
     undo = {
@@ -209,9 +221,16 @@ async def test_the_mounts_of_the_sandbox_cannot_be_undone(subtracting: Warden, t
         "detached": f"detached('/', {str(outside)[1:]!r})",
         "detached part": f"detached({str(tmp_path)!r}, 'outside')",
         "device": "os.mknod('disk', 0o60600, os.stat('/').st_dev)",
+        "terminal": "os.close(os.open('/dev/ptmx', os.O_RDWR))",
+        "handle": f"by_handle({str(outside)!r})",
+        "unnamed file": f"os.close(os.open({str(outside)!r}, os.O_TMPFILE | os.O_WRONLY))",
+        "exchange": f"checked(libc.renameat2(-100, b'own', -100, {protected.encode()!r}, 2))",
+        "kernel": "write('/proc/sys/kernel/domainname', 'x')",
         "overseer's root": "os.stat('/proc/1/root/etc')",
         "overseer's files": "os.listdir('/proc/1/fd')",
     }
+    if subtracting.sandbox.bubblewrap:
+        del undo["terminal"]  # it makes terminals of its own
     nested = {f"nested {name}": f"nested() or {text}" for name, text in undo.items()}
     chroot = {"chroot": f"os.chroot('/') or os.chmod({str(outside)!r}, 0o777)"}
     limits: dict[str, Any] = {"writable": (str(work),), "protected": (protected,)}

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from kedge.warden import capabilities, landlock, libc, mounts
 from kedge.warden.lines import Line
+from kedge.warden.walk import DEVICES
 
 
 def become(order: Line, streams: list[int], report: int, outside: int) -> NoReturn:
@@ -50,7 +51,9 @@ def _mount(order: Line) -> None:
         if order["writable"] is None:
             mounts.hide(order["hidden"])
             return
-        mounts.isolate(order["writable"], order["protected"], order["hidden"], order["reachable"])
+        devices = () if order["landlock"] else DEVICES
+        places = (order["writable"], order["protected"], order["hidden"], order["reachable"])
+        mounts.isolate(*places, only_devices=devices)
         if not order["stdin"]:
             # The one from the keeper lies on a mount from outside, where its mode could be changed.
             null = os.open("/dev/null", os.O_RDONLY)

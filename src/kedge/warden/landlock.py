@@ -13,13 +13,10 @@ import stat
 from collections.abc import Iterable
 
 from kedge.warden import libc
-from kedge.warden.walk import open_path
+from kedge.warden.walk import DEVICES, open_path
 
 #: The first version that holds `truncate`: with an older one every file of the user could still be emptied.
 ABI_MIN = 3
-
-#: Devices that programs expect to be able to write. Terminals are not among them: the user's own is one.
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 
 # The numbers are the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446

@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import islice
 
 from kedge.warden import libc
 from kedge.warden.walk import is_below, open_path
@@ -30,21 +31,34 @@ HARMLESS = (
     *("/run/systemd/resolve", "/run/systemd/journal"),
 )
 
+#: Entries of a directory that are looked at for a socket whose name has changed: some 2 us each.
+ENTRIES_MAX = 1000
+
 _LISTENS = 0x10000  # __SO_ACCEPTCON in the flags of /proc/net/unix
 _DATAGRAM = "0002"
 
 
-def isolate(writable: Sequence[str], protected: Iterable[str], hidden: Iterable[str], reachable: Sequence[str]) -> None:
+def isolate(
+    writable: Sequence[str],
+    protected: Sequence[str],
+    hidden: Sequence[str],
+    reachable: Sequence[str],
+    *,
+    only_devices: Sequence[str] = (),
+) -> None:
     """Make this mount namespace read-only but for `writable`. A path that does not exist, or is a link, is ignored.
 
     `protected` stays read-only and `hidden` empty inside of `writable`, too. Sockets below `reachable` are not covered.
+    A device can be written on a read-only mount: with `only_devices`, for kernels without Landlock, no other opens.
     """
     # Private: a file system that is mounted outside later would appear here, and writable.
     libc.mount_setattr(libc.AT_FDCWD, "/", propagation=libc.MS_PRIVATE)
-    clones = _clones(writable)
-    protected, hidden = tuple(protected), tuple(hidden)
+    clones = _clones((*writable, *only_devices))
     if "/" not in clones:
-        libc.mount_setattr(libc.AT_FDCWD, "/", set_attributes=libc.MOUNT_ATTR_RDONLY)
+        attributes = libc.MOUNT_ATTR_RDONLY | (libc.MOUNT_ATTR_NODEV if only_devices else 0)
+        libc.mount_setattr(libc.AT_FDCWD, "/", set_attributes=attributes)
+    for device in clones.keys() & set(only_devices):
+        libc.mount_setattr(clones[device], "", set_attributes=libc.MOUNT_ATTR_RDONLY)
     steps: list[tuple[int, int, str, Callable[[str], None]]] = []
     steps += [(depth(path), 0, path, lambda path: _put_back(path, clones[path])) for path in clones if path != "/"]
     steps += [(depth(path), 1, path, _pin) for path in ancestors((*protected, *hidden), clones)]
@@ -70,19 +84,31 @@ def hide(hidden: Iterable[str]) -> None:
 
 
 def sockets(exempt: Sequence[str] = ()) -> list[str]:
-    """The Unix sockets in the file system that a program may connect or send to now, but for those below `exempt`."""
-    found = set()
+    """The Unix sockets in the file system that a program may connect or send to now, but for those below `exempt`.
+
+    Not seen are those with a relative name, and those that were renamed into another directory.
+    """
+    found: set[str] = set()
     with open("/proc/net/unix", "rb") as listing:
         text = os.fsdecode(listing.read(LISTING_BYTES_MAX + 1))
     for line in text.splitlines()[1:]:
         fields = line.split(maxsplit=7)
         # Relative names cannot be resolved, and "@" stands for abstract ones, which Landlock scopes hold.
         if len(fields) == 8 and fields[7].startswith("/") and (int(fields[3], 16) & _LISTENS or fields[4] == _DATAGRAM):
-            found.add(os.path.normpath(fields[7]))
+            # Some are bound through a link, like /var/run.
+            path = os.path.realpath(fields[7])
+            # Some get their name only when they listen (the master of ssh): they are in the same directory.
+            found |= {path} if os.path.lexists(path) else _sockets_in(os.path.dirname(path))
     left = sorted(path for path in found if not any(is_below(path, place) for place in exempt))
     if len(text) > LISTING_BYTES_MAX or len(left) > SOCKETS_MAX:
         raise OSError(f"more than {SOCKETS_MAX} Unix sockets would have to be covered")
     return left
+
+
+def _sockets_in(directory: str) -> set[str]:
+    with suppress(OSError), os.scandir(directory) as entries:
+        return {entry.path for entry in islice(entries, ENTRIES_MAX) if stat.S_ISSOCK(entry.stat().st_mode)}
+    return set()
 
 
 def _clones(writable: Sequence[str]) -> dict[str, int]:

@@ -1,9 +1,12 @@
-"""Opening a path without following links. Loaded by the keeper: standard library only."""
+"""Opening a path without following links; what a sandbox has of /dev. Loaded by the keeper: standard library only."""
 
 from __future__ import annotations
 
 import os
 import stat
+
+#: Devices that programs expect to be able to write. Terminals are not among them: the user's own is one.
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 
 
 def open_path(path: str) -> int:

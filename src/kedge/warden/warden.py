@@ -108,7 +108,7 @@ class Warden:
 
     async def _works(self, sandbox: Sandbox) -> bool:
         env = {"PATH": os.environ.get("PATH", os.defpath)}
-        spec = ProcessSpec(("true",), "/", env, writable=("/dev",), protected=("/etc",), hidden=("/tmp",))
+        spec = ProcessSpec(("true",), "/", env, writable=("/var",), protected=("/etc",), hidden=("/tmp",))
         process = self._launch(await self._open(), spec, sandbox)
         try:
             await process.started()
