@@ -266,6 +266,8 @@ def test_doctor_works_without_a_server_and_starts_none(home: Home) -> None:
     assert {finding["status"] for finding in found.values()} == {"ok"}
     assert "none is running" in found["server"]["message"]
     assert {"processes", "sandbox", "ripgrep"} <= set(found)
+    # Whatever the machine holds: it does not claim the network.
+    assert "Not restricted: reading, the network" in found["sandbox"]["message"]
     assert found["models"]["message"].startswith("local/fake-large")
     assert not (home.data / "server.log").exists()
     home.data.rmdir()

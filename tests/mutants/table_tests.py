@@ -448,4 +448,20 @@ WARDEN = (
         "        pass",
         "A command in the sandbox writes everywhere.",
     ),
+    _by(
+        "tests/warden/test_sandbox_mounts.py::test_the_mounts_of_the_sandbox_cannot_be_undone",
+        "root keeps what undoes the sandbox",
+        "warden.child",
+        '        capabilities.drop(must=order["mounts"])',
+        "        pass",
+        "A command of root mounts the sandbox away.",
+    ),
+    _by(
+        "tests/warden/test_sandbox_mounts.py::test_protected_files_in_a_writable_place_stay_as_they_are",
+        "directories above protected files can be renamed",
+        "warden.mounts",
+        "        libc.move_mount(clone, place)\n        os.close(clone)\n        os.close(place)\n\n\ndef _protect",
+        "        os.close(clone)\n        os.close(place)\n\n\ndef _protect",
+        "A command in the sandbox puts another configuration in the place of kedge's.",
+    ),
 )

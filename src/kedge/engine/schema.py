@@ -118,9 +118,9 @@ class RunsConfig(Struct, forbid_unknown_fields=True):
 class SandboxConfig(Struct, forbid_unknown_fields=True):
     """What the commands of an agent may write."""
 
-    #: workspace-write: only in the workspace, the temporary directory and `writable`.
+    #: workspace-write: only in the workspace, the temporary directory and `writable`. See "The sandbox" below.
     mode: Literal["off", "workspace-write"] = "off"
-    #: Further directories that tools may write in: absolute, or beginning with "~/".
+    #: Further paths that commands may write, and whose Unix sockets they may use: absolute, or beginning with "~/".
     writable: list[str] = []
 
 

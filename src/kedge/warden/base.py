@@ -53,14 +53,16 @@ class Sandbox:
         if not self.is_there:
             return ""
         if not self.subtracts:
-            held = "File contents outside cannot be changed."
-            open_ = ["modes, owners, times and attributes of files outside", "Unix sockets of other programs"]
+            held = "The contents of files outside of the writable paths cannot be changed."
+            open_ = ["modes, owners, times and attributes of files", "Unix sockets of other programs"]
         else:
-            held = "Files outside cannot be changed, nor their modes, owners, times or attributes."
-            held += " kedge's own files and the Unix sockets of running programs are out of reach."
-            open_ = ["Unix sockets made later"]
+            held = (
+                "Files outside of the writable paths cannot be changed, nor their modes, owners, times or attributes."
+            )
+            held += " kedge's own files cannot be changed anywhere. The Unix sockets of running programs are covered."
+            open_ = ["Unix sockets made later or with a relative name"]
         if self.landlock >= SCOPES_ABI_MIN:
-            held += " Abstract Unix sockets and signals outside are blocked."
+            held += " Abstract Unix sockets and signals to processes outside are blocked."
         else:
             open_.append("abstract Unix sockets")
         return f"{held} Not restricted: reading, the network, {', '.join(open_)}."

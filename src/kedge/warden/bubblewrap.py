@@ -15,13 +15,10 @@ _CAPABILITIES = (
     *("CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SYS_CHROOT"),
 )
 
-#: The /dev/null from outside lies on a mount from outside, where root could change its mode.
-_NO_INPUT = ("sh", "-c", 'exec "$@" </dev/null', "sh")
-
 
 def wrapped(spec: ProcessSpec) -> tuple[str, ...]:
     """The command of `spec` with the whole file system read-only but for `writable`. Unlike `mounts` it goes by the
-    path: links are followed. A path that does not exist is left out."""
+    path: links are followed, and root can change the modes of the devices. A path that does not exist is left out."""
     writable = spec.writable or ()
     steps: list[tuple[str, int, tuple[str, ...]]] = [(path, 0, ("--bind-try", path, path)) for path in writable]
     pinned = mounts.ancestors((*spec.protected, *spec.hidden), writable)
@@ -31,11 +28,10 @@ def wrapped(spec: ProcessSpec) -> tuple[str, ...]:
     # From the root downwards: what is mounted later must not be covered by it.
     steps.sort(key=lambda step: (mounts.depth(step[0]), step[1], step[0]))
     steps += [(path, 4, _cover(path)) for path in mounts.sockets((*mounts.HARMLESS, *spec.reachable, *spec.hidden))]
-    steps += [(path, 5, ("--remount-ro", path)) for path in spec.hidden if os.path.isdir(path)]
+    steps += [(path, 5, ("--remount-ro", path)) for path in filter(os.path.isdir, spec.hidden)]
     kept = [word for name in _CAPABILITIES for word in ("--cap-add", name)] if os.geteuid() == 0 else []
     head = ("--ro-bind", "/", "/", "--dev", "/dev", "--cap-drop", "ALL", *kept)
-    argv = spec.argv if spec.stdin is not None else (*_NO_INPUT, *spec.argv)
-    return (PROGRAM, *head, *(word for _, _, words in steps for word in words), "--", *argv)
+    return (PROGRAM, *head, *(word for _, _, words in steps for word in words), "--", *spec.argv)
 
 
 def _cover(path: str) -> tuple[str, ...]:
