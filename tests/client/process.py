@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kedge.testing import HostedEndpoint
+from tests.stalls import assert_no_stall
 
 #: Nothing here takes this long; a test that hangs says so by name instead of by pytest's timeout. Seconds.
 WAIT_S = 30.0
@@ -163,6 +164,7 @@ class Server:
         process.wait(WAIT_S)
         assert process.stdout
         process.stdout.close()
+        assert_no_stall(self.log())
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)

@@ -25,6 +25,7 @@ import httpx2
 
 from kedge.testing.endpoint import EndpointRequest
 from kedge.testing.hosted import HostedEndpoint
+from tests.stalls import assert_no_stall
 
 Json = dict[str, Any]
 #: Longer than anything here takes on a loaded machine; only a hang reaches it. Seconds.
@@ -307,12 +308,6 @@ def results_of(messages: list[Json]) -> list[Json]:
 def outline(messages: list[Json]) -> list[tuple[str, str, str | None]]:
     """(role, text, finish reason) of each message: a transcript at a glance."""
     return [(message["role"], text_of(message), finish_of(message)) for message in messages]
-
-
-def assert_no_stall(log: str) -> None:
-    """The server's watchdog writes a line, and the stack, when the event loop stood still for over 100 ms."""
-    start = log.find("event loop stalled")
-    assert start < 0, f"the {log[start : start + 3000]}"
 
 
 class Server:
