@@ -17,11 +17,11 @@ from kedge.core.approvals import (
     is_hidden,
     parse_rule,
     parse_rules,
-    path_matches,
     permit,
     rule_of,
     words_match,
 )
+from kedge.core.patterns import path_matches
 from kedge.errors import Invalid
 
 COMMAND = Intent(
@@ -76,7 +76,7 @@ def test_a_rule_is_read(text: str, rule: Rule) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "bash(", "bash()", "bash)", "1x", "a b", "bash(x) y", "b*sh", "x" * (RULE_CHARS_MAX + 1)]
+    "text", ["", "bash(", "bash()", "bash( )", "bash)", "1x", "a b", "bash(x) y", "b*sh", "x" * (RULE_CHARS_MAX + 1)]
 )
 def test_what_is_no_rule_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(Invalid, match="is no rule; write one as bash"):
@@ -86,11 +86,6 @@ def test_what_is_no_rule_is_refused_with_an_example(text: str) -> None:
 def test_a_rule_is_written_as_it_is_read() -> None:
     for text in ("bash", "bash(git status)", "edit(src/**)"):
         assert str(parse_rule(text)) == text
-
-
-def test_rules_add_up() -> None:
-    both = parse_rules(["bash"], ["edit"]) + parse_rules(["view"], [])
-    assert both == Rules((Rule("bash"), Rule("view")), (Rule("edit"),))
 
 
 # --- who is heard first ---
@@ -294,6 +289,52 @@ def test_words(pattern: str, words: tuple[str | None, ...], expected: bool) -> N
 )
 def test_paths(pattern: str, path: str, expected: bool) -> None:
     assert path_matches(pattern, path) is expected
+
+
+HOMES = ("/home/u", "/data/u")
+
+
+@pytest.mark.found(
+    "attack 19",
+    "deny rules such as view(~/.ssh/**), view(./.env) and view(secret/) were accepted and never matched; they are read "
+    "as paths are written",
+)
+@pytest.mark.parametrize(
+    ("rule", "path", "expected"),
+    [
+        ("view(~/.ssh/**)", "/home/u/.ssh/id", True),
+        ("view(~/.ssh/**)", "/data/u/.ssh/id", True),
+        ("view(~/.ssh/**)", "/home/other/.ssh/id", False),
+        ("view(~/)", "/home/u/x", True),
+        ("view(~x/a)", "/home/u/x/a", False),
+        ("view(./.env)", ".env", True),
+        ("view(./.env)", "src/.env", False),
+        ("view(./**)", "src/a", True),
+        ("view(./**)", "/etc/passwd", False),
+        ("view(./)", "src/a", True),
+        ("view(./)", "/etc/passwd", False),
+        ("view(.)", ".", True),
+        ("view(secret/)", "secret/a/b", True),
+        ("view(secret/)", "secrets/a", False),
+        ("view(a//./b)", "a/b", True),
+        ("view(/)", "/etc/passwd", True),
+        ("view(secret**)", "secrets/a", True),
+    ],
+)
+def test_path_rules_are_read_as_paths_are_written(rule: str, path: str, expected: bool) -> None:
+    looking = replace(COMMAND, names=("view",), action="read", subject=path, path="")
+    assert (permit(looking, parse_rules([], [rule], HOMES), ()).leave == "deny") is expected
+    assert (permit(looking, parse_rules([rule], [], HOMES), ()).leave == "allow") is expected
+    assert is_hidden(parse_rules([], [rule], HOMES), path) is expected
+    assert str(parse_rule(rule, HOMES)) == rule
+
+
+def test_an_allow_rule_may_name_a_file_of_the_workspace_from_the_root() -> None:
+    assert leave(EDIT, "edit(/w/src/**)") == "allow"
+    assert leave(EDIT, "edit(/x/**)") == "ask"
+    guarded = replace(EDIT, exact_only=True)
+    assert leave(guarded, "edit(/w/src/app.py)") == "allow"
+    assert leave(guarded, "edit(src/)") == "ask"
 
 
 def test_an_ask_is_allowed_by_each_of_the_answers_that_allow() -> None:

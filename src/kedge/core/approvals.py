@@ -15,23 +15,28 @@ tool whose world has changed while people thought it over does not act on their 
 
 Rules are written `bash(git status)`, `edit(src/**)`, `fetch(docs.python.org)`, or the bare name of a tool. For commands
 an allow rule covers a single simple command with literal words only; a deny rule looks at every command in the line.
-A command that runs others (`env`, `find -exec`, `python x.py`) is covered by a rule that spells it in full, or by
-`python -m pytest *`, which says what runs. The bare `bash` covers every command there is.
+A command that runs others (`env`, `find -exec`, `python x.py`) is covered by a rule that spells it in full, or that
+names the module of python (`python -m build *`). The bare `bash` covers every command there is. Rules for paths may
+begin with `/`, `~/` or `./`; `secret/` is what is in that directory.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
 
+from kedge.core.patterns import has_wildcard, path_matches, word_matches
 from kedge.errors import Invalid
 
 #: Of a rule, in characters: a command line a person would still read.
 RULE_CHARS_MAX = 1000
+#: Rules that are kept in their parsed form: more than a configuration has. Items.
+PARSED_MAX = 1000
 
 Leave = Literal["allow", "deny", "refuse", "ask"]
 #: What people may answer to an approval.
@@ -76,33 +81,65 @@ class Rule(Struct, frozen=True):
     tool: str
     #: None: every call of the tool.
     pattern: str | None = None
+    #: The home directory that a leading `~` stands for, by each of its names. Empty where there is no such `~`.
+    homes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return self.tool if self.pattern is None else f"{self.tool}({self.pattern})"
+
+    @property
+    def has_wildcard(self) -> bool:
+        """Whether it covers more than one path. `secret/` does."""
+        return self.pattern is None or any(map(has_wildcard, path_patterns(self.pattern, self.homes)))
+
+    def covers_path(self, path: str) -> bool:
+        if self.pattern is None:
+            return True
+        if self.pattern.startswith("./") and path.startswith("/"):
+            return False  # `./**` is the workspace, `**` is every path there is
+        return any(path_matches(pattern, path) for pattern in path_patterns(self.pattern, self.homes))
+
+
+@lru_cache(maxsize=PARSED_MAX)
+def path_patterns(pattern: str, homes: tuple[str, ...]) -> tuple[str, ...]:
+    """A pattern as paths are written: `~/x` from the root, `./x` and `a//x` without what stands for nothing, and
+    `secret/` as what is in that directory. `..` stays as it is, and matches nothing: a link may lead elsewhere."""
+    if pattern == "~" or pattern.startswith("~/"):
+        # A wildcard in the name of a home directory would cover those of others.
+        written = [home + pattern[1:] for home in homes if not has_wildcard(home)]
+    else:
+        written = [pattern]
+    return tuple(map(_normal, written))
+
+
+def _normal(pattern: str) -> str:
+    root = "/" if pattern.startswith("/") else ""
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    if pattern.endswith("/"):
+        parts.append("**")
+    return root + "/".join(parts) or "."
 
 
 _RULE = re.compile(r"([A-Za-z_][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
 
 
-@lru_cache(maxsize=1000)
-def parse_rule(text: str) -> Rule:
-    """Invalid when it is none; the message says what one looks like."""
+@lru_cache(maxsize=PARSED_MAX)
+def parse_rule(text: str, homes: tuple[str, ...] = ()) -> Rule:
+    """Invalid when it is none; the message says what one looks like. `homes`: what a leading `~` stands for."""
     found = _RULE.fullmatch(text.strip()) if len(text) <= RULE_CHARS_MAX else None
-    if found is None:
+    pattern = found[2].strip() if found is not None and found[2] else None
+    if found is None or pattern == "":
         raise Invalid(f"{text[:100]!r} is no rule; write one as bash(git status), edit(src/**) or view")
-    return Rule(found[1], found[2].strip() if found[2] else None)
+    return Rule(found[1], pattern, homes if pattern is not None and pattern.startswith("~") else ())
 
 
 class Rules(Struct, frozen=True):
     allow: tuple[Rule, ...] = ()
     deny: tuple[Rule, ...] = ()
 
-    def __add__(self, other: Rules) -> Rules:
-        return Rules(self.allow + other.allow, self.deny + other.deny)
 
-
-def parse_rules(allow: tuple[str, ...] | list[str], deny: tuple[str, ...] | list[str]) -> Rules:
-    return Rules(tuple(map(parse_rule, allow)), tuple(map(parse_rule, deny)))
+def parse_rules(allow: Iterable[str], deny: Iterable[str], homes: tuple[str, ...] = ()) -> Rules:
+    return Rules(tuple(parse_rule(text, homes) for text in allow), tuple(parse_rule(text, homes) for text in deny))
 
 
 class Grant(Struct, frozen=True):
@@ -138,8 +175,11 @@ class Permit(Struct, frozen=True):
 
 def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: bool = False) -> Permit:
     """`grants` are those of the workspace; the caller leaves out those of other sessions."""
+    named: dict[str | None, list[tuple[str | None, ...]]] = {}
+    for command in intent.commands:  # a line may have thousands, and most rules speak of one program
+        named.setdefault(command[0] if command else None, []).append(command)
     for rule in rules.deny:
-        if _denies(rule, intent):
+        if _denies(rule, intent, named):
             return Permit("deny", f"the rule {rule} denies it")
     if not intent.needs_leave:
         return Permit("allow")
@@ -156,8 +196,8 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
 
 def is_hidden(rules: Rules, path: str) -> bool:
     """Whether a deny rule keeps this file from being viewed."""
-    named = [rule.pattern for rule in rules.deny if rule.pattern is not None and fnmatchcase("view", rule.tool)]
-    return any(path_matches(pattern, path) for pattern in named)
+    named = [rule for rule in rules.deny if rule.pattern is not None and fnmatchcase("view", rule.tool)]
+    return any(rule.covers_path(path) for rule in named)
 
 
 def _allows(rule: Rule, intent: Intent) -> bool:
@@ -167,68 +207,62 @@ def _allows(rule: Rule, intent: Intent) -> bool:
     if intent.action == "execute":
         if pattern is None:  # whoever allows every command allows these too
             return True
-        if intent.exact_only and _has_wildcard(pattern) and not _names_its_module(pattern):
+        if intent.exact_only and has_wildcard(pattern) and not _names_its_module(pattern):
             return False
         return intent.words is not None and words_match(pattern, intent.words)
-    if intent.exact_only and (pattern is None or _has_wildcard(pattern)):
+    if intent.exact_only and rule.has_wildcard:
         return False
-    return pattern is None or path_matches(pattern, intent.subject)
-
-
-def _has_wildcard(text: str) -> bool:
-    return "*" in text or "?" in text
+    # In a workspace a file goes by its place in it; a rule may name it from the root.
+    is_absolute = pattern is not None and pattern.startswith(("/", "~"))
+    names = (intent.subject, intent.path) if is_absolute else (intent.subject,)
+    return any(map(rule.covers_path, names))
 
 
 def _names_its_module(pattern: str) -> bool:
-    """`python -m pytest *` says what runs, though python runs anything: here the wildcard is for the module's
-    own arguments. `python *`, `python -m *` and `env python -m pytest *` do not say it."""
+    """`python -m build *` says what runs, though python runs anything: here the wildcard is for the module's
+    own arguments. `python *`, `python -m *` and `env python -m build *` do not say it."""
     program, option, module, *_ = [*pattern.split(), "", "", ""]
-    return re.fullmatch(r"python[\d.]*", program) is not None and option == "-m" and not _has_wildcard(module or "*")
+    return re.fullmatch(r"python[\d.]*", program) is not None and option == "-m" and not has_wildcard(module or "*")
 
 
-def _denies(rule: Rule, intent: Intent) -> bool:
+def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str | None, ...]]]) -> bool:
+    """`named`: the commands of the intent, by their first word."""
     if not any(fnmatchcase(name, rule.tool) for name in intent.names):
         return False
     if rule.pattern is None:
         return True
     if intent.action != "execute":
         # In a workspace a file goes by its place in it; a rule may name it in full all the same.
-        return any(path_matches(rule.pattern, name) for name in (intent.subject, intent.given, intent.path) if name)
+        return any(rule.covers_path(name) for name in (intent.subject, intent.given, intent.path) if name)
+    program = _wanted(rule.pattern)[0]
     # A word that is not literal may turn out to be anything, the denied word included.
-    return any(words_match(rule.pattern, command) for command in intent.commands)
+    commands = intent.commands if has_wildcard(program) else (*named.get(program, ()), *named.get(None, ()))
+    return any(words_match(rule.pattern, command) for command in commands)
 
 
 def words_match(pattern: str, words: tuple[str | None, ...]) -> bool:
     """`git status` is these two words; `git *` is git with any further words; `npm run test:*` has a wildcard inside.
     A word that is None (not literal) may turn out to be any number of words: only deny rules are given such words."""
-    wanted = pattern.split()
+    wanted = _wanted(pattern)
     if None in words:
         words = words[: words.index(None)]
-        return all(map(_word_matches, words, wanted)) if len(words) <= len(wanted) or wanted[-1:] == ["*"] else False
+        return all(map(_word_matches, words, wanted)) if len(words) <= len(wanted) or wanted[-1:] == ("*",) else False
     if wanted and wanted[-1] == "*":
-        wanted.pop()
+        wanted = wanted[:-1]
         if len(words) < len(wanted):
             return False
         words = words[: len(wanted)]
     return len(wanted) == len(words) and all(map(_word_matches, words, wanted))
 
 
+@lru_cache(maxsize=PARSED_MAX)
+def _wanted(pattern: str) -> tuple[str, ...]:
+    return tuple(pattern.split())
+
+
 def _word_matches(word: str | None, wanted: str) -> bool:
     # `*` and `?` are all the wildcards there are, as in paths.
-    return word is not None and fnmatchcase(word, wanted.replace("[", "[[]"))
-
-
-def path_matches(pattern: str, path: str) -> bool:
-    """`*` and `?` stay within one part of a path, `**` spans any number of them."""
-    return _path_pattern(pattern).fullmatch(path) is not None
-
-
-@lru_cache(maxsize=1000)
-def _path_pattern(pattern: str) -> re.Pattern[str]:
-    expression = ""
-    for piece in re.split(r"(\*\*/|\*\*|\*|\?)", pattern):
-        expression += {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(piece) or re.escape(piece)
-    return re.compile(expression, re.DOTALL)
+    return word is not None and (word == wanted or (has_wildcard(wanted) and word_matches(wanted, word)))
 
 
 class Ask(Struct, frozen=True):

@@ -9,7 +9,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from kedge.core.approvals import Ask, Intent, Rules, is_hidden, parse_rules, permit, rule_of
+from kedge.core.approvals import Ask, Intent, Rules, is_hidden, permit, rule_of
 from kedge.core.records import SessionRecord
 from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult
@@ -236,9 +236,9 @@ def _look_at(task: asyncio.Task[None]) -> None:
 
 
 def _rules(active: ActiveRun) -> Rules:
-    configured, options = active.workspace.config.permissions, active.options
+    options = active.options
     try:
-        return parse_rules(configured.allow, configured.deny) + parse_rules(options.allow, options.deny)
+        return active.workspace.config.permissions.rules(options.allow, options.deny)
     except Invalid as error:
         raise ToolFailed(f"The permissions cannot be read: {error}") from None
 

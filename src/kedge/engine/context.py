@@ -18,7 +18,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from kedge.core.approvals import is_hidden, parse_rules
+from kedge.core.approvals import is_hidden
 from kedge.engine.config import Config
 from kedge.engine.repository import NotRead, levels, owners, read_inside, read_regular
 from kedge.errors import Invalid
@@ -128,7 +128,7 @@ def _contents(
         return
     further = tuple(config.context.files)
     try:
-        rules = parse_rules((), (*config.permissions.deny, *deny))
+        rules = config.permissions.rules(deny=deny)
     except Invalid:  # what is kept from being viewed is not known then
         return
     own_files = (config_dir,) if config_dir is not None else ()

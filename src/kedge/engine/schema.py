@@ -6,7 +6,9 @@ and are only looked up when they are used (`keys.py`); `masked` and `shown` leav
 
 from __future__ import annotations
 
+import os
 import re
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -88,8 +90,15 @@ class PermissionsConfig(Struct, forbid_unknown_fields=True):
     #: What is denied, whatever else is said.
     deny: list[str] = []
 
-    def rules(self) -> Rules:
-        return parse_rules(self.allow, self.deny)
+    def rules(self, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Rules:
+        """With further ones, those of a Run for example. Invalid when one of them is not a rule."""
+        return parse_rules((*self.allow, *allow), (*self.deny, *deny), _homes(os.path.expanduser("~")))
+
+
+@lru_cache(maxsize=1)
+def _homes(home: str) -> tuple[str, ...]:
+    """The home directory as it is called, and as its links lead: rules are compared with real paths."""
+    return tuple(dict.fromkeys((home, os.path.realpath(home)))) if os.path.isabs(home) else ()
 
 
 class RunsConfig(Struct, forbid_unknown_fields=True):
