@@ -162,6 +162,22 @@ def test_check_finds_keys_and_models_that_are_not_there(home: Home) -> None:
     assert (code, found["model"][0], found["small_model"][0]) == (0, "ok", "ok")
 
 
+@pytest.mark.found(
+    "attack 19",
+    "`kedge config check` had no word for rules that never match, nor for bash(rm), which denies the bare word alone; "
+    "it warns of them, and so does the log of the server",
+)
+def test_check_warns_of_rules_that_never_match(home: Home) -> None:
+    deny = ["bash(rm)", "view(a/../b)", "view(~root/x)", "veiw(x)", "bash(a; b)", "bash(git -m 'x')", "fetch(http://x)"]
+    fine = ["bash(rm *)", "view(~/.ssh/**)", "view(./.env)", "view(secret/)", "mcp_x(y)", "*", "fetch(*.example.org)"]
+    home.config.write_text(f"[permissions]\ndeny = {json.dumps(deny + fine)}\nallow = ['bash(make)', 'veiw(x)']\n")
+    home.config.chmod(0o600)
+    code, found = findings(home)
+    assert code == 0
+    assert {about for about, (status, _) in found.items() if status == "warn"} == {*deny, "model"}
+    assert "it denies only the bare command\n      -> write bash(rm *)" in home.kedge("config", "check").out
+
+
 def test_check_without_any_file_says_that_the_offline_model_answers(home: Home) -> None:
     home.config.unlink()
     code, found = findings(home)

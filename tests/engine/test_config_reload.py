@@ -49,6 +49,18 @@ def test_a_broken_file_changes_nothing_and_is_told_once(file: Path, caplog: pyte
     assert (user.config.model, user.problem) == ("a/two", None)
 
 
+def test_rules_that_never_match_are_told_in_the_log_once(
+    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(file, '[permissions]\ndeny = ["bash(rm)"]\n')
+    user = UserConfig(file)
+    found = WorkspaceConfig(user, tmp_path, Trust(), {})
+    assert [user.config, found.config, found.config]
+    assert [record.getMessage() for record in caplog.records] == [
+        "The rule bash(rm): it denies only the bare command; write bash(rm *). All are listed by: kedge config check"
+    ]
+
+
 def test_a_file_that_is_broken_from_the_start_is_refused(file: Path) -> None:
     file.write_text("model = [")
     with pytest.raises(BadConfig):

@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from kedge.core.shown import one_line
 from kedge.engine.choice import BUILT_IN, chosen
 from kedge.engine.config import (
     TRUSTED_KEYS,
@@ -23,6 +24,7 @@ from kedge.engine.config import (
     repository_files,
     user_layer,
 )
+from kedge.engine.idle_rules import idle_rules
 from kedge.engine.keys import missing
 from kedge.engine.providers import all_providers
 from kedge.engine.schema import MASK, masked_secret
@@ -30,6 +32,8 @@ from kedge.engine.trust import Trust
 from kedge.errors import BadConfig
 
 TRUST_IT = "kedge config trust"
+#: Of a rule, in characters: enough to find it.
+RULE_CHARS_SHOWN = 200
 
 
 class Finding(Struct):
@@ -49,7 +53,7 @@ def findings(
     if user is None:
         return found
     loaded = layered(user, workspace, trust, environment, strict=False)
-    return [*found, *_models(loaded, environment), *_keys(loaded, environment)]
+    return [*found, *_rules(loaded), *_models(loaded, environment), *_keys(loaded, environment)]
 
 
 def _user(path: Path) -> tuple[Loaded | None, list[Finding]]:
@@ -90,6 +94,12 @@ def _repository(file: RepositoryFile, trust: Trust) -> Iterator[Finding]:
         yield Finding(about, "warn", f"it sets {', '.join(waiting)}: ignored until you trust it", TRUST_IT)
     else:
         yield Finding(about, "ok", "in force, and trusted" if is_trusted else "in force")
+
+
+def _rules(loaded: Loaded) -> Iterator[Finding]:
+    for rule, why in idle_rules(loaded.config.permissions.rules()):
+        message, _, what_to_do = why.partition("; ")
+        yield Finding(one_line(str(rule), RULE_CHARS_SHOWN), "warn", message, what_to_do)
 
 
 def _models(loaded: Loaded, environment: Mapping[str, str]) -> Iterator[Finding]:

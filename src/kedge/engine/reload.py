@@ -9,15 +9,20 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
+from kedge.core.shown import one_line
 from kedge.engine.config import FILE_NAMES, Config, Loaded, layered, user_layer
+from kedge.engine.idle_rules import idle_rules
 from kedge.engine.repository import levels
 from kedge.engine.trust import Trust
 from kedge.errors import BadConfig
 
 log = logging.getLogger("kedge.engine")
 
+#: Rules that never match, told in the log when a configuration is read. One mistake is often repeated. Items.
+IDLE_RULES_TOLD = 20
 #: What tells one state of a file from another without reading it; None: it is not there.
 Stamp = tuple[int, ...] | None
 
@@ -31,6 +36,7 @@ class UserConfig:
         self.problem: str | None = None
         self._stamp = _stamp(path)
         self._loaded = user_layer(path)
+        _warn_of_idle_rules(self._loaded.config)
 
     @property
     def config(self) -> Config:
@@ -45,6 +51,7 @@ class UserConfig:
             try:
                 self._loaded = user_layer(self.path)
                 self.problem = None
+                _warn_of_idle_rules(self._loaded.config)
             except BadConfig as error:
                 self.problem = error.message
                 log.warning("%s What was read before stays in force.", error.message)
@@ -102,7 +109,9 @@ class WorkspaceConfig:
         return self._loaded
 
     def _layered(self, *, strict: bool) -> Loaded:
-        return layered(self._from, self._workspace, self._trust, self._environment, strict=strict)
+        loaded = layered(self._from, self._workspace, self._trust, self._environment, strict=strict)
+        _warn_of_idle_rules(loaded.config, self._from.config)
+        return loaded
 
     def _look(self) -> tuple[Stamp, ...]:
         try:
@@ -113,6 +122,14 @@ class WorkspaceConfig:
 
     def _trust_stamp(self) -> Stamp:
         return None if self._trust.file is None else _stamp(self._trust.file)
+
+
+def _warn_of_idle_rules(config: Config, known: Config | None = None) -> None:
+    """A line in the log for each rule that never matches, but for those of a configuration that was read before."""
+    told = dict(idle_rules(known.permissions.rules())) if known is not None else {}
+    news = ((rule, why) for rule, why in idle_rules(config.permissions.rules()) if rule not in told)
+    for rule, why in islice(news, IDLE_RULES_TOLD):
+        log.warning("The rule %s: %s. All are listed by: kedge config check", one_line(str(rule), 200), why)
 
 
 def _stamp(path: Path) -> Stamp:

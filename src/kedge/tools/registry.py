@@ -33,6 +33,10 @@ def all_tools(guarded: tuple[Path, ...] = ()) -> tuple[Tool, ...]:
     )
 
 
+#: As models call them and rules speak of them.
+TOOL_NAMES = tuple(tool.name for tool in all_tools())
+
+
 class Toolset:
     def __init__(self, tools: tuple[Tool, ...] = ()) -> None:
         self._tools = tools
