@@ -18,23 +18,25 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
 
-#: What each package may import of ours. `errors`, `paths`, `waiting` and `children` stand alone; all may use the first.
+#: What each package may import of ours. `errors`, `paths`, `programs`, `waiting` and `children` stand alone; all may use
+#: the first.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "paths": set(),
+    "programs": set(),
     "waiting": set(),
     "children": set(),
     "core": {"core"},
     "wire": {"wire", "core"},
     "store": {"store", "core"},
     "llm": {"llm", "core", "children"},
-    "tools": {"tools", "core", "waiting"},
+    "tools": {"tools", "core", "programs", "waiting"},
     "warden": {"warden", "core", "waiting", "children"},
     "engine": {"engine", "core", "store", "llm", "tools", "warden", "waiting"},
     "server": {"server", "engine", "wire", "core", "store", "tools", "warden", "paths", "waiting", "kedge"},
     "client": {"client", "wire", "core", "paths"},
     "cli": {"cli", "client", "wire", "core", "paths", "kedge"},
-    "tui": {"tui", "client", "wire", "core", "paths"},
+    "tui": {"tui", "client", "wire", "core", "paths", "programs"},
     "testing": {"testing", "core", "llm", "store", "tools", "engine", "wire", "server", "client"},
     "kedge": {"client", "server", "cli", "core", "paths"},
 }
@@ -357,7 +359,7 @@ def test_the_terminal_loads_nothing_of_the_server() -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     ours = {package_of(name) for name in loaded if name.startswith("kedge")}
-    assert ours <= {"kedge", "cli", "client", "wire", "core", "tui", "errors", "paths", "waiting"}
+    assert ours <= {"kedge", "cli", "client", "wire", "core", "tui", "errors", "paths", "programs", "waiting"}
     third_party = {name.split(".")[0] for name in loaded}
     assert third_party & {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "anthropic", "openai"} == set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,17 +205,86 @@ async def test_a_background_command_goes_on_and_ends_with_the_run(place: Place, 
 
 
 async def test_where_there_is_no_bash_it_is_sh(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "sh").symlink_to("/bin/sh")
     processes = PlainProcesses({"PATH": str(tmp_path / "bin")})
     output = await bash(make_place(tmp_path, processes=processes), "echo $0")
-    assert output.content == "sh"
-    assert processes.started == [("sh", "-c", "echo $0")]
+    assert output.content == "/bin/sh"
+    assert processes.started == [("/bin/sh", "-c", "echo $0")]
 
 
 async def test_a_shell_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+    workspace, bin_ = tmp_path / "workspace", tmp_path / "bin"
+    workspace.mkdir()
+    put_program(bin_ / "bash", "no program\n")
     with pytest.raises(ToolFailed, match="cannot be started"):
-        await bash(make_place(tmp_path, processes=PlainProcesses({"PATH": str(tmp_path)})), "true")
+        await bash(make_place(workspace, processes=PlainProcesses({"PATH": str(bin_)})), "true")
+
+
+def put_program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.mark.found(
+    "attack 9",
+    "with an absolute PATH entry in the workspace (an activated .venv), its own `ls`, `date` and even `bash` ran with "
+    "nobody asked; the shell and such commands are only taken from elsewhere",
+)
+@pytest.mark.parametrize("entry", ["workspace/.venv/bin", "link", "tools"])
+async def test_nothing_of_the_workspace_runs_unasked(tmp_path: Path, entry: str) -> None:
+    workspace, trap = tmp_path / "workspace", "#!/bin/sh\ntouch trapped\n"
+    for name in ("bash", "ls", "date", "echo"):
+        put_program(workspace / ".venv" / "bin" / name, trap)
+        (tmp_path / "tools").mkdir(exist_ok=True)
+        (tmp_path / "tools" / name).symlink_to(workspace / ".venv" / "bin" / name)
+    (tmp_path / "link").symlink_to(workspace / ".venv" / "bin")
+    environment = {"PATH": f"{tmp_path / entry}:{os.environ['PATH']}"}
+    place = make_place(workspace, processes=PlainProcesses(environment))
+    for command in ("ls", "date", "which date", "echo hi", "pwd"):
+        prepared = await intended(place, command)
+        if permit(prepared.intent, Rules(), ()).leave == "allow":
+            await prepared.run()
+        else:
+            assert command in ("ls", "date")
+    assert not (workspace / "trapped").exists()
+    # Approved, a command has the user's own PATH.
+    await bash(place, "date")
+    assert (workspace / "trapped").exists()
+
+
+async def test_a_program_that_needs_no_approval_is_started_itself(tmp_path: Path) -> None:
+    processes = PlainProcesses()
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b" / "file").touch()
+    assert (await bash(make_place(tmp_path, processes=processes), "ls 'a b'")).content == "file"
+    assert processes.started == [(shutil.which("ls"), "a b")]
+
+
+@pytest.mark.parametrize("variable", ["BASH_ENV", "LD_PRELOAD", "LD_LIBRARY_PATH"])
+async def test_variables_that_load_code_are_asked_about(tmp_path: Path, variable: str) -> None:
+    processes = PlainProcesses({"PATH": os.environ["PATH"], variable: str(tmp_path / "x")})
+    place = make_place(tmp_path, processes=processes)
+    for command in ("echo hi", "ls"):
+        assert (await intended(place, command)).intent.needs_leave
+
+
+@pytest.mark.found(
+    "attack 2",
+    "command lines were read on the event loop, which stood still meanwhile; they are read in a thread of the Run",
+)
+async def test_the_event_loop_goes_on_while_a_line_is_read(place: Place) -> None:
+    rounds = 0
+
+    async def count() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await intended(place, "env " * 60 + "'-x=y=" + "a=(" * 300 + " '")
+    counting.cancel()
+    assert rounds > 100
 
 
 # --- what people and rules get to see ---

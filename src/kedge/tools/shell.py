@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,9 +15,10 @@ from msgspec import Meta
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
 from kedge.core.shown import one_line, shown
+from kedge.programs import first_program, is_outside, program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, Running
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
-from kedge.tools.paths import guards
+from kedge.tools.paths import PATH_BYTES_MAX, guards
 from kedge.tools.shell_words import read_line
 from kedge.tools.tail import HeadTail
 
@@ -59,48 +59,15 @@ class BashTool:
     FIRST_LOOK_S = 1.0
 
     async def prepare(self, given: BashInput, place: Place) -> Prepared:
-        command = given.command
-        _check_command(command)
-        cwd = _directory(place.root, given.cwd)
-        shell = "bash" if shutil.which("bash", path=place.processes.environment.get("PATH")) else "sh"
-        inside = cwd.is_relative_to(place.root)
-        line = read_line(command)
-        # Rules are written for this workspace: `make` elsewhere runs somebody else's Makefile.
-        words = line.words if inside else None
-        binding = _binding(shell, command, cwd, place)
-        title = one_line(command, TITLE_CHARS_MAX)
-        about = one_line(given.description, TITLE_CHARS_MAX)
-        intent = Intent(
-            names=("bash",),
-            action="execute",
-            subject=command,
-            # What the model says it is for never stands alone: it may be wrong, or a lie.
-            description=f"{about}: $ {title}" if about else f"$ {title}",
-            path=str(cwd),
-            params=json.dumps(
-                {
-                    "command": command,
-                    "shown": shown(command),
-                    "cwd": str(cwd),
-                    "timeout_s": given.timeout_s,
-                    "background": given.background,
-                },
-                ensure_ascii=False,
-            ),
-            binding=binding,
-            needs_leave=words is None or not _is_harmless(words, cwd, place.root),
-            words=words,
-            commands=line.commands,
-            exact_only=line.runs_others or (words is not None and _names_guarded(words, cwd)),
-            grant=_grant(words, cwd, place.root),
-        )
+        _check_command(given.command)
+        plan = await place.threads.run(_plan, given, place)
 
         async def run() -> Output:
-            if _directory(place.root, given.cwd) != cwd or _binding(shell, command, cwd, place) != binding:
+            if await place.threads.run(_bound, plan, given, place) != plan.intent.binding:
                 raise ToolFailed("the directory or the environment changed since the command was looked at; try again")
-            return await self._run((shell, "-c", command), given, cwd, place)
+            return await self._run(plan.argv, given, plan.cwd, place)
 
-        return Prepared(intent, run, f"$ {title}")
+        return Prepared(plan.intent, run, f"$ {plan.title}")
 
     async def _run(self, argv: tuple[str, ...], given: BashInput, cwd: Path, place: Place) -> Output:
         if given.background:
@@ -120,6 +87,68 @@ class BashTool:
         place.background.left(running.left)
         duration_ms = int(1000 * (asyncio.get_running_loop().time() - began))
         return _result(running, duration_ms, timed_out_s=None if is_over else wait_s)
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What a call would run, and what rules and people are told of it."""
+
+    argv: tuple[str, ...]
+    cwd: Path
+    intent: Intent
+    title: str
+
+
+def _plan(given: BashInput, place: Place) -> _Plan:
+    """Blocking: it looks at files, and may read the line in another process."""
+    command = given.command
+    cwd = _directory(place.root, given.cwd)
+    line = read_line(command)
+    # Rules are written for this workspace: `make` elsewhere runs somebody else's Makefile.
+    words = line.words if cwd.is_relative_to(place.root) else None
+    shell = _shell(place)
+    plain = (shell, "-c", command)
+    harmless = _harmless(words, plain, cwd, place) if words is not None else None
+    title = one_line(command, TITLE_CHARS_MAX)
+    about = one_line(given.description, TITLE_CHARS_MAX)
+    intent = Intent(
+        names=("bash",),
+        action="execute",
+        subject=command,
+        # What the model says it is for never stands alone: it may be wrong, or a lie.
+        description=f"{about}: $ {title}" if about else f"$ {title}",
+        path=str(cwd),
+        params=json.dumps(
+            {
+                "command": command,
+                "shown": shown(command),
+                "cwd": str(cwd),
+                "timeout_s": given.timeout_s,
+                "background": given.background,
+            },
+            ensure_ascii=False,
+        ),
+        binding=_binding(shell, command, cwd, place),
+        needs_leave=harmless is None,
+        words=words,
+        commands=line.commands,
+        exact_only=line.runs_others or (words is not None and _names_guarded(words, cwd)),
+        grant=_grant(words, cwd, place.root),
+    )
+    return _Plan(harmless or plain, cwd, intent, title)
+
+
+def _bound(plan: _Plan, given: BashInput, place: Place) -> str:
+    """The binding as it would be now. Blocking."""
+    return _binding(_shell(place), given.command, _directory(place.root, given.cwd), place)
+
+
+def _shell(place: Place) -> str:
+    """Never one that the workspace brings. Blocking."""
+    return program_outside("bash", _path(place), place.root) or "/bin/sh"
+
+
+def _path(place: Place) -> str:
+    return place.processes.environment.get("PATH", os.defpath)
 
 
 def _check_command(command: str) -> None:
@@ -152,6 +181,8 @@ def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
     Whoever writes `bash(cp *)` does not think of these."""
     given = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
     for name in given - {""}:
+        if len(name) > PATH_BYTES_MAX:  # no system opens it
+            continue
         path = cwd / name
         if guards(Path(os.path.normpath(path))) or guards(Path(os.path.realpath(path))):
             return True
@@ -173,9 +204,32 @@ def _grant(words: tuple[str, ...] | None, cwd: Path, root: Path) -> str:
     return grant if len(grant) <= RULE_CHARS_MAX and shown(grant, keep="") == grant else ""
 
 
-def _is_harmless(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
-    """Commands nobody needs to be asked about: they look, at nothing outside, and nothing in a repository can make them
-    do more. That is why git is not among them: its configuration names programs to run."""
+def _harmless(words: tuple[str, ...], plain: tuple[str, ...], cwd: Path, place: Place) -> tuple[str, ...] | None:
+    """How to run a command that needs no approval; None if it needs one. `plain`: by the shell. Blocking.
+
+    A program is started by its full path, without a shell, and only if the shell would not take it from the workspace:
+    nothing that the repository brings is run."""
+    if not _only_looks(words, cwd, place.root) or any(map(_loads_code, place.processes.environment)):
+        return None
+    if words[0] in _BUILTINS:
+        return plain
+    program = first_program(words[0], _path(place))
+    return (program, *words[1:]) if program is not None and is_outside(program, place.root) else None
+
+
+#: Of the harmless commands, those that no shell looks up in PATH.
+_BUILTINS = frozenset({"echo", "pwd"})
+
+
+def _loads_code(variable: str) -> bool:
+    """Whether a shell or the system's loader runs code from a file that this variable names. (A configuration may hand
+    on any variable.)"""
+    return variable.startswith(("BASH_ENV", "BASH_FUNC_", "ENV", "SHELLOPTS", "LD_", "DYLD_", "GCONV_PATH", "LOCPATH"))
+
+
+def _only_looks(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
+    """Commands that look, at nothing outside, and nothing in a repository can make them do more. That is why git is not
+    among them: its configuration names programs to run."""
     match words:
         case ("pwd",) | ("whoami",) | ("date",) | ("uname",) | ("uname", "-a"):
             return True

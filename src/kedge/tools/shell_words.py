@@ -12,20 +12,26 @@ grammar cannot read, the commands it did find are given, and nothing is made up:
 shell has a thousand ways around them, and refusing each unusual line would be no wall but a nuisance. Such a line has
 no `words`, so it asks.
 
+Reading must end, whatever the line is. Work is counted, and a line that takes more is taken as one that could run
+anything. The grammar takes quadratic time for some texts (`a|a|a|...`), cannot be interrupted, and blocks every other
+thread meanwhile: it reads short texts here, and long lines in a process of their own (shell_apart).
+
 `runs_others` is what keeps `bash(find *)` from covering `find -exec`: see shell_programs.
 """
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections.abc import Iterator
 from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from kedge.core.shown import is_unseen
+from kedge.tools.shell_apart import answer_apart, commands_apart
 from kedge.tools.shell_programs import (
     FIND_RUNS,
     FINDERS,
@@ -39,7 +45,7 @@ from kedge.tools.shell_programs import (
 )
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Language, Node
 
 Words = tuple[str | None, ...]
 
@@ -55,6 +61,21 @@ COMMANDS_MAX = 2000
 WRAPPED_WORDS_MAX = 64
 #: Of `sh -c` inside `sh -c`. Deeper is taken as a command that could be anything.
 DEPTH_MAX = 5
+#: Of a line that is read in this process: the worst that was found takes the grammar some 25 ms. Bytes.
+HERE_BYTES_MAX = 300
+#: Of processor time for it: more goes to a process of its own, which comes to the same result. Seconds.
+HERE_CPU_S_MAX = 0.02
+#: Of work on one line in this process: bytes that are parsed or copied, and nodes of the syntax tree. A line of
+#: HERE_BYTES_MAX that is read four times takes less; what takes more goes to a process of its own.
+HERE_WORK_MAX = 10_000
+#: Of work in a process of its own. A script of 100 kB that is read four times takes less.
+APART_WORK_MAX = 2_000_000
+#: What reading a text takes however short it is, as work.
+TEXT_WORK = 100
+#: Of a word that rules are compared with, in characters: no rule is nearly as long. A longer one is not literal.
+WORD_CHARS_MAX = 4096
+#: Of a word that is not literal, the end that may name a program (255 bytes at most). Characters.
+NAME_CHARS_MAX = 300
 
 #: Keywords and forms of the shell that are no commands; unquoted in front they change what the line is.
 _KEYWORDS = listed("if then elif else fi for while until do done case esac in select function time coproc")
@@ -73,8 +94,14 @@ class Line(Struct, frozen=True):
 
 
 def read_line(text: str) -> Line:
+    """Blocking: a long line is read in another process."""
     words = plain_words(text)
-    return Line(words, _commands(text), words is not None and runs_others(words))
+    commands = None
+    if len(text.encode("utf-8", "replace")) <= HERE_BYTES_MAX:
+        commands = find_commands(text, HERE_WORK_MAX, HERE_CPU_S_MAX)
+    if commands is None:
+        commands = commands_apart(text)
+    return Line(words, commands or (_UNKNOWN,), words is not None and runs_others(words))
 
 
 def plain_words(text: str) -> tuple[str, ...] | None:
@@ -102,7 +129,7 @@ def plain_words(text: str) -> tuple[str, ...] | None:
 
 def _word(text: str, place: int, *, strict: bool) -> tuple[str, int] | None:
     """The literal word that begins here, and where it ends; None if it is not literal. Strict: only what is certain."""
-    word = ""
+    pieces: list[str] = []
     start = place
     while place < len(text):
         character = text[place]
@@ -112,25 +139,25 @@ def _word(text: str, place: int, *, strict: bool) -> tuple[str, int] | None:
             end = text.find("'", place + 1)
             if end < 0:
                 return None
-            word += text[place + 1 : end]
+            pieces.append(text[place + 1 : end])
             place = end + 1
         elif character == '"':
             quoted = _DOUBLE_QUOTED.match(text, place)
             if quoted is None:
                 return None
-            word += _QUOTED_ESCAPE.sub(lambda found: "" if found[1] == "\n" else found[1], quoted[1])
+            pieces.append(_QUOTED_ESCAPE.sub(lambda found: "" if found[1] == "\n" else found[1], quoted[1]))
             place = quoted.end()
         elif character == "\\":
             if place + 1 == len(text):
                 return None
-            word += "" if text[place + 1] == "\n" else text[place + 1]
+            pieces.append("" if text[place + 1] == "\n" else text[place + 1])
             place += 2
         elif not _is_plain(text, place, start, strict=strict):
             return None
         else:
-            word += character
+            pieces.append(character)
             place += 1
-    return word, place
+    return "".join(pieces), place
 
 
 #: In double quotes `$` and the backtick are at work, and the backslash before a few characters.
@@ -150,37 +177,77 @@ def _is_plain(text: str, place: int, start: int, *, strict: bool) -> bool:
 # --- every command in a line ---
 
 
+class _TooMuch(Exception):
+    """A line takes more work than it may."""
+
+
+class _Budget:
+    def __init__(self, work: int, cpu_s: float) -> None:
+        self._left = work
+        self._cpu_end = time.thread_time() + cpu_s
+
+    def spend(self, work: int) -> None:
+        self._left -= work
+        if self._left < 0:
+            raise _TooMuch
+
+    def check_time(self) -> None:
+        if time.thread_time() > self._cpu_end:
+            raise _TooMuch
+
+
 @cache
-def _parser() -> Parser:
+def _language() -> Language:
     import tree_sitter
     import tree_sitter_bash
 
-    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    return tree_sitter.Language(tree_sitter_bash.language())
 
 
-def _commands(text: str) -> tuple[Words, ...]:
+def _parsed(source: bytes, budget: _Budget) -> Node:
+    from tree_sitter import Parser
+
+    budget.check_time()
+    budget.spend(len(source) + TEXT_WORK)
+    return Parser(_language()).parse(source).root_node  # a parser of its own: threads must not share one
+
+
+def find_commands(text: str, work_max: int, cpu_s_max: float = math.inf) -> tuple[Words, ...] | None:
+    """Every command in the line, those behind wrappers included. None: it takes more work, or time."""
+    budget = _Budget(work_max, cpu_s_max)
     found: dict[Words, None] = {}
+    texts: set[str] = set()
     waiting: list[tuple[Words | str, int]] = [(text, 0)]
-    while waiting:
-        item, depth = waiting.pop()
-        if len(found) >= COMMANDS_MAX or depth > DEPTH_MAX:
-            found[_UNKNOWN] = None
-            break
-        if isinstance(item, str):
-            waiting += [(command, depth) for command in islice(_commands_of_text(item), COMMANDS_MAX + 1)]
-        elif item not in found:
-            found[item] = None
-            waiting += [(inner, depth + isinstance(inner, str)) for inner in _inside(item)]
-    return tuple(found)
+    try:
+        while waiting:
+            item, depth = waiting.pop()
+            if len(found) >= COMMANDS_MAX or depth > DEPTH_MAX:
+                found[_UNKNOWN] = None
+                break
+            if isinstance(item, str):
+                if item not in texts:
+                    texts.add(item)
+                    waiting += [(one, depth) for one in dict.fromkeys(_commands_of_text(item, budget))]
+            elif item not in found:
+                budget.spend(len(item))
+                found[item] = None
+                waiting += [(inner, depth + isinstance(inner, str)) for inner in _inside(item)]
+    except _TooMuch:
+        return None
+    return tuple(map(_for_rules, found))
 
 
-def _commands_of_text(text: str) -> Iterator[Words | str]:
+def _for_rules(command: Words) -> Words:
+    return tuple(None if word is None or len(word) > WORD_CHARS_MAX else word for word in command)
+
+
+def _commands_of_text(text: str, budget: _Budget) -> Iterator[Words | str]:
     if len(text) > LINE_CHARS_MAX or text.count("<<") > HEREDOCS_MAX:
         yield _UNKNOWN
         return
     source = text.encode("utf-8", "replace").replace(b"\0", b"")
-    root = _parser().parse(source).root_node
-    yield from _commands_below(root)
+    root = _parsed(source, budget)
+    yield from _Reading(source, budget).commands(root)
     # Some things the grammar takes for something else: a command behind a line break that begins with a backslash is a
     # word more to it, and two open brackets are always arithmetic, where bash tries subshells next: both are read again
     # with a blank in between. It parts words at a line that goes on, at an escaped blank and at odd white space, where
@@ -191,7 +258,7 @@ def _commands_of_text(text: str) -> Iterator[Words | str]:
     for again in dict.fromkeys((apart, source.replace(b"\\\n", b""), _NO_BLANK.sub(b"_", source))):
         if again == source:
             continue
-        found = _commands_below(_parser().parse(again).root_node)
+        found = _Reading(again, budget).commands(_parsed(again, budget))
         yield from (words for words in found if isinstance(words, str) or words[0] is not None)
 
 
@@ -202,71 +269,87 @@ _NO_BLANK = re.compile(rb"\\[ \t]|[\r\v\f]")
 _READ_INPUT = SHELLS | listed(". source su sudo ssh at batch")
 
 
-def _commands_below(root: Node) -> Iterator[Words | str]:
-    nodes = [root]
-    input_texts: list[str] = []
-    reads_input = False
-    while nodes:
-        node = nodes.pop()
-        nodes += node.children
-        if node.type == "command":
-            words = _words_of(node)
-            reads_input = reads_input or any(word and program_name(word) in _READ_INPUT for word in words)
-            if words:
-                yield words
-        elif node.type == "redirected_statement":
-            yield from _behind_redirects(node)
-        elif node.type == "pipeline":
-            parts = [_words_of(child) for child in node.named_children if child.type == "command"]
-            input_texts += [" ".join(word or "*" for word in words[1:]) for words in parts if words[:1] in _SAYING]
-        elif node.type == "ERROR" and any(child.type == "command_name" for child in node.children):
-            yield _words_of(node)  # {rm,x} is no command to the grammar
-        elif node.type in ("declaration_command", "unset_command"):
-            yield (_text(node.children[0]), *(_literal(_text(child)) for child in node.children[1:]))
-        elif node.type == "heredoc_body":
-            input_texts.append(_text(node))
-            yield from _BACKTICKS.findall(_text(node))
-        elif node.type == "herestring_redirect":
-            input_texts += filter(None, (_literal(_text(child)) for child in node.named_children))
-    if reads_input:
-        yield from input_texts
+class _Reading:
+    """The syntax tree of one text, read for commands."""
+
+    def __init__(self, source: bytes, budget: _Budget) -> None:
+        self._source = source
+        self._budget = budget
+
+    def commands(self, root: Node) -> Iterator[Words | str]:
+        nodes = [root]
+        input_texts: list[str] = []
+        reads_input = False
+        while nodes:
+            node = nodes.pop()
+            nodes += self._children(node)
+            if node.type == "command":
+                words = self._words_of(node)
+                reads_input = reads_input or any(word and program_name(word) in _READ_INPUT for word in words)
+                if words:
+                    yield words
+            elif node.type == "redirected_statement":
+                yield from self._behind_redirects(node)
+            elif node.type == "pipeline":
+                parts = [self._words_of(child) for child in self._children(node) if child.type == "command"]
+                input_texts += [" ".join(word or "*" for word in words[1:]) for words in parts if words[:1] in _SAYING]
+            elif node.type == "ERROR" and any(child.type == "command_name" for child in self._children(node)):
+                yield self._words_of(node)  # {rm,x} is no command to the grammar
+            elif node.type in ("declaration_command", "unset_command"):
+                first, *further = self._children(node)
+                yield (self._text(first), *map(self._literal, further))
+            elif node.type == "heredoc_body":
+                body = self._text(node)
+                input_texts.append(body)
+                yield from _BACKTICKS.findall(body)
+            elif node.type == "herestring_redirect":
+                input_texts += filter(None, (self._literal(child) for child in self._children(node) if child.is_named))
+        if reads_input:
+            yield from input_texts
+
+    def _behind_redirects(self, node: Node) -> Iterator[Words]:
+        """To the grammar, words behind `> file` are files, too, and those behind `<< END` something of its own. To a
+        shell they are words of the command; or, behind a semicolon, the next one."""
+        body, further = node.child_by_field_name("body"), list[str | None]()
+        for redirect in node.children_by_field_name("redirect"):
+            children = [child for child in self._children(redirect) if child.is_named]
+            if redirect.type == "file_redirect":
+                named = [child for child in children if child.type != "file_descriptor"]
+                further += map(self._literal, named[1:])
+            elif redirect.type == "heredoc_redirect":
+                further += map(self._literal, redirect.children_by_field_name("argument"))
+        if not further or body is None:
+            return
+        yield tuple(further)
+        while body.type != "command" and (named := [child for child in self._children(body) if child.is_named]):
+            body = named[-1]
+        if body.type == "command":
+            yield (*self._words_of(body), *further)
+
+    def _words_of(self, command: Node) -> Words:
+        words: list[str | None] = []
+        for child in self._children(command):
+            if child.type == "command_name":
+                words.append(_name(self._text(child)))
+            elif child.is_named and child.type != "variable_assignment" and not child.type.endswith("_redirect"):
+                words.append(self._literal(child))
+        return tuple(words)
+
+    def _literal(self, node: Node) -> str | None:
+        return _literal(self._text(node))
+
+    def _children(self, node: Node) -> list[Node]:
+        self._budget.spend(1 + node.child_count)
+        return node.children
+
+    def _text(self, node: Node) -> str:
+        start, end = node.byte_range
+        self._budget.spend(end - start)
+        return self._source[start:end].decode("utf-8", "replace")
 
 
 _SAYING = (("echo",), ("printf",))
 _BACKTICKS = re.compile(r"`([^`]+)`")
-
-
-def _behind_redirects(node: Node) -> Iterator[Words]:
-    """To the grammar, words behind `> file` are files, too, and those behind `<< END` something of its own. To a shell
-    they are words of the command; or, behind a semicolon, the next one."""
-    body, further = node.child_by_field_name("body"), list[str | None]()
-    for redirect in node.children_by_field_name("redirect"):
-        named = [child for child in redirect.named_children if child.type != "file_descriptor"]
-        if redirect.type == "file_redirect":
-            further += [_literal(_text(child)) for child in named[1:]]
-        elif redirect.type == "heredoc_redirect":
-            further += [_literal(_text(child)) for child in redirect.children_by_field_name("argument")]
-    if not further or body is None:
-        return
-    yield tuple(further)
-    while body.type != "command" and body.named_children:
-        body = body.named_children[-1]
-    if body.type == "command":
-        yield (*_words_of(body), *further)
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode("utf-8", "replace")
-
-
-def _words_of(command: Node) -> Words:
-    words: list[str | None] = []
-    for child in command.children:
-        if child.type == "command_name":
-            words.append(_name(_text(child)))
-        elif child.is_named and child.type != "variable_assignment" and not child.type.endswith("_redirect"):
-            words.append(_literal(_text(child)))
-    return tuple(words)
 
 
 def _literal(text: str) -> str | None:
@@ -280,7 +363,7 @@ def _name(text: str) -> str | None:
     """Of a program at a place that is not literal ("$VENV/bin/python") the last part is enough to know it."""
     literal = _literal(text)
     if literal is None:
-        tail = re.fullmatch(r'.*[$`}\w)"\']/([\w.+-]+)["\']?', text, re.DOTALL)
+        tail = re.fullmatch(r'.*[$`}\w)"\']/([\w.+-]+)["\']?', text[-NAME_CHARS_MAX:], re.DOTALL)
         literal = tail[1] if tail is not None else None
     return literal
 
@@ -302,9 +385,11 @@ def _inside(command: Words) -> Iterator[Words | str]:
         elif command[1:2] and command[1] in GIT_WRAPPERS:
             yield from _wrapped(command[2:])
     elif name in FINDERS:
-        for place, word in enumerate(command):
-            if word in FIND_RUNS and command[place + 1 :]:
-                yield command[place + 1 :]
+        places = [place for place, word in enumerate(command[:-1], start=1) if word in FIND_RUNS]
+        if len(places) > WRAPPED_WORDS_MAX:
+            yield _UNKNOWN
+        else:
+            yield from (command[place:] for place in places)
     elif name == "eval":
         literal = [word for word in rest if word is not None]
         yield " ".join(literal) if len(literal) == len(rest) else _UNKNOWN
@@ -347,3 +432,8 @@ def _behind(rest: Words) -> Iterator[Words]:
             yield rest[place:]
         elif re.match(r"-[A-Za-z]\w", word):  # env -Srm x
             yield (word[2:], *rest[place + 1 :])
+
+
+def answer() -> None:
+    """The process that `commands_apart` starts."""
+    answer_apart(lambda text: find_commands(text, APART_WORK_MAX))

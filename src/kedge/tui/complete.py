@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sysconfig
 import threading
@@ -16,6 +15,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from kedge.programs import program_outside
 from kedge.tui.mentions import can_be_mentioned
 
 #: Names that are looked through at each key. A repository with more is found by what comes first in it. Items.
@@ -134,7 +134,7 @@ def _rank(wanted: str, name: str) -> tuple[int, int, int] | None:
 
 def names_in(root: Path) -> list[str]:
     """The files of a directory and below, without hidden ones and what git ignores."""
-    rg = _find_rg()
+    rg = _find_rg(root)
     try:
         found = _listed(rg, root) if rg else _walked(root)
     except OSError:
@@ -142,10 +142,11 @@ def names_in(root: Path) -> list[str]:
     return [name for name in found[:NAMES_MAX] if can_be_mentioned(name)]
 
 
-def _find_rg() -> str | None:
-    """The one that was installed with kedge, else the machine's: as the tools do."""
+def _find_rg(workspace: Path) -> str | None:
+    """The one that was installed with kedge, else the machine's and never the workspace's: as the tools do."""
     beside = os.path.join(sysconfig.get_path("scripts"), "rg")
-    return beside if os.access(beside, os.X_OK) else shutil.which("rg")
+    path = os.environ.get("PATH", os.defpath)
+    return beside if os.access(beside, os.X_OK) else program_outside("rg", path, workspace)
 
 
 def _listed(rg: str, root: Path) -> list[str]:
