@@ -77,7 +77,7 @@ def limit_options(command: F) -> F:
                 metavar="RULE",
                 multiple=True,
                 callback=_rules,
-                help="Allow without asking: 'bash(pytest *)', 'edit(src/**)', 'fetch'. May be repeated.",
+                help="Allow without asking: 'bash(npm test)', 'edit(src/**)', 'fetch'. May be repeated.",
             ),
             click.option(
                 *("--deny",),
@@ -109,7 +109,7 @@ def limited(prompt: SubmitPrompt, limits: Limits) -> SubmitPrompt:
         'git diff | kedge run "Write a commit message"',
         'kedge run -C "Go on"                       # in the last session of this directory',
         'kedge run -a screen.png "What is wrong here?"',
-        "kedge run --allow 'edit(src/**)' --allow 'bash(pytest *)' \"Make the tests pass\"",
+        "kedge run --allow 'edit(src/**)' --allow 'bash(npm test)' \"Make the tests pass\"",
         'kedge run --output json "..." | jq -r .text',
         'slow-command | kedge run - "Explain this"  # - waits for standard input',
         "kedge run '!git status'                    # a command of yours: the model sees its output next time",

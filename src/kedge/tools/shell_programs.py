@@ -2,7 +2,7 @@
 
 Whoever writes `bash(find *)` thinks of looking for files, not of `find -exec`. A use that runs another program or code
 given to it, or writes to a place given by an option of a program that otherwise looks, is covered only by a rule that
-spells every word. (`python -m pytest *` is the one exception, see core/approvals: it says which code runs.)
+spells every word. (`python -m build *` is the one exception, see core/approvals: it says which code runs.)
 
 The lists lean to the long side: a wrong entry costs a question, a missing one costs what the question is for. Programs
 that run the workspace's own code, and are meant to (`make`, `cargo test`, `npm test`), are covered by a wildcard; their
