@@ -235,8 +235,8 @@ CORE = (
         "tests/core/test_approvals.py",
         "a rule covers longer commands",
         "core.approvals",
-        "return len(wanted) == len(words) and all(map(_word_matches, words, wanted))",
-        "return len(wanted) <= len(words) and all(map(_word_matches, words, wanted))",
+        "return len(wanted) == len(words) and _all_match(words, wanted)",
+        "return len(wanted) <= len(words) and _all_match(words, wanted)",
         "`git push` allows `git push --force`.",
     ),
     _by(

@@ -244,15 +244,14 @@ def words_match(pattern: str, words: tuple[str | None, ...]) -> bool:
     """`git status` is these two words; `git *` is git with any further words; `npm run test:*` has a wildcard inside.
     A word that is None (not literal) may turn out to be any number of words: only deny rules are given such words."""
     wanted = _wanted(pattern)
+    is_open = wanted[-1:] == ("*",)
     if None in words:
         words = words[: words.index(None)]
-        return all(map(_word_matches, words, wanted)) if len(words) <= len(wanted) or wanted[-1:] == ("*",) else False
-    if wanted and wanted[-1] == "*":
+        return (len(words) <= len(wanted) or is_open) and _all_match(words, wanted)
+    if is_open:
         wanted = wanted[:-1]
-        if len(words) < len(wanted):
-            return False
-        words = words[: len(wanted)]
-    return len(wanted) == len(words) and all(map(_word_matches, words, wanted))
+        return len(wanted) <= len(words) and _all_match(words, wanted)
+    return len(wanted) == len(words) and _all_match(words, wanted)
 
 
 @lru_cache(maxsize=PARSED_MAX)
@@ -260,9 +259,12 @@ def _wanted(pattern: str) -> tuple[str, ...]:
     return tuple(pattern.split())
 
 
-def _word_matches(word: str | None, wanted: str) -> bool:
-    # `*` and `?` are all the wildcards there are, as in paths.
-    return word is not None and (word == wanted or (has_wildcard(wanted) and word_matches(wanted, word)))
+def _all_match(words: tuple[str | None, ...], wanted: tuple[str, ...]) -> bool:
+    """Each word, as far as both go. `*` and `?` are all the wildcards there are, as in paths."""
+    for word, pattern in zip(words, wanted, strict=False):
+        if word != pattern and (word is None or not has_wildcard(pattern) or not word_matches(pattern, word)):
+            return False
+    return True
 
 
 class Ask(Struct, frozen=True):

@@ -1,8 +1,8 @@
 """Long command lines, read in a process of their own that the kernel ends when it takes too long.
 
 The grammar of bash takes quadratic time for some texts, holds the interpreter's lock meanwhile, and cannot be
-interrupted: the progress callback of its binding (tree-sitter 0.26) crashes Python 3.11, and so does a text that ends
-early. A process can be killed, and may crash.
+interrupted: with tree-sitter 0.26 on Python 3.11, its progress callback crashes at the first call, and a read callback
+that ends the text early crashed in a search over texts. A process can be killed, and may crash.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,32 +38,34 @@ _CODE = "import sys; sys.path.append(sys.argv[1]); from kedge.tools.shell_words 
 
 def commands_apart(text: str) -> Commands | None:
     """The commands of a line. None: it cannot be read within the limits. Blocking; Abandoned when its call is."""
-    try:
-        process = subprocess.Popen(
-            (sys.executable, "-I", "-X", "utf8", "-c", _CODE, str(Path(__file__).parents[2])),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env={},
-        )
-    except OSError:
-        return None
+    # A file, since a pipe takes 64 KiB and somebody would have to write the rest while waiting.
+    with tempfile.TemporaryFile() as given:
+        given.write(msgspec.json.encode(text))
+        given.seek(0)
+        try:
+            process = subprocess.Popen(
+                (sys.executable, "-I", "-X", "utf8", "-c", _CODE, str(Path(__file__).parents[2])),
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+            )
+        except OSError:
+            return None
     with process:
         try:
-            output = _output(process, msgspec.json.encode(text))
+            output = _output(process)
         finally:
             process.kill()
     return msgspec.json.decode(output, type=Commands) if output and process.returncode == 0 else None
 
 
-def _output(process: subprocess.Popen[bytes], text: bytes) -> bytes | None:
-    given: bytes | None = text
+def _output(process: subprocess.Popen[bytes]) -> bytes | None:
     for _ in range(int(WAIT_S_MAX / LOOK_S)):
         try:
-            return process.communicate(given, timeout=LOOK_S)[0]
+            return process.communicate(timeout=LOOK_S)[0]
         except subprocess.TimeoutExpired:
-            given = None  # it goes on with what it was given first
             checkpoint()
     return None
 

@@ -55,8 +55,9 @@ PLAIN_CHARS_MAX = 10_000
 LINE_CHARS_MAX = 131_072
 #: Of here-documents in a line: the grammar's work grows with their square.
 HEREDOCS_MAX = 100
-#: Of commands looked at per line, those behind wrappers included: more are taken as one that could be anything.
-COMMANDS_MAX = 2000
+#: Of commands looked at per line, those behind wrappers included: more are taken as one that could be anything. Each is
+#: compared with each deny rule for its program, on the event loop.
+COMMANDS_MAX = 1000
 #: Of words of a wrapper (`env a b c rm x`) that are each tried as the command it runs.
 WRAPPED_WORDS_MAX = 64
 #: Of `sh -c` inside `sh -c`. Deeper is taken as a command that could be anything.
