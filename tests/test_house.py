@@ -18,8 +18,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src"
 
-#: What each package may import of ours. `errors`, `paths`, `programs`, `waiting` and `children` stand alone; all may use
-#: the first.
+#: What each package may import of ours. `errors`, `paths`, `programs`, `waiting` and `children` stand alone; all may
+#: use the first.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "paths": set(),
@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wire": {"wire", "core"},
     "store": {"store", "core"},
     "llm": {"llm", "core", "children"},
-    "tools": {"tools", "core", "programs", "waiting"},
+    "tools": {"tools", "core", "children", "programs", "waiting"},
     "warden": {"warden", "core", "waiting", "children"},
     "engine": {"engine", "core", "store", "llm", "tools", "warden", "waiting"},
     "server": {"server", "engine", "wire", "core", "store", "tools", "warden", "paths", "waiting", "kedge"},

@@ -90,7 +90,7 @@ def test_an_approval_answered_elsewhere_closes_by_itself(server: Server) -> None
     terminal.until(ASKED)
     (asked,) = approvals(server)["approvals"]
     done = server.home.kedge("approvals", "allow", asked["id"], "--always", "--host", server.host)
-    assert (done.code, done.out) == (0, f"{asked['id']}: allow_always\n")
+    assert (done.code, done.out) == (0, f"{asked['id']}: always allowed: {asked['description']}\n")
     code, shown = terminal.end()
     assert code == 0
     assert "(answered elsewhere: allowed always)\n" in shown

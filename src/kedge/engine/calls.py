@@ -30,6 +30,8 @@ log = logging.getLogger("kedge.engine")
 
 #: Of a result as it is stored: tools keep theirs shorter; this holds for those of others. Characters.
 RESULT_CHARS_MAX = 200_000
+#: Commands of a line that are held against the rules on the event loop: with a hundred rules some 10 ms. Items.
+COMMANDS_MAX = 50
 
 
 class Calls:
@@ -149,7 +151,9 @@ class Calls:
             grant for grant in await self._store.grants(workspace.id) if grant.session_id in ("", active.run.session_id)
         ]
         skip = options.skip_approvals or workspace.skip_approvals
-        found = permit(intent, rules, tuple(grants), skip=skip)
+        decide = partial(permit, intent, rules, tuple(grants), skip=skip)
+        # Each command is held against each rule: of a long line that takes a while.
+        found = await active.threads.run(decide) if len(intent.commands) > COMMANDS_MAX else decide()
         standing = active.standing.get(call.id)
         if found.leave != "ask" and standing is not None and standing[0].kind == "approval":
             await self._withdraw(active, call)

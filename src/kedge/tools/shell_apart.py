@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from kedge import children
 from kedge.tools.threads import checkpoint
 
 Commands = tuple[tuple[str | None, ...], ...]
@@ -43,7 +44,7 @@ def commands_apart(text: str) -> Commands | None:
         given.write(msgspec.json.encode(text))
         given.seek(0)
         try:
-            process = subprocess.Popen(
+            process = children.start_blocking(
                 (sys.executable, "-I", "-X", "utf8", "-c", _CODE, str(Path(__file__).parents[2])),
                 stdin=given,
                 stdout=subprocess.PIPE,
