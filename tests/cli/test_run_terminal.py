@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from kedge.cli.terminal import folded
 from kedge.testing import HostedEndpoint
 from tests.client.process import Home, Server
 
@@ -145,3 +146,17 @@ def test_ctrl_c_on_the_keyboard_cancels(server: Server, endpoint: HostedEndpoint
     assert run.wait(20) == 130
     assert b"cancelling the run" in shown
     assert b"kedge: the run was cancelled" in shown
+
+
+@pytest.mark.found(
+    "attack round 2: display",
+    "the rest of a long line of a command stood at the left edge of the terminal, where kedge's own lines begin, and a "
+    "status of wide characters took two lines and scrolled the screen; lines are folded by their width, the rest indented",
+)
+def test_a_long_line_is_folded_where_the_terminal_ends() -> None:
+    command = "  $ rm -rf x #" + " " * 66 + "in /tmp/harmless"
+    assert list(folded(command, 80)) == [command[:80], "      in /tmp/harmless"]
+    assert list(folded("漢" * 60, 79)) == ["漢" * 39, "    " + "漢" * 21]
+    assert list(folded("a\tb", 80)) == ["a       b"]
+    assert list(folded(command, 0)) == [command], "the width is not known"
+    assert list(folded("", 80)) == [""]

@@ -120,3 +120,73 @@ async def test_a_file_with_crlf_has_a_diff_without_noise(tmp_path: Path) -> None
     }
     await prepared.run()
     assert (tmp_path / "a.sh").read_bytes() == b"a\r\nx\r\ny\r\nc\r\n"
+
+
+@pytest.mark.found(
+    "attack round 2: display",
+    "a NUL took the place of the six characters `\\u{0}` without being in the diff, and made `rm -rf` live; a NUL is "
+    "compared as what it is",
+)
+async def test_a_nul_is_not_taken_for_its_spelling(tmp_path: Path) -> None:
+    prepared = await written(tmp_path, b"# v1\nrm\\u{0} -rf precious\n", "# v2\nrm\0 -rf precious\n")
+    assert prepared.intent.description == "Write a.sh (+2 -2)"
+    for name, text in front_ends(prepared).items():
+        assert "+rm\\u{0} -rf precious" in text, name
+
+
+@pytest.mark.found(
+    "attack round 2: display",
+    "to replace a binary file by the words that stand for one had an empty diff; nothing is equal to these words",
+)
+async def test_no_text_passes_for_a_binary_file(tmp_path: Path) -> None:
+    prepared = await written(tmp_path, b"\0\1", "(binary data)\nls\n")
+    for name, text in front_ends(prepared).items():
+        assert "-(binary data)" in text, name
+        assert "+(binary data)" in text, name
+
+
+@pytest.mark.found(
+    "attack round 2: display",
+    "in a file that begins with a UTF-16 mark, Chinese characters were shown whose bytes are a shell command; an "
+    "encoding other than UTF-8 is told",
+)
+async def test_an_encoding_other_than_utf8_is_told(tmp_path: Path) -> None:
+    script = "\n:;rm -rf precious \n"
+    prepared = await written(tmp_path, b"\xff\xfeh\0\n\0", script.encode().decode("utf-16-le"))
+    assert prepared.intent.description == "Write a.sh (+1 -1), encoding: utf-16-le"
+    seen = front_ends(prepared)
+    assert "encoding: utf-16-le" in seen["tui"]
+    assert "encoding: utf-16-le" in seen["cli"]
+    await prepared.run()
+    assert (tmp_path / "a.sh").read_bytes() == b"\xff\xfe" + script.encode()
+
+
+@pytest.mark.found(
+    "attack round 2: display",
+    "strokes over letters, accents on nothing and stacks of accents were drawn, over the text or not at all; those "
+    "that no script needs are spelled out",
+)
+@pytest.mark.parametrize(
+    ("content", "visible"),
+    [
+        ("r\u0336m\u20dd x\n", "+r\\u{336}m\\u{20dd} x"),
+        ("=\u0338\n", "+=\\u{338}"),
+        ("\u0301\u0301\n", "+\\u{301}\\u{301}"),
+        ("z" + "\u0301" * 5 + "\n", "+z\u0301\u0301\u0301\\u{301}\\u{301}"),
+        ("Vie\u0323\u0302t e\u0301 กี่ क्षि\n", "+Vie\u0323\u0302t e\u0301 กี่ क्षि"),
+    ],
+)
+async def test_accents_hide_nothing(tmp_path: Path, content: str, visible: str) -> None:
+    for name, text in front_ends(await written(tmp_path, None, content)).items():
+        assert visible in text, name
+
+
+@pytest.mark.found(
+    "attack round 2: display",
+    "the terminal interface drew a tab in the name of a file as blanks; it is spelled out, as a newline is",
+)
+async def test_a_tab_in_a_path_is_seen(tmp_path: Path) -> None:
+    prepared = await prepare(Write(), make_place(tmp_path), path="a\tb", content="x\n")
+    seen = front_ends(prepared)
+    assert "/a\\u{9}b" in seen["tui"].replace("\n     ", "")
+    assert "/a\\u{9}b" in seen["cli"]

@@ -10,8 +10,10 @@ from msgspec import Struct
 
 from kedge.cli.asks import approval_lines, question_lines, response_to
 from kedge.cli.common import ago, cwd_option, do, examples, host_option, json_option, opened, print_json
+from kedge.cli.terminal import folded, size
 from kedge.client.text import visible_line
 from kedge.core.approvals import Answer
+from kedge.core.shown import shown
 from kedge.errors import Conflict, NotFound
 from kedge.wire.models import GrantBody, PermissionRequest, QuestionBatch, Resolved
 
@@ -77,20 +79,21 @@ def list_(as_json: bool, cwd: str, host: str | None) -> int:
         click.echo(f"{asked.id}  asked {ago(asked.asked_at)} ago, session {asked.session_id}")
         _echo(approval_lines(asked))
         if asked.grant:
-            click.echo(f"    --session and --always stand for {visible_line(asked.grant, 1000)}")
+            click.echo(f"    --session and --always stand for {shown(asked.grant, keep='')}")
     for batch in found.questions:
         click.echo(f"{batch.id}  asked {ago(batch.asked_at)} ago, session {batch.session_id}")
         for question in batch.questions:
             _echo(question_lines(question))
     for grant in found.grants:
         scope = f"in session {grant.session_id}" if grant.session_id else "always"
-        click.echo(f"{grant.id}  allowed {scope}: {visible_line(grant.rule, 1000)}")
+        click.echo(f"{grant.id}  allowed {scope}: {shown(grant.rule, keep='')}")
     return 0
 
 
 def _echo(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(f"  {line}")
+        for piece in folded(f"  {line}", size(1).columns):
+            click.echo(piece)
 
 
 @approvals.command(epilog=examples("kedge approvals allow ask3f7k", "kedge approvals allow ask3f7k --always"))
@@ -187,7 +190,7 @@ def forget(grant: str, cwd: str, host: str | None) -> int:
             return found
 
     forgotten = do(act())
-    click.echo(f"no longer allowed without asking: {visible_line(forgotten.rule, 1000)}")
+    click.echo(f"no longer allowed without asking: {shown(forgotten.rule, keep='')}")
     return 0
 
 

@@ -16,11 +16,12 @@ from contextlib import asynccontextmanager, suppress
 from msgspec import convert
 
 from kedge.cli.asks import approval_lines, question_lines, response_to
-from kedge.cli.terminal import Status, is_terminal
+from kedge.cli.terminal import Status, folded, is_terminal, size
 from kedge.client.client import Client
 from kedge.client.stream import StreamEvent
 from kedge.client.text import visible_line
 from kedge.core.approvals import Answer
+from kedge.core.shown import shown
 from kedge.errors import AskIsOver, AskNotFound, KedgeError, Unavailable, Unreachable
 from kedge.wire.models import PermissionRequest, QuestionBatch, QuestionBody, QuestionResponse, Resolved
 
@@ -28,6 +29,8 @@ from kedge.wire.models import PermissionRequest, QuestionBatch, QuestionBody, Qu
 READ_BYTES = 4096
 #: Between two attempts to bring an answer to a server that is away. Seconds.
 AGAIN_S = 0.25
+#: What stands on the screen below something that is to be approved: its end, the keys, the place for the answer. Lines.
+BESIDE_LINES = 4
 
 _REQUESTS = {"permission_request": PermissionRequest, "question_batch_request": QuestionBatch}
 _NOTIFICATIONS = ("permission_notification", "question_batch_notification")
@@ -159,7 +162,11 @@ class Asker:
     # --- approvals -----------------------------------------------------------------------------------------------
 
     async def _approval(self, asked: PermissionRequest) -> bool:
-        self._status.say("", *approval_lines(asked))
+        screen = size(2)
+        lines = [piece for line in approval_lines(asked) for piece in folded(line, screen.columns)]
+        self._status.say("", *lines)
+        if screen.lines and len(lines) > screen.lines - BESIDE_LINES:
+            self._status.say(f"({len(lines):,} lines, more than the screen shows: scroll up to see all of them)")
         choices = _choices(asked)
         while True:
             said = await self._line("  ".join(choices.values()) + "\nanswer and Enter> ")
@@ -257,6 +264,6 @@ _ACTIONS: dict[str, Answer] = {"y": "allow", "s": "allow_session", "a": "allow_a
 
 
 def _choices(asked: PermissionRequest) -> dict[str, str]:
-    rule = visible_line(asked.grant, 1000)
+    rule = shown(asked.grant, keep="")  # whole: it is what they allow
     standing = {"s": f"[s] this session: {rule}", "a": f"[a] always: {rule}"} if rule else {}
     return {"y": "[y] once", **standing, "n": "[n] no", "m": "[m] no, and say why"}

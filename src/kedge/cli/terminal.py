@@ -7,6 +7,8 @@ import os
 import select
 import sys
 import time
+import unicodedata
+from collections.abc import Iterator
 from contextlib import suppress
 
 import click
@@ -17,6 +19,8 @@ from kedge.client.text import harmless, one_line
 PIPE_BYTES = 4096
 #: Pace of the status line. Seconds.
 TICK_S = 0.1
+#: How much further in the rest of a line stands that is too long for the terminal. Columns.
+HANG = 4
 
 _FRAMES = "|/-\\"
 
@@ -124,18 +128,38 @@ class Status:
         elapsed = int(time.monotonic() - self._began)
         line = f"{_FRAMES[self._ticks % len(_FRAMES)]} {self._doing} {elapsed}s (Ctrl-C cancels)"
         self._drawn = True
-        self._write(f"\r{line[: _columns() - 1]}\x1b[K")
+        self._write(f"\r{next(folded(line, (size(2).columns or 80) - 1))}\x1b[K")
 
     def _write(self, text: str) -> None:
         with suppress(OSError):  # a terminal that was closed; the Run's outcome matters more
             click.echo(text, nl=False, err=True, color=True)  # color: our codes are written as they are
 
 
-def _columns() -> int:
+def size(handle: int) -> os.terminal_size:
+    """Of a terminal; 0 and 0 where it is not known, or where there is none."""
     try:
-        return os.get_terminal_size(2).columns or 80
+        return os.get_terminal_size(handle)
     except OSError:
-        return 80
+        return os.terminal_size((0, 0))
+
+
+def folded(line: str, columns: int) -> Iterator[str]:
+    """The line in pieces that fit into the columns of a terminal. Those after the first are indented further: where a
+    terminal breaks a line by itself, the rest of it begins at the left edge and can pass for a line of ours. Without
+    columns it is left as it is."""
+    if columns <= 0:
+        yield line
+        return
+    line = line.expandtabs()
+    hang = " " * min(len(line) - len(line.lstrip(" ")) + HANG, columns // 2)
+    begin, room = 0, columns
+    for at, character in enumerate(line):
+        room -= 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if room < 0:
+            yield (hang if begin else "") + line[begin:at]
+            room = columns - len(hang) - (2 if unicodedata.east_asian_width(character) in "WF" else 1)
+            begin = at
+    yield (hang if begin else "") + line[begin:]
 
 
 def is_terminal(handle: int) -> bool:

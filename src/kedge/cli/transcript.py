@@ -73,7 +73,7 @@ def event_line(event: StreamEvent) -> str:
         case "agent_event" if payload.get("type") == "retry":
             return f"[{retry_words(payload)}]"
         case "run_complete" if payload.get("outcome") != "completed":
-            why = payload.get("error") or payload.get("reason") or ""
+            why = visible_line(payload.get("error") or payload.get("reason") or "", 1000)
             return f"[{payload.get('outcome')}{': ' + why if why else ''}]"
     return ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kedge.core.shown import shown
 
 # Controls are shown by their picture, so that nothing is hidden and nothing takes effect. A carriage return is left
@@ -12,11 +14,18 @@ _HARMLESS |= {ord("\n"): "\n", ord("\t"): "\t", ord("\r"): None}
 # What reorders text, so that it reads as something else than it is, is spelled out.
 _REORDERS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _HARMLESS |= {code: f"\\u{{{code:x}}}" for code in _REORDERS}
+# Accents, joiners and other characters without a width, more than any script or emoji puts on one letter. Terminals
+# draw them over neighbouring lines, or stall: a line of the screen may have a million of them.
+_STACK_CHARS_MAX = 8
+_STACKED = "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u064b-\u065f\u0e31-\u0e3a\u0e47-\u0e4e\u1ab0-\u1aff\u1dc0-\u1dff"
+_STACKED += "\u200b-\u200d\u2060-\u2064\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f\ufeff\u00ad\U000e0000-\U000e01ef"
+_STACK = re.compile(f"([{_STACKED}]{{{_STACK_CHARS_MAX}}})[{_STACKED}]+")
 
 
 def harmless(text: str) -> str:
-    """The text without anything that a terminal would obey, line breaks and tabs excepted."""
-    return text.translate(_HARMLESS)
+    """The text without anything that a terminal would obey, line breaks and tabs excepted. Takes linear time."""
+    text = text.translate(_HARMLESS)
+    return text if text.isascii() else _STACK.sub(r"\1…", text)
 
 
 def visible_line(text: str, chars_max: int = 300) -> str:

@@ -24,6 +24,39 @@ def is_unseen(character: str) -> bool:
     )
 
 
+#: Accents and other marks on one letter that are drawn as they are. More than that no script needs, and terminals draw
+#: them over what stands above, or not at all. Characters.
+_MARKS_MAX = 3
+#: Strokes and frames over a character, which hide it: the combining class, and the category.
+_OVERLAY_CLASS, _FRAME_CATEGORY = 1, "Me"
+
+
+def _without_marks(text: str) -> str:
+    """The text with those marks spelled out that stand on no letter, hide what they stand on, or are too many."""
+    if text.isascii():
+        return text
+    odd = {character for character in set(text) if unicodedata.category(character)[0] == "M"}
+    if not odd:
+        return text
+    hiding = {
+        character
+        for character in odd
+        if unicodedata.combining(character) == _OVERLAY_CLASS or unicodedata.category(character) == _FRAME_CATEGORY
+    }
+    pieces: list[str] = []
+    marks = _MARKS_MAX  # at the start of a text there is no letter
+    for character in text:
+        if character not in odd:
+            marks = 0 if character.isalnum() else _MARKS_MAX
+            pieces.append(character)
+        elif marks >= _MARKS_MAX or character in hiding:
+            pieces.append(_spelled(character))
+        else:
+            marks += 1
+            pieces.append(character)
+    return "".join(pieces)
+
+
 #: The blank that ends a line. A backslash before it no longer continues the line in a shell.
 _LAST_BLANK = re.compile(r"[ \t](?=\n|\Z)")
 
@@ -38,6 +71,7 @@ def shown(text: str, *, keep: str = "\n\t", mark_ends: bool = True) -> str:
         table.pop(ord(character), None)
     if table:
         text = text.translate(table)
+    text = _without_marks(text)
     return _LAST_BLANK.sub(lambda blank: _spelled(blank[0]), text) if mark_ends else text
 
 

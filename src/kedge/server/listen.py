@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from kedge import paths
+from kedge.core.shown import shown
 from kedge.engine.config import Config
 from kedge.engine.engine import Engine
 from kedge.engine.models import Models, speaks_tls
@@ -51,6 +52,13 @@ IDLE_LOOK_S_MIN = 0.05
 BACKLOG = 1024
 
 
+class LogFormatter(logging.Formatter):
+    """Further lines of an entry are indented: a path or an error of a provider with a newline in it begins no entry."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown(super().format(record), mark_ends=False).replace("\n", "\n    ")
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -75,7 +83,9 @@ def serve(
     exit_when_idle: bool = False,
 ) -> int:
     """Run a server until it is told to stop; its exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     # These say what we know already, and the first says it for every request to a model.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)

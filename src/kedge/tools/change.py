@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from kedge.core.approvals import Intent
@@ -33,8 +34,8 @@ SHOWN_LINES_MAX = 30
 SHOWN_LINE_CHARS_MAX = 300
 
 
-#: Stands for a content that is no text.
-_BINARY = "(binary data)\n"
+#: Stands for a content that is no text. No new text is like it: the NUL is taken out of the diff.
+_BINARY = "(binary data)\0\n"
 
 
 class Rewritten(Struct, frozen=True):
@@ -58,6 +59,8 @@ class Change(Struct, frozen=True):
     diff: Diff
     #: How the lines end, where that is not as people would expect: "CRLF", "LF -> CRLF", "mixed". Else empty.
     endings: str
+    #: Of the written bytes, where it is not UTF-8: for the program that reads them they may be something else.
+    encoding: str
     #: Digests of both contents; empty for a file that is not there.
     before_digest: str
     after_digest: str
@@ -115,8 +118,9 @@ def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
     after = rewrite(before, target.shown)
     if after.data == before:
         raise ToolFailed(f"{target.shown} is like that already: there is nothing to change")
-    # A NUL is spelled out: it would make the new text look like something else.
-    old, new = _text(before), after.text.replace("\0", "\\u{0}")
+    file = decode(before or b"")
+    old, new = _BINARY if file is None else file.text, after.text
+    encoding = "" if file is None or file.encoding == "utf-8" else file.encoding
     old_endings, new_endings = "none" if old is _BINARY else line_endings(old), line_endings(new)
     # A carriage return is left out only where every line has one, before and after. Anywhere else it is part of what
     # people decide on: behind a backslash it changes what a shell does.
@@ -126,8 +130,10 @@ def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
     if before is not None and old_endings != new_endings and "none" not in (old_endings, new_endings):
         endings = f"{old_endings} -> {new_endings}"
     diff = compare(old, new, target.shown, is_new=before is None)
+    if old is _BINARY:
+        diff = msgspec.structs.replace(diff, text=diff.text.replace("-(binary data)\0\n", "-(binary data)\n", 1))
     before_digest = "" if before is None else digest(before)
-    return Change(before, after, diff, endings, before_digest, digest(after.data))
+    return Change(before, after, diff, endings, encoding, before_digest, digest(after.data))
 
 
 def _text(data: bytes | None) -> str:
@@ -145,7 +151,8 @@ def _again(target: Target, now: bytes | None, shown: Change, rewrite: Rewrite | 
     except ToolFailed as error:
         raise ToolFailed(f"{target.shown} was changed by an earlier call: {error}") from None
     between = compare(plain_endings(_text(shown.before)), plain_endings(_text(now)), "")
-    if change.endings != shown.endings or not is_the_same(change.diff, shown.diff, between):
+    is_alike = (change.endings, change.encoding) == (shown.endings, shown.encoding)
+    if not is_alike or not is_the_same(change.diff, shown.diff, between):
         raise stale
     return change
 
@@ -171,6 +178,9 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
     if change.endings:
         shown["line_endings"] = change.endings
         endings = f", line endings: {change.endings}" if is_new or "->" in change.endings else ""
+    if change.encoding:
+        shown["encoding"] = change.encoding
+        endings += f", encoding: {change.encoding}"
     too_large = (
         f"its diff is larger than the {DIFF_BYTES_MAX // 1000} kB that people are shown; make it in smaller parts"
     )

@@ -197,7 +197,7 @@ def _rows(ask: m.PermissionRequest, width: int) -> Iterator[Row]:
         yield from folded(command, width, "k.text", "$ ", "k.accent")
     if ask.path:
         where = "in " if ask.action == "execute" else "file "
-        yield from folded(short(ask.path).replace("\n", "\\u{a}"), width, "k.muted", where)
+        yield from folded(shown(short(ask.path), keep=""), width, "k.muted", where)
     for name, value in params.items():
         if name not in _SHOWN_APART and value not in (None, False, "", [], {}):
             yield from folded(_text(value), width, "k.text", f"{visible_line(name, NAME_CHARS_MAX)}: ")

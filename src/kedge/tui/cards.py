@@ -13,7 +13,7 @@ from textual.strip import Strip
 from kedge.tui.conversation import Conversation, Entry
 from kedge.tui.diff import diff_rows, draw_row
 from kedge.tui.model import View
-from kedge.tui.pen import Pen, clean
+from kedge.tui.pen import Pen, clean, shortened
 from kedge.wire import models as m
 from kedge.wire.brief import call_brief, diff_of, result_brief
 
@@ -175,6 +175,7 @@ class Cards:
     def headed(self, mark: str, style: str, name: str, about: str, came: tuple[str, str]) -> Strip:
         """The first line of a card. What came of it is not cut off by what it is about."""
         first, _, rest = clean(about).strip().partition("\n")
+        name, came = shortened(name, self.width), (shortened(came[0], self.width), came[1])
         taken = MARGIN + (cell_len(name) + 1 if name else 0) + (cell_len(came[0]) + 2 if came[0] else 0)
         shown = _fitted(f"{first} …" if rest else first, max(ABOUT_WIDTH_MIN, self.width - taken))
         pieces = [(f"{mark} ", style), (f"{name} " if name else "", "k.name"), (shown, "k.text")]
@@ -188,6 +189,7 @@ class Cards:
 
 
 def _fitted(text: str, width: int) -> str:
+    text = shortened(text, width)
     return text if cell_len(text) <= width else chop_cells(text, max(1, width - 1))[0] + "…"
 
 

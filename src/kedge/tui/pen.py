@@ -16,6 +16,10 @@ from kedge.tui.looks import Look
 
 #: What a tab is worth. Columns.
 TAB_WIDTH = 4
+#: Of one text that is drawn line by line: about a third of a second. A screen is no file. Lines.
+TEXT_LINES_MAX = 3_000
+#: Of one line, for each column: no character that is drawn takes more. Characters.
+COLUMN_CHARS_MAX = 10
 
 
 class Pen:
@@ -47,10 +51,17 @@ class Pen:
         ]
 
     def text(self, text: str, style: str, width: int, indent: int = 0) -> list[Strip]:
-        """Wrapped plain text."""
+        """Wrapped plain text, and at its end how much of it is too long to be drawn."""
         found: list[Strip] = []
         inner = max(1, width - indent)
-        for row in clean(text).split("\n"):
+        rows = clean(text).split("\n")
+        for number, row in enumerate(rows):
+            chars_max = max(0, TEXT_LINES_MAX - len(found)) * inner
+            if not chars_max or len(row) > chars_max:
+                found += self.lines(Text(row[:chars_max], self.style(style), overflow="fold"), width, indent)
+                missing = sum(map(len, rows[number:])) - chars_max
+                found.append(self.line(width, (" " * indent, "none"), (f"… {missing:,} more characters", "k.muted")))
+                break
             if row.isascii() and len(row) <= inner:
                 # Most lines are of this kind, and there may be thousands: no need to measure and wrap them.
                 found.append(self._plain(width, (" " * indent, "none"), (row, style)))
@@ -61,7 +72,7 @@ class Pen:
 
     def line(self, width: int, *pieces: tuple[str, str]) -> Strip:
         """One line of (text, style) pieces, cut where it is too long."""
-        rows = [(" ".join(clean(said).split("\n")), style) for said, style in pieces]
+        rows = [(" ".join(clean(shortened(said, width)).split("\n")), style) for said, style in pieces]
         if all(said.isascii() for said, _ in rows) and sum(len(said) for said, _ in rows) <= width:
             return self._plain(width, *rows)
         text = Text(no_wrap=True, overflow="ellipsis")
@@ -76,6 +87,12 @@ class Pen:
 
     def blank(self, width: int) -> Strip:
         return Strip.blank(width)
+
+
+def shortened(text: str, width: int) -> str:
+    """Of a text that may have megabytes, as much as one line can show, with a mark where something is missing."""
+    chars_max = width * COLUMN_CHARS_MAX
+    return text if len(text) <= chars_max else text[:chars_max] + "…"
 
 
 def clean(text: str) -> str:
