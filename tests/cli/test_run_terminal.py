@@ -151,7 +151,8 @@ def test_ctrl_c_on_the_keyboard_cancels(server: Server, endpoint: HostedEndpoint
 @pytest.mark.found(
     "attack round 2: display",
     "the rest of a long line of a command stood at the left edge of the terminal, where kedge's own lines begin, and a "
-    "status of wide characters took two lines and scrolled the screen; lines are folded by their width, the rest indented",
+    "status of wide characters took two lines and scrolled the screen; lines are folded by their width, and the rest "
+    "is indented",
 )
 def test_a_long_line_is_folded_where_the_terminal_ends() -> None:
     command = "  $ rm -rf x #" + " " * 66 + "in /tmp/harmless"

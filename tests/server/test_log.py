@@ -11,8 +11,8 @@ from kedge.server.listen import LogFormatter
 
 @pytest.mark.found(
     "attack round 2: display",
-    "a path or an error of a provider with a newline in it began another entry of the log, and escape codes reached the "
-    "terminal; further lines are indented, and codes are spelled out",
+    "a path or an error of a provider with a newline in it began another entry of the log, and escape codes reached "
+    "the terminal; further lines are indented, and codes are spelled out",
 )
 def test_text_of_others_begins_no_log_entry() -> None:
     path = "/w\n2026-01-01 00:00:00,000 INFO kedge.server: all is well\x1b[2J\r"
