@@ -14,6 +14,7 @@ from msgspec import Struct
 from kedge.core.shown import one_line
 from kedge.engine.choice import BUILT_IN, chosen
 from kedge.engine.config import (
+    REPOSITORY_DOTS_WORK_MAX,
     TRUSTED_KEYS,
     Loaded,
     RepositoryFile,
@@ -77,7 +78,7 @@ def _repository(file: RepositoryFile, trust: Trust) -> Iterator[Finding]:
         yield Finding(about, "fail" if file.is_fault else "warn", _without(about, file.why), what_to_do)
         return
     try:
-        plain = parsed(file.content, file.path)
+        plain = parsed(file.content, file.path, REPOSITORY_DOTS_WORK_MAX)
         checked(plain, file.path)  # all of it, also what does not count yet
     except BadConfig as error:
         yield Finding(about, "fail", _without(about, error.message), "correct it")

@@ -27,6 +27,7 @@ from kedge.engine.keys import secret
 from kedge.engine.providers import api_key, base_url, provider_for
 from kedge.engine.repository import NotRead, levels, owners, read_inside, read_regular
 from kedge.engine.schema import (
+    CONTEXT_FILES_MAX,
     DEMO,
     MASK,
     OFFLINE,
@@ -66,12 +67,18 @@ __all__ = [
     "user_layer",
 ]
 
-#: A configuration is written by a person, and parsed on the event loop: a hundred kilobytes take some 50 ms. Bytes.
+#: Of the user's own file. It is written by a person, and parsed on the event loop: a hundred kilobytes take some 50 ms,
+#: made to hurt some 200 ms. Bytes.
 CONFIG_BYTES_MAX = 128 * 1024
+#: Of all files of a repository together: they come from anybody, and are parsed on the event loop, too; made to hurt,
+#: this much takes some 60 ms. Bytes.
+REPOSITORY_BYTES_MAX = 32 * 1024
 #: For each dot of a key the parser keeps a tuple of all parts before it, with those of the table's own name, and with
 #: each line it walks along that name: a few kilobytes in a repository could take gigabytes. So: most dots in a line, by
 #: all dots and lines together. People have dots, too, in lists of hosts. At worst some 80 MB.
 DOTS_WORK_MAX = 10_000_000
+#: The same in a repository's file: ten million would be seconds on the event loop. Two hundred hosts fit into a line.
+REPOSITORY_DOTS_WORK_MAX = 200_000
 #: What a repository's file may say before its user has trusted it, and after: top-level keys.
 OPEN_KEYS = frozenset({"model", "small_model", "runs", "context"})
 TRUSTED_KEYS = OPEN_KEYS | {"permissions", "sandbox", "tools", "mcp", "providers"}
@@ -155,6 +162,9 @@ def layered(
             continue
         ignored += left_out
         _merge(merged, said, str(file.path), sources)
+    if len(files := merged.get("context", {}).get("files", ())) > CONTEXT_FILES_MAX:  # each file alone has fewer
+        merged["context"] = merged["context"] | {"files": files[:CONTEXT_FILES_MAX]}
+        ignored.append(f"context.files: only the first {CONTEXT_FILES_MAX} of {len(files)} names count.")
     for variable, value in environment_keys(environment).items():
         _merge(merged, {VARIABLES[variable]: value}, f"${variable}", sources)
     return Loaded(checked(merged, workspace), sources, tuple(ignored), merged)
@@ -167,7 +177,7 @@ def environment_keys(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _said(path: Path, content: bytes, trust: Trust) -> tuple[dict[str, Any], list[str]]:
     """What of this file counts, and a sentence for each thing that does not."""
-    plain = parsed(content, path)
+    plain = parsed(content, path, REPOSITORY_DOTS_WORK_MAX)
     left_out = []
     try:
         is_trusted = trust.holds(path, content)
@@ -196,14 +206,15 @@ def _merge(into: dict[str, Any], layer: dict[str, Any], where: str, sources: dic
         dotted = prefix + (key if _BARE.fullmatch(key) else f'"{key}"')
         before = into.get(key)
         if isinstance(value, dict):
-            if prefix in _NAMED:
+            if prefix in _NAMED and before is not None:
                 before = None
                 for name in [name for name in sources if name.startswith(f"{dotted}.")]:
                     del sources[name]
             table = into[key] = dict(before) if isinstance(before, dict) else {}
             _merge(table, value, where, sources, f"{dotted}.")
         elif isinstance(value, list) and isinstance(before, list) and before:
-            into[key] = [*before, *(item for item in value if item not in before)]
+            held = {item for item in before if isinstance(item, str)}  # lists that grow are of strings
+            into[key] = [*before, *(item for item in value if not isinstance(item, str) or item not in held)]
             sources[dotted] = f"{sources[dotted]}, {where}" if dotted in sources else where
         else:
             into[key] = value
@@ -220,25 +231,30 @@ def repository_files(workspace: Path) -> list[RepositoryFile]:
     except OSError as error:
         return [RepositoryFile(workspace, None, f"{workspace} cannot be looked into: {error.strerror}.", True)]
     found = []
+    left = REPOSITORY_BYTES_MAX
     for path in (place / name for place in places for name in FILE_NAMES):
         try:
-            content = read_inside(path, places[0], trusted, CONFIG_BYTES_MAX + 1)
+            content = read_inside(path, places[0], trusted, left + 1)
         except NotRead as why:
             found.append(RepositoryFile(path, None, f"{path} {why} and is not read."))
         except OSError as error:
             found.append(RepositoryFile(path, None, f"{path} cannot be read: {error.strerror}.", True))
         else:
-            if content is not None:
+            if content is not None and len(content) > left:
+                too_much = f"the repository's configuration has more than {REPOSITORY_BYTES_MAX} bytes"
+                found.append(RepositoryFile(path, None, f"{path} is not read: {too_much}.", True))
+            elif content is not None:
+                left -= len(content)
                 found.append(RepositoryFile(path, content))
     return found
 
 
-def parsed(content: bytes, path: Path) -> dict[str, Any]:
+def parsed(content: bytes, path: Path, dots_work_max: int = DOTS_WORK_MAX) -> dict[str, Any]:
     if len(content) > CONFIG_BYTES_MAX:
         raise BadConfig(f"{path} has more than {CONFIG_BYTES_MAX} bytes; this is not a configuration.")
     dots = [line.count(b".") for line in content.split(b"\n")]
-    if max(dots) * (sum(dots) + len(dots)) > DOTS_WORK_MAX:
-        raise BadConfig(f"{path} has lines with thousands of dots; this is not a configuration.")
+    if max(dots) * (sum(dots) + len(dots)) > dots_work_max:
+        raise BadConfig(f"{path} has lines with hundreds or thousands of dots; write long lists on several lines.")
     try:
         return tomllib.loads(content.decode())
     except ValueError as error:

@@ -39,6 +39,8 @@ NAMES = (
 #: Of one instruction file, and of all: a model reads them at every Step, and people pay for it. Bytes.
 FILE_BYTES_MAX = 64 * 1024
 ALL_BYTES_MAX = 256 * 1024
+#: Looked into in one repository: dozens of levels with dozens of names each, all links, could take minutes. Items.
+FILES_MAX = 100
 #: Of the workspace's listing: enough to see what it is. Items.
 LISTED_MAX = 100
 #: Looked at to make it: a directory may hold millions. Items.
@@ -140,17 +142,28 @@ def _contents(
         names = {name for one in (real, lexical) for name in (subject_of(one, workspace), str(one))}
         return not any(is_hidden(rules, name) for name in names)
 
+    tries = iter(range(FILES_MAX))
     for place in places:
-        first = next(_readable(place, NAMES, places[0], trusted, may_be_read), None)
+        first = next(_readable(place, NAMES, places[0], trusted, may_be_read, tries), None)
         if first is not None:
             yield first
-        yield from _readable(place, further, places[0], trusted, may_be_read)
+        yield from _readable(place, further, places[0], trusted, may_be_read, tries)
 
 
 def _readable(
-    place: Path, names: tuple[str, ...], root: Path, trusted: frozenset[int], may_be_read: Callable[[Path], bool]
+    place: Path,
+    names: tuple[str, ...],
+    root: Path,
+    trusted: frozenset[int],
+    may_be_read: Callable[[Path], bool],
+    tries: Iterator[int],
 ) -> Iterator[tuple[Path, bytes]]:
+    """Each that is there takes one of the `tries`."""
     for name in names:
+        if not os.path.lexists(place / name):
+            continue
+        if next(tries, None) is None:
+            return
         try:
             if not may_be_read(place / name):
                 continue

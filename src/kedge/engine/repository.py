@@ -78,6 +78,7 @@ def read_inside(path: Path, root: Path, trusted: frozenset[int], bytes_max: int)
     NotRead if it is a link out of `root`, or belongs to none of the `trusted` users. Links are followed within `root`.
     A FIFO or a device is not there: reading one could last for ever."""
     try:
+        path.lstat()  # most are not there, and resolving looks at every directory on the way
         resolved = path.resolve(strict=True)
     except (FileNotFoundError, NotADirectoryError):
         return None

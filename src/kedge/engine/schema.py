@@ -21,6 +21,8 @@ from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import OnCrash, WhenBusy
 
 OFFLINE = "kedge/offline"
+#: Further instruction files: each is looked for in each directory from the repository's root down. Items.
+CONTEXT_FILES_MAX = 50
 #: A true but tiny language model on this machine, without a network.
 DEMO = "demo/smollm2"
 MASK = "********"
@@ -109,7 +111,7 @@ class RunsConfig(Struct, forbid_unknown_fields=True):
     #: What becomes of the active Run of a server that was lost: it goes on from its last step, or ends.
     on_crash: OnCrash = "resume"
     #: Runs that may wait in one session.
-    queue_runs_max: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    queue_runs_max: Annotated[int, Meta(ge=1, le=1_000)] = 100
     #: How long a stopped Run's clean-up may take before it ends with `cleanup: failed`.
     cleanup_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     #: Steps after which a Run ends, whatever the model still wants. Long work has dozens.
@@ -161,7 +163,7 @@ class ContextConfig(Struct, forbid_unknown_fields=True):
     """What a model is told of a workspace."""
 
     #: Further instruction files, looked for in each directory from the repository's root down.
-    files: list[Name] = []
+    files: Annotated[list[Name], Meta(max_length=CONTEXT_FILES_MAX)] = []
 
 
 class ServerConfig(Struct, forbid_unknown_fields=True):
