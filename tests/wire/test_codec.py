@@ -121,12 +121,12 @@ def test_a_session_can_be_exported_for_reading_and_for_programs() -> None:
         Message("m1", "s1", "user", (Text("what <b>?</b>"),), 1, 1),
         Message("m2", "s1", "assistant", (Text("half"), Finish("canceled", 2)), 2, 2, model="m", provider="p"),
     ]
-    assert "canceled" in as_markdown(SESSION, messages)
-    page = as_html(SESSION, messages)
+    assert b"canceled" in b"".join(as_markdown(SESSION, messages))
+    page = b"".join(as_html(SESSION, messages)).decode()
     assert "what &lt;b&gt;?&lt;/b&gt;" in page
     assert "A &lt;title&gt;" in page
     assert "<b>" not in page
-    assert [message["id"] for message in json.loads(as_json(SESSION, messages))["messages"]] == ["m1", "m2"]
+    assert [message["id"] for message in json.loads(b"".join(as_json(SESSION, messages)))["messages"]] == ["m1", "m2"]
 
 
 def test_a_question_whose_parameters_cannot_be_read_is_told_without_them() -> None:

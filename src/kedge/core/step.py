@@ -112,8 +112,8 @@ def repeats(signatures: Iterable[str]) -> int:
 def signatures(own: list[Message]) -> list[str]:
     """Those of a Run's latest calls, read off its transcript."""
     results = {result.tool_call_id: result for message in own for result in message.all(ToolResult)}
-    calls = [call for message in own for call in message.all(ToolCall)]
-    return [signature(call, results[call.id]) for call in calls if call.id in results][-CALLS_LOOKED_AT:]
+    calls = [call for message in own for call in message.all(ToolCall) if call.id in results]
+    return [signature(call, results[call.id]) for call in calls[-CALLS_LOOKED_AT:]]
 
 
 def signature(call: ToolCall, result: ToolResult) -> str:

@@ -142,6 +142,24 @@ def with_tails(message: Message, tails: list[Tail]) -> Message:
     return replace(message, parts=tuple(parts))
 
 
+def chars_of(message: Message) -> int:
+    """About what it adds to a request."""
+    chars = 0
+    for part in message.parts:
+        match part:
+            case Text(text=text) | Reasoning(thinking=text) | ToolCall(input=text) | Binary(data=text):
+                chars += len(text)
+            case ToolResult(content=text, images=pictures):
+                chars += len(text) + sum(map(len, pictures))
+            case ShellCommand(command=command, output=text):
+                chars += len(command) + len(text)
+            case ImageUrl(url=text):
+                chars += len(text)
+            case _:
+                pass
+    return chars
+
+
 CUT_OFF = "This call was cut off before it gave a result. It may or may not have had an effect."
 
 
@@ -159,14 +177,20 @@ def for_model(messages: list[Message], summary_message_id: str = "") -> list[Mes
     """
     messages = since_summary(messages, summary_message_id)
     kept = [message for message in _without_failed_attempts(messages) if _has_content(message)]
+    of_run: dict[str, list[Message]] = {}  # to look through those of one Run, not through all that came later
+    places: list[int] = []
+    for message in kept:
+        own = of_run.setdefault(message.run_id, [])
+        places.append(len(own))
+        own.append(message)
     repaired: list[Message] = []
-    for index, message in enumerate(kept):
+    for message, place in zip(kept, places, strict=True):
         if message.role == "tool":
             continue  # placed behind the call it answers, below
         repaired.append(message)
         calls = message.all(ToolCall) if message.role == "assistant" else []
         if calls:
-            repaired.append(_results_for(message, calls, kept, index + 1))
+            repaired.append(_results_for(message, calls, of_run[message.run_id], place + 1))
     return repaired
 
 
@@ -179,12 +203,11 @@ def since_summary(messages: list[Message], summary_message_id: str) -> list[Mess
     return [summary, *since_summary(messages[place + 1 :], "")]
 
 
-def _results_for(message: Message, calls: list[ToolCall], kept: list[Message], start: int) -> Message:
+def _results_for(message: Message, calls: list[ToolCall], own: list[Message], start: int) -> Message:
+    """`own`: the messages of its Run."""
     given: dict[str, ToolResult] = {}
-    for index in range(start, len(kept)):  # not a slice: with thousands of messages that would copy millions
-        answer = kept[index]
-        if answer.run_id != message.run_id:
-            continue
+    for index in range(start, len(own)):  # not a slice: with thousands of messages that would copy millions
+        answer = own[index]
         if answer.role == "assistant":
             break  # the next Step: some providers number the calls of each Step anew
         given |= {result.tool_call_id: result for result in answer.all(ToolResult)}

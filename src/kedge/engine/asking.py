@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kedge.core.events import Change, RetryReported
 from kedge.core.records import SessionRecord
-from kedge.core.transcript import Message
+from kedge.core.transcript import Message, chars_of
 from kedge.engine.active import ActiveRun
 from kedge.engine.door import Door
 from kedge.engine.draft import Draft
@@ -23,8 +23,14 @@ log = logging.getLogger("kedge.engine")
 
 #: How often text already shown to readers is put where a killed process cannot lose it. Seconds.
 CHECKPOINT_S = 0.2
-#: A model that has written this much in one message is taken to be stuck. Characters.
-MESSAGE_CHARS_MAX = 10_000_000
+#: A model that has written this much in one message is taken to be stuck: no model can write half of it. The message is
+#: encoded again and again while it grows. Characters.
+MESSAGE_CHARS_MAX = 2_000_000
+#: Of one message: texts and thoughts by turns. Models that think between calls have a dozen. Items.
+PARTS_MAX = 1_000
+#: Of one request, in characters of text and of pictures: no provider takes more, and each Step builds it anew. What is
+#: longer is summarised, as if the provider had refused it.
+REQUEST_CHARS_MAX = 32_000_000
 #: A provider that asks to wait longer than this is not waited for: people would rather know. Seconds.
 WAIT_S_MAX = 120.0
 #: The longest pause we choose ourselves between two attempts. Seconds.
@@ -41,6 +47,8 @@ class Asking:
     async def ask(self, active: ActiveRun, request: ModelRequest) -> ModelEnd:
         """The model's reply in the draft, and how it ended. A failed attempt is made again, if that may help; what was
         said of it is taken back."""
+        if sum(map(chars_of, request.messages)) > REQUEST_CHARS_MAX:
+            raise ContextFull(f"The session has more than {REQUEST_CHARS_MAX} characters; start a new session.")
         runs = active.workspace.config.runs
         attempt = 1
         while True:
@@ -80,6 +88,8 @@ class Asking:
                     self._plan_checkpoint(active)
                 if draft.chars > MESSAGE_CHARS_MAX:
                     raise ModelFailed(f"The model wrote more than {MESSAGE_CHARS_MAX} characters and was stopped.")
+                if draft.parts_count > PARTS_MAX:
+                    raise ModelFailed(f"The model began more than {PARTS_MAX} texts and thoughts and was stopped.")
         raise ModelFailed("The model's answer broke off before its end; try again.", retryable=True)
 
     async def _take_back(self, active: ActiveRun) -> None:

@@ -49,6 +49,10 @@ class Draft:
         return not self._parts
 
     @property
+    def parts_count(self) -> int:
+        return len(self._parts)
+
+    @property
     def id(self) -> str:
         return self._message.id
 

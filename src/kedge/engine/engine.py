@@ -472,7 +472,7 @@ class Engine:
         with self.workspaces.in_use(workspace):
             parent = await self.session(workspace, session_id)
             messages = await self.messages(workspace, session_id, None, FORK_MESSAGES_MAX)
-            new, copies = forked(parent, messages, message_id, self._ids, self._clock.now_ms())
+            new, copies = await forked(parent, messages, message_id, self._ids, self._clock.now_ms())
             await self._make_session(workspace, new, *copies)
             return new
 

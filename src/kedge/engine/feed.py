@@ -41,6 +41,8 @@ PAGE_ENTRIES_MAX = 100
 FLUSH_S, FLUSH_S_PER_READER, FLUSH_S_MAX = 0.010, 0.0005, 0.060
 #: Pace of whole streaming messages, for readers without Deltas: each costs its length. Seconds.
 SNAPSHOT_S = 1 / 30
+#: Of them, at most, so that a message of megabytes does not take all of the loop's time. Bytes per second.
+SNAPSHOT_BYTES_PER_S = 20_000_000
 
 Audience = Literal["all", "deltas", "snapshots"]
 
@@ -198,6 +200,7 @@ class Feed:
             data = self.encoder.snapshot(draft.message(now))
             frame = self._snapshots[draft.id] = Frame(None, draft.session_id, "snapshots", data)
             self._push(frame)
+            self._shown_at += len(data) / SNAPSHOT_BYTES_PER_S
         self._unshown.clear()
         self._wake()
 

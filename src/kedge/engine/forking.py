@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
 from kedge.core.records import RunOptions, RunRecord, SessionRecord
@@ -11,9 +13,11 @@ from kedge.errors import MessageNotFound
 
 #: Messages a fork copies at the most: one append writes them all. Items.
 FORK_MESSAGES_MAX = 100_000
+#: Copied in one go, before others have their turn: some milliseconds. Items.
+COPIED_MAX = 1_000
 
 
-def forked(
+async def forked(
     parent: SessionRecord, messages: list[Message], message_id: str, ids: Ids, now: int
 ) -> tuple[SessionRecord, list[Message]]:
     """The new session, and its messages: copies up to and including that one."""
@@ -26,7 +30,11 @@ def forked(
         message_count=len(kept),
         model=parent.model,
     )
-    copies = [replace(message, id=ids.new("m"), session_id=new.id) for message in kept]
+    copies: list[Message] = []
+    for message in kept:
+        copies.append(replace(message, id=ids.new("m"), session_id=new.id))
+        if len(copies) % COPIED_MAX == 0:
+            await asyncio.sleep(0)
     # What was summarised there is so here, as of the last summary that came along whole.
     summaries = [copy.id for copy in copies if copy.is_summary and copy.finish and copy.finish.reason == "end_turn"]
     new = replace(new, summary_message_id=summaries[-1] if summaries and parent.summary_message_id else "")

@@ -44,7 +44,7 @@ async def make_title(active: ActiveRun, small: Chosen, instruction: str, door: D
                         pass
                 if len(said) > REPLY_CHARS_MAX:
                     break
-        if title := _title_in(said):
+        if title := _title_in(said[:REPLY_CHARS_MAX]):
             await door.put(active.lane, _renamed(title), of_run=run.run_id)
     except KedgeError as error:
         log.info("run %s: no title was made: %s", run.run_id, error)

@@ -17,7 +17,9 @@ from kedge.core.transcript import FinishReason
 from kedge.errors import ModelFailed
 from kedge.llm.anthropic_request import request_body
 from kedge.llm.base import REDACTED, ModelPart, ModelRequest, ReasoningDelta, TextDelta
-from kedge.llm.streaming import HttpModel, OpenCall, Reply
+from kedge.llm.content import Json
+from kedge.llm.streaming import CALL_NAME_CHARS_MAX, HttpModel, OpenCall, Reply
+from kedge.llm.transport import error_in
 
 #: The version of the format that is written and read here.
 FORMAT_VERSION: Final = "2023-06-01"
@@ -75,7 +77,7 @@ class _Event(msgspec.Struct):
     content_block: _Block | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
-    error: Any = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 _events = msgspec.json.Decoder(_Event)
@@ -93,7 +95,7 @@ class AnthropicModel(HttpModel):
         key = self._at.checked_key()
         return {"anthropic-version": FORMAT_VERSION, **({"x-api-key": key} if key else {})}
 
-    def _body(self, request: ModelRequest) -> bytes:
+    def _body(self, request: ModelRequest) -> Json:
         return request_body(request, self.provider)
 
     def _reply(self, request: ModelRequest) -> Reply:
@@ -113,8 +115,9 @@ class _MessagesReply(Reply):
 
     def _take(self, data: bytes) -> Iterator[ModelPart]:
         event = _events.decode(data)
-        if event.error is not None or event.type == "error":
-            raise self._at.stream_failed(event.error, self._model)
+        error = error_in(event.error)
+        if error is not None or event.type == "error":
+            raise self._at.stream_failed(error, self._model)
         match event.type:
             case None:
                 raise msgspec.ValidationError("an event without type")
@@ -141,10 +144,11 @@ class _MessagesReply(Reply):
         match block.type:
             case "tool_use":
                 call = self._open_call(index)
-                call.id, call.name = block.id or "", block.name or ""
+                call.id = (block.id or "")[:CALL_NAME_CHARS_MAX]
+                call.name = (block.name or "")[:CALL_NAME_CHARS_MAX]
                 # Empty here by the format, with the input in the deltas; some other servers give it whole.
                 if bytes(block.input) not in (b"{}", b"null"):
-                    call.add(bytes(block.input).decode())
+                    self._add_input(call, bytes(block.input).decode())
             case "redacted_thinking" if block.data:
                 yield ReasoningDelta("", REDACTED + block.data)
             case "text" | "thinking":
@@ -166,7 +170,7 @@ class _MessagesReply(Reply):
                     "that is no reply of a model, check base_url."
                 )
         if delta.partial_json and (call := self._call(index)):
-            call.add(delta.partial_json)
+            self._add_input(call, delta.partial_json)
 
     def _call(self, index: int | None) -> OpenCall | None:
         """None for the input of a tool that runs at the provider: none of ours to make."""

@@ -55,7 +55,7 @@ _THINKS_BY_BUDGET: Final = re.compile(r"claude-(3|(opus|sonnet|haiku)-4([-.][0-5
 _EPHEMERAL: Final = {"type": "ephemeral"}
 
 
-def request_body(request: ModelRequest, provider: str) -> bytes:
+def request_body(request: ModelRequest, provider: str) -> Json:
     """The body to post. ModelFailed when the newest prompt holds a file that the format cannot carry."""
     messages = _Messages(provider)
     system = [request.system]
@@ -81,7 +81,7 @@ def request_body(request: ModelRequest, provider: str) -> bytes:
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
     _mark_for_cache(body)
-    return msgspec.json.encode(body)
+    return body
 
 
 def _thinking(request: ModelRequest, messages: _Messages) -> Json:

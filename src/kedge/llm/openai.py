@@ -11,12 +11,15 @@ from typing import Any, Final
 
 import httpx2
 import msgspec
+from msgspec.structs import astuple
 
 from kedge.core.records import Usage
 from kedge.core.transcript import FinishReason
 from kedge.llm.base import ModelPart, ModelRequest, ReasoningDelta, TextDelta
+from kedge.llm.content import Json
 from kedge.llm.openai_request import WANTED_BACK, request_body
-from kedge.llm.streaming import HttpModel, Reply
+from kedge.llm.streaming import CALL_NAME_CHARS_MAX, TOOL_CALLS_MAX, HttpModel, Reply
+from kedge.llm.transport import error_in
 
 _FINISH: Final[dict[str, FinishReason]] = {
     "stop": "end_turn",
@@ -40,16 +43,29 @@ class _Call(msgspec.Struct):
     function: _Function | None = None
 
 
+#: An array of which only so many items are decoded: an event of megabytes may hold a million. The last tells that there
+#: were too many.
+_Calls: Any = msgspec.defstruct(
+    "_Calls", [(f"call_{number}", _Call | None, None) for number in range(TOOL_CALLS_MAX + 1)], array_like=True
+)
+
+
 class _Fragment(msgspec.Struct):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: _Calls | None = None
 
 
 class _Choice(msgspec.Struct):
     delta: _Fragment | None = None
     finish_reason: str | None = None
+
+
+class _Choices(msgspec.Struct, array_like=True):
+    """An array of which the first item counts."""
+
+    first: _Choice | None = None
 
 
 class _Cached(msgspec.Struct):
@@ -63,9 +79,9 @@ class _Usage(msgspec.Struct):
 
 
 class _Frame(msgspec.Struct):
-    choices: list[_Choice] | None = None
+    choices: _Choices | None = None
     usage: _Usage | None = None
-    error: Any = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 _frames = msgspec.json.Decoder(_Frame)
@@ -81,7 +97,7 @@ class OpenAIModel(HttpModel):
         key = self._at.checked_key()
         return {"Authorization": f"Bearer {key}"} if key else {}
 
-    def _body(self, request: ModelRequest) -> bytes:
+    def _body(self, request: ModelRequest) -> Json:
         # OpenAI itself has given the limit another name, which most other servers do not know.
         limit = "max_completion_tokens" if self._url().host.endswith("openai.com") else "max_tokens"
         return request_body(request, f"{self.provider}/{self.name}", limit)
@@ -101,13 +117,13 @@ class _CompletionsReply(Reply):
             self.done = True
             return
         frame = _frames.decode(data)
-        if frame.error is not None:
-            raise self._at.stream_failed(frame.error, self._model)
+        if (error := error_in(frame.error)) is not None:
+            raise self._at.stream_failed(error, self._model)
         if frame.usage is not None:
             self._usage = _spent(frame.usage)
-        if not frame.choices:
+        choice = frame.choices.first if frame.choices else None
+        if choice is None:
             return
-        choice = frame.choices[0]
         if choice.delta is not None:
             if thought := choice.delta.reasoning_content or choice.delta.reasoning:
                 self._wants_it_back = bool(choice.delta.reasoning_content)
@@ -117,20 +133,25 @@ class _CompletionsReply(Reply):
                 yield ReasoningDelta("", WANTED_BACK)
             if choice.delta.content:
                 yield TextDelta(choice.delta.content)
-            for call in choice.delta.tool_calls or ():
-                self._add(call)
+            calls = astuple(choice.delta.tool_calls) if choice.delta.tool_calls else (None,)
+            if calls[-1] is not None:
+                raise self._too_many_calls()
+            for call in calls:
+                if call is not None:
+                    self._add(call)
         self._finish = choice.finish_reason or self._finish
 
     def _add(self, piece: _Call) -> None:
         """Calls are told apart by index; where a server leaves it out or always says 0, by a new id with a name."""
         function = piece.function or _Function()
+        given_id, name = (piece.id or "")[:CALL_NAME_CHARS_MAX], (function.name or "")[:CALL_NAME_CHARS_MAX]
         call = next((call for call in reversed(self._calls) if piece.index is None or call.index == piece.index), None)
-        if call is None or (piece.id and function.name and call.id and piece.id != call.id):
+        if call is None or (given_id and name and call.id and given_id != call.id):
             call = self._open_call(piece.index)
-        call.id = call.id or piece.id or ""
-        call.name = call.name or function.name or ""
+        call.id = call.id or given_id
+        call.name = call.name or name
         if function.arguments:
-            call.add(function.arguments)
+            self._add_input(call, function.arguments)
 
 
 def _spent(usage: _Usage) -> Usage:

@@ -26,7 +26,7 @@ from kedge.llm.content import (
 WANTED_BACK: Final = "reasoning_content"
 
 
-def request_body(request: ModelRequest, shown_name: str, limit_name: str = "max_tokens") -> bytes:
+def request_body(request: ModelRequest, shown_name: str, limit_name: str = "max_tokens") -> Json:
     """The body to post. ModelFailed when the newest prompt holds a file that the format cannot carry."""
     messages: list[Json] = []
     if request.system:
@@ -51,7 +51,7 @@ def request_body(request: ModelRequest, shown_name: str, limit_name: str = "max_
         body[limit_name] = request.output_tokens_max
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
-    return msgspec.json.encode(body)
+    return body
 
 
 def _user(message: Message, refuse: Refusing) -> Json:

@@ -76,7 +76,7 @@ class EventParser:
             self._data.append(line[6:])
         elif line.startswith(b"data:"):
             self._data.append(line[5:])
-        elif line.startswith(_BYTE_ORDER_MARK):
+        elif line.startswith(_BYTE_ORDER_MARK + b"data:"):
             self._take(line[3:])
         else:
             return  # a comment (the keep-alive of some providers) or a field that replies do not use

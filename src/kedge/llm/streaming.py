@@ -15,18 +15,26 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Final
 
 import httpx2
+import msgspec
 
 from kedge.core.records import Usage
 from kedge.core.transcript import FinishReason, ToolCall
 from kedge.errors import ModelFailed
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest
+from kedge.llm.content import Json
 from kedge.llm.sse import EVENT_BYTES_MAX, EventParser, EventTooLarge
 from kedge.llm.transport import NOT_JSON, TIMEOUT, Provider, detail_of, error_body
 
 #: Of one tool call, in characters. A whole source file fits several times; beyond it a model is repeating itself.
 TOOL_INPUT_CHARS_MAX: Final = 1024 * 1024
+#: Of all calls of one Step, in characters: they are parsed again for each later request.
+TOOL_INPUTS_CHARS_MAX: Final = 4 * 1024 * 1024
+#: Of a call's id, and of the name of its tool, in characters: what is longer is cut, and no tool has such a name.
+CALL_NAME_CHARS_MAX: Final = 256
 #: In one Step. Models call a handful of tools at once; a server that counts up for ever must not fill the memory.
 TOOL_CALLS_MAX: Final = 128
+#: Of a request, encoded in one go: some milliseconds. Bytes.
+ENCODED_BYTES_MAX: Final = 1024 * 1024
 #: After the finish reason only the usage and the last event are due; the reply is complete and waits no longer than
 #: this for them.
 AFTER_FINISH_S_MAX: Final = 5.0
@@ -61,7 +69,7 @@ class HttpModel(ABC):
     def _headers(self) -> dict[str, str]: ...
 
     @abstractmethod
-    def _body(self, request: ModelRequest) -> bytes: ...
+    def _body(self, request: ModelRequest) -> Json: ...
 
     @abstractmethod
     def _reply(self, request: ModelRequest) -> Reply: ...
@@ -80,7 +88,7 @@ class HttpModel(ABC):
             "Accept-Encoding": "identity",
             **self._headers(),
         }
-        url, body = self._url(), self._body(request)
+        url, body = self._url(), await _encoded(self._body(request))
         try:
             call = self._client.build_request("POST", url, headers=headers, content=body, timeout=self._at.timeout)
             response = await self._client.send(call, stream=True)
@@ -131,6 +139,19 @@ class HttpModel(ABC):
         yield reply.model_end()
 
 
+async def _encoded(body: Json) -> bytes:
+    """As JSON. Message by message: a history of many megabytes must not hold up everybody else."""
+    messages: list[msgspec.Raw] = []
+    size = 0
+    for message in body["messages"]:
+        messages.append(msgspec.Raw(msgspec.json.encode(message)))
+        size += len(messages[-1])
+        if size > ENCODED_BYTES_MAX:
+            size = 0
+            await asyncio.sleep(0)
+    return msgspec.json.encode({**body, "messages": messages})
+
+
 async def _settle(reads: AsyncIterator[bytes], reply: Reply) -> None:
     """Read what follows the finish reason, within bounds."""
     now = asyncio.get_running_loop().time
@@ -159,6 +180,7 @@ class Reply(ABC):
         self._model = model
         self._parser = EventParser()
         self._calls: list[OpenCall] = []
+        self._inputs_chars = 0
         self._finish: str | None = None
         self._usage = Usage()
         #: The last event has come. `finished`: all that was to be said has.
@@ -205,9 +227,20 @@ class Reply(ABC):
 
     def _open_call(self, index: int | None) -> OpenCall:
         if len(self._calls) >= TOOL_CALLS_MAX:
-            raise ModelFailed(f"The model called more than {TOOL_CALLS_MAX} tools at once; ask for less in one prompt.")
+            raise self._too_many_calls()
         self._calls.append(OpenCall(index))
         return self._calls[-1]
+
+    def _too_many_calls(self) -> ModelFailed:
+        return ModelFailed(f"The model called more than {TOOL_CALLS_MAX} tools at once; ask for less in one prompt.")
+
+    def _add_input(self, call: OpenCall, piece: str) -> None:
+        call.add(piece)
+        self._inputs_chars += len(piece)
+        if self._inputs_chars > TOOL_INPUTS_CHARS_MAX:
+            raise ModelFailed(
+                f"The model called its tools with more than {TOOL_INPUTS_CHARS_MAX} characters; ask for less at once."
+            )
 
     def model_end(self) -> ModelEnd:
         reason = self.finish_names.get(self._finish or "", "unknown")

@@ -280,6 +280,14 @@ def _decoded(body: bytes) -> object:
     return found
 
 
+def error_in(given: msgspec.Raw) -> object:
+    """The error that an event carries, or None. Of a long one its beginning is text: nobody reads megabytes of it."""
+    raw = bytes(given)
+    if raw in (b"", b"null"):
+        return None
+    return _decoded(raw) if len(raw) <= ERROR_BYTES_MAX else raw[:ERROR_BYTES_MAX].decode("utf-8", "replace")
+
+
 def error_text(found: object) -> str:
     """The words in a decoded error, or what it looks like."""
     while isinstance(found, list) and found:

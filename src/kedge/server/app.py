@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -42,6 +42,13 @@ T = TypeVar("T")
 
 #: Query parameters of one request; no route has a fifth of it. Items.
 QUERY_FIELDS_MAX = 50
+
+#: In a body: each may stand for a value to be built, and millions of empty ones take the better part of a second. In
+#: base64, which makes bodies large, there are none. Commas.
+VALUES_MAX = 600_000
+#: Made of a reply in one go, before others have their turn: some milliseconds; and what a piece costs beside its own
+#: length. Bytes.
+WORK_BYTES_MAX, PIECE_BYTES = 1024 * 1024, 1000
 
 _encode = msgspec.json.Encoder().encode
 
@@ -164,7 +171,7 @@ class App:
         if isinstance(reply, Raw):
             await _send(send, status, reply.data, reply.media_type)
         else:
-            await _send(send, status, _encode(reply), "application/json")
+            await _send(send, status, await _encoded(reply), "application/json")
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> tuple[int, Any]:
         headers: Headers = scope["headers"]
@@ -233,6 +240,8 @@ async def _body(headers: Headers, receive: Receive, route: Route) -> Any:
         raise NotJson("send the body as application/json")
     if not data:
         raise Invalid("a JSON object is needed as the body")
+    if len(data) > VALUES_MAX and data.count(b",") > VALUES_MAX:
+        raise TooLarge(f"the body has more than {VALUES_MAX} commas; put such a text into an attachment")
     return decode(data, route.spec.body)
 
 
@@ -263,6 +272,26 @@ def decode(data: bytes, kind: type) -> Any:
         raise Invalid("the body is not UTF-8") from None
     except msgspec.DecodeError as error:
         raise Invalid(f"the body is not valid JSON: {error}") from None
+
+
+async def _encoded(reply: Any) -> bytes:
+    """As JSON. Lists item by item: a page of large messages must not hold up everybody else."""
+    if not isinstance(reply, list | Iterator):
+        return _encode(reply)
+    return b"[" + b",".join(await gathered(map(_encode, reply))) + b"]"
+
+
+async def gathered(pieces: Iterable[bytes]) -> list[bytes]:
+    """All of them, with pauses in which others have their turn."""
+    found: list[bytes] = []
+    work = 0
+    for piece in pieces:
+        found.append(piece)
+        work += PIECE_BYTES + len(piece)
+        if work > WORK_BYTES_MAX:
+            work = 0
+            await asyncio.sleep(0)
+    return found
 
 
 async def _send_error(send: Send, error: KedgeError) -> None:

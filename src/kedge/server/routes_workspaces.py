@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct
@@ -13,7 +14,7 @@ from kedge.engine.choice import Offer, offers
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import Invalid, ShuttingDown, TooLarge, WrongType
-from kedge.server.app import Call, Raw, Route, route
+from kedge.server.app import Call, Raw, Route, gathered, route
 from kedge.server.stream import EventsQuery, Streams
 from kedge.wire import export
 from kedge.wire import models as m
@@ -102,9 +103,10 @@ class WorkspaceRoutes:
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
-    async def sessions(self, call: Call) -> list[m.SessionBody]:
+    async def sessions(self, call: Call) -> Iterator[m.SessionBody]:
         workspace = self._workspace(call)
-        return [_session(workspace, session) for session in await self._engine.sessions(workspace)]
+        found = await self._engine.sessions(workspace)
+        return (_session(workspace, session) for session in found)
 
     async def create_session(self, call: Call) -> m.SessionBody:
         workspace = self._workspace(call)
@@ -129,11 +131,11 @@ class WorkspaceRoutes:
         await self._engine.delete_session(self._workspace(call), call.path["sid"])
         return m.Ok()
 
-    async def messages(self, call: Call) -> list[m.MessageBody]:
+    async def messages(self, call: Call) -> Iterator[m.MessageBody]:
         query: MessagesQuery = call.query
         workspace = self._workspace(call)
         found = await self._engine.messages(workspace, call.path["sid"], query.after, query.limit)
-        return [message_body(message) for message in found]
+        return map(message_body, found)
 
     async def fork(self, call: Call) -> m.SessionBody:
         workspace = self._workspace(call)
@@ -149,11 +151,12 @@ class WorkspaceRoutes:
         messages = await self._engine.messages(workspace, session.id, None, EXPORT_MESSAGES_MAX)
         match query.format:
             case "json":
-                return Raw(export.as_json(session, messages), "application/json")
+                pieces, media_type = export.as_json(session, messages), "application/json"
             case "html":
-                return Raw(export.as_html(session, messages).encode(), "text/html; charset=utf-8")
+                pieces, media_type = export.as_html(session, messages), "text/html; charset=utf-8"
             case "md":
-                return Raw(export.as_markdown(session, messages).encode(), "text/markdown; charset=utf-8")
+                pieces, media_type = export.as_markdown(session, messages), "text/markdown; charset=utf-8"
+        return Raw(b"".join(await gathered(pieces)), media_type)
 
     # --- helpers -------------------------------------------------------------------------------------------------
 

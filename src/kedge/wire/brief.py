@@ -75,7 +75,7 @@ def diff_of(metadata: str) -> str:
 def _object(text: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

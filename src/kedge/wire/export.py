@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -27,38 +28,48 @@ pre + pre { margin-top: .6rem; } .output { font: 13px/1.5 ui-monospace, monospac
 """
 
 
-def as_json(session: SessionRecord, messages: list[Message]) -> bytes:
-    body = {
-        "session": session_body(session, is_busy=False, attached_clients=0),
-        "messages": [message_body(message) for message in messages],
-    }
-    return msgspec.json.format(msgspec.json.encode(body), indent=2)
+# Each in pieces, one for each message: a long session takes seconds, and others are to have their turn in between.
 
 
-def as_markdown(session: SessionRecord, messages: list[Message]) -> str:
-    lines = [f"# {_title(session)}", "", f"*{_about(session)}*", ""]
+def as_json(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
+    about = session_body(session, is_busy=False, attached_clients=0)
+    yield b'{\n  "session": ' + _indented(about, 2) + b',\n  "messages": ['
+    for index, message in enumerate(messages):
+        yield (b",\n    " if index else b"\n    ") + _indented(message_body(message), 4)
+    yield (b"\n  " if messages else b"") + b"]\n}"
+
+
+def _indented(body: object, spaces: int) -> bytes:
+    """As JSON that begins in a line of that depth. No line break is part of a string in JSON."""
+    return msgspec.json.format(msgspec.json.encode(body), indent=2).replace(b"\n", b"\n" + b" " * spaces)
+
+
+def as_markdown(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
+    yield f"# {_title(session)}\n\n*{_about(session)}*\n".encode()
     for message in messages:
         blocks = [text if kind == "words" else _fenced(text) for kind, text in _blocks(message)]
-        lines += [f"## {_heading(message)}", "", "\n\n".join(blocks), ""]
+        lines = ["", f"## {_heading(message)}", "", "\n\n".join(blocks), ""]
         if note := _note(message):
             lines += [f"> {note}", ""]
-    return "\n".join(lines)
+        yield "\n".join(lines).encode()
 
 
-def as_html(session: SessionRecord, messages: list[Message]) -> str:
-    articles = "\n".join(
-        f'<article class="{message.role}"><h2>{html.escape(_heading(message))}</h2>'
-        + "".join(f'<pre class="{kind}">{html.escape(text)}</pre>' for kind, text in _blocks(message))
-        + (f'<p class="note">{html.escape(note)}</p>' if (note := _note(message)) else "")
-        + "</article>"
-        for message in messages
-    )
+def as_html(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
     title = html.escape(_title(session))
-    return (
+    yield (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{title}</title><style>{_STYLE}</style><body><h1>{title}</h1>"
-        f'<p class="about">{html.escape(_about(session))}</p>\n{articles}\n</body></html>\n'
-    )
+        f'<p class="about">{html.escape(_about(session))}</p>\n'
+    ).encode()
+    for message in messages:
+        article = (
+            f'<article class="{message.role}"><h2>{html.escape(_heading(message))}</h2>'
+            + "".join(f'<pre class="{kind}">{html.escape(text)}</pre>' for kind, text in _blocks(message))
+            + (f'<p class="note">{html.escape(note)}</p>' if (note := _note(message)) else "")
+            + "</article>\n"
+        )
+        yield article.encode()
+    yield b"</body></html>\n"
 
 
 def _title(session: SessionRecord) -> str:

@@ -1,0 +1,85 @@
+"""Large requests and replies: nobody else waits for them for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from kedge.core.records import SessionRecord
+from kedge.core.transcript import Finish, Message, Text, ToolCall
+from kedge.errors import TooLarge
+from kedge.server.app import _body, _encoded, route
+from kedge.wire import models as m
+from kedge.wire.codec import message_body, session_body
+from kedge.wire.export import as_json, as_markdown
+from kedge.wire.limits import BODY_BYTES_MAX
+
+ROUND = "attack round 2: the event loop"
+
+
+@pytest.mark.found(
+    ROUND,
+    "a prompt of 16 MB with five million empty attachments took 0.6 s of the event loop before they were counted; a "
+    "body with so many commas is refused before it is decoded",
+)
+async def test_a_body_of_millions_of_values_is_not_decoded() -> None:
+    data = b'{"attachments": [' + b",".join([b"{}"] * 5_000_000) + b"]}"
+    assert len(data) < BODY_BYTES_MAX
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": data}
+
+    async def nothing(call: object) -> None: ...
+
+    submit = route("POST", "/x", nothing, "x", body=m.SubmitPrompt, body_bytes_max=BODY_BYTES_MAX)
+    with pytest.raises(TooLarge, match="commas"):
+        await _body([(b"content-type", b"application/json")], receive, submit)
+
+
+@pytest.mark.found(
+    ROUND,
+    "a page of a thousand messages of megabytes was encoded in one go, and nothing else was answered meanwhile; lists "
+    "are encoded item by item, with pauses",
+)
+async def test_others_have_their_turn_while_a_list_is_encoded() -> None:
+    made = 0
+
+    def bodies() -> Iterator[str]:
+        nonlocal made
+        for _ in range(50):
+            made += 1
+            yield "x" * 300_000
+
+    encoding = asyncio.ensure_future(_encoded(bodies()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert 0 < made < 10
+    assert msgspec.json.decode(await encoding) == ["x" * 300_000] * 50
+    assert await _encoded([]) == b"[]"
+
+
+@pytest.mark.found(
+    ROUND,
+    "an export was made in one go, seconds on the event loop for a long session, and failed for ever if a model had "
+    "nested the input of a call deeply; it is made message by message, and such an input is shown as it is",
+)
+def test_an_export_comes_in_pieces_and_shows_every_call() -> None:
+    session = SessionRecord("s", "w", "a title", 0, 0, message_count=2)
+    deep = ToolCall("c", "bash", "[" * 100_000)
+    messages = [
+        Message("m1", "s", "user", (Text("line\nbreak"),), 1, 1),
+        Message("m2", "s", "assistant", (deep, Finish("tool_use", 2)), 2, 2),
+    ]
+    assert len(list(as_markdown(session, messages))) == 3
+    assert deep.input in b"".join(as_markdown(session, messages)).decode()
+    for given in ([], messages):
+        whole = {
+            "session": session_body(session, is_busy=False, attached_clients=0),
+            "messages": [message_body(message) for message in given],
+        }
+        expected = msgspec.json.format(msgspec.json.encode(whole), indent=2)
+        assert b"".join(as_json(session, given)) == expected
