@@ -23,9 +23,9 @@ log = logging.getLogger("kedge.engine")
 
 #: How often text already shown to readers is put where a killed process cannot lose it. Seconds.
 CHECKPOINT_S = 0.2
-#: A model that has written this much in one message is taken to be stuck: no model can write half of it. The message is
-#: encoded again and again while it grows. Characters.
-MESSAGE_CHARS_MAX = 2_000_000
+#: A model that has written this much in one message is taken to be stuck: it is twice what 128,000 tokens are. The
+#: message is encoded while it grows, and twice at its end, in one go. Characters.
+MESSAGE_CHARS_MAX = 1_000_000
 #: Of one message: texts and thoughts by turns. Models that think between calls have a dozen. Items.
 PARTS_MAX = 1_000
 #: Of one request, in characters of text and of pictures: no provider takes more, and each Step builds it anew. What is
