@@ -321,3 +321,18 @@ async def test_many_hanging_commands_in_many_sessions_leave_the_server_answering
     await asyncio.gather(*(kedge.cancel(session) for session in sessions))
     ended = await asyncio.gather(*(kedge.wait(run["run_id"]) for run in runs))
     assert {run["outcome"] for run in ended} == {"cancelled"}
+
+
+# --- what a Step may hold --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.found(
+    "attack round 2: tools that take time or memory",
+    "one Step could view a picture of 4 MB 128 times, which took 2 GB; the pictures of a Step have a limit together",
+)
+async def test_pictures_of_one_step_have_a_limit_together(kedge: Peer) -> None:
+    (kedge.directory / "p.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(3_900_000))
+    results = await tried_at_once(kedge, *[call("view", path="p.png")] * 5)
+    assert sorted(result["is_error"] for result in results) == [False] * 3 + [True] * 2
+    refused = [str(result["content"]) for result in results if result["is_error"]]
+    assert all("the pictures of one step are larger than 20 MB" in content for content in refused)

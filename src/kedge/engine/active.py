@@ -62,6 +62,8 @@ class ActiveRun:
     checkpoint_timer: asyncio.TimerHandle | None = None
     #: Commands that its tool calls left running on purpose; they end with the Run.
     background: Background = field(default_factory=Background)
+    #: Of the pictures that the calls of this Step have given so far. Characters.
+    picture_chars: int = 0
     #: Blocking work of its tool calls.
     threads: Threads = field(default_factory=Threads)
     #: Makes the title of the session meanwhile; it ends with the Run.

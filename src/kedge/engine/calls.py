@@ -32,6 +32,8 @@ log = logging.getLogger("kedge.engine")
 RESULT_CHARS_MAX = 200_000
 #: Commands of a line that are held against the rules on the event loop: with a hundred rules some 10 ms. Items.
 COMMANDS_MAX = 50
+#: Of the pictures that all calls of one Step give: providers take some 30 MB in one request. Characters.
+PICTURES_CHARS_MAX = 20_000_000
 
 
 class Calls:
@@ -67,6 +69,7 @@ class Calls:
 
     async def make(self, active: ActiveRun, calls: tuple[ToolCall, ...]) -> None:
         """Make them all, side by side; each result is put when it is there. Cancelled: every call has cleaned up."""
+        active.picture_chars = 0
         tasks = [asyncio.get_running_loop().create_task(self._make_one(active, call)) for call in calls]
         for task in tasks:
             task.add_done_callback(_look_at)
@@ -81,7 +84,7 @@ class Calls:
             task.result()
 
     async def _make_one(self, active: ActiveRun, call: ToolCall) -> None:
-        output = await self._outcome(active, call)
+        output = _with_room(active, await self._outcome(active, call))
         await self._withdraw(active, call)
         now, run = self._clock.now_ms(), active.run
         result = ToolResult(
@@ -231,6 +234,18 @@ class Calls:
             active.lane.settled.pop(ask.id, None)  # refused, in doubt or cancelled: nobody waits for it
             raise
         return await settled
+
+
+def _with_room(active: ActiveRun, output: Output) -> Output:
+    """Without its pictures if those of this Step are too much already."""
+    chars = sum(map(len, output.images))
+    if active.picture_chars + chars <= PICTURES_CHARS_MAX:
+        active.picture_chars += chars
+        return output
+    mega = PICTURES_CHARS_MAX // 1_000_000
+    return Output(
+        f"Not shown: the pictures of one step are larger than {mega} MB; look at them one by one.", is_error=True
+    )
 
 
 def _look_at(task: asyncio.Task[None]) -> None:

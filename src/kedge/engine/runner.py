@@ -58,6 +58,7 @@ from kedge.errors import (
 )
 from kedge.llm.base import ModelRequest
 from kedge.store.base import Store
+from kedge.tools.threads import Threads
 
 log = logging.getLogger("kedge.engine")
 
@@ -115,7 +116,10 @@ class Runner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, lane: OpenLane, run: RunRecord, workspace: Workspace) -> None:
-        active = self._at_work[run.session_id] = ActiveRun(lane, run, workspace, History(self._store, lane))
+        parent = next((one for one in self._at_work.values() if one.run.run_id == run.options.parent_run_id), None)
+        threads = Threads(parent.threads if parent else None)
+        active = ActiveRun(lane, run, workspace, History(self._store, lane), threads=threads)
+        self._at_work[run.session_id] = active
         # Now, since it may end before it does anything: what it has cost stays, whatever becomes of it.
         active.steps, active.usage = run.steps, run.usage
         # And before anybody can answer: an answer that comes before the Run has got there must not be lost.

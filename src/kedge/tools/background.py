@@ -14,6 +14,9 @@ from kedge.waiting import wait_out
 
 #: Commands a Run may have in the background at once. More is a loop, not work.
 BACKGROUND_MAX = 20
+#: Commands of a Run that are waited for at once; the others wait for their turn. Each takes processes, and 10 ms of the
+#: server's time in each second if it prints without end. Items.
+FOREGROUND_MAX = 20
 #: Between TERM and KILL.
 GRACE_S = 2.0
 #: For output that is still in the pipe when the command itself has exited. Its children may hold the pipe for ever.
@@ -132,6 +135,8 @@ class Background:
     def __init__(self) -> None:
         self._commands: dict[str, Running] = {}
         self._count = 0
+        #: Held by a call while it waits for its command.
+        self.foreground = asyncio.Semaphore(FOREGROUND_MAX)
         #: Pids of this Run's processes that could not be ended, whoever tried.
         self.left_pids: set[int] = set()
 

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Meta, Struct
@@ -37,8 +36,6 @@ Resolver = Callable[[str, int], Awaitable[list[str]]]
 
 #: For all of one call: resolving, redirects, the body, and making text of it.
 FETCH_S_MAX = 30.0
-#: Processes of one Run at a time: each may take `fetch_page.MEMORY_BYTES_MAX`. Items.
-RUN_PROCESSES_MAX = 4
 #: What one process may print: the text in JSON, six bytes for each character at worst, and some headers. Bytes.
 REPLY_BYTES_MAX = 6 * OUTPUT_CHARS_MAX + 20_000
 REDIRECTS_MAX = 5
@@ -88,8 +85,6 @@ class FetchTool:
         self._allowed = allowed
         self._resolver = resolver
         self._ca_file = ca_file
-        #: By Run. An entry goes with the last call that uses it.
-        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def prepare(self, given: FetchInput, place: Place) -> Prepared:
         url = _checked(given.url)
@@ -175,8 +170,7 @@ class FetchTool:
         # Where our own dependencies are, if the interpreter does not find them alone (`pip install --user`).
         request["packages"] = os.path.dirname(os.path.dirname(httpx2.__file__))
         program = (sys.executable, "-I", "-B", fetch_page.__file__)
-        slot = self._slots.setdefault(place.run_id, asyncio.Semaphore(RUN_PROCESSES_MAX))
-        async with slot:
+        async with place.threads.fetches:
             with os.fdopen(os.memfd_create("fetch"), "w+b") as file:
                 file.write(msgspec.json.encode(request))
                 file.seek(0)

@@ -1,15 +1,20 @@
 """Patterns for paths, as people write them: `*.py`, `src/**/*.{ts,tsx}`, `[ab]?.txt`.
 
 rg's own --glob is not used for them: it brings back what .gitignore leaves out (`src/**` would list every build
-directory). Parts are matched one by one, so that no pattern takes more than the product of the two lengths.
+directory). Parts are matched one by one, and all places of a path that a pattern may have reached are the bits of one
+number: a path may have two thousand parts, and a pattern may stand for a hundred others of two hundred parts each.
+
+Call it in a thread: a pattern made to hurt takes up to a second for one path, with checkpoints.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 from kedge.tools.processes import ToolFailed
+from kedge.tools.threads import checkpoint
 
 #: Of a pattern: people write a line at most.
 PATTERN_CHARS_MAX = 1000
@@ -21,14 +26,17 @@ def path_filter(pattern: str) -> Callable[[str], bool]:
     """Whether a path (relative, with "/") matches. A pattern without a slash speaks of names at any depth."""
     if len(pattern) > PATTERN_CHARS_MAX:
         raise ToolFailed(f"the pattern is longer than {PATTERN_CHARS_MAX} characters")
-    wanted = []
-    for one in _alternatives(pattern):
+    wanted: list[list[str]] = []
+    for one in dict.fromkeys(_alternatives(pattern)):
         parts = [part for part in one.split("/") if part not in ("", ".")]
         wanted.append(parts if "/" in one else ["**", *parts])
 
+    names = _Names()
+
     def matches(path: str) -> bool:
         parts = path.split("/")
-        return any(_match(one, parts) for one in wanted)
+        places: dict[str, int] = {}  # of what is wanted: the parts of this path that match it, as bits
+        return any(_match(one, parts, places, names) for one in wanted)
 
     return matches
 
@@ -38,6 +46,7 @@ def _alternatives(pattern: str) -> list[str]:
     done: list[str] = []
     waiting = [pattern]
     while waiting:
+        checkpoint()
         one = waiting.pop()
         close = one.find("}")
         start = one.rfind("{", 0, close) if close >= 0 else -1
@@ -50,13 +59,34 @@ def _alternatives(pattern: str) -> list[str]:
     return done
 
 
-def _match(wanted: list[str], parts: list[str]) -> bool:
-    reached = {0}  # how many parts of the path the pattern so far may have taken
+class _Names:
+    """Patterns for one part of a path, each compiled when it is first needed."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, re.Pattern[str]] = {}
+
+    def places(self, want: str, parts: list[str]) -> int:
+        """Which parts match, as bits."""
+        if not any(special in want for special in "*?["):
+            fits = {want}
+        else:
+            if want not in self._compiled:
+                self._compiled[want] = re.compile(translate(want))
+            fits = set(filter(self._compiled[want].match, set(parts)))
+        return sum(1 << at for at, part in enumerate(parts) if part in fits)
+
+
+def _match(wanted: list[str], parts: list[str], places: dict[str, int], names: _Names) -> bool:
+    end = 1 << len(parts)
+    reached = 1  # bit n: the pattern so far may have taken n parts of the path
     for want in wanted:
         if want == "**":
-            reached = set(range(min(reached), len(parts) + 1))
+            reached = 2 * end - (reached & -reached)  # every place from the first one on
         else:
-            reached = {at + 1 for at in reached if at < len(parts) and fnmatchcase(parts[at], want)}
+            if want not in places:
+                checkpoint()
+                places[want] = names.places(want, parts)
+            reached = (reached & places[want]) << 1
         if not reached:
             return False
-    return len(parts) in reached
+    return bool(reached & end)

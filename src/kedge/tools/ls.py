@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
@@ -47,8 +48,9 @@ class Ls:
         target = await place.threads.run(resolve, given.path, place.root, self._guarded)
 
         async def run() -> Output:
-            files, is_all = await list_files(place, target)
-            return await place.threads.run(_listing, target, files, is_all, given.depth)
+            async with place.threads.searches:
+                files, is_all = await list_files(place, target)
+                return await place.threads.run(_listing, target, files, is_all, given.depth)
 
         intent = look(("ls", "view"), target, f"List {target.shown}", {"depth": given.depth})
         return Prepared(intent, run, f"ls {target.shown}")
@@ -128,19 +130,28 @@ def _choose(top: _Node, depth: int) -> tuple[int, int]:
     shown = total = 0
     number = 0
     level = [top]
-    while level := [node.children[name] for node in level for name in sorted(node.children)]:
+    while level:
         number += 1
-        total += len(level)
-        for child in level:
-            child.is_shown = number <= depth and shown < ENTRIES_MAX
-            shown += child.is_shown
+        below: list[_Node] = []
+        for node in level:
+            checkpoint()
+            room = ENTRIES_MAX - shown if number <= depth else 0
+            # Not sorted whole: that is one step of the interpreter, and the server waits for it.
+            first = dict.fromkeys(nsmallest(room, node.children))
+            for name in first:
+                node.children[name].is_shown = True
+            shown += len(first)
+            below += [node.children[name] for name in first]
+            below += [child for name, child in node.children.items() if name not in first]
+        total += len(below)
+        level = below
     return shown, total
 
 
 def _rows(node: _Node, depth: int) -> list[str]:
     rows: list[str] = []
-    names = sorted(node.children, key=lambda name: (not node.children[name].is_directory, name))
-    for name in (name for name in names if node.children[name].is_shown):
+    shown = [name for name, child in node.children.items() if child.is_shown]
+    for name in sorted(shown, key=lambda name: (not node.children[name].is_directory, name)):
         child = node.children[name]
         hidden = sum(not grandchild.is_shown for grandchild in child.children.values())
         count = f" ({child.files} files)" if hidden == len(child.children) and hidden else ""

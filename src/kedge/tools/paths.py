@@ -27,9 +27,12 @@ from kedge.core.approvals import RULE_CHARS_MAX, Intent
 from kedge.core.shown import is_unseen
 from kedge.tools.processes import ToolFailed
 from kedge.tools.seen import bind
+from kedge.tools.threads import checkpoint
 
 #: Of a path, in bytes: what the kernel takes (PATH_MAX).
 PATH_BYTES_MAX = 4096
+#: Links that a path may go through, as for the kernel. Each may stand for two thousand parts of its own. Items.
+LINKS_MAX = 40
 #: Names looked at to find similar ones: enough for any directory a person made.
 SIMILAR_SCAN_MAX = 2000
 #: Similar names told: more are a listing.
@@ -92,10 +95,7 @@ def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
     if size + len(os.fsencode(root)) > PATH_BYTES_MAX:
         raise ToolFailed(f"the path is too long: {size} bytes")
     lexical = Path(os.path.normpath(root / given))
-    real = Path(os.path.realpath(root / given))
-    if os.path.realpath(real) != str(real):
-        # Behind a link that leads in a circle links are left as they are; one of them might lead out of the workspace.
-        raise ToolFailed(f"{printable(given)} goes through a link that leads in a circle")
+    real = real_path(root / given)
     if real.parts[:2] == ("/", "proc"):
         # Among it the environment of this very server, with its keys.
         raise ToolFailed(f"{printable(given)} is no file on a disk but a view of running processes; use bash for that")
@@ -106,6 +106,36 @@ def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
     return Target(
         real, subject, is_inside, is_guarded, is_below(real, guarded), given_as if given_as != subject else ""
     )
+
+
+def real_path(path: Path) -> Path:
+    """The path with its links resolved; what does not exist is kept as it is. Blocking.
+
+    `os.path.realpath` follows any number of links, for minutes where a repository has hundreds made for it. ToolFailed
+    for more than the kernel would follow, and so for a link that leads in a circle."""
+    if len(os.fsencode(path)) > PATH_BYTES_MAX:
+        raise ToolFailed(f"the path is too long: {len(os.fsencode(path))} bytes")
+    here, links = "", 0
+    rest = str(path).split("/")[::-1]
+    while rest:
+        part = rest.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            here = here.rpartition("/")[0]
+            continue
+        here = f"{here}/{part}"
+        try:
+            link = os.readlink(here)
+        except OSError:  # no link, or not there
+            continue
+        checkpoint()
+        links += 1
+        if links > LINKS_MAX:
+            raise ToolFailed(f"{printable(str(path))} goes through a link that leads in a circle, or too many of them")
+        here = "" if link.startswith("/") else here.rpartition("/")[0]
+        rest += link.split("/")[::-1]
+    return Path(here or "/")
 
 
 def subject_of(path: Path, root: Path) -> str:
@@ -131,6 +161,7 @@ def guards(path: Path, guarded: tuple[Path, ...] = ()) -> bool:
 
 def _is_git_directory(path: Path) -> bool:
     """A repository's own directory under another name: a bare one, or one that a `.git` file points to."""
+    checkpoint()
     has_refs = os.path.isdir(path / "objects") and os.path.isdir(path / "refs")
     return os.path.isfile(path / "HEAD") and (has_refs or os.path.isfile(path / "commondir"))
 

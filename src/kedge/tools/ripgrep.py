@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 import sysconfig
 from collections.abc import Callable
@@ -28,12 +29,20 @@ SEARCH_BYTES_MAX = 16_000_000
 BEGINNING_BYTES = 10_000
 #: Files of one listing: glob looks at each. Items.
 FILES_MAX = 200_000
+#: Address space of rg: it holds a line whole, however long, and all paths that it sorts. Kilobytes.
+MEMORY_KB_MAX = 1_000_000
 #: Of what rg says of an error, in characters.
 WORDS_CHARS_MAX = 500
 
 #: What git ignores is left out, in a repository or not; hidden files are files. A user's settings of rg do not count.
 COMMON = ("--no-config", "--no-require-git", "--hidden", "--no-messages", "--color=never", "--glob=!.git")
 
+
+#: Starts rg with that limit, or without it on a system that has none.
+LIMITED = ("/bin/sh", "-c", f'ulimit -v {MEMORY_KB_MAX} 2>/dev/null; exec "$0" "$@"')
+
+#: What it says then: it aborts.
+TOO_MUCH_MEMORY = "the search takes too much memory (a very long line, or very many files); give a narrower path"
 
 #: What rg calls the file that is its input.
 INPUT = "<stdin>"
@@ -73,7 +82,7 @@ async def search(
             where, what = target.path.parent, "-"
             if file is None:
                 raise await place.threads.run(missing, target)
-        process = await place.processes.start((rg, *COMMON, *arguments, "--", what), where, stdin=file)
+        process = await place.processes.start((*LIMITED, rg, *COMMON, *arguments, "--", what), where, stdin=file)
     data = bytearray()
     size = 0
     code = None
@@ -106,6 +115,8 @@ async def list_files(place: Place, target: Target) -> tuple[list[str], bool]:
     searched = await search(place, target, ("--files", "--null", "--sortr=modified"))
     if not searched.is_directory:
         raise ToolFailed(f"{target.shown} is a file, not a directory; use view")
+    if searched.code == -signal.SIGABRT:
+        raise ToolFailed(TOO_MUCH_MEMORY)
     if searched.code not in (0, 1, None) and not searched.data.startswith(b"./"):
         raise ToolFailed(f"the search failed: {words(searched.data)}")
     names = await place.threads.run(_names, searched.data)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from msgspec import Meta
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
 from kedge.tools.globs import PATTERN_CHARS_MAX, path_filter
 from kedge.tools.paths import Target, guards, is_below, look, printable, resolve
-from kedge.tools.ripgrep import INPUT, SEARCH_S, list_files, search, words
+from kedge.tools.ripgrep import INPUT, SEARCH_S, TOO_MUCH_MEMORY, list_files, search, words
 from kedge.tools.threads import checkpoint
 
 #: Files told by one glob: more are no answer but a listing.
@@ -58,11 +60,12 @@ class Glob:
 
     async def prepare(self, given: GlobInput, place: Place) -> Prepared:
         target = await place.threads.run(resolve, given.path, place.root, self._guarded)
-        matches = path_filter(given.pattern)
+        matches = await place.threads.run(path_filter, given.pattern)
 
         async def run() -> Output:
-            files, is_all = await list_files(place, target)
-            return await place.threads.run(_matching, target, files, is_all, matches)
+            async with place.threads.searches:
+                files, is_all = await list_files(place, target)
+                return await place.threads.run(_matching, target, files, is_all, matches)
 
         shown = printable(given.pattern)
         intent = look(("glob", "view"), target, f"List {shown} in {target.shown}", {"pattern": given.pattern})
@@ -119,7 +122,7 @@ class Grep:
 
     async def prepare(self, given: GrepInput, place: Place) -> Prepared:
         target = await place.threads.run(resolve, given.path, place.root, self._guarded)
-        is_wanted = path_filter(given.include) if given.include else None
+        is_wanted = await place.threads.run(path_filter, given.include) if given.include else None
 
         @cache
         def matches(file: str) -> bool:
@@ -134,7 +137,8 @@ class Grep:
             return not is_hidden
 
         async def run() -> Output:
-            return await _grep(given, target, matches, place)
+            async with place.threads.searches:
+                return await _grep(given, target, matches, place)
 
         shown = printable(given.pattern)
         asked = msgspec.to_builtins(given)
@@ -152,15 +156,12 @@ class _Text(msgspec.Struct):
         return self.text or base64.b64decode(self.bytes).decode("latin-1")
 
 
-class _Place(msgspec.Struct):
-    start: int
-
-
 class _Data(msgspec.Struct):
     path: _Text = msgspec.field(default_factory=_Text)
     lines: _Text = msgspec.field(default_factory=_Text)
     line_number: int | None = None
-    submatches: list[_Place] = []
+    #: Not decoded: a line may have hundreds of thousands, and only the first is looked at.
+    submatches: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class _Event(msgspec.Struct):
@@ -169,6 +170,7 @@ class _Event(msgspec.Struct):
 
 
 _event = msgspec.json.Decoder(_Event)
+_START = re.compile(rb'"start":(\d{1,18})')
 
 
 async def _grep(given: GrepInput, target: Target, matches: Callable[[str], bool], place: Place) -> Output:
@@ -179,9 +181,11 @@ async def _grep(given: GrepInput, target: Target, matches: Callable[[str], bool]
         arguments += [f"--type-add=wanted:{given.include}", "--type=wanted"]
     found = _Found(target, matches)
     searched = await search(place, target, (*arguments, f"--regexp={given.pattern}"), found.take)
+    if searched.code == -signal.SIGABRT and not found.count:
+        raise ToolFailed(TOO_MUCH_MEMORY)
     if searched.code not in (0, 1, None) and not searched.data.startswith(b"{"):
         raise ToolFailed(f"the search failed: {words(searched.data)}")
-    return found.output(is_all=searched.code is not None, is_directory=searched.is_directory)
+    return found.output(is_all=searched.code is not None and searched.code >= 0, is_directory=searched.is_directory)
 
 
 @dataclass
@@ -219,7 +223,7 @@ class _Found:
         file = self.target.path.name if path == INPUT else path.removeprefix("./")
         if not self.matches(file):
             return
-        start = data.submatches[0].start if data.submatches else 0
+        start = _first_start(bytes(data.submatches))
         row = f"{data.line_number or 0:>6}{':' if kind == 'match' else '-'} {_cut(str(data.lines), start)}"
         self.files.setdefault(file, []).append(row)
         self.count += kind == "match"
@@ -234,6 +238,12 @@ class _Found:
             rows += [_joined(self.target, file) if is_directory else self.target.shown, *lines, ""]
         more = "" if is_all else f"(Cut after {self.count} matches; give a narrower pattern, path or include.)"
         return Output("\n".join([*rows, more]).rstrip("\n")[:OUTPUT_CHARS_MAX], metadata)
+
+
+def _first_start(submatches: bytes) -> int:
+    """Where the first match begins. Nothing of what was matched is looked at: quotes in it are escaped."""
+    found = _START.search(submatches)
+    return int(found[1]) if found else 0
 
 
 def _cut(line: str, start: int) -> str:

@@ -18,7 +18,7 @@ from kedge.core.shown import one_line, shown
 from kedge.programs import first_program, is_outside, program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, Running
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
-from kedge.tools.paths import PATH_BYTES_MAX, guards
+from kedge.tools.paths import PATH_BYTES_MAX, guards, real_path
 from kedge.tools.shell_words import read_line
 from kedge.tools.tail import HeadTail
 
@@ -65,7 +65,8 @@ class BashTool:
         async def run() -> Output:
             if await place.threads.run(_bound, plan, given, place) != plan.intent.binding:
                 raise ToolFailed("the directory or the environment changed since the command was looked at; try again")
-            return await self._run(plan.argv, given, plan.cwd, place)
+            async with place.background.foreground:
+                return await self._run(plan.argv, given, plan.cwd, place)
 
         return Prepared(plan.intent, run, f"$ {plan.title}")
 
@@ -168,9 +169,12 @@ def _directory(root: Path, given: str) -> Path:
     if "\0" in given:
         raise ToolFailed("a directory cannot contain a NUL character")
     try:
-        cwd = (root / given).resolve(strict=True)
-    except (OSError, RuntimeError, ValueError):
-        raise ToolFailed(f"there is no directory {shown(given, keep='')!r}; cwd is relative to the workspace") from None
+        cwd = real_path(root / given)
+        is_there = os.path.lexists(cwd)
+    except (ToolFailed, OSError, ValueError):
+        is_there = False
+    if not is_there:
+        raise ToolFailed(f"there is no directory {shown(given, keep='')!r}; cwd is relative to the workspace")
     if not cwd.is_dir():
         raise ToolFailed(f"{shown(given, keep='')!r} is no directory")
     return cwd
@@ -181,10 +185,13 @@ def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
     Whoever writes `bash(cp *)` does not think of these."""
     given = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
     for name in given - {""}:
-        if len(name) > PATH_BYTES_MAX:  # no system opens it
-            continue
         path = cwd / name
-        if guards(Path(os.path.normpath(path))) or guards(Path(os.path.realpath(path))):
+        if len(os.fsencode(path)) > PATH_BYTES_MAX:
+            continue  # the kernel opens no such path
+        try:
+            if guards(Path(os.path.normpath(path))) or guards(real_path(path)):
+                return True
+        except ToolFailed:  # too many links
             return True
     return len(words) > GUARDED_WORDS_MAX
 
@@ -246,8 +253,10 @@ def _only_looks(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
                 return False
             paths = [word for word in rest if not word.startswith("-")]
             try:
-                return all((cwd / path).resolve().is_relative_to(root) for path in paths)
-            except (OSError, RuntimeError):  # links that go in circles
+                return all(real_path(cwd / path).is_relative_to(root) for path in paths[:GUARDED_WORDS_MAX]) and (
+                    len(paths) <= GUARDED_WORDS_MAX
+                )
+            except (ToolFailed, ValueError):  # links that go in circles, or too many
                 return False
     return False
 

@@ -9,7 +9,7 @@ KEPT_BYTES_MAX = 32 * 1024
 
 #: Colours, cursor moves, titles: what programs say to a terminal. Then control characters but newline and tab.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
 
 
 def cleaned(raw: bytes | bytearray) -> str:

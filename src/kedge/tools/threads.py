@@ -19,8 +19,12 @@ T = TypeVar("T")
 
 #: Threads for the tools of all Runs: they wait for disks, and one core is enough to keep them all waiting. Items.
 THREADS_MAX = 16
-#: Of these, for one Run at a time, so that no Run takes them all. Items.
+#: Of these, for one Run and its child agents at a time, so that no Run takes them all. Items.
 RUN_THREADS_MAX = 4
+#: Searches of one Run and its child agents at a time: each may hold 100 MB of paths. Items.
+RUN_SEARCHES_MAX = 4
+#: Pages that one Run and its child agents fetch at a time: each may take `fetch_page.MEMORY_BYTES_MAX`. Items.
+RUN_FETCHES_MAX = 4
 
 _pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="kedge-tool")
 
@@ -64,11 +68,16 @@ def checkpoint() -> None:
 
 
 class Threads:
-    """The thread work of one Run."""
+    """The thread work of one Run, and the room it has."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Threads | None = None) -> None:
+        """`parent`: of the Run whose child agent this is. They share their room: one Step may start a hundred."""
         self._pieces: dict[asyncio.Future[None], _Piece] = {}
-        self._room = asyncio.Semaphore(RUN_THREADS_MAX)
+        self._room: asyncio.Semaphore = parent._room if parent else asyncio.Semaphore(RUN_THREADS_MAX)
+        #: Held by who searches, until the result is made.
+        self.searches: asyncio.Semaphore = parent.searches if parent else asyncio.Semaphore(RUN_SEARCHES_MAX)
+        #: Held by who fetches.
+        self.fetches: asyncio.Semaphore = parent.fetches if parent else asyncio.Semaphore(RUN_FETCHES_MAX)
 
     async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """The result of `function(*args)`, computed in a thread. Cancelled: the work stops at its next checkpoint."""
