@@ -191,6 +191,8 @@ async def test_commands_of_one_step_wait_for_their_turn(tmp_path: Path) -> None:
     several = [await prepare(BashTool(), place, command="sleep 600") for _ in range(FOREGROUND_MAX + 5)]
     running = [asyncio.ensure_future(one.run()) for one in several]
     await turns()
+    await asyncio.gather(*(place.threads.run(int) for _ in range(RUN_THREADS_MAX)))  # behind the threads of them all
+    await turns()
     for one in running:
         one.cancel()
     await asyncio.wait(running)
