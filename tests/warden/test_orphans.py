@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kedge.warden.warden import Warden
-from tests.warden.support import PATH, PYTHON, is_alive, marked, new_mark, spec
+from tests.warden.support import PATH, PYTHON, is_alive, marked, new_mark, read_all, spec, until
 
 ROOT = Path(__file__).parents[2]
 #: Leaves its session, becomes an orphan, stops and kills the keeper and its overseer, tells its pid, and forks on.
@@ -150,3 +151,73 @@ async def test_a_stopped_keeper_goes_on_when_it_is_needed(warden: Warden) -> Non
     os.kill(warden.keeper_pid, signal.SIGSTOP)
     assert await process.end(0) == ()
     assert not is_alive(process.pid)
+
+
+#: Tells the pids of its keeper, an overseer and a tool, and goes on until it is killed.
+KILLED = """
+import asyncio, sys
+from kedge.warden import orphans
+from kedge.warden.warden import Warden
+from tests.warden.support import parent_of, spec
+
+async def main():
+    orphans.adopt()
+    warden = Warden("subreaper")
+    await warden.start()
+    process = await warden.run(spec("sleep", "1000"))
+    print(warden.keeper_pid, parent_of(process.pid), process.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.found(
+    "attack round 2: sandbox",
+    "without namespaces, a stopped keeper let all that it ran live on when the server was killed; the kernel wakes the "
+    "keeper and the overseers now when their parent ends",
+)
+async def test_a_stopped_keeper_ends_with_its_server() -> None:
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", KILLED),
+        env={"PATH": PATH, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert server.stdout is not None
+    keeper, overseer, tool = pids = [int(word) for word in (await server.stdout.readline()).split()]
+    for pid in (keeper, overseer):
+        os.kill(pid, signal.SIGSTOP)
+    server.kill()
+    await server.wait()
+    try:
+        await until(lambda: not any(map(is_alive, pids)))
+    finally:
+        for pid in filter(is_alive, (tool, overseer, keeper)):
+            os.kill(pid, signal.SIGKILL)
+
+
+#: Attaches a debugger to the process named, as a user without privileges would: root gives up CAP_SYS_PTRACE.
+DEBUG = """
+import ctypes, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+head, sets = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+libc.capget(head, sets)
+effective, *rest = struct.unpack("6I", sets.raw)
+libc.capset(head, struct.pack("6I", effective & ~(1 << 19), *rest))
+print(libc.ptrace(0x4206, int(sys.argv[1]), None, None), ctypes.get_errno())  # PTRACE_SEIZE
+"""
+
+
+@pytest.mark.found(
+    "attack round 2: sandbox",
+    "without namespaces, a command could attach a debugger to the keeper and have it report anything; the keeper is "
+    "closed to debuggers",
+)
+async def test_a_tool_cannot_debug_the_keeper() -> None:
+    warden = Warden("subreaper")
+    await warden.start()
+    process = await warden.run(spec(*PYTHON, DEBUG, str(warden.keeper_pid)))
+    assert await read_all(process) == f"-1 {errno.EPERM}\n".encode()
+    await process.end(0)
+    await warden.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from contextlib import suppress
 from typing import NoReturn
 
-from kedge.warden import capabilities, landlock, libc, mounts
+from kedge.warden import capabilities, landlock, libc, mounts, seccomp
 from kedge.warden.lines import Line
-from kedge.warden.walk import DEVICES
 
 
 def become(order: Line, streams: list[int], report: int, outside: int) -> NoReturn:
@@ -51,9 +51,11 @@ def _mount(order: Line) -> None:
         if order["writable"] is None:
             mounts.hide(order["hidden"])
             return
-        devices = () if order["landlock"] else DEVICES
-        places = (order["writable"], order["protected"], order["hidden"], order["reachable"])
-        mounts.isolate(*places, only_devices=devices)
+        with suppress(OSError):  # a kernel that was built without it
+            # System V shared memory and POSIX message queues of other programs: no mount and no Landlock rule holds
+            # them.
+            libc.unshare(libc.CLONE_NEWIPC)
+        mounts.isolate(order["writable"], order["protected"], order["hidden"], order["reachable"])
         if not order["stdin"]:
             # The one from the keeper lies on a mount from outside, where its mode could be changed.
             null = os.open("/dev/null", os.O_RDONLY)
@@ -69,6 +71,7 @@ def _restrict(order: Line) -> None:
             landlock.restrict(order["writable"])
         libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
         capabilities.drop(must=order["mounts"])
+        seccomp.refuse(limits=not order["mounts"])
     except OSError as error:
         raise SandboxFailed(error.strerror) from None
 

@@ -270,8 +270,13 @@ def main() -> None:
             holder = _holder(wanted)
             if holder is None:
                 raise OSError(f"this machine has no {wanted}")
+            if isinstance(holder, Subreaper):
+                # Tools see us: a debugger could have us report that a tree is gone. (In a namespace they do not, and
+                # who is not dumpable cannot write the maps of a user namespace.)
+                libc.prctl(libc.PR_SET_DUMPABLE, 0)
             keeper = Keeper(server, holder)
-            libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGUSR1)
+            # Also if we are stopped then: overseers wait for us.
+            libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGCONT)
             server.sendall(encode({"hello": WIRE_VERSION, "mechanism": holder.name, "landlock": landlock.abi()}))
             keeper.run()
         except Exception as error:

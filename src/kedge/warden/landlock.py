@@ -29,6 +29,9 @@ _OF_FILES = _WRITE_FILE | _TRUNCATE
 #: Remove (4, 5) and make (6 to 12) entries of directories; link and rename between directories (13).
 _OF_DIRECTORIES = sum(1 << bit for bit in range(4, 14))
 _WRITING = _OF_FILES | _OF_DIRECTORIES
+#: The first version that holds ioctl on devices. A terminal that is open for reading takes input and settings by ioctl.
+IOCTL_ABI_MIN = 5
+_IOCTL_DEVICE = 1 << 15
 #: Nobody needs a device node in a workspace, and root could write to the disk through one.
 _MAKE_DEVICES = 1 << 6 | 1 << 11
 
@@ -58,7 +61,8 @@ def abi() -> int:
 def restrict(writable: Iterable[str]) -> None:
     """From here on this process writes below `writable` only. A path that does not exist cannot be written, either."""
     scoped = _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL if abi() >= SCOPES_ABI_MIN else 0
-    attributes = _RulesetAttributes(_WRITING, 0, scoped)
+    ioctl = _IOCTL_DEVICE if abi() >= IOCTL_ABI_MIN else 0
+    attributes = _RulesetAttributes(_WRITING | ioctl, 0, scoped)
     # An older kernel accepts a structure that is longer than its own if the rest is zero.
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))
@@ -68,7 +72,8 @@ def restrict(writable: Iterable[str]) -> None:
         except OSError:
             continue
         is_directory = stat.S_ISDIR(os.fstat(place).st_mode)
-        rule = _PathBeneath(_WRITING & ~_MAKE_DEVICES if is_directory else _OF_FILES, place)
+        access = _WRITING & ~_MAKE_DEVICES if is_directory else _OF_FILES
+        rule = _PathBeneath(access | ioctl, place)
         libc.syscall(_ADD_RULE, ctypes.c_int(ruleset), _RULE_PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0))
         os.close(place)
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)

@@ -6,6 +6,7 @@ import ctypes
 import os
 
 CLONE_NEWNS = 0x0002_0000
+CLONE_NEWIPC = 0x0800_0000
 CLONE_NEWUSER = 0x1000_0000
 CLONE_NEWPID = 0x2000_0000
 
@@ -25,9 +26,11 @@ MS_SLAVE = 0x80000
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
+PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_MODE_FILTER = 2
 
 # The numbers are the same on every architecture.
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
@@ -74,9 +77,9 @@ def mount_setattr(
     syscall(_MOUNT_SETATTR, *target, ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)))
 
 
-def prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int, more: int = 0) -> None:
     zero = ctypes.c_ulong(0)
-    _checked(_LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero), "prctl")
+    _checked(_LIBC.prctl(ctypes.c_int(option), ctypes.c_ulong(value), ctypes.c_ulong(more), zero, zero), "prctl")
 
 
 def name_process(name: str) -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import islice
 
 from kedge.warden import libc
-from kedge.warden.walk import is_below, open_path
+from kedge.warden.walk import DEVICES, is_below, open_path
 
 #: Sockets that are covered one by one for one tree, at some 50 us each. Those in hidden directories do not count.
 SOCKETS_MAX = 500
@@ -43,32 +43,31 @@ def isolate(
     protected: Sequence[str],
     hidden: Sequence[str],
     reachable: Sequence[str],
-    *,
-    only_devices: Sequence[str] = (),
 ) -> None:
     """Make this mount namespace read-only but for `writable`. A path that does not exist, or is a link, is ignored.
 
     `protected` stays read-only and `hidden` empty inside of `writable`, too. Sockets below `reachable` are not covered.
-    A device can be written on a read-only mount: with `only_devices`, for kernels without Landlock, no other opens.
+    A read-only mount does not keep a device from being used: no device opens but DEVICES and those below `writable`.
+    The user's terminals are devices, too: who can open one for reading gets the input and, by ioctl, can insert some.
     """
     # Private: a file system that is mounted outside later would appear here, and writable.
     libc.mount_setattr(libc.AT_FDCWD, "/", propagation=libc.MS_PRIVATE)
-    clones = _clones((*writable, *only_devices))
+    clones = _clones((*writable, *DEVICES))
     if "/" not in clones:
-        attributes = libc.MOUNT_ATTR_RDONLY | (libc.MOUNT_ATTR_NODEV if only_devices else 0)
-        libc.mount_setattr(libc.AT_FDCWD, "/", set_attributes=attributes)
-    for device in clones.keys() & set(only_devices):
+        libc.mount_setattr(libc.AT_FDCWD, "/", set_attributes=libc.MOUNT_ATTR_RDONLY | libc.MOUNT_ATTR_NODEV)
+    for device in clones.keys() & set(DEVICES):
         libc.mount_setattr(clones[device], "", set_attributes=libc.MOUNT_ATTR_RDONLY)
+    listening = sockets((*HARMLESS, *reachable, *hidden))
     steps: list[tuple[int, int, str, Callable[[str], None]]] = []
     steps += [(depth(path), 0, path, lambda path: _put_back(path, clones[path])) for path in clones if path != "/"]
-    steps += [(depth(path), 1, path, _pin) for path in ancestors((*protected, *hidden), clones)]
+    steps += [(depth(path), 1, path, _pin) for path in ancestors((*protected, *hidden, *listening), clones)]
     steps += [(depth(path), 2, path, _protect) for path in protected]
     empty = _Empty()
     steps += [(depth(path), 3, path, empty.cover) for path in hidden]
     # From the root downwards: what is mounted later must lie in what was mounted before, not be covered by it.
     for _, _, path, step in sorted(steps, key=lambda step: step[:3]):
         step(path)
-    for path in sockets((*HARMLESS, *reachable, *hidden)):
+    for path in listening:
         empty.cover(path)
     empty.close()
     for clone in clones.values():
@@ -98,11 +97,19 @@ def sockets(exempt: Sequence[str] = ()) -> list[str]:
             # Some are bound through a link, like /var/run.
             path = os.path.realpath(fields[7])
             # Some get their name only when they listen (the master of ssh): they are in the same directory.
-            found |= {path} if os.path.lexists(path) else _sockets_in(os.path.dirname(path))
+            # Another kind of file may have the name of a socket that was removed: it is not covered.
+            found |= {path} if _is_socket(path) else _sockets_in(os.path.dirname(path))
     left = sorted(path for path in found if not any(is_below(path, place) for place in exempt))
     if len(text) > LISTING_BYTES_MAX or len(left) > SOCKETS_MAX:
         raise OSError(f"more than {SOCKETS_MAX} Unix sockets would have to be covered")
     return left
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _sockets_in(directory: str) -> set[str]:
@@ -141,7 +148,7 @@ def _put_back(path: str, clone: int) -> None:
 
 def _pin(path: str) -> None:
     """Make a directory a mount of itself. Without this a command could rename it, with the protected path inside, and
-    put another one in its place."""
+    put another one in its place; or with a socket inside, which the next command would find under a new name."""
     with suppress(OSError):
         place = open_path(path)
         clone = libc.open_tree(place)

@@ -181,10 +181,11 @@ class Overseer:
 
 
 def wake_on_signals() -> int:
-    """A descriptor that becomes readable when a child has ended, or the parent."""
+    """A descriptor that becomes readable when a child has ended, or the parent: that is announced with SIGCONT, which
+    also wakes a process that was stopped."""
     wake, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, signal.SIGUSR1):
+    for number in (signal.SIGCHLD, signal.SIGCONT):
         signal.signal(number, lambda *_: None)
     return wake

@@ -21,8 +21,8 @@ class Subreaper:
     def begin(self, oversee: Callable[[], NoReturn], held: list[int]) -> NoReturn:
         keeper = os.getppid()
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
-        # Not SIGKILL: the overseer is to take its tree along. It also sees the end of its socket.
-        libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGUSR1)
+        # Not SIGKILL: the overseer is to take its tree along. It also sees the end of its socket, unless it is stopped.
+        libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGCONT)
         if os.getppid() != keeper:
             os._exit(1)  # the keeper died before the line above; nothing is started yet
         oversee()

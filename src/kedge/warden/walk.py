@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
-#: Devices that programs expect to be able to write. Terminals are not among them: the user's own is one.
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+#: Devices that programs expect to be able to write. Terminals are not among them: the user's own is one. Nor is
+#: /dev/tty: by opening a terminal that no session has, a command could make that its own and write to it.
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def open_path(path: str) -> int:

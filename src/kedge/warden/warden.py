@@ -107,8 +107,10 @@ class Warden:
         return layers
 
     async def _works(self, sandbox: Sandbox) -> bool:
-        env = {"PATH": os.environ.get("PATH", os.defpath)}
-        spec = ProcessSpec(("true",), "/", env, writable=("/var",), protected=("/etc",), hidden=("/tmp",))
+        # Nothing from PATH, which may lead into a workspace. Every system has this shell.
+        spec = ProcessSpec(
+            ("/bin/sh", "-c", ":"), "/", {"PATH": os.defpath}, writable=("/var",), protected=("/etc",), hidden=("/tmp",)
+        )
         process = self._launch(await self._open(), spec, sandbox)
         try:
             await process.started()

@@ -1,0 +1,75 @@
+"""System calls that the sandbox refuses, since neither mounts nor Landlock see what they change outside.
+
+Loaded by the keeper: standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+import sys
+from contextlib import suppress
+
+from kedge.warden import libc
+
+#: For each architecture, by its number in the kernel's audit system: the first of add_key, request_key and keyctl,
+#: which follow each other, and prlimit64. A 64-bit kernel also runs programs of its 32-bit relative.
+_NUMBERS = {
+    0xC000003E: (248, 302),  # x86-64
+    0x40000003: (286, 340),  # i386
+    0xC00000B7: (217, 261),  # AArch64
+    0x40000028: (309, 369),  # ARM
+    0xC00000F3: (217, 261),  # RISC-V
+}
+#: Calls of x32, the third kind of program on x86-64, have this bit and the same numbers.
+_X32_BIT = 0x4000_0000
+
+# Instructions of classic BPF, and where `struct seccomp_data` has its fields.
+_LOAD, _AND, _EQUAL, _AT_LEAST, _GREATER, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x25, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_ALLOW = 0x7FFF_0000
+_REFUSE = 0x0005_0000 | errno.EPERM
+
+_Instruction = tuple[int, int, int, int]
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def refuse(*, limits: bool) -> None:
+    """From here on this process has no access to kernel keyrings, which belong to the user and outlive it.
+
+    `limits`: nor to the resource limits of other processes. One without processor time is killed by the kernel, so they
+    are as good as signals; where a process has a pid namespace, it does not see those outside of it.
+    """
+    if sys.byteorder != "little":
+        return  # the first argument is elsewhere; no such architecture is in the table
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _filter(limits))
+    program = _Program(len(code) // 8, code)
+    with suppress(OSError):  # a kernel without seccomp
+        libc.prctl(libc.PR_SET_SECCOMP, libc.SECCOMP_MODE_FILTER, ctypes.addressof(program))
+
+
+def _filter(limits: bool) -> list[_Instruction]:
+    program: list[_Instruction] = []
+    for architecture, (keys, limit) in _NUMBERS.items():
+        # Jumps count the instructions that are left out: if true, if false.
+        calls: list[_Instruction] = [
+            (_LOAD, 0, 0, _NUMBER),
+            (_AND, 0, 0, ~_X32_BIT & 0xFFFF_FFFF),
+            (_AT_LEAST, 0, 2, keys),
+            (_GREATER, 1, 0, keys + 2),
+            (_RETURN, 0, 0, _REFUSE),
+        ]
+        if limits:
+            calls += [
+                (_EQUAL, 0, 3, limit),
+                (_LOAD, 0, 0, _FIRST_ARGUMENT),
+                (_EQUAL, 1, 0, 0),  # 0: the limits of the caller itself
+                (_RETURN, 0, 0, _REFUSE),
+            ]
+        calls.append((_RETURN, 0, 0, _ALLOW))
+        program += [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 0, len(calls), architecture), *calls]
+    return [*program, (_RETURN, 0, 0, _ALLOW)]
