@@ -98,3 +98,28 @@ def test_scripts_import_nothing_of_the_current_directory() -> None:
         if re.search(r'python"? (-[cm]|-$|- )', line) and not re.search(r"-m (pytest|tests\.)", line)
     ]
     assert called == []
+
+
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in SCRIPTS.iterdir() if path.suffix != ".py" and path.name != "kedge")
+)
+@pytest.mark.found(
+    "attack round 2: sandbox",
+    "scripts called from another directory ran its `dirname` if PATH has a relative entry, and followed CDPATH to "
+    "other scripts; they run nothing before they are in their own clone",
+)
+def test_scripts_run_nothing_of_the_callers_directory(name: str, repository: Path) -> None:
+    home = repository.parent
+    for clone, answer in (("clone", "own"), ("other/clone", "other")):
+        (home / clone / "scripts").mkdir(parents=True)
+        (home / clone / "scripts" / "environment").write_text(f"#!/bin/sh\necho {answer} >>{home}/called\nexit 3\n")
+        (home / clone / "scripts" / "environment").chmod(0o755)
+    (home / "clone" / "scripts" / name).write_bytes((SCRIPTS / name).read_bytes())
+    (home / "dirname").write_bytes((repository / "dirname").read_bytes())
+    (home / "dirname").chmod(0o755)
+    environment = {"PATH": ".", "CDPATH": str(home / "other")}
+    subprocess.run(
+        ["/bin/sh", f"clone/scripts/{name}", "x"], cwd=home, env=environment, capture_output=True, check=False
+    )
+    assert not (home / "ran").exists()
+    assert not (home / "called").exists() or (home / "called").read_text() == "own\n"

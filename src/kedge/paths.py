@@ -65,6 +65,14 @@ def server_log() -> Path:
     return data_dir() / "server.log"
 
 
+def program() -> tuple[str, ...]:
+    """The directories that kedge is run from: its package, Python, its environment, and the launcher of a clone."""
+    package = Path(__file__).parent
+    scripts = package.parents[1] / "scripts"
+    launcher = (str(scripts),) if (scripts / "kedge").exists() else ()
+    return (str(package), sys.prefix, sys.base_prefix, *launcher)
+
+
 def absolute_entries(search_path: str) -> str:
     """A PATH without relative entries: they lead to the current directory, which may be somebody else's repository."""
     return os.pathsep.join(entry for entry in search_path.split(os.pathsep) if os.path.isabs(entry)) or os.defpath

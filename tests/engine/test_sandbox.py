@@ -109,3 +109,37 @@ async def test_sockets_that_are_configured_as_writable_stay_reachable(own: OwnFi
     assert docker not in found.hidden
     assert docker in limits(ON, "/work", own, {}).hidden
     assert limits(ON, os.path.expanduser("~"), own, {}).reachable == ()
+
+
+@pytest.mark.found(
+    "attack round 2: sandbox",
+    "a sandboxed command in a workspace around kedge's own program (a home directory, a project with kedge in its "
+    "environment) changed code that the server runs outside of the sandbox; the program is read-only there now",
+)
+async def test_the_program_itself_cannot_be_changed_by_a_command(
+    tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "cwd"))
+    package = tmp_path / "work" / "venv" / "lib" / "kedge"
+    package.mkdir(parents=True)
+    (package / "fetch.py").write_text("mine")
+    installed = replace(own, program=(str(tmp_path / "work" / "venv"), "/usr"))
+    script = "echo x >> venv/lib/kedge/fetch.py; mv venv aside; rm -rf venv; touch venv/lib/new; touch beside"
+    with suppress(ToolFailed):  # where there are no mount namespaces
+        await output(machine(installed), tmp_path / "work", script)
+        assert (tmp_path / "work" / "beside").exists()
+    assert (package / "fetch.py").read_text() == "mine"
+    assert [path.name for path in package.parent.iterdir()] == ["kedge"]
+    with pytest.raises(ToolFailed, match="venv lies in"):
+        await output(machine(installed, "subreaper"), tmp_path / "work", "true")
+
+
+@pytest.mark.found(
+    "attack round 2: sandbox",
+    "with the temporary directory as workspace, the sockets of all programs in it counted as sockets of the workspace",
+)
+def test_sockets_in_the_temporary_directory_are_not_the_workspaces(tmp_path: Path, own: OwnFiles) -> None:
+    given = {"TMPDIR": str(tmp_path / "work")}
+    assert limits(ON, str(tmp_path), own, given).reachable == ()
+    assert limits(ON, str(tmp_path / "work"), own, given).reachable == ()
+    assert limits(ON, str(tmp_path / "work/a"), own, given).reachable == (str(tmp_path / "work/a"),)

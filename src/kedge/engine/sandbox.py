@@ -33,6 +33,8 @@ class OwnFiles:
     runtime_dir: str
     #: The Unix sockets the server listens on.
     sockets: tuple[str, ...] = ()
+    #: Where the program itself is: processes of the server run from there, outside of the sandbox.
+    program: tuple[str, ...] = ()
 
     def voice(self) -> tuple[str, ...]:
         """Where the server listens: out of reach for commands without a sandbox, too."""
@@ -56,8 +58,11 @@ def limits(config: Config, workspace: str, own: OwnFiles, given: Mapping[str, st
     configured = tuple(_as_it_was(os.path.expanduser(path)) for path in config.sandbox.writable)
     temporary = _as_it_was(temporary_directory(given))
     writable = (workspace, temporary, *configured)
-    # A socket in the workspace belongs to it, like that of a database for its tests; not so in a whole home directory.
+    # A socket in the workspace belongs to it, like that of a database for its tests; not so in a whole home directory,
+    # nor in the temporary directory of all programs.
     reachable = tuple(path for path in (workspace, *configured) if not is_below(home, path))
+    if is_below(temporary, workspace):
+        reachable = tuple(path for path in reachable if path != workspace)
     daemons = [
         path
         for path in _daemons(given)
@@ -66,7 +71,9 @@ def limits(config: Config, workspace: str, own: OwnFiles, given: Mapping[str, st
         and not any(is_below(needed, path) for needed in (workspace, temporary, home))
     ]
     hidden = (os.path.realpath(own.data_dir), *own.voice(), *daemons)
-    return Limits(writable, (os.path.realpath(own.config),), hidden, reachable)
+    # Elsewhere the program is read-only anyway.
+    program = (path for path in map(os.path.realpath, own.program) if any(is_below(path, place) for place in writable))
+    return Limits(writable, (os.path.realpath(own.config), *program), hidden, reachable)
 
 
 def temporary_directory(given: Mapping[str, str]) -> str:
@@ -86,13 +93,13 @@ def check(own: OwnFiles, limits: Limits, sandbox: Sandbox) -> None:
                     f"No command can be run in the sandbox: {link} is a link to kedge's own files in {place}, where "
                     "commands may write. Name the real path with KEDGE_CONFIG or KEDGE_DATA_DIR."
                 )
-    for path in (own.config, own.data_dir):
+    for path in (own.config, own.data_dir, *own.program):
         place = _place_of(os.path.realpath(path), limits)
         if place and not sandbox.subtracts:
             raise ToolFailed(
                 f"No command can be run in the sandbox: kedge's own {path} lies in {place}, where commands may write, "
                 "and this machine has no mount namespaces to protect it. Use another workspace, move kedge's files "
-                "(KEDGE_CONFIG, KEDGE_DATA_DIR), or set sandbox.mode to off."
+                "(KEDGE_CONFIG, KEDGE_DATA_DIR) or kedge itself, or set sandbox.mode to off."
             )
     for path in (own.config, own.data_dir, own.runtime_dir):
         if (place := _place_of(os.path.realpath(path), limits)) and not os.path.exists(path):

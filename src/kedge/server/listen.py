@@ -264,7 +264,8 @@ def _bind(host: str, allow_remote: bool) -> socket.socket:
 def _own_files(hosts: list[str]) -> OwnFiles:
     sockets = tuple(os.path.abspath(host.removeprefix("unix://")) for host in hosts if host.startswith("unix://"))
     is_file = bool(os.environ.get("KEDGE_CONFIG"))
-    return OwnFiles(str(paths.config_place()), is_file, str(paths.data_dir()), str(paths.runtime_dir()), sockets)
+    places = (str(paths.config_place()), is_file, str(paths.data_dir()), str(paths.runtime_dir()))
+    return OwnFiles(*places, sockets, paths.program())
 
 
 def _socket_files(hosts: list[str]) -> dict[Path, tuple[int, int]]:

@@ -55,12 +55,14 @@ class Sandbox:
         if not self.subtracts:
             held = "The contents of files outside of the writable paths cannot be changed."
             open_ = ["modes, owners, times and attributes of files", "Unix sockets of other programs"]
+            open_[:0] = ["System V shared memory"]
         else:
             held = (
                 "Files outside of the writable paths cannot be changed, nor their modes, owners, times or attributes."
             )
             held += " kedge's own files cannot be changed anywhere. The Unix sockets of running programs are covered."
             open_ = ["Unix sockets made later or with a relative name"]
+            open_ += [] if self.landlock else ["FIFOs"]
         if self.landlock >= SCOPES_ABI_MIN:
             held += " Abstract Unix sockets and signals to processes outside are blocked."
         else:
