@@ -119,3 +119,15 @@ def test_the_socket_is_never_below_a_temporary_directory(tmp_path: Path, monkeyp
     monkeypatch.setenv("KEDGE_DATA_DIR", f"/srv/{'long' * 25}")
     assert paths.runtime_dir().parent == Path("/home/somebody/.kedge")
     assert len(str(paths.socket_file())) <= paths.SOCKET_PATH_BYTES_MAX
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.found(
+    "attack round 2: sandbox",
+    "a FIFO in the place of the server's record blocked every client for ever; only a file that can be read at once "
+    "counts",
+)
+def test_a_record_that_is_no_file_does_not_count(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert not is_recorded(tmp_path / "fifo", os.getpid())
+    assert not is_recorded(tmp_path, os.getpid())

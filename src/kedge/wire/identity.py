@@ -31,11 +31,14 @@ def write_record(path: Path) -> None:
 def is_recorded(path: Path, pid: int) -> bool:
     """Whether this process is the one that wrote the record."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # A FIFO in its place does not block.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:
         words = os.read(handle, RECORD_BYTES).decode("ascii", "replace").split()
+    except OSError:  # a directory
+        return False
     finally:
         os.close(handle)
     if not words or words[0] != str(pid):
