@@ -329,8 +329,6 @@ class Server:
             f'models = [{{ id = "fake-large" }}]\n{config}\n'
         )
         self.process: subprocess.Popen[str] | None = None
-        #: A test that stops the process, or stalls its loop on purpose, says so here.
-        self.may_stall = False
         self.url = ""
         self.token = ""
 
@@ -382,8 +380,7 @@ class Server:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process = None
-        if not self.may_stall:
-            assert_no_stall(self.log)
+        assert_no_stall(self.log)
         return code
 
     def kill(self) -> None:

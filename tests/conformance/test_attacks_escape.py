@@ -20,7 +20,7 @@ from tests.warden.support import is_alive
 #: A server that takes its machine for one without namespaces.
 PROGRAM = """
 import kedge.warden.warden
-kedge.warden.warden.Warden.__init__.__defaults__ = ("subreaper",)
+kedge.warden.warden.Warden.__init__.__defaults__ = ("subreaper", "any")
 from kedge.cli.main import main
 main()
 """

@@ -52,6 +52,11 @@ IDLE_LOOK_S_MIN = 0.05
 BACKLOG = 1024
 
 
+#: A busy thread gives the interpreter's lock back after this time. The default is five times as long, and with several
+#: busy threads of tools the event loop would wait for each of them. Seconds.
+SWITCH_S = 0.001
+
+
 class LogFormatter(logging.Formatter):
     """Further lines of an entry are indented: a path or an error of a provider with a newline in it begins no entry."""
 
@@ -89,6 +94,7 @@ def serve(
     # These say what we know already, and the first says it for every request to a model.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    sys.setswitchinterval(SWITCH_S)
     if data_dir:
         os.environ["KEDGE_DATA_DIR"] = str(Path(data_dir).absolute())
     try:
