@@ -30,8 +30,6 @@ from kedge.testing.scripted import End, Hold, Say, ScriptedModel, Think
 from tests.engine.rig import OneModel, rig, spin, until
 from tests.engine.test_compaction import summary_of
 
-ROUND = "attack round 2: the event loop"
-
 
 def message(number: int, role: Role, *parts: Part, run_id: str = "r") -> Message:
     return Message(f"m{number}", "s", role, parts, 0, 0, run_id)
@@ -49,7 +47,7 @@ def repository(directory: Path, levels: int = 1) -> Path:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "two repository files with 16,000 names each were merged in quadratic time, 4 s on the event loop, and so were "
     "thousands of named tables; merging is linear",
 )
@@ -64,7 +62,7 @@ def test_layers_are_merged_in_linear_time() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "each of up to 128 files of a repository could have 128 kB, all parsed on the event loop: 4 s; all of them "
     "together have one limit",
 )
@@ -79,7 +77,7 @@ def test_files_of_a_repository_have_one_limit_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a repository's file of 60 kB with one deep table and thousands of lines took the parser 2.6 s on the event loop; "
     "for a repository the limit of dots times lines is fifty times lower",
 )
@@ -92,7 +90,7 @@ def test_a_deep_table_of_a_repository_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "context.files had no limit: 300 names in a repository of 61 levels kept a thread busy for 30 s before each Run, "
     "and thousands would have for minutes; names and files have limits, and what is not there costs one look",
 )
@@ -114,7 +112,7 @@ def test_names_of_instruction_files_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a repository could let 10,000 Runs wait in a session, and one cancel of all of them took 0.6 s of the event loop; "
     "a thousand may wait",
 )
@@ -129,7 +127,7 @@ def test_a_repository_cannot_make_a_queue_of_thousands(tmp_path: Path) -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a session of 10,000 messages whose Runs each end with a call cost a second on the event loop at every Step, since "
     "the results of each were looked for among all later messages; now only among those of its own Run",
 )
@@ -150,7 +148,7 @@ def test_a_history_of_many_cut_off_runs_is_read_in_linear_time() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a Run that was resumed hashed all its calls and results on the event loop, to compare the last twenty; only these "
     "are hashed",
 )
@@ -166,7 +164,7 @@ def test_only_the_latest_calls_are_hashed() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a model that answers with megabytes of calls made each request larger than the last, without a limit; a request "
     "beyond one is summarised as if the provider had refused it",
 )
@@ -182,7 +180,7 @@ async def test_a_request_beyond_the_limit_is_summarised(tmp_path: Path, monkeypa
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a model that turns from text to thought and back with every letter made messages of a hundred thousand parts, "
     "each of which cost half a second to show; a message has at most a thousand",
 )
@@ -196,7 +194,7 @@ async def test_a_message_of_too_many_parts_is_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a small model could answer with 4 MB in one piece, and half a second of the event loop went into finding a title "
     "in it; it is cut first",
 )
@@ -213,7 +211,7 @@ async def test_a_title_is_looked_for_in_the_beginning_only(tmp_path: Path) -> No
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a fork copied up to 100,000 messages in one go, 0.6 s on the event loop; others have their turn in between",
 )
 async def test_others_have_their_turn_while_a_session_is_forked(
@@ -231,7 +229,7 @@ async def test_others_have_their_turn_while_a_session_is_forked(
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "readers without Deltas were sent a growing message whole thirty times a second: with megabytes of it this took "
     "all of the event loop's time; the pace now depends on its length",
 )

@@ -16,8 +16,6 @@ from kedge.llm.streaming import _encoded as encoded
 from kedge.llm.transport import ERROR_BYTES_MAX, TIMEOUT, Provider, error_in
 from tests.llm.support import frame
 
-ROUND = "attack round 2: the event loop"
-
 
 def reply() -> _CompletionsReply:
     return _CompletionsReply(Provider("local", "http://127.0.0.1:1/v1", None, TIMEOUT), "m")
@@ -35,7 +33,7 @@ def call(index: int, **function: str) -> dict[str, object]:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "an event of 4 MB with a million empty pieces of a tool call took two seconds of the event loop; only as many are "
     "decoded as there may be calls, and more end the reply",
 )
@@ -48,7 +46,7 @@ def test_pieces_of_calls_in_one_event_are_bounded() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "an error of 4 MB inside a stream was decoded and walked through three times, more than a second on the event "
     "loop; of a long one only the beginning is read, as text",
 )
@@ -64,7 +62,7 @@ def test_a_long_error_in_a_stream_is_not_decoded() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "the name of a called tool had no limit: 4 MB of dots cost every later request of the session 0.7 s on the event "
     "loop; ids and names are cut",
 )
@@ -76,7 +74,7 @@ def test_names_and_ids_of_calls_are_cut() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "128 calls of a megabyte each were taken, and parsed again on the event loop for every later request; all inputs "
     "of a reply have one limit, and are checked without being built",
 )
@@ -92,7 +90,7 @@ def test_inputs_of_all_calls_together_are_bounded() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a line of thousands of byte order marks made the parser of replies call itself until Python gave up, and the Run "
     "ended as an internal error; one mark is skipped",
 )
@@ -103,7 +101,7 @@ def test_many_byte_order_marks_are_no_recursion() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a request was encoded in one go: with a history of many megabytes nothing else happened meanwhile; it is encoded "
     "message by message, with pauses",
 )

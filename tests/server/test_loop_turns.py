@@ -18,11 +18,9 @@ from kedge.wire.codec import message_body, session_body
 from kedge.wire.export import as_json, as_markdown
 from kedge.wire.limits import BODY_BYTES_MAX
 
-ROUND = "attack round 2: the event loop"
-
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a prompt of 16 MB with five million empty attachments took 0.6 s of the event loop before they were counted; a "
     "body with so many commas is refused before it is decoded",
 )
@@ -41,7 +39,7 @@ async def test_a_body_of_millions_of_values_is_not_decoded() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "a page of a thousand messages of megabytes was encoded in one go, and nothing else was answered meanwhile; lists "
     "are encoded item by item, with pauses",
 )
@@ -63,7 +61,7 @@ async def test_others_have_their_turn_while_a_list_is_encoded() -> None:
 
 
 @pytest.mark.found(
-    ROUND,
+    "attack round 2: the event loop",
     "an export was made in one go, seconds on the event loop for a long session, and failed for ever if a model had "
     "nested the input of a call deeply; it is made message by message, and such an input is shown as it is",
 )

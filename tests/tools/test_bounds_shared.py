@@ -26,8 +26,6 @@ from tests.tools.place import PlainProcesses, call, make_place, prepare
 
 pytestmark = pytest.mark.timeout(20)
 
-CLASS = "attack round 2: tools that take time or memory"
-
 
 async def turns() -> None:
     """Long enough for every task to come as far as it can without a thread or a process."""
@@ -36,7 +34,7 @@ async def turns() -> None:
 
 
 @pytest.mark.found(
-    CLASS,
+    "attack round 2: tools",
     "a glob of 800 characters took 17 s for one path of 2000 parts, without a checkpoint, and its Run's clean-up "
     "failed; all places of a path are matched at once now",
 )
@@ -76,7 +74,7 @@ class Watched(str):
 
 
 @pytest.mark.found(
-    CLASS,
+    "attack round 2: tools",
     "128 globs with hundreds of braces stopped the event loop for 155 ms, since patterns were read there; they are "
     "read in threads now",
 )
@@ -97,7 +95,7 @@ class Counted(str):
 
 
 @pytest.mark.found(
-    CLASS,
+    "attack round 2: tools",
     "ls sorted 190,000 names of a directory in one step of the interpreter, which stopped the event loop for 580 ms; "
     "it looks only for the few that are shown",
 )
@@ -112,7 +110,7 @@ def test_ls_does_not_sort_what_it_leaves_out() -> None:
 
 
 @pytest.mark.found(
-    CLASS,
+    "attack round 2: tools",
     "grep made an object of each of 300,000 matches in one line, and held the interpreter meanwhile; only the first is "
     "looked at",
 )
@@ -140,7 +138,7 @@ def links(root: Path) -> None:
 
 
 @pytest.mark.found(
-    CLASS,
+    "attack round 2: tools",
     "`ls top top top`, where top leads through 300 links, stopped the event loop for minutes; a path goes through at "
     "most 40 links, as for the kernel, and bash looks at files in a thread",
 )
@@ -165,7 +163,9 @@ def test_links_that_the_kernel_follows_are_followed(tmp_path: Path) -> None:
     assert real_path(Path("//")) == Path("/")
 
 
-@pytest.mark.found(CLASS, "bash looked at the files that its words name on the event loop; it does so in a thread")
+@pytest.mark.found(
+    "attack round 2: tools", "bash looked at the files that its words name on the event loop; it does so in a thread"
+)
 async def test_bash_looks_at_files_in_a_thread(tmp_path: Path) -> None:
     place, opened = make_place(tmp_path), threading.Event()
     held = [asyncio.ensure_future(place.threads.run(opened.wait)) for _ in range(RUN_THREADS_MAX)]
@@ -181,7 +181,7 @@ async def test_bash_looks_at_files_in_a_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.found(
-    CLASS,
+    "attack round 2: tools",
     "128 commands of one Step that print without end stopped the event loop for 240 ms, and ending them took 18 s; at "
     "most 20 run at a time",
 )
@@ -200,7 +200,7 @@ async def test_commands_of_one_step_wait_for_their_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.found(
-    CLASS,
+    "attack round 2: tools",
     "100 globs of one Step held 1.6 GB of paths; at most 4 searches of a Run and its child agents are made at a time",
 )
 @pytest.mark.parametrize(("tool", "given"), [(Ls(), {}), (Glob(), {"pattern": "*"}), (Grep(), {"pattern": "x"})])
@@ -219,7 +219,8 @@ async def test_searches_wait_for_their_turn(tmp_path: Path, tool: Any, given: di
 
 
 @pytest.mark.found(
-    CLASS, "a Run with child agents had four threads and fetches for each of them; they share those of their parent"
+    "attack round 2: tools",
+    "a Run with child agents had four threads and fetches for each of them; they share those of their parent",
 )
 async def test_child_agents_share_the_room_of_their_parent() -> None:
     parent, opened = Threads(), threading.Event()
@@ -238,7 +239,8 @@ async def test_child_agents_share_the_room_of_their_parent() -> None:
 
 
 @pytest.mark.found(
-    CLASS, "rg took twice the size of the longest line, without a limit; its address space is limited to 1 GB"
+    "attack round 2: tools",
+    "rg took twice the size of the longest line, without a limit; its address space is limited to 1 GB",
 )
 async def test_searches_have_a_limit_of_memory(tmp_path: Path) -> None:
     async def code_of(size: int) -> int:

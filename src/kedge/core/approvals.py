@@ -92,7 +92,7 @@ class Rule(Struct, frozen=True):
         """Whether it covers more than one path. `secret/` does."""
         return self.pattern is None or any(map(has_wildcard, path_patterns(self.pattern, self.homes)))
 
-    def covers_path(self, path: str) -> bool:
+    def matches_path(self, path: str) -> bool:
         if self.pattern is None:
             return True
         if self.pattern.startswith("./") and path.startswith("/"):
@@ -197,7 +197,7 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
 def is_hidden(rules: Rules, path: str) -> bool:
     """Whether a deny rule keeps this file from being viewed."""
     named = [rule for rule in rules.deny if rule.pattern is not None and fnmatchcase("view", rule.tool)]
-    return any(rule.covers_path(path) for rule in named)
+    return any(rule.matches_path(path) for rule in named)
 
 
 def _allows(rule: Rule, intent: Intent) -> bool:
@@ -215,7 +215,7 @@ def _allows(rule: Rule, intent: Intent) -> bool:
     # In a workspace a file goes by its place in it; a rule may name it from the root.
     is_absolute = pattern is not None and pattern.startswith(("/", "~"))
     names = (intent.subject, intent.path) if is_absolute else (intent.subject,)
-    return any(map(rule.covers_path, names))
+    return any(map(rule.matches_path, names))
 
 
 def _names_its_module(pattern: str) -> bool:
@@ -233,7 +233,7 @@ def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str |
         return True
     if intent.action != "execute":
         # In a workspace a file goes by its place in it; a rule may name it in full all the same.
-        return any(rule.covers_path(name) for name in (intent.subject, intent.given, intent.path) if name)
+        return any(rule.matches_path(name) for name in (intent.subject, intent.given, intent.path) if name)
     program = _wanted(rule.pattern)[0]
     # A word that is not literal may turn out to be anything, the denied word included.
     commands = intent.commands if has_wildcard(program) else (*named.get(program, ()), *named.get(None, ()))
