@@ -178,6 +178,20 @@ def test_check_warns_of_rules_that_never_match(home: Home) -> None:
     assert "it denies only the bare command\n      -> write bash(rm *)" in home.kedge("config", "check").out
 
 
+@pytest.mark.found(
+    "attack round 2: command lines",
+    "deny rules such as bash(rm:*), bash(~/bin/deploy *) and bash(A=1 rm *) never match, and nothing said so; they are "
+    "warned of",
+)
+def test_check_warns_of_rules_that_name_no_program(home: Home) -> None:
+    deny = ["bash(rm:*)", "bash(~/bin/deploy *)", "bash($HOME/x)", "bash(A=1 rm *)"]
+    fine = ["bash(npm run test:*)", "bash(rm*)", "bash(cat ~/x)", "bash(rm $HOME *)", "bash(dd if=x *)"]
+    home.config.write_text(f"[permissions]\ndeny = {json.dumps(deny + fine)}\n")
+    home.config.chmod(0o600)
+    _, found = findings(home)
+    assert {about for about, (status, _) in found.items() if status == "warn"} == {*deny, "model"}
+
+
 def test_check_without_any_file_says_that_the_offline_model_answers(home: Home) -> None:
     home.config.unlink()
     code, found = findings(home)

@@ -369,3 +369,20 @@ def test_a_deny_rule_holds_for_a_path_by_either_name_and_an_allow_rule_for_the_r
 def test_a_grant_in_a_directory_has_a_name_of_its_own_and_the_rule_of_its_command() -> None:
     assert granted_in("bash(make)", "a/b") == "bash(make) in a/b"
     assert rule_of("bash(make) in a/b") == rule_of("bash(make)") == "bash(make)"
+
+
+@pytest.mark.found(
+    "attack round 2: command lines",
+    "deny rules such as bash(git push*) and view(secret) left `git push origin` and secret/key alone; they deny "
+    "further words, and what is in the directory",
+)
+def test_deny_rules_are_as_wide_as_they_read() -> None:
+    line = replace(COMMAND, words=None, commands=(("git", "push", "origin"),))
+    assert leave(line, "bash", "bash(git push*)") == "deny"
+    assert leave(line, "bash", "bash(git pu?h)") == "allow"
+    assert leave(replace(line, words=line.commands[0]), "bash(git push*)") == "ask"
+    looking = replace(COMMAND, names=("view",), action="read", subject="secret/a/key", path="/w/secret/a/key")
+    for rule, denies in {"secret": True, "/w/secret": True, "**/a": True, "secre": False, "*": False}.items():
+        assert (leave(looking, "view", f"view({rule})") == "deny") is denies
+        assert leave(looking, f"view({rule})") == "ask"
+    assert is_hidden(parse_rules([], ["view(secret)"]), "secret/key")

@@ -20,6 +20,7 @@ from kedge.engine.config import (
     repository_files,
     user_layer,
 )
+from kedge.engine.schema import PermissionsConfig
 from kedge.engine.trust import Trust
 from kedge.errors import BadConfig
 
@@ -331,3 +332,20 @@ def test_secrets_are_never_shown() -> None:
     assert shown["mcp"]["m"]["env"] == {"TOKEN": "********", "OTHER": "$OTHER"}
     assert shown["models"]["large"] == {"provider": "kedge", "model": "offline"}
     assert config.providers["p"].api_key == CANARY, "showing changes nothing"
+
+
+@pytest.mark.found(
+    "attack round 2: command lines",
+    "a deny rule that names a file through a link (/home/me/work/.env, where work is a link) never matched, since "
+    "files go by their real path; it denies the real path as well",
+)
+def test_deny_rules_hold_behind_links(tmp_path: Path) -> None:
+    real = tmp_path.resolve() / "real"
+    real.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    for pattern in ("link/a.env", "link/**", "link/", "link/*.e*", "link"):
+        permissions = PermissionsConfig(allow=[f"view({tmp_path}/{pattern})"], deny=[f"view({tmp_path}/{pattern})"])
+        rules = permissions.rules()
+        assert any(rule.denies_path(str(real / "a.env")) for rule in rules.deny)
+        assert not any(rule.matches_path(str(real / "a.env")) for rule in rules.allow)
+        assert not any(rule.denies_path(str(tmp_path / "other" / "a.env")) for rule in rules.deny)

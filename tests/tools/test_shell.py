@@ -15,6 +15,7 @@ import pytest
 from kedge.core.approvals import Grant, Rules, parse_rules, permit, rule_of
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
 from kedge.tools.shell import COMMAND_BYTES_MAX, BashTool
+from kedge.tools.view import View
 from tests.tools.place import PlainProcesses, RecordingDesk, call, make_place, prepare
 from tests.tools.sessions import SessionProcesses, of_session, until
 
@@ -258,6 +259,39 @@ async def test_a_program_that_needs_no_approval_is_started_itself(tmp_path: Path
     (tmp_path / "a b" / "file").touch()
     assert (await bash(make_place(tmp_path, processes=processes), "ls 'a b'")).content == "file"
     assert processes.started == [(shutil.which("ls"), "a b")]
+
+
+@pytest.mark.found(
+    "attack round 2: command lines",
+    "for each word of a command every directory above it was looked at, in a workspace with deep directories for "
+    "minutes and beyond its cancellation; only a rule that spells such a command covers it",
+)
+@pytest.mark.timeout(15)
+async def test_deep_directories_take_no_time(place: Place) -> None:
+    deep = "a/" * 600
+    (place.root / deep).mkdir(parents=True)
+    words = " ".join(f"x{number}=y{number}" for number in range(98))
+    assert (await intended(place, f"cp {words}", cwd=deep)).intent.exact_only
+    assert (await intended(place, f"ls {words}", cwd=deep)).intent.needs_leave
+
+
+@pytest.mark.found(
+    "attack round 2: command lines",
+    "links that name each other a thousand times were followed to their end for each word of `ls`; no more are "
+    "followed than Linux does",
+)
+@pytest.mark.timeout(15)
+async def test_links_without_end_take_no_time(place: Place) -> None:
+    (place.root / "l0").mkdir()
+    for number in range(1, 100):
+        (place.root / f"l{number}").symlink_to(f"l{number - 1}/../" * 500 + f"l{number - 1}")
+    assert (await intended(place, "ls" + " l99" * 90)).intent.needs_leave
+    assert not (await intended(place, "ls l0")).intent.needs_leave
+    assert (await intended(place, "cp" + " l99" * 90)).intent.exact_only
+    with pytest.raises(ToolFailed, match="too many links"):
+        await intended(place, "ls", cwd="l99")
+    with pytest.raises(ToolFailed, match="too many links"):
+        await call(View(), place, path="l99/x")
 
 
 @pytest.mark.parametrize("variable", ["BASH_ENV", "LD_PRELOAD", "LD_LIBRARY_PATH"])

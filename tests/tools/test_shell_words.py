@@ -16,6 +16,8 @@ from kedge.tools.shell_words import (
     DEPTH_MAX,
     HERE_BYTES_MAX,
     LINE_CHARS_MAX,
+    LINE_WORDS_MAX,
+    RULE_WORDS_MAX,
     find_commands,
     plain_words,
     read_line,
@@ -145,6 +147,17 @@ def test_a_short_text_behind_many_wrappers_is_read_once() -> None:
 )
 def test_equal_commands_hide_no_other() -> None:
     assert ("rm", "x") in read_line("rm x;" + "a;" * 3000).commands
+
+
+def test_rules_are_given_no_more_words_than_they_have() -> None:
+    commands = read_line("find " + "a " * 1000 + "-exec rm " * 40 + "b " * 1000).commands
+    assert ("rm", "b") in [(command[0], command[-1]) for command in commands]
+    assert max(map(len, commands)) == RULE_WORDS_MAX
+    found = read_line(
+        "; ".join(f"find {number} " + "-exec rm " * 60 + f"b{number} " * 400 for number in range(20))
+    ).commands
+    assert (None,) in found
+    assert sum(map(len, found)) <= LINE_WORDS_MAX + RULE_WORDS_MAX + 1
 
 
 def test_shells_in_shells_end_somewhere_and_are_then_anything() -> None:

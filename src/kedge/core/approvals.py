@@ -14,10 +14,11 @@ An answer is bound to the Intent's digest (`binding`): the exact command, direct
 tool whose world has changed while people thought it over does not act on their answer.
 
 Rules are written `bash(git status)`, `edit(src/**)`, `fetch(docs.python.org)`, or the bare name of a tool. For commands
-an allow rule covers a single simple command with literal words only; a deny rule looks at every command in the line.
+an allow rule covers a single simple command with literal words only; a deny rule looks at every command in the line,
+and one that ends in `*` (`git push*`) at those with further words as well.
 A command that runs others (`env`, `find -exec`, `python x.py`) is covered by a rule that spells it in full, or that
 names the module of python (`python -m build *`). The bare `bash` covers every command there is. Rules for paths may
-begin with `/`, `~/` or `./`; `secret/` is what is in that directory.
+begin with `/`, `~/` or `./`; `secret/` is what is in that directory, and to deny `secret` is to deny that, too.
 """
 
 from __future__ import annotations
@@ -98,6 +99,14 @@ class Rule(Struct, frozen=True):
         if self.pattern.startswith("./") and path.startswith("/"):
             return False  # `./**` is the workspace, `**` is every path there is
         return any(path_matches(pattern, path) for pattern in path_patterns(self.pattern, self.homes))
+
+    def denies_path(self, path: str) -> bool:
+        """`view(secret)` denies what is in that directory as well."""
+        if self.matches_path(path):
+            return True
+        if self.pattern is None or has_wildcard(self.pattern.rpartition("/")[2]):
+            return False
+        return Rule(self.tool, f"{self.pattern}/", self.homes).matches_path(path)
 
 
 @lru_cache(maxsize=PARSED_MAX)
@@ -197,7 +206,7 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
 def is_hidden(rules: Rules, path: str) -> bool:
     """Whether a deny rule keeps this file from being viewed."""
     named = [rule for rule in rules.deny if rule.pattern is not None and fnmatchcase("view", rule.tool)]
-    return any(rule.matches_path(path) for rule in named)
+    return any(rule.denies_path(path) for rule in named)
 
 
 def _allows(rule: Rule, intent: Intent) -> bool:
@@ -233,11 +242,14 @@ def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str |
         return True
     if intent.action != "execute":
         # In a workspace a file goes by its place in it; a rule may name it in full all the same.
-        return any(rule.matches_path(name) for name in (intent.subject, intent.given, intent.path) if name)
-    program = _wanted(rule.pattern)[0]
+        return any(rule.denies_path(name) for name in (intent.subject, intent.given, intent.path) if name)
+    wanted = _wanted(rule.pattern)
+    program, last = wanted[0], wanted[-1]
+    # Whoever denies `git push*` means `git push origin` as well.
+    pattern = f"{rule.pattern} *" if last.endswith("*") and last != "*" else rule.pattern
     # A word that is not literal may turn out to be anything, the denied word included.
     commands = intent.commands if has_wildcard(program) else (*named.get(program, ()), *named.get(None, ()))
-    return any(words_match(rule.pattern, command) for command in commands)
+    return any(words_match(pattern, command) for command in commands)
 
 
 def words_match(pattern: str, words: tuple[str | None, ...]) -> bool:

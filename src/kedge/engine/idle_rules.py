@@ -42,7 +42,7 @@ def _why_idle(rule: Rule) -> str:
             return "it never matches: a rule speaks of one command; write one rule for each"
         if any(word[0] in "\"'" for word in rule.pattern.split()):
             return "it never matches: words are compared without their quotes; leave the quotes out"
-        return ""
+        return _why_no_program(rule.pattern)
     if rule.tool == "fetch":
         return "it never matches: a host has no slash; write its name alone" if "/" in rule.pattern else ""
     if ".." in rule.pattern.split("/"):
@@ -51,4 +51,16 @@ def _why_idle(rule: Rule) -> str:
         return "it never matches: only ~/ stands for a home directory; write the path from the root"
     if rule.pattern.startswith("~") and not (rule.homes and not all(map(has_wildcard, rule.homes))):
         return "it never matches: the home directory is not known; write the path from the root"
+    return ""
+
+
+def _why_no_program(pattern: str) -> str:
+    """Of a rule for commands: its first word names no program."""
+    program = pattern.split()[0]
+    if re.match(r"[A-Za-z_]\w*=", program):
+        return "it never matches: variables set before a command are not compared; write the command alone"
+    if program.startswith("~") or "$" in program:
+        return f"it never matches: nothing is filled in for ~ and $; write bash({program.rpartition('/')[2]} *)"
+    if pattern.endswith(":*") and program == pattern:
+        return f"it never matches: a program's words are parted by blanks; write bash({program[:-2]} *)"
     return ""

@@ -9,16 +9,20 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
-from pathlib import PurePath
+from itertools import chain
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Meta, Struct, field
 
-from kedge.core.approvals import Rules, parse_rules
+from kedge.core.approvals import PARSED_MAX, Rule, Rules, parse_rules
 from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import OnCrash, WhenBusy
+from kedge.core.patterns import has_wildcard
+from kedge.tools.paths import real_path
+from kedge.tools.processes import ToolFailed
 
 OFFLINE = "kedge/offline"
 #: Further instruction files: each is looked for in each directory from the repository's root down. Items.
@@ -94,13 +98,30 @@ class PermissionsConfig(Struct, forbid_unknown_fields=True):
 
     def rules(self, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Rules:
         """With further ones, those of a Run for example. Invalid when one of them is not a rule."""
-        return parse_rules((*self.allow, *allow), (*self.deny, *deny), _homes(os.path.expanduser("~")))
+        rules = parse_rules((*self.allow, *allow), (*self.deny, *deny), _homes(os.path.expanduser("~")))
+        return Rules(rules.allow, tuple(chain.from_iterable(map(_real, rules.deny))))
 
 
 @lru_cache(maxsize=1)
 def _homes(home: str) -> tuple[str, ...]:
     """The home directory as it is called, and as its links lead: rules are compared with real paths."""
     return tuple(dict.fromkeys((home, os.path.realpath(home)))) if os.path.isabs(home) else ()
+
+
+@lru_cache(maxsize=PARSED_MAX)
+def _real(rule: Rule) -> tuple[Rule, ...]:
+    """A deny rule, and the same as the links in its path lead: rules are compared with real paths."""
+    pattern = rule.pattern or ""
+    literal = re.split(r"[*?]", pattern)[0].rpartition("/")[0] if has_wildcard(pattern) else pattern.rstrip("/")
+    if not literal.startswith("/"):
+        return (rule,)
+    try:
+        real = str(real_path(Path(literal)))
+    except ToolFailed:  # more links than any system follows: nothing is behind them
+        return (rule,)
+    if real == literal or has_wildcard(real):
+        return (rule,)
+    return (rule, Rule(rule.tool, real + pattern[len(literal) :]))
 
 
 class RunsConfig(Struct, forbid_unknown_fields=True):

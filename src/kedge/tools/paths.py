@@ -33,6 +33,9 @@ from kedge.tools.threads import checkpoint
 PATH_BYTES_MAX = 4096
 #: Links that a path may go through, as for the kernel. Each may stand for two thousand parts of its own. Items.
 LINKS_MAX = 40
+#: Of a path: each directory on the way is looked at, and that takes the square of their number. Directories that people
+#: work in lie some twenty deep.
+GUARD_PARTS_MAX = 100
 #: Names looked at to find similar ones: enough for any directory a person made.
 SIMILAR_SCAN_MAX = 2000
 #: Similar names told: more are a listing.
@@ -148,7 +151,7 @@ def is_below(path: Path, guarded: tuple[Path, ...]) -> bool:
 
 def guards(path: Path, guarded: tuple[Path, ...] = ()) -> bool:
     """Whether this file guards the machine: what runs or lets in on somebody's behalf, and secrets."""
-    if is_below(path, guarded):
+    if is_below(path, guarded) or len(path.parts) > GUARD_PARTS_MAX:
         return True
     # Folded: on some file systems .GIT is .git.
     parts = [unicodedata.normalize("NFC", part).casefold() for part in path.parts]

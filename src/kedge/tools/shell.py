@@ -18,9 +18,10 @@ from kedge.core.shown import one_line, shown
 from kedge.programs import first_program, is_outside, program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, Running
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
-from kedge.tools.paths import PATH_BYTES_MAX, guards, real_path
+from kedge.tools.paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
 from kedge.tools.shell_words import read_line
 from kedge.tools.tail import HeadTail
+from kedge.tools.threads import checkpoint
 
 #: Of a command. A system takes no longer argument than 128 KiB, and nobody approves what they cannot read. Bytes.
 COMMAND_BYTES_MAX = 100_000
@@ -185,11 +186,12 @@ def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
     Whoever writes `bash(cp *)` does not think of these."""
     given = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
     for name in given - {""}:
+        checkpoint()
         path = cwd / name
         if len(os.fsencode(path)) > PATH_BYTES_MAX:
             continue  # the kernel opens no such path
         try:
-            if guards(Path(os.path.normpath(path))) or guards(real_path(path)):
+            if len(path.parts) > GUARD_PARTS_MAX or guards(Path(os.path.normpath(path))) or guards(real_path(path)):
                 return True
         except ToolFailed:  # too many links
             return True
@@ -251,12 +253,12 @@ def _only_looks(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
             # word with a dash is a path.
             if any(word == "--" or re.match(r"--d|-[^-]*[LH]", word) for word in rest):
                 return False
-            paths = [word for word in rest if not word.startswith("-")]
+            paths = [cwd / word for word in rest if not word.startswith("-")]
+            if len(paths) > GUARDED_WORDS_MAX or any(len(path.parts) > GUARD_PARTS_MAX for path in paths):
+                return False  # looking where each of them leads takes too long
             try:
-                return all(real_path(cwd / path).is_relative_to(root) for path in paths[:GUARDED_WORDS_MAX]) and (
-                    len(paths) <= GUARDED_WORDS_MAX
-                )
-            except (ToolFailed, ValueError):  # links that go in circles, or too many
+                return all(real_path(path).is_relative_to(root) for path in paths)
+            except (ToolFailed, ValueError):  # too many links, or some that go in circles
                 return False
     return False
 

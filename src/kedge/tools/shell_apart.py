@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,8 @@ Commands = tuple[tuple[str | None, ...], ...]
 CPU_S_MAX = 1.0
 #: Of its address space. A script of 100 kB takes 40 MB, hostile lines took a gigabyte. Bytes.
 MEMORY_BYTES_MAX = 256 << 20
+#: Of such processes at a time, for all Runs: they share the processors, and each may take all of its memory.
+PROCESSES_MAX = 4
 #: On a machine with no processor time to spare. Seconds.
 WAIT_S_MAX = 20.0
 #: How often is looked whether its call was cancelled. Seconds.
@@ -34,11 +37,22 @@ LOOK_S = 0.25
 #: It gives way to the server, and to the terminal of its user.
 NICENESS = 10
 
+_room = threading.BoundedSemaphore(PROCESSES_MAX)
+
 _CODE = "import sys; sys.path.append(sys.argv[1]); from kedge.tools.shell_words import answer; answer()"
 
 
 def commands_apart(text: str) -> Commands | None:
     """The commands of a line. None: it cannot be read within the limits. Blocking; Abandoned when its call is."""
+    while not _room.acquire(timeout=LOOK_S):
+        checkpoint()
+    try:
+        return _read_apart(text)
+    finally:
+        _room.release()
+
+
+def _read_apart(text: str) -> Commands | None:
     # A file, since a pipe takes 64 KiB and somebody would have to write the rest while waiting.
     with tempfile.TemporaryFile() as given:
         given.write(msgspec.json.encode(text))

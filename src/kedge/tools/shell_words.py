@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 import time
 from collections.abc import Iterator
 from functools import cache
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from kedge.core.approvals import RULE_CHARS_MAX
 from kedge.core.shown import is_unseen
 from kedge.tools.shell_apart import answer_apart, commands_apart
 from kedge.tools.shell_programs import (
@@ -58,12 +60,20 @@ HEREDOCS_MAX = 100
 #: Of commands looked at per line, those behind wrappers included: more are taken as one that could be anything. Each is
 #: compared with each deny rule for its program, on the event loop.
 COMMANDS_MAX = 1000
+#: Of words of a command that rules are compared with: no rule has as many, so further ones change nothing.
+RULE_WORDS_MAX = RULE_CHARS_MAX // 2
+#: Of these words in all commands of a line: more are taken as a command that could be anything. A script of 100 kB has
+#: half as many. Items.
+LINE_WORDS_MAX = 50_000
 #: Of words of a wrapper (`env a b c rm x`) that are each tried as the command it runs.
 WRAPPED_WORDS_MAX = 64
 #: Of `sh -c` inside `sh -c`. Deeper is taken as a command that could be anything.
 DEPTH_MAX = 5
-#: Of a line that is read in this process: the worst that was found takes the grammar some 25 ms. Bytes.
+#: Of a line that is read in this process. Bytes.
 HERE_BYTES_MAX = 300
+#: Of characters in it that have a meaning for the shell. The grammar takes the longer the more there are: 6 ms for the
+#: worst line that was found, 27 ms without this limit.
+HERE_SIGNS_MAX = 40
 #: Of processor time for it: more goes to a process of its own, which comes to the same result. Seconds.
 HERE_CPU_S_MAX = 0.02
 #: Of work on one line in this process: bytes that are parsed or copied, and nodes of the syntax tree. A line of
@@ -83,6 +93,9 @@ _KEYWORDS = listed("if then elif else fi for while until do done case esac in se
 #: Characters that are themselves, unquoted, in every shell. Letters and digits of any script come on top.
 _PLAIN = frozenset("_./:=@%+,-^")
 _UNKNOWN: Words = (None,)
+_SIGN = re.compile(r"[^\w\s./:,@%+^~-]")
+#: One line at a time: the grammar holds the interpreter's lock, and the event loop would wait for each thread in turn.
+_here = threading.Lock()
 
 
 class Line(Struct, frozen=True):
@@ -98,8 +111,9 @@ def read_line(text: str) -> Line:
     """Blocking: a long line is read in another process."""
     words = plain_words(text)
     commands = None
-    if len(text.encode("utf-8", "replace")) <= HERE_BYTES_MAX:
-        commands = find_commands(text, HERE_WORK_MAX, HERE_CPU_S_MAX)
+    if len(text.encode("utf-8", "replace")) <= HERE_BYTES_MAX and len(_SIGN.findall(text)) <= HERE_SIGNS_MAX:
+        with _here:
+            commands = find_commands(text, HERE_WORK_MAX, HERE_CPU_S_MAX)
     if commands is None:
         commands = commands_apart(text)
     return Line(words, commands or (_UNKNOWN,), words is not None and runs_others(words))
@@ -219,10 +233,11 @@ def find_commands(text: str, work_max: int, cpu_s_max: float = math.inf) -> tupl
     found: dict[Words, None] = {}
     texts: set[str] = set()
     waiting: list[tuple[Words | str, int]] = [(text, 0)]
+    words = 0
     try:
         while waiting:
             item, depth = waiting.pop()
-            if len(found) >= COMMANDS_MAX or depth > DEPTH_MAX:
+            if len(found) >= COMMANDS_MAX or words > LINE_WORDS_MAX or depth > DEPTH_MAX:
                 found[_UNKNOWN] = None
                 break
             if isinstance(item, str):
@@ -232,14 +247,16 @@ def find_commands(text: str, work_max: int, cpu_s_max: float = math.inf) -> tupl
             elif item not in found:
                 budget.spend(len(item))
                 found[item] = None
+                words += min(len(item), RULE_WORDS_MAX)
                 waiting += [(inner, depth + isinstance(inner, str)) for inner in _inside(item)]
     except _TooMuch:
         return None
-    return tuple(map(_for_rules, found))
+    return tuple(dict.fromkeys(map(_for_rules, found)))
 
 
 def _for_rules(command: Words) -> Words:
-    return tuple(None if word is None or len(word) > WORD_CHARS_MAX else word for word in command)
+    words = command[:RULE_WORDS_MAX]
+    return tuple(None if word is None or len(word) > WORD_CHARS_MAX else word for word in words)
 
 
 def _commands_of_text(text: str, budget: _Budget) -> Iterator[Words | str]:

@@ -1,0 +1,87 @@
+"""Attacks by command lines, on a real server: lines that take long to read, and programs that a workspace brings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.harness import Server
+from tests.conformance.test_attacks_permissions import tried_at_once, was_asked_for
+from tests.conformance.test_i_agent import call
+
+
+async def answered_meanwhile(server: Server, workspace: Path, *steps: list[str]) -> int:
+    """Requests of another client that are answered while a Run for each of `steps` makes these commands. None of them
+    needs an approval for being read; all of them would for being run."""
+    async with server.peer(workspace) as kedge, server.http() as other, kedge.stream():
+        calls = [[call("bash", command=line) for line in lines] for lines in steps]
+        runs = asyncio.gather(*(tried_at_once(kedge, *of_run) for of_run in calls))
+        answers = 0
+        while not runs.done():
+            assert (await other.get("/v1/health")).status_code == 200
+            answers += 1
+        for results in runs.result():
+            assert all(map(was_asked_for, results))
+    return answers
+
+
+@pytest.mark.found(
+    "attack 2",
+    "a command line of 3 kB froze the whole server for 14 s; a long line is read in a process that the kernel ends",
+)
+async def test_no_command_line_freezes_the_server(own_server: Callable[..., Server], workspace: Path) -> None:
+    server = own_server()
+    line = "env " * 60 + "'-x=y=" + "a=(" * 1000 + " '"
+    assert await answered_meanwhile(server, workspace, [line]) > 1
+    server.terminate()  # looks for stalls in its log
+
+
+@pytest.mark.found(
+    "attack round 2: command lines",
+    "short lines of brackets took the grammar 27 ms each, and the event loop waited for several threads in turn, a "
+    "third of a second; such lines are read in a process of their own, other short ones by one thread at a time",
+)
+async def test_many_short_lines_freeze_no_server(own_server: Callable[..., Server], workspace: Path) -> None:
+    server = own_server()
+    full, short = "x)" * 145, "x)" * 40 + "a " * 100
+    lines = [full + str(number) for number in range(4)] + [short + str(number) for number in range(36)]
+    assert await answered_meanwhile(server, workspace, *[lines] * 4) > 1
+    server.terminate()
+
+
+@pytest.mark.found(
+    "attack round 2: command lines",
+    "fifty commands of 30,000 words each were compared with the deny rules on the event loop, two seconds with a "
+    "hundred rules; only as many words are kept as a rule may have",
+)
+async def test_many_words_and_rules_freeze_no_server(own_server: Callable[..., Server], workspace: Path) -> None:
+    rules = ", ".join(f'"bash(rm -{number} /)"' for number in range(100))
+    server = own_server(f"[permissions]\ndeny = [{rules}]\n")
+    line = "find " + "-exec rm " * 49 + "a " * 30_000
+    assert await answered_meanwhile(server, workspace, [line]) > 1
+    server.terminate()
+
+
+@pytest.mark.found(
+    "attack 9",
+    "with an absolute PATH entry in the workspace, its own `ls`, `date` and even `bash` ran with nobody asked; the "
+    "shell and such commands are only taken from elsewhere",
+)
+async def test_no_program_of_the_workspace_runs_unasked(
+    own_server: Callable[..., Server], workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = workspace / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("ls", "date", "bash", "sh", "rg", "echo"):
+        (programs / name).write_text("#!/bin/sh\n/bin/touch trapped\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    commands = [call("bash", command=command) for command in ("ls", "date", "echo hi", "pwd", "whoami")]
+    async with own_server().peer(workspace) as kedge:
+        results = await tried_at_once(kedge, *commands, call("grep", pattern="x"), call("glob", pattern="*"))
+    assert [was_asked_for(result) for result in results] == [True, True, False, False, False, False, False]
+    assert list(workspace.rglob("trapped")) == []
