@@ -135,7 +135,7 @@ def real_path(path: Path) -> Path:
         checkpoint()
         links += 1
         if links > LINKS_MAX:
-            raise ToolFailed(f"{printable(str(path))} goes through a link that leads in a circle, or too many of them")
+            raise ToolFailed(f"{printable(str(path))} goes through too many links, or one that leads in a circle")
         here = "" if link.startswith("/") else here.rpartition("/")[0]
         rest += link.split("/")[::-1]
     return Path(here or "/")

@@ -172,7 +172,7 @@ def _directory(root: Path, given: str) -> Path:
     try:
         cwd = real_path(root / given)
         is_there = os.path.lexists(cwd)
-    except (ToolFailed, OSError, ValueError):
+    except (OSError, ValueError):
         is_there = False
     if not is_there:
         raise ToolFailed(f"there is no directory {shown(given, keep='')!r}; cwd is relative to the workspace")
