@@ -74,7 +74,7 @@ def program() -> tuple[str, ...]:
 
 
 def absolute_entries(search_path: str) -> str:
-    """A PATH without relative entries: they lead to the current directory, which may be somebody else's repository."""
+    """A PATH without relative entries: they lead to the current directory, which may be an untrusted repository."""
     return os.pathsep.join(entry for entry in search_path.split(os.pathsep) if os.path.isabs(entry)) or os.defpath
 
 

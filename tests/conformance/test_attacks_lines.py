@@ -68,7 +68,7 @@ async def test_many_words_and_rules_freeze_no_server(own_server: Callable[..., S
 
 @pytest.mark.found(
     "attack 9",
-    "with an absolute PATH entry in the workspace, its own `ls`, `date` and even `bash` ran with nobody asked; the "
+    "with an absolute PATH entry in the workspace, its own `ls`, `date` and even `bash` ran without asking; the "
     "shell and such commands are only taken from elsewhere",
 )
 async def test_no_program_of_the_workspace_runs_unasked(

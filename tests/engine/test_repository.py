@@ -1,4 +1,4 @@
-"""Whose files count: those of the workspace's owner, in directories that nobody else can write to."""
+"""Whose files count: those of the workspace's owner, in directories that no other user can write to."""
 
 from __future__ import annotations
 

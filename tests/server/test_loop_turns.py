@@ -1,4 +1,4 @@
-"""Large requests and replies: nobody else waits for them for long."""
+"""Large requests and replies do not hold up other clients."""
 
 from __future__ import annotations
 

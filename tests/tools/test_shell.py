@@ -228,8 +228,8 @@ def put_program(path: Path, text: str) -> None:
 
 @pytest.mark.found(
     "attack 9",
-    "with an absolute PATH entry in the workspace (an activated .venv), its own `ls`, `date` and even `bash` ran with "
-    "nobody asked; the shell and such commands are only taken from elsewhere",
+    "with an absolute PATH entry in the workspace (an activated .venv), its own `ls`, `date` and even `bash` ran "
+    "without asking; the shell and such commands are only taken from elsewhere",
 )
 @pytest.mark.parametrize("entry", ["workspace/.venv/bin", "link", "tools"])
 async def test_nothing_of_the_workspace_runs_unasked(tmp_path: Path, entry: str) -> None:

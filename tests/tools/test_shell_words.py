@@ -107,7 +107,7 @@ def test_a_line_made_to_hurt_is_read_in_bounded_work(line: str) -> None:
 
 @pytest.mark.found(
     "attack 2",
-    "a command line of 3 kB took the grammar 14 s on the event loop, with nobody asked; each text is read once, the "
+    "a command line of 3 kB took the grammar 14 s on the event loop, without asking; each text is read once, the "
     "work for a line is bounded, and a long line is read in a process that the kernel ends",
 )
 @pytest.mark.timeout(30)

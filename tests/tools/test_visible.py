@@ -148,7 +148,7 @@ async def test_no_text_passes_for_a_binary_file(tmp_path: Path) -> None:
 @pytest.mark.found(
     "attack round 2: display",
     "in a file that begins with a UTF-16 mark, Chinese characters were shown whose bytes are a shell command; an "
-    "encoding other than UTF-8 is told",
+    "encoding other than UTF-8 is shown",
 )
 async def test_an_encoding_other_than_utf8_is_told(tmp_path: Path) -> None:
     script = "\n:;rm -rf precious \n"

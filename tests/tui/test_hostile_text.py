@@ -79,7 +79,7 @@ def test_no_words_of_an_answer_are_left_out(text: str) -> None:
 
 @pytest.mark.found(
     "attack round 2: display",
-    "a letter with a million accents was one line of the screen with a megabyte of text, written anew with each "
+    "a letter with a million accents was one line of the screen with a megabyte of text, written again with each "
     "repaint; eight of them are drawn",
 )
 def test_a_letter_has_only_so_many_accents() -> None:

@@ -38,7 +38,7 @@ for _ in range(500):  # hard to catch, and some stay; at last
         os._exit(0) if os.getpid() % 8 else signal.pause()
 signal.pause()
 """
-#: A process that adopts orphans as a server does. It had a child before, and starts another while the sweep goes on.
+#: A process that adopts orphans as a server does. It had a child before, and starts another during the sweep.
 SERVER = """
 import asyncio, json, os, subprocess, sys
 from kedge import children
@@ -153,7 +153,7 @@ async def test_a_stopped_keeper_goes_on_when_it_is_needed(warden: Warden) -> Non
     assert not is_alive(process.pid)
 
 
-#: Tells the pids of its keeper, an overseer and a tool, and goes on until it is killed.
+#: Prints the pids of its keeper, an overseer and a tool, and runs until it is killed.
 KILLED = """
 import asyncio, sys
 from kedge.warden import orphans

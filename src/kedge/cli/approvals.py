@@ -30,7 +30,7 @@ class Waiting(Struct):
     approvals: list[PermissionRequest]
     questions: list[QuestionBatch]
     grants: list[GrantBody]
-    #: Nobody is asked in this workspace.
+    #: Approvals are skipped in this workspace.
     skip: bool
 
 

@@ -145,7 +145,7 @@ def size(handle: int) -> os.terminal_size:
 
 def folded(line: str, columns: int) -> Iterator[str]:
     """The line in pieces that fit into the columns of a terminal. Those after the first are indented further: where a
-    terminal breaks a line by itself, the rest of it begins at the left edge and can pass for a line of ours. Without
+    terminal breaks a line, the rest of it begins at the left edge and can pass for a line of ours. Without
     columns it is left as it is."""
     if columns <= 0:
         yield line

@@ -233,7 +233,7 @@ class Client:
     async def answer_permission(
         self, workspace_id: str, permission_id: str, action: Answer, message: str = "", binding: str = ""
     ) -> m.Resolved:
-        """The first answer wins. A denial may say why, which the model is told. `binding`: that of the request that was
+        """The first answer wins. A denial may say why; the model reads it. `binding`: that of the request that was
         shown; the answer is refused if it is not what waits."""
         ref = m.AskRef(id=permission_id)
         body = m.GrantPermission(permission=ref, action=action, message=message, binding=binding)

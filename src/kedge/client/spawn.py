@@ -135,7 +135,7 @@ def _start_process() -> subprocess.Popen[bytes]:
             entries = given.split(os.pathsep) if name == "PYTHONPATH" else [os.path.expanduser(given)]
             environment[name] = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)
     try:
-        # Never import from the current directory, which may be somebody else's repository: -P. Isolated like this
+        # Never import from the current directory, which may be an untrusted repository: -P. Isolated like this
         # process, if it is, since PYTHONPATH may name such a directory.
         return _Detached(
             [sys.executable, "-I" if sys.flags.isolated else "-P", "-m", "kedge", "serve", "--exit-when-idle"],

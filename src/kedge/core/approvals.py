@@ -245,7 +245,7 @@ def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str |
         return any(rule.denies_path(name) for name in (intent.subject, intent.given, intent.path) if name)
     wanted = _wanted(rule.pattern)
     program, last = wanted[0], wanted[-1]
-    # Whoever denies `git push*` means `git push origin` as well.
+    # A user who denies `git push*` means `git push origin` as well.
     pattern = f"{rule.pattern} *" if last.endswith("*") and last != "*" else rule.pattern
     # A word that is not literal may turn out to be anything, the denied word included.
     commands = intent.commands if has_wildcard(program) else (*named.get(program, ()), *named.get(None, ()))

@@ -28,7 +28,7 @@ CHECKPOINT_S = 0.2
 MESSAGE_CHARS_MAX = 1_000_000
 #: Of one message: texts and thoughts by turns. Models that think between calls have a dozen. Items.
 PARTS_MAX = 1_000
-#: Of one request, in characters of text and of pictures: no provider takes more, and each Step builds it anew. What is
+#: Of one request, in characters of text and of pictures: no provider takes more, and each Step builds it again. What is
 #: longer is summarised, as if the provider had refused it.
 REQUEST_CHARS_MAX = 32_000_000
 #: A provider that asks to wait longer than this is not waited for: people would rather know. Seconds.

@@ -70,7 +70,7 @@ __all__ = [
 #: Of the user's own file. It is written by a person, and parsed on the event loop: a hundred kilobytes take some 50 ms,
 #: made to hurt some 200 ms. Bytes.
 CONFIG_BYTES_MAX = 128 * 1024
-#: Of all files of a repository together: they come from anybody, and are parsed on the event loop, too; made to hurt,
+#: Of all files of a repository together: they are not trusted, and are parsed on the event loop, too; made to hurt,
 #: this much takes some 60 ms. Bytes.
 REPOSITORY_BYTES_MAX = 32 * 1024
 #: For each dot of a key the parser keeps a tuple of all parts before it, with those of the table's own name, and with

@@ -12,7 +12,7 @@ from kedge.tools.registry import TOOL_NAMES
 
 #: Tools of servers yet to come.
 _FOREIGN = ("mcp", "*")
-#: What parts commands: each of them is compared with rules by itself.
+#: What parts commands: each of them is compared with the rules.
 _OPERATORS = re.compile(r"&&|\|\||[;|&]")
 
 

@@ -1,7 +1,7 @@
 """A workspace's repository: which directories belong to it, and reading its files without being led out of it.
 
 What is read here tells agents what to do, so it must come from the user: a file counts only if it belongs to the
-workspace's owner, to us or to root, and a directory above the workspace only if nobody else can put files into it.
+workspace's owner, to us or to root, and a directory above the workspace only if no other user can put files into it.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class Workspace:
         return bool(self.skip_given_by)
 
     def skip(self, given_by: str) -> None:
-        """Have approvals skipped for this client, or asked for again (empty). All readers are told."""
+        """Have approvals skipped for this client, or asked for again (empty). All readers receive it."""
         if given_by != self.skip_given_by:
             self.skip_given_by = given_by
             self.feed.announce(self.feed.encoder.skip(given_by))

@@ -281,7 +281,7 @@ def _decoded(body: bytes) -> object:
 
 
 def error_in(given: msgspec.Raw) -> object:
-    """The error that an event carries, or None. Of a long one its beginning is text: nobody reads megabytes of it."""
+    """The error that an event carries, or None. Of a long one only the beginning is returned, as text."""
     raw = bytes(given)
     if raw in (b"", b"null"):
         return None

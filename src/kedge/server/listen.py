@@ -308,7 +308,7 @@ def _bind_unix(path: Path) -> socket.socket:
         raise Invalid(f"a server is listening on {path} already; stop it first")
     path.unlink(missing_ok=True)
     if path == paths.socket_file():
-        write_record(paths.server_record())  # before anybody can connect
+        write_record(paths.server_record())  # before a client can connect
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:

@@ -92,7 +92,7 @@ class BashTool:
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What a call would run, and what rules and people are told of it."""
+    """The command that a call would run, and its Intent."""
 
     argv: tuple[str, ...]
     cwd: Path
@@ -105,7 +105,7 @@ def _plan(given: BashInput, place: Place) -> _Plan:
     command = given.command
     cwd = _directory(place.root, given.cwd)
     line = read_line(command)
-    # Rules are written for this workspace: `make` elsewhere runs somebody else's Makefile.
+    # Rules are written for this workspace: `make` elsewhere runs another Makefile.
     words = line.words if cwd.is_relative_to(place.root) else None
     shell = _shell(place)
     plain = (shell, "-c", command)

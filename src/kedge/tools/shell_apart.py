@@ -53,7 +53,7 @@ def commands_apart(text: str) -> Commands | None:
 
 
 def _read_apart(text: str) -> Commands | None:
-    # A file, since a pipe takes 64 KiB and somebody would have to write the rest while waiting.
+    # A file, since a pipe takes 64 KiB, and the rest would have to be written while waiting.
     with tempfile.TemporaryFile() as given:
         given.write(msgspec.json.encode(text))
         given.seek(0)
@@ -87,7 +87,7 @@ def _output(process: subprocess.Popen[bytes]) -> bytes | None:
 
 def answer_apart(read: Callable[[str], Commands | None]) -> None:
     """In that process: read the line from the standard input, and write what it was asked for."""
-    signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)  # nobody handles its signal: the process ends
+    signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)  # its signal is not handled: the process ends
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(NICENESS)

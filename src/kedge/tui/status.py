@@ -20,7 +20,7 @@ CONTEXT_FULL_PERCENT = 80
 MESSAGES_LOOKED_AT_MAX = 200
 #: The title of the session has so much of the top line at least. Cells.
 TITLE_CELLS_MIN = 20
-#: On the top line of every front end while nobody is asked for approvals.
+#: On the top line while approvals are skipped.
 SKIPPED = "approvals are skipped"
 
 
@@ -39,7 +39,7 @@ class TopLine(Widget):
     def tell(
         self, directory: str, session: m.SessionBody | None, model: str, percent: int | None, *, skip: bool = False
     ) -> None:
-        """`percent`: how full the model's context is; None: that is not known. `skip`: nobody is asked."""
+        """`percent`: how full the model's context is; None: that is not known. `skip`: approvals are skipped."""
         told = (directory, session, model, percent, skip)
         if told != (self._directory, self._session, self._model, self._percent, self._skip):
             self._directory, self._session, self._model, self._percent, self._skip = told

@@ -32,7 +32,7 @@ _WRITING = _OF_FILES | _OF_DIRECTORIES
 #: The first version that holds ioctl on devices. A terminal that is open for reading takes input and settings by ioctl.
 IOCTL_ABI_MIN = 5
 _IOCTL_DEVICE = 1 << 15
-#: Nobody needs a device node in a workspace, and root could write to the disk through one.
+#: No program needs a device node in a workspace, and root could write to the disk through one.
 _MAKE_DEVICES = 1 << 6 | 1 << 11
 
 #: The first version with scopes: abstract Unix sockets and signals do not leave the sandbox.

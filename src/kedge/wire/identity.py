@@ -45,7 +45,7 @@ def is_recorded(path: Path, pid: int) -> bool:
         return False
     started = _start_time(pid)
     if started is None:
-        # Hidden by the mount option `hidepid`, since a server lets nobody look into it; or gone.
+        # Hidden by the mount option `hidepid`, since a server is closed to other processes; or gone.
         return _exists(pid)
     return words[1:] == [started]
 

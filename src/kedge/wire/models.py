@@ -86,7 +86,7 @@ class SkipPermissions(Struct, kw_only=True):
 
 
 class SkipState(Struct, kw_only=True, omit_defaults=True):
-    """Whether approvals are skipped in this workspace: deny rules still hold, nobody is asked about the rest."""
+    """Whether approvals are skipped in this workspace: deny rules still hold, everything else is allowed."""
 
     skip: bool
     #: The client that asked for it. It ends with that client's claim.
