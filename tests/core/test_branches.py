@@ -10,7 +10,22 @@ from kedge.core.commands import Cancel, Command
 from kedge.core.events import LaneEvent
 from kedge.core.lane import Lane, LaneRun, apply, covered_by, decide
 from kedge.core.shown import is_unseen, one_line, shown, shown_diff
-from kedge.core.transcript import SUMMARY, Message, Role, Text, for_model, since_summary
+from kedge.core.transcript import (
+    SUMMARY,
+    Binary,
+    Finish,
+    ImageUrl,
+    Message,
+    Reasoning,
+    Role,
+    ShellCommand,
+    Text,
+    ToolCall,
+    ToolResult,
+    chars_of,
+    for_model,
+    since_summary,
+)
 
 
 def message(number: int, role: Role, text: str, is_summary: bool = False) -> Message:
@@ -53,6 +68,9 @@ def test_a_model_is_sent_the_summary_and_what_came_after_it() -> None:
         ("a\u00a0b\u2800c", "a\\u{a0}b\\u{2800}c"),
         ("a \\ \nb\t\n  \n\nc\f\x85\u2028", "a \\\\u{20}\nb\\u{9}\n \\u{20}\n\nc\\u{c}\\u{85}\\u{2028}"),
         ("x\ufe0fy\U000e0100z\u180b", "x\\u{fe0f}y\\u{e0100}z\\u{180b}"),
+        ("e\u0301 \u0301", "e\u0301 \\u{301}"),
+        ("e\u0301\u0302\u0303\u0304", "e\u0301\u0302\u0303\\u{304}"),
+        ("r\u0336m\u20dd", "r\\u{336}m\\u{20dd}"),
     ],
 )
 def test_what_people_are_shown_hides_nothing(text: str, seen: str) -> None:
@@ -70,3 +88,12 @@ def test_a_title_is_the_first_line_that_says_something_and_is_cut() -> None:
     assert one_line("one two three", 8) == "one two…"
     assert one_line(" \n", 8) == ""
     assert one_line("\u200b" * 1_000_000, 8) == "\\u{200b…"
+
+
+def test_every_part_of_a_message_counts_for_its_size() -> None:
+    parts = (
+        *(Text("1"), Reasoning("22"), ToolCall("c", "view", "333"), Binary("a.png", "image/png", "4444")),
+        ToolResult("c", "view", "55555", images=("666666",)),
+        *(ShellCommand("ls", "7777777", 0), ImageUrl("88888888"), Finish("end_turn", 1)),
+    )
+    assert chars_of(Message("m", "s", "user", parts, 1, 1, "r")) == 1 + 2 + 3 + 4 + 5 + 6 + 2 + 7 + 8

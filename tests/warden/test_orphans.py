@@ -16,7 +16,7 @@ from kedge.warden.warden import Warden
 from tests.warden.support import PATH, PYTHON, is_alive, marked, new_mark, read_all, spec, until
 
 ROOT = Path(__file__).parents[2]
-#: Leaves its session, becomes an orphan, stops and kills the keeper and its overseer, tells its pid, and forks on.
+#: Leaves its session, becomes an orphan, writes down its pid, stops and kills the keeper and its overseer, and forks.
 ESCAPE = """
 import os, signal, sys
 def parent_of(pid):
@@ -28,11 +28,11 @@ if os.fork():
 os.setsid()
 if os.fork():
     os._exit(0)
+with open(sys.argv[1], "w") as told:
+    told.write(str(os.getpid()))
 for number in (signal.SIGSTOP, signal.SIGKILL):
     for pid in (keeper, overseer):
         os.kill(pid, number)
-with open(sys.argv[1], "w") as told:
-    told.write(str(os.getpid()))
 for _ in range(500):  # hard to catch, and some stay; at last
     if os.fork():
         os._exit(0) if os.getpid() % 8 else signal.pause()
