@@ -39,7 +39,7 @@ def test_an_idle_loop_is_not_woken() -> None:
     async def watched() -> bool:
         watchdog.start()
         watchdog._requested_at = time.monotonic() - 3600  # the last request was long ago
-        while watchdog._awake.is_set():  # noqa: ASYNC110 -- cleared by another thread
+        while watchdog._awake.is_set():  # noqa: ASYNC110 -- cleared by a timer
             await asyncio.sleep(0)
         watchdog.notice()
         woken = watchdog._awake.is_set()

@@ -1,8 +1,8 @@
 """The watchdog of the event loop: it reports when the loop stood still, and where.
 
 One loop serves all clients: while it stands still, nothing is streamed, cancelled or answered. A timer of the loop
-measures how late it is itself, and a thread takes the stack of a loop that is late. Both rest while no Run is active and
-no request arrives: an idle server is not woken.
+measures how late it is, and a thread takes the stack of a loop that is late. Both rest while no Run is active and no
+request arrives: an idle server is not woken.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Watchdog:
         #: When the timer is due, and how long the loop's thread had waited for a processor when it was set.
         self._due_at = 0.0
         self._delayed_s = 0.0
-        #: Where the loop was when it was found to be late.
-        self._stack = ""
+        #: Where the loop was when it was late for the timer that was due then.
+        self._late: tuple[float, str] = (0.0, "")
         self._schedstat = -1
 
     def start(self) -> None:
@@ -89,7 +89,6 @@ class Watchdog:
             stalled_s = now - self._due_at - (self._delay_s() - self._delayed_s)
             if stalled_s >= STALL_S:
                 self._report(stalled_s)
-        self._stack = ""
         if self._is_closed:
             return
         if self._is_busy() or now - self._requested_at < WATCH_S:
@@ -100,9 +99,9 @@ class Watchdog:
     def _report(self, stalled_s: float) -> None:
         self.stalls.count += 1
         self.stalls.longest_s = max(self.stalls.longest_s, stalled_s)
-        log.warning(
-            "the event loop stalled for %d ms; it was in:\n%s", 1000 * stalled_s, self._stack or "  (not known)"
-        )
+        due_at, stack = self._late
+        where = stack if due_at == self._due_at else "  (not known: the interpreter's lock was held)"
+        log.warning("the event loop stalled for %d ms; it was in:\n%s", 1000 * stalled_s, where)
 
     def _delay_s(self) -> float:
         """How long the loop's thread has been ready to run without a processor, where the kernel counts it."""
@@ -117,11 +116,12 @@ class Watchdog:
         was_long = False
         while self._awake.wait() and not self._is_closed:
             time.sleep(BEAT_S)
-            late_s = time.monotonic() - self._due_at if self._awake.is_set() else 0.0
-            if late_s > BEAT_S and not self._stack:
-                self._stack = self._current_stack()
+            due_at = self._due_at
+            late_s = time.monotonic() - due_at if self._awake.is_set() else 0.0
+            if late_s > BEAT_S and self._late[0] != due_at:
+                self._late = (due_at, self._current_stack())
             if late_s > LONG_STALL_S and not was_long:
-                log.warning("the event loop has not answered for %g s; it is in:\n%s", LONG_STALL_S, self._stack)
+                log.warning("the event loop has not answered for %g s; it is in:\n%s", LONG_STALL_S, self._late[1])
             was_long = late_s > LONG_STALL_S
 
     def _current_stack(self) -> str:
