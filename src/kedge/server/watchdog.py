@@ -1,8 +1,9 @@
 """The watchdog of the event loop: it reports when the loop stood still, and where.
 
 One loop serves all clients: while it stands still, nothing is streamed, cancelled or answered. A timer of the loop
-measures how late it is, and a thread takes the stack of a loop that is late. Both rest while no Run is active and no
-request arrives: an idle server is not woken.
+measures how late it is, and a thread takes the stack of a loop that is late. A stall is one callback that takes long:
+a loop that is late and in none of them had no processor, or hundreds of short ones to call. Timer and thread rest while
+no Run is active and no request arrives: an idle server is not woken.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import selectors
 import sys
 import threading
 import time
@@ -30,6 +32,8 @@ LONG_STALL_S = 5.0
 WATCH_S = 10.0
 #: Innermost frames of the stack in a report: more are asyncio's own. Items.
 FRAMES_MAX = 8
+#: Where the loop is between callbacks.
+_LOOP_FILES = frozenset({asyncio.runners.__file__, asyncio.base_events.__file__, selectors.__file__})
 
 
 @dataclass(slots=True)
@@ -54,7 +58,7 @@ class Watchdog:
         #: When the timer is due, and how long the loop's thread had waited for a processor when it was set.
         self._due_at = 0.0
         self._delayed_s = 0.0
-        #: Where the loop was when it was late for the timer that was due then.
+        #: Where the loop was when it was late for the timer that was due then; empty: in no callback.
         self._late: tuple[float, str] = (0.0, "")
         self._schedstat = -1
 
@@ -87,8 +91,9 @@ class Watchdog:
         if now - self._due_at >= STALL_S:
             # A machine that had no processor for the loop is not a fault of the loop.
             stalled_s = now - self._due_at - (self._delay_s() - self._delayed_s)
-            if stalled_s >= STALL_S:
-                self._report(stalled_s)
+            late_for, stack = self._late
+            if stalled_s >= STALL_S and late_for == self._due_at and stack:
+                self._report(stalled_s, stack)
         if self._is_closed:
             return
         if self._is_busy() or now - self._requested_at < WATCH_S:
@@ -96,12 +101,10 @@ class Watchdog:
         else:
             self._awake.clear()
 
-    def _report(self, stalled_s: float) -> None:
+    def _report(self, stalled_s: float, stack: str) -> None:
         self.stalls.count += 1
         self.stalls.longest_s = max(self.stalls.longest_s, stalled_s)
-        due_at, stack = self._late
-        where = stack if due_at == self._due_at else "  (not known: the interpreter's lock was held)"
-        log.warning("the event loop stalled for %d ms; it was in:\n%s", 1000 * stalled_s, where)
+        log.warning("the event loop stalled for %d ms; it was in:\n%s", 1000 * stalled_s, stack)
 
     def _delay_s(self) -> float:
         """How long the loop's thread has been ready to run without a processor, where the kernel counts it."""
@@ -126,7 +129,9 @@ class Watchdog:
 
     def _current_stack(self) -> str:
         frame = sys._current_frames().get(self._thread_id)
-        stack = traceback.extract_stack(frame) if frame is not None else []
+        if frame is None or frame.f_code.co_filename in _LOOP_FILES:
+            return ""
+        stack = traceback.extract_stack(frame)
         # The frames of the import system do not say which module is imported; those around them do.
         shown = [one for one in stack if not one.filename.startswith("<frozen importlib")]
         return "".join(traceback.format_list(shown[-FRAMES_MAX:])).rstrip()
