@@ -99,11 +99,9 @@ class Shown:
 class Siege:
     def __init__(self, nest: Nest, endpoint: Endpoint, directory: Path) -> None:
         self.nest, self.endpoint, self.directory = nest, endpoint, directory
-        self.effects = directory / "effects.txt"
-        self.key = unique("key")
+        self.effects, self.key = directory / "effects.txt", unique("key")
         self.place: Place | None = None
-        self.workspace = ""
-        self.phase = ""
+        self.workspace = self.phase = ""
         self.kills = self.kills_before_it_listened = 0
         #: By phase: those of them at the moment that the phase means, and not just when all was over.
         self.met: Counter[str] = Counter()
@@ -120,7 +118,7 @@ class Siege:
         self.cut_off: list[tuple[str, Shown]] = []
         self.loss_s = 0.0
         self.followers: list[Follower] = []
-        self._countdown, self._delay_s, self._is_due = 0, 0.0, False
+        self._countdown, self._delay_s, self._is_due, self._is_early = 0, 0.0, False, False
         self._killed_at, self._is_down = 0.0, False
         #: Of the present server: it was killed; it was told to shut down. Whatever it fails to do else is a fault.
         self._is_killed, self._is_leaving = False, False
@@ -149,10 +147,10 @@ class Siege:
 
     async def round(self, seed: int) -> None:
         self._chance = chance = random.Random(seed)
-        self.phase, is_early = phase_of(seed)
+        self.phase, self._is_early = phase_of(seed)
         _, count, delay_s = PHASES[self.phase]
-        self._countdown = 1 if is_early else chance.randint(1, max(count, 1))
-        self._delay_s = chance.uniform(0, EARLY_S if is_early and not count else delay_s)
+        self._countdown = 1 if self._is_early else chance.randint(1, max(count, 1))
+        self._delay_s = chance.uniform(0, EARLY_S if self._is_early and not count else delay_s)
         self._is_due, self._is_killed, self._is_leaving = False, False, False
         await self.nest.start()
         if self.phase == "start-up and recovery":
@@ -189,6 +187,8 @@ class Siege:
             await self.check_promises(wire)
             await asyncio.gather(*self.players(self.place))
             await asyncio.gather(*self.answering)
+            while self._is_early and PHASES[self.phase][0] == "ended" and not (self._is_due or self._is_down):  # noqa: ASYNC110
+                await asyncio.sleep(0)  # the Runs have ended; the stream reports it a moment later
             self.met[self.phase] += self._is_due
             if not self._is_due:  # all was over before the moment came: then now
                 self._is_due = True
