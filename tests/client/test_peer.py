@@ -104,12 +104,12 @@ def test_a_record_is_of_one_process(tmp_path: Path) -> None:
 def test_the_socket_is_never_below_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KEDGE_DATA_DIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    monkeypatch.setenv("TMPDIR", "/scratch/somebody")
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("TMPDIR", "/scratch/ada")
     inside = paths.data_dir() / "run"
     assert paths.runtime_dir() == inside
     (tmp_path / "link").symlink_to("/tmp")
-    for temporary in ("/tmp/run", "/var/tmp", "/scratch/somebody/run", "relative", "", str(tmp_path / "link" / "run")):
+    for temporary in ("/tmp/run", "/var/tmp", "/scratch/ada/run", "relative", "", str(tmp_path / "link" / "run")):
         monkeypatch.setenv("XDG_RUNTIME_DIR", temporary)
         assert paths.runtime_dir() == inside
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
@@ -117,7 +117,7 @@ def test_the_socket_is_never_below_a_temporary_directory(tmp_path: Path, monkeyp
     monkeypatch.setenv("KEDGE_DATA_DIR", "/srv/data")
     assert paths.runtime_dir() == Path("/srv/data/run")
     monkeypatch.setenv("KEDGE_DATA_DIR", f"/srv/{'long' * 25}")
-    assert paths.runtime_dir().parent == Path("/home/somebody/.kedge")
+    assert paths.runtime_dir().parent == Path("/home/ada/.kedge")
     assert len(str(paths.socket_file())) <= paths.SOCKET_PATH_BYTES_MAX
 
 

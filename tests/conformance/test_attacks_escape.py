@@ -125,14 +125,14 @@ async def test_an_escaped_daemon_is_refused_and_ended(server: SubreaperServer, w
     "more, so that its environment, memory and files are closed to other processes of the user",
 )
 def test_the_server_is_closed_to_processes_of_its_user() -> None:
-    nobody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+    unprivileged: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
     command = [sys.executable, "-P", "-m", "kedge"]
     with tempfile.TemporaryDirectory(prefix="kedge-") as home:
-        if nobody:
+        if unprivileged:
             os.chown(home, 65534, 65534)
         own = {"HOME": home, "KEDGE_DATA_DIR": f"{home}/data", "OPENAI_API_KEY": unique("canary")}
         environment = {**os.environ, **own}
-        if subprocess.run([*command, "--version"], cwd="/", env=environment, check=False, **nobody).returncode:
+        if subprocess.run([*command, "--version"], cwd="/", env=environment, check=False, **unprivileged).returncode:
             pytest.skip("another user cannot run kedge from here")
         server = subprocess.Popen(
             [*command, "serve", "--host", f"unix://{home}/k.sock"],
@@ -140,13 +140,13 @@ def test_the_server_is_closed_to_processes_of_its_user() -> None:
             env=environment,
             stdout=subprocess.PIPE,
             text=True,
-            **nobody,
+            **unprivileged,
         )
         try:
             assert server.stdout is not None
             assert server.stdout.readline().startswith("listening")
             look = [sys.executable, "-I", "-S", "-c", LOOK, str(server.pid)]
-            done = subprocess.run(look, capture_output=True, text=True, check=True, **nobody)
+            done = subprocess.run(look, capture_output=True, text=True, check=True, **unprivileged)
         finally:
             server.kill()
             server.communicate()

@@ -46,7 +46,7 @@ async def test_skipping_is_announced_and_ends_with_its_client(
                 await told(stream, {"skip": False})
             (result,) = await tried(other, touch)
             assert was_asked_for(result)
-        # Who does not hold the workspace cannot ask for it, nor can nobody.
+        # A client that does not hold the workspace cannot ask for it, nor can a request without a client.
         path, body = f"{other.at}/permissions/skip", {"skip": True}
         await one.call("POST", path, body, client_id=str(uuid.uuid4()), expect=409)
         await one.call("POST", path, body, expect=400)

@@ -47,7 +47,7 @@ async def test_the_context_is_told_by_the_last_request_and_not_by_all_of_them(sm
 
 
 async def test_skipped_approvals_are_on_the_top_line(own_server: Server) -> None:
-    """Whoever asked for it, and for those that come later."""
+    """For the client that asked for it, and for clients that come later."""
     async with rig(own_server) as r, Client(own_server.host) as other:
         await r.shows("local/fake-large")
         workspace = await other.create_workspace(r.app.link.path)
