@@ -34,9 +34,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "warden": {"warden", "core", "waiting", "children"},
     "engine": {"engine", "core", "store", "llm", "tools", "warden", "waiting"},
     "server": {"server", "engine", "wire", "core", "store", "tools", "warden", "paths", "waiting", "kedge"},
-    "client": {"client", "wire", "core", "paths"},
+    "client": {"client", "wire", "core", "paths", "waiting"},
     "cli": {"cli", "client", "wire", "core", "paths", "kedge"},
-    "tui": {"tui", "client", "wire", "core", "paths", "programs"},
+    "tui": {"tui", "client", "wire", "core", "paths", "programs", "waiting"},
     "testing": {"testing", "core", "llm", "store", "tools", "engine", "wire", "server", "client"},
     "kedge": {"client", "server", "cli", "core", "paths"},
 }

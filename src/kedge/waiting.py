@@ -1,22 +1,36 @@
-"""Waiting that a cancel does not cut short."""
+"""Helpers for tasks that outlive their caller, and the delays of retries."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
-async def wait_out(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Until all are done, however often the waiter is cancelled meanwhile: for clean-ups, by callers that are on their
-    way out anyway and raise what they are leaving with. How the tasks ended counts as looked at."""
-    left = set(tasks)
-    while left:
+async def wait_uncancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Wait until all tasks are done and ignore cancellation of the waiter.
+
+    For clean-ups: the caller is about to raise anyway. Exceptions of the tasks are marked as retrieved."""
+    waiting = set(tasks)
+    while waiting:
         try:
-            await asyncio.wait(left)
+            await asyncio.wait(waiting)
         except asyncio.CancelledError:
             continue
-        for task in left:
-            if not task.cancelled():
-                task.exception()
+        for task in waiting:
+            retrieve_exception(task)
         break
+
+
+def retrieve_exception(task: asyncio.Future[Any]) -> None:
+    """Mark the exception of a done task as retrieved, so that asyncio does not log it. A done callback."""
+    if not task.cancelled():
+        task.exception()
+
+
+def backoff_s(first_s: float, longest_s: float) -> Iterator[float]:
+    """Yield the delays between retries, in seconds: each twice the one before, up to the longest. Never ends."""
+    delay_s = first_s
+    while True:
+        yield delay_s
+        delay_s = min(delay_s * 2, longest_s)

@@ -463,7 +463,7 @@ async def test_a_name_that_looks_like_a_tool_is_none(kedge: Peer, model: str) ->
 
 
 async def test_a_model_cannot_give_itself_leave_in_its_input(kedge: Peer) -> None:
-    given: Json = {"command": "touch made", "yolo": True, "approved": True, "needs_leave": False, "skip": True}
+    given: Json = {"command": "touch made", "yolo": True, "approved": True, "needs_approval": False, "skip": True}
     results = await tried_at_once(
         kedge,
         call("bash", **given, allow=["bash"], permission={"action": "allow"}),

@@ -48,10 +48,10 @@ EDIT = Intent(
 )
 
 
-def leave(intent: Intent, allow: str = "", deny: str = "", *grants: str, skip: bool = False) -> str:
+def decision(intent: Intent, allow: str = "", deny: str = "", *grants: str, skip: bool = False) -> str:
     rules = parse_rules([allow] if allow else [], [deny] if deny else [])
     given = tuple(Grant(f"g{number}", "w", "", rule, 0) for number, rule in enumerate(grants))
-    return permit(intent, rules, given, skip=skip).leave
+    return permit(intent, rules, given, skip=skip).decision
 
 
 # --- rules as text ---
@@ -97,7 +97,7 @@ def test_without_a_rule_people_are_asked() -> None:
 
 def test_a_deny_rule_stands_above_everything() -> None:
     denied = permit(
-        replace(COMMAND, needs_leave=False),
+        replace(COMMAND, needs_approval=False),
         parse_rules(["bash"], ["bash(git *)"]),
         (Grant("g", "w", "", "bash(git status)", 0),),
         skip=True,
@@ -106,7 +106,7 @@ def test_a_deny_rule_stands_above_everything() -> None:
 
 
 def test_what_needs_nobodys_leave_is_allowed() -> None:
-    assert permit(replace(COMMAND, needs_leave=False), Rules(), ()) == Permit("allow")
+    assert permit(replace(COMMAND, needs_approval=False), Rules(), ()) == Permit("allow")
 
 
 def test_an_allow_rule_says_which_it_was() -> None:
@@ -115,19 +115,19 @@ def test_an_allow_rule_says_which_it_was() -> None:
 
 
 def test_a_grant_covers_exactly_what_it_was_given_for() -> None:
-    assert leave(COMMAND, "", "", "bash(ls)", "bash(git status)") == "allow"
-    assert leave(COMMAND, "", "", "bash(git *)", "bash") == "ask"
+    assert decision(COMMAND, "", "", "bash(ls)", "bash(git status)") == "allow"
+    assert decision(COMMAND, "", "", "bash(git *)", "bash") == "ask"
     grant = Grant("g", "w", "s", "bash(git status)", 0, given_by="c")
     assert permit(COMMAND, Rules(), (grant,)).reason == "it was allowed before: bash(git status)"
 
 
 def test_a_grant_of_nothing_covers_nothing() -> None:
-    assert leave(replace(COMMAND, grant=""), "", "", "") == "ask"
+    assert decision(replace(COMMAND, grant=""), "", "", "") == "ask"
 
 
 def test_skipping_approvals_allows_what_no_rule_denies() -> None:
     assert permit(COMMAND, Rules(), (), skip=True) == Permit("allow", "approvals are skipped")
-    assert leave(COMMAND, "", "bash(git status)", skip=True) == "deny"
+    assert decision(COMMAND, "", "bash(git status)", skip=True) == "deny"
 
 
 # --- what a rule covers ---
@@ -150,14 +150,14 @@ def test_skipping_approvals_allows_what_no_rule_denies() -> None:
     ],
 )
 def test_an_allow_rule_for_commands(rule: str, expected: str) -> None:
-    assert leave(COMMAND, rule) == expected
+    assert decision(COMMAND, rule) == expected
 
 
 def test_a_line_that_is_not_one_simple_command_is_covered_by_the_bare_name_only() -> None:
     line = replace(COMMAND, words=None)
-    assert leave(line, "bash(git status)") == "ask"
-    assert leave(line, "bash(*)") == "ask"
-    assert leave(line, "bash") == "allow"
+    assert decision(line, "bash(git status)") == "ask"
+    assert decision(line, "bash(*)") == "ask"
+    assert decision(line, "bash") == "allow"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_line_that_is_not_one_simple_command_is_covered_by_the_bare_name_only(
     ],
 )
 def test_what_runs_other_programs_is_covered_only_when_it_is_spelled(rule: str, words: str, expected: str) -> None:
-    assert leave(replace(COMMAND, words=tuple(words.split()), exact_only=True), rule) == expected
+    assert decision(replace(COMMAND, words=tuple(words.split()), exact_only=True), rule) == expected
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_what_runs_other_programs_is_covered_only_when_it_is_spelled(rule: str, 
     ],
 )
 def test_an_allow_rule_for_files(rule: str, expected: str) -> None:
-    assert leave(EDIT, rule) == expected
+    assert decision(EDIT, rule) == expected
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_an_allow_rule_for_files(rule: str, expected: str) -> None:
     [("edit", "ask"), ("edit(**)", "ask"), ("edit(.git/hook?)", "ask"), ("edit(.git/hooks)", "allow")],
 )
 def test_what_guards_the_machine_is_covered_only_when_it_is_named(rule: str, expected: str) -> None:
-    assert leave(replace(EDIT, subject=".git/hooks", exact_only=True), rule) == expected
+    assert decision(replace(EDIT, subject=".git/hooks", exact_only=True), rule) == expected
 
 
 @pytest.mark.parametrize(
@@ -218,14 +218,14 @@ def test_what_guards_the_machine_is_covered_only_when_it_is_named(rule: str, exp
     ],
 )
 def test_a_deny_rule_for_files(rule: str, expected: str) -> None:
-    assert leave(EDIT, "", rule) == expected
+    assert decision(EDIT, "", rule) == expected
 
 
 def test_a_deny_rule_looks_at_every_command_of_a_line() -> None:
     line = replace(COMMAND, words=None, commands=(("true",), ("rm", "x")))
-    assert leave(line, "bash", "bash(rm *)") == "deny"
-    assert leave(line, "bash", "bash(mv *)") == "allow"
-    assert leave(line, "bash", "bash") == "deny"
+    assert decision(line, "bash", "bash(rm *)") == "deny"
+    assert decision(line, "bash", "bash(mv *)") == "allow"
+    assert decision(line, "bash", "bash") == "deny"
 
 
 # --- words and paths ---
@@ -323,18 +323,18 @@ HOMES = ("/home/u", "/data/u")
 )
 def test_path_rules_are_read_as_paths_are_written(rule: str, path: str, expected: bool) -> None:
     looking = replace(COMMAND, names=("view",), action="read", subject=path, path="")
-    assert (permit(looking, parse_rules([], [rule], HOMES), ()).leave == "deny") is expected
-    assert (permit(looking, parse_rules([rule], [], HOMES), ()).leave == "allow") is expected
+    assert (permit(looking, parse_rules([], [rule], HOMES), ()).decision == "deny") is expected
+    assert (permit(looking, parse_rules([rule], [], HOMES), ()).decision == "allow") is expected
     assert is_hidden(parse_rules([], [rule], HOMES), path) is expected
     assert str(parse_rule(rule, HOMES)) == rule
 
 
 def test_an_allow_rule_may_name_a_file_of_the_workspace_from_the_root() -> None:
-    assert leave(EDIT, "edit(/w/src/**)") == "allow"
-    assert leave(EDIT, "edit(/x/**)") == "ask"
+    assert decision(EDIT, "edit(/w/src/**)") == "allow"
+    assert decision(EDIT, "edit(/x/**)") == "ask"
     guarded = replace(EDIT, exact_only=True)
-    assert leave(guarded, "edit(/w/src/app.py)") == "allow"
-    assert leave(guarded, "edit(src/)") == "ask"
+    assert decision(guarded, "edit(/w/src/app.py)") == "allow"
+    assert decision(guarded, "edit(src/)") == "ask"
 
 
 def test_an_ask_is_allowed_by_each_of_the_answers_that_allow() -> None:
@@ -355,15 +355,15 @@ def test_a_file_that_may_not_be_viewed_is_hidden_and_no_other() -> None:
 def test_nobody_is_asked_about_what_they_cannot_be_shown() -> None:
     large = replace(COMMAND, unshown="it is too large")
     assert permit(large, Rules(), ()) == Permit("refuse", "it needs an approval, but it is too large")
-    assert permit(large, Rules(), (), skip=True).leave == "allow"
-    assert permit(large, parse_rules(["bash"], []), ()).leave == "allow"
+    assert permit(large, Rules(), (), skip=True).decision == "allow"
+    assert permit(large, parse_rules(["bash"], []), ()).decision == "allow"
 
 
 def test_a_deny_rule_holds_for_a_path_by_either_name_and_an_allow_rule_for_the_real_one_alone() -> None:
     linked = replace(COMMAND, names=("view",), action="read", subject="real", given="link")
     for pattern in ("real", "link"):
-        assert permit(linked, parse_rules([], [f"view({pattern})"]), (), skip=True).leave == "deny"
-    assert permit(linked, parse_rules(["view(link)"], []), ()).leave == "ask"
+        assert permit(linked, parse_rules([], [f"view({pattern})"]), (), skip=True).decision == "deny"
+    assert permit(linked, parse_rules(["view(link)"], []), ()).decision == "ask"
 
 
 def test_a_grant_in_a_directory_has_a_name_of_its_own_and_the_rule_of_its_command() -> None:
@@ -378,11 +378,11 @@ def test_a_grant_in_a_directory_has_a_name_of_its_own_and_the_rule_of_its_comman
 )
 def test_deny_rules_are_as_wide_as_they_read() -> None:
     line = replace(COMMAND, words=None, commands=(("git", "push", "origin"),))
-    assert leave(line, "bash", "bash(git push*)") == "deny"
-    assert leave(line, "bash", "bash(git pu?h)") == "allow"
-    assert leave(replace(line, words=line.commands[0]), "bash(git push*)") == "ask"
+    assert decision(line, "bash", "bash(git push*)") == "deny"
+    assert decision(line, "bash", "bash(git pu?h)") == "allow"
+    assert decision(replace(line, words=line.commands[0]), "bash(git push*)") == "ask"
     looking = replace(COMMAND, names=("view",), action="read", subject="secret/a/key", path="/w/secret/a/key")
     for rule, denies in {"secret": True, "/w/secret": True, "**/a": True, "secre": False, "*": False}.items():
-        assert (leave(looking, "view", f"view({rule})") == "deny") is denies
-        assert leave(looking, f"view({rule})") == "ask"
+        assert (decision(looking, "view", f"view({rule})") == "deny") is denies
+        assert decision(looking, f"view({rule})") == "ask"
     assert is_hidden(parse_rules([], ["view(secret)"]), "secret/key")

@@ -318,9 +318,9 @@ def test_a_prompt_of_attachments_alone_has_no_empty_text() -> None:
 
 def test_a_run_that_others_have_joined_may_do_what_all_of_them_may() -> None:
     host = RunOptions(allow=("bash", "fetch"), deny=("edit",), skip_approvals=True, on_approval="fail", max_steps=3)
-    assert host.with_leave_of_all([]) == host
+    assert host.merged_with([]) == host
     cautious = RunOptions(allow=("fetch",), deny=("edit", "view(.env)"))
     expected = replace(host, allow=("fetch",), deny=("edit", "view(.env)"), skip_approvals=False, on_approval="ask")
-    assert host.with_leave_of_all([cautious]) == expected
+    assert host.merged_with([cautious]) == expected
     bold = RunOptions(skip_approvals=True, on_approval="fail")
-    assert host.with_leave_of_all([bold]) == replace(host, deny=("edit",))
+    assert host.merged_with([bold]) == replace(host, deny=("edit",))

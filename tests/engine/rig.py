@@ -147,7 +147,7 @@ class ActingTool:
             path=str(place.root),
             params="{}",
             binding=given.do,
-            needs_leave=given.leave,
+            needs_approval=given.leave,
             grant=f"bash({given.do})",
         )
 

@@ -80,9 +80,9 @@ def test_what_a_rule_allows_is_what_real_shells_do(directory: Path, seeds: range
             chance = random.Random(seed)
             for _ in range(EACH):
                 line = line_of(chance)
-                leave = said(line, rules).leave
-                assert leave != "deny", replay("test_shell_rules.py", seed)
-                if leave == "allow":
+                decision = said(line, rules).decision
+                assert decision != "deny", replay("test_shell_rules.py", seed)
+                if decision == "allow":
                     allowed.append((seed, line))
         runs = check_with_shells(allowed, directory)
         figure.count, figure.notes = len(seeds) * EACH, {"allowed": len(allowed), "runs in real shells": runs}
@@ -99,7 +99,7 @@ def test_a_denied_command_is_denied_however_deep_it_stands(seeds: range) -> None
         for seed in seeds:
             chance = random.Random(seed)
             lines = [denied_of(chance) for _ in range(EACH)]
-            wrong = [line for line in lines if said(line, rules, skip=True).leave != "deny"]
+            wrong = [line for line in lines if said(line, rules, skip=True).decision != "deny"]
             figure.count += len(lines)
             figure.wrong += len(wrong)
             assert wrong == [], replay("test_shell_rules.py", seed)
@@ -125,5 +125,5 @@ def test_a_trick_of_the_corpus_asks_in_whatever_quotes_it_is_written(seeds: rang
             for rules, words in chance.choices(lines, k=EACH):
                 line = " ".join(quoted(chance, word) if word.isalnum() else shlex.quote(word) for word in words)
                 assert plain_words(line) in (words, None)
-                assert said(line, parse_rules(rules, ())).leave == "ask", replay("test_shell_rules.py", seed)
+                assert said(line, parse_rules(rules, ())).decision == "ask", replay("test_shell_rules.py", seed)
             figure.count += EACH

@@ -199,7 +199,8 @@ ENGINE = (
     Mutant(
         "a child outlives its parent",
         "engine.engine",
-        "                await wait_out([asyncio.ensure_future(self._end_child(workspace, lane, child, accepting))])\n",
+        "                await wait_uncancelled("
+        "[asyncio.ensure_future(self._end_child(workspace, lane, child, accepting))])\n",
         "",
         "A cancelled Run's child agent works on.",
     ),

@@ -204,7 +204,7 @@ CORE = (
         "looking is never denied",
         "core.approvals",
         "        if _denies(rule, intent, named):",
-        "        if intent.needs_leave and _denies(rule, intent, named):",
+        "        if intent.needs_approval and _denies(rule, intent, named):",
         "A file that a rule hides is read.",
     ),
     _by(
@@ -326,7 +326,8 @@ ENGINE = (
         "tests/sim/test_found.py::test_a_child_accepted_in_doubt_does_not_outlive_its_cancelled_parent",
         "a child that is being ended is left alone by a cancel",
         "engine.engine",
-        "                await wait_out([asyncio.ensure_future(self._end_child(workspace, lane, child, accepting))])\n",
+        "                await wait_uncancelled("
+        "[asyncio.ensure_future(self._end_child(workspace, lane, child, accepting))])\n",
         "                await self._end_child(workspace, lane, child, accepting)\n",
         "A cancelled Run ends before its child agent does.",
     ),

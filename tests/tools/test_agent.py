@@ -39,7 +39,7 @@ async def test_it_needs_a_prompt_and_nobodys_leave(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match="needs a prompt"):
         await prepare(AgentTool(), make_place(tmp_path), prompt=" ")
     prepared = await prepare(AgentTool(), make_place(tmp_path), prompt="look")
-    assert permit(prepared.intent, Rules(), ()).leave == "allow"
+    assert permit(prepared.intent, Rules(), ()).decision == "allow"
 
 
 def test_each_tool_is_described_and_has_a_schema() -> None:

@@ -146,7 +146,7 @@ async def test_bash_follows_few_links(tmp_path: Path) -> None:
     links(tmp_path)
     command = "ls " + " ".join(f"top/{number}" for number in range(90))
     prepared = await prepare(BashTool(), make_place(tmp_path), command=command)
-    assert prepared.intent.needs_leave
+    assert prepared.intent.needs_approval
     assert prepared.intent.exact_only
     with pytest.raises(ToolFailed, match="too many"):
         real_path(tmp_path / "top")
@@ -176,7 +176,7 @@ async def test_bash_looks_at_files_in_a_thread(tmp_path: Path) -> None:
         assert not preparing.done()
     finally:
         opened.set()
-    assert not (await preparing).intent.needs_leave
+    assert not (await preparing).intent.needs_approval
     await asyncio.gather(*held)
 
 

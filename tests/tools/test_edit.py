@@ -63,7 +63,7 @@ async def test_the_intent_shows_the_diff_and_is_bound_to_both_contents(tmp_path:
     intent = prepared.intent
     assert (intent.names, intent.action, intent.subject) == (("edit",), "write", "app.py")
     assert (intent.description, prepared.title) == ("Edit app.py (+1 -1)", "edit app.py")
-    assert (intent.grant, intent.exact_only, intent.needs_leave) == ("edit(**)", False, True)
+    assert (intent.grant, intent.exact_only, intent.needs_approval) == ("edit(**)", False, True)
     shown = json.loads(intent.params)
     assert (shown["path"], shown["is_new"]) == ("app.py", False)
     assert "-import os\n+import sys\n" in shown["diff"]
@@ -72,7 +72,7 @@ async def test_the_intent_shows_the_diff_and_is_bound_to_both_contents(tmp_path:
     assert (
         await prepare(Edit(), place, path="app.py", old_string="import os", new_string="import sys")
     ).intent == intent
-    assert permit(intent, parse_rules(["edit(*.py)"], []), ()).leave == "allow"
+    assert permit(intent, parse_rules(["edit(*.py)"], []), ()).decision == "allow"
     assert (tmp_path / "app.py").read_text() == APP
 
 

@@ -443,9 +443,9 @@ async def test_rules_speak_of_the_host(place: Place) -> None:
     assert (intent.subject, intent.grant, intent.action) == ("docs.example.org", "fetch(docs.example.org)", "fetch")
     assert json.loads(intent.params) == {"url": "https://docs.example.org/a?b=c"}
     assert intent.description == "Fetch https://docs.example.org/a?b=c"
-    assert permit(intent, parse_rules((), ()), ()).leave == "ask"
-    assert permit(intent, parse_rules(("fetch(docs.example.org)",), ()), ()).leave == "allow"
-    assert permit(intent, parse_rules(("fetch(*.example.org)",), ()), ()).leave == "allow"
-    assert permit(intent, parse_rules(("fetch(example.org)",), ()), ()).leave == "ask"
+    assert permit(intent, parse_rules((), ()), ()).decision == "ask"
+    assert permit(intent, parse_rules(("fetch(docs.example.org)",), ()), ()).decision == "allow"
+    assert permit(intent, parse_rules(("fetch(*.example.org)",), ()), ()).decision == "allow"
+    assert permit(intent, parse_rules(("fetch(example.org)",), ()), ()).decision == "ask"
     other = await prepare(FetchTool(), place, url="https://docs.example.org/a?b=d")
     assert other.intent.binding != intent.binding

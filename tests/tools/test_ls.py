@@ -86,5 +86,5 @@ async def test_an_empty_directory_a_file_and_nothing_at_all(tmp_path: Path) -> N
 async def test_listing_outside_needs_leave(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     intent = (await prepare(Ls(), make_place(tmp_path / "ws"), path="..")).intent
-    assert (intent.needs_leave, intent.subject) == (True, str(tmp_path.resolve()))
-    assert not (await prepare(Ls(), make_place(tmp_path / "ws"))).intent.needs_leave
+    assert (intent.needs_approval, intent.subject) == (True, str(tmp_path.resolve()))
+    assert not (await prepare(Ls(), make_place(tmp_path / "ws"))).intent.needs_approval

@@ -53,16 +53,16 @@ async def test_whatever_leads_outside_is_outside_and_looking_needs_leave(root: P
     (root / "evil").symlink_to(root.parent / "ws-evil", target_is_directory=True)
     (root / "chain").symlink_to("link")
     prepared = await prepare(View(), make_place(root), path=given.replace("/{root}", str(root)))
-    assert prepared.intent.needs_leave
+    assert prepared.intent.needs_approval
     assert prepared.intent.subject.startswith(str(root.parent))
     assert prepared.intent.subject.endswith("/secret")
-    assert permit(prepared.intent, parse_rules(["view(src/**)"], []), ()).leave == "ask"
+    assert permit(prepared.intent, parse_rules(["view(src/**)"], []), ()).decision == "ask"
 
 
 async def test_looking_inside_needs_nobodys_leave_and_writing_does(root: Path) -> None:
     place = make_place(root)
-    assert not (await prepare(View(), place, path="src/app.py")).intent.needs_leave
-    assert (await prepare(Write(), place, path="new.py", content="x")).intent.needs_leave
+    assert not (await prepare(View(), place, path="src/app.py")).intent.needs_approval
+    assert (await prepare(Write(), place, path="new.py", content="x")).intent.needs_approval
 
 
 async def test_proc_is_refused_because_it_shows_this_very_server(root: Path) -> None:
@@ -253,8 +253,8 @@ GUARDED += [".gitconfig", "x/.config/kedge/config.toml", "etc/kedge/config.toml"
 async def test_what_guards_the_machine_is_written_only_with_leave_for_that_very_file(root: Path, given: str) -> None:
     intent = (await prepare(Write(), make_place(root), path=given, content="x")).intent
     assert (intent.exact_only, intent.grant) == (True, "")
-    assert permit(intent, parse_rules(["edit", "write(**)", "edit(**/*)"], []), ()).leave == "ask"
-    assert permit(intent, parse_rules([f"write({given})"], []), ()).leave == "allow"
+    assert permit(intent, parse_rules(["edit", "write(**)", "edit(**/*)"], []), ()).decision == "ask"
+    assert permit(intent, parse_rules([f"write({given})"], []), ()).decision == "allow"
 
 
 async def test_hooks_are_guarded_through_links_and_under_other_names(root: Path) -> None:
@@ -305,8 +305,8 @@ async def test_a_deny_rule_holds_for_the_name_that_was_given_and_for_what_it_lea
     place = make_place(root)
     for path in (".env", "src/../.env", "secrets/key", str(root / "secrets" / "key"), "secrets/other"):
         (root / "shared" / "other").write_text("")
-        assert permit((await prepare(View(), place, path=path)).intent, rules, (), skip=True).leave == "deny", path
+        assert permit((await prepare(View(), place, path=path)).intent, rules, (), skip=True).decision == "deny", path
     writes = (await prepare(Write(), place, path="secrets/new", content="x")).intent
-    assert permit(writes, rules, (), skip=True).leave == "deny"
+    assert permit(writes, rules, (), skip=True).decision == "deny"
     place = make_place(root, is_hidden=partial(is_hidden, rules))
     assert "canary" not in (await call(Grep(), place, pattern="canary", path="secrets")).content

@@ -68,5 +68,5 @@ async def test_questions_nobody_could_answer_are_refused(tmp_path: Path, questio
 
 async def test_asking_needs_nobodys_leave(tmp_path: Path) -> None:
     prepared = await prepare(QuestionTool(), make_place(tmp_path), questions=[{"question": "Which\u202e one?"}])
-    assert permit(prepared.intent, Rules(), ()).leave == "allow"
+    assert permit(prepared.intent, Rules(), ()).decision == "allow"
     assert prepared.title == "Which\\u{202e} one?"

@@ -51,7 +51,7 @@ def said(command: str, rules: Rules, *, skip: bool = False) -> Permit:
 def test_every_trick_is_put_to_people() -> None:
     lines = corpus("corpus_must_ask.txt")
     with proof("G14", "shell lines that must ask", "bypasses") as figure:
-        wrong = [command for rules, command in lines if said(command, parse_rules(rules, ())).leave != "ask"]
+        wrong = [command for rules, command in lines if said(command, parse_rules(rules, ())).decision != "ask"]
         figure.count, figure.wrong = len({command for _, command in lines}), len(wrong)
         assert wrong == []
         assert figure.count >= MUST_ASK_MIN
@@ -60,7 +60,7 @@ def test_every_trick_is_put_to_people() -> None:
 def test_plain_commands_are_covered_by_their_rule() -> None:
     lines = corpus("corpus_allowed.txt")
     assert len(lines) >= ALLOWED_MIN
-    wrong = [command for rules, command in lines if said(command, parse_rules(rules, ())).leave != "allow"]
+    wrong = [command for rules, command in lines if said(command, parse_rules(rules, ())).decision != "allow"]
     assert wrong == []
 
 
@@ -69,7 +69,9 @@ def test_a_denied_command_is_found_wherever_it_stands_in_the_line() -> None:
     assert len(lines) >= DENIED_MIN
     # Nobody is asked here, and the command is allowed besides: only the deny rule stands in the way.
     wrong = [
-        command for rules, command in lines if said(command, parse_rules(("bash",), rules), skip=True).leave != "deny"
+        command
+        for rules, command in lines
+        if said(command, parse_rules(("bash",), rules), skip=True).decision != "deny"
     ]
     assert wrong == []
 
@@ -89,7 +91,7 @@ def test_a_denied_command_is_found_wherever_it_stands_in_the_line() -> None:
     ],
 )
 def test_a_denied_command_does_not_hide_from_the_grammar(command: str) -> None:
-    assert said(command, parse_rules(("bash",), ("bash(rm *)",)), skip=True).leave == "deny"
+    assert said(command, parse_rules(("bash",), ("bash(rm *)",)), skip=True).decision == "deny"
 
 
 @pytest.mark.parametrize(
@@ -111,18 +113,18 @@ def test_a_denied_command_does_not_hide_from_the_grammar(command: str) -> None:
     ],
 )
 def test_a_deny_rule_leaves_other_commands_alone(command: str) -> None:
-    assert said(command, parse_rules((), ("bash(rm *)", "bash(git push *)"))).leave == "ask"
+    assert said(command, parse_rules((), ("bash(rm *)", "bash(git push *)"))).decision == "ask"
 
 
 def test_a_very_long_line_asks() -> None:
     allow = parse_rules(("bash(echo *)",), ())
-    assert said("echo " + "a" * 100, allow).leave == "allow"
+    assert said("echo " + "a" * 100, allow).decision == "allow"
     for line in ("echo " + "a" * 20_000, "echo " + "a " * 20_000, "echo " + "\\a" * 20_000, "echo '" + "a" * 200_000):
-        assert said(line, allow).leave == "ask"
+        assert said(line, allow).decision == "ask"
 
 
 @pytest.mark.parametrize(
-    ("pattern", "command", "leave"),
+    ("pattern", "command", "expected"),
     [
         ("python -m pytest *", "python -m pytest -q", "allow"),
         ("python *", "python -m pytest -q", "ask"),
@@ -136,12 +138,12 @@ def test_a_very_long_line_asks() -> None:
     ],
 )
 def test_a_wildcard_covers_a_program_that_runs_code_only_behind_a_named_module(
-    pattern: str, command: str, leave: str
+    pattern: str, command: str, expected: str
 ) -> None:
-    assert said(command, parse_rules((f"bash({pattern})",), ())).leave == leave
+    assert said(command, parse_rules((f"bash({pattern})",), ())).decision == expected
 
 
 def test_allowing_every_command_allows_every_command() -> None:
     allow = parse_rules(("bash",), ())
     for command in ("env rm x", "a; b", "find . -delete", "(unclosed"):
-        assert said(command, allow).leave == "allow"
+        assert said(command, allow).decision == "allow"

@@ -259,9 +259,9 @@ async def test_what_git_would_ignore_is_left_out_without_a_repository_too(tmp_pa
 async def test_searching_outside_needs_leave(root: Path) -> None:
     place = make_place(root / "src")
     intent = (await prepare(Grep(), place, pattern="x", path="..")).intent
-    assert (intent.needs_leave, intent.names, intent.subject) == (True, ("grep", "view"), str(root))
+    assert (intent.needs_approval, intent.names, intent.subject) == (True, ("grep", "view"), str(root))
     assert intent.grant == f"grep({root}/**)"
-    assert not (await prepare(Glob(), place, pattern="x")).intent.needs_leave
+    assert not (await prepare(Glob(), place, pattern="x")).intent.needs_approval
 
 
 async def test_a_search_that_takes_too_long_is_ended(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,7 @@ async def test_nothing_of_the_workspace_runs_unasked(tmp_path: Path, entry: str)
     place = make_place(workspace, processes=PlainProcesses(environment))
     for command in ("ls", "date", "which date", "echo hi", "pwd"):
         prepared = await intended(place, command)
-        if permit(prepared.intent, Rules(), ()).leave == "allow":
+        if permit(prepared.intent, Rules(), ()).decision == "allow":
             await prepared.run()
         else:
             assert command in ("ls", "date")
@@ -272,7 +272,7 @@ async def test_deep_directories_take_no_time(place: Place) -> None:
     (place.root / deep).mkdir(parents=True)
     words = " ".join(f"x{number}=y{number}" for number in range(98))
     assert (await intended(place, f"cp {words}", cwd=deep)).intent.exact_only
-    assert (await intended(place, f"ls {words}", cwd=deep)).intent.needs_leave
+    assert (await intended(place, f"ls {words}", cwd=deep)).intent.needs_approval
 
 
 @pytest.mark.found(
@@ -285,8 +285,8 @@ async def test_links_without_end_take_no_time(place: Place) -> None:
     (place.root / "l0").mkdir()
     for number in range(1, 100):
         (place.root / f"l{number}").symlink_to(f"l{number - 1}/../" * 500 + f"l{number - 1}")
-    assert (await intended(place, "ls" + " l99" * 90)).intent.needs_leave
-    assert not (await intended(place, "ls l0")).intent.needs_leave
+    assert (await intended(place, "ls" + " l99" * 90)).intent.needs_approval
+    assert not (await intended(place, "ls l0")).intent.needs_approval
     assert (await intended(place, "cp" + " l99" * 90)).intent.exact_only
     with pytest.raises(ToolFailed, match="too many links"):
         await intended(place, "ls", cwd="l99")
@@ -299,7 +299,7 @@ async def test_variables_that_load_code_are_asked_about(tmp_path: Path, variable
     processes = PlainProcesses({"PATH": os.environ["PATH"], variable: str(tmp_path / "x")})
     place = make_place(tmp_path, processes=processes)
     for command in ("echo hi", "ls"):
-        assert (await intended(place, command)).intent.needs_leave
+        assert (await intended(place, command)).intent.needs_approval
 
 
 @pytest.mark.found(
@@ -380,9 +380,9 @@ async def test_no_rule_covers_a_command_outside_the_workspace(place: Place, tmp_
     for cwd in (str(outside), "link", ".."):
         for command in ("make", "ls"):
             intent = (await intended(place, command, cwd=cwd)).intent
-            assert permit(intent, rules, (Grant("g", "w", "", f"bash({command})", 0),)).leave == "ask"
+            assert permit(intent, rules, (Grant("g", "w", "", f"bash({command})", 0),)).decision == "ask"
             assert intent.grant == ""
-    assert permit((await intended(place, "make")).intent, rules, ()).leave == "allow"
+    assert permit((await intended(place, "make")).intent, rules, ()).decision == "allow"
 
 
 @pytest.mark.parametrize(
@@ -403,8 +403,8 @@ async def test_a_grant_covers_this_command_and_no_other(place: Place, command: s
     intent = (await intended(place, command)).intent
     assert intent.grant == grant
     if grant:
-        assert permit(intent, Rules(), (Grant("g", "w", "", grant, 0),)).leave == "allow"
-        assert permit(intent, parse_rules((grant,), ()), ()).leave == "allow"
+        assert permit(intent, Rules(), (Grant("g", "w", "", grant, 0),)).decision == "allow"
+        assert permit(intent, parse_rules((grant,), ()), ()).decision == "allow"
 
 
 @pytest.mark.parametrize(
@@ -430,8 +430,8 @@ async def test_only_what_surely_looks_needs_nobodys_leave(place: Place, command:
     (place.root / "circle").symlink_to("circle")
     (place.root / "-x").symlink_to("/etc")
     intent = (await intended(place, command)).intent
-    assert permit(intent, Rules(), ()).leave == ("ask" if asks else "allow")
-    assert permit(intent, parse_rules((), ("bash",)), ()).leave == "deny"
+    assert permit(intent, Rules(), ()).decision == ("ask" if asks else "allow")
+    assert permit(intent, parse_rules((), ("bash",)), ()).decision == "deny"
 
 
 async def test_a_full_background_refuses_before_it_starts(
@@ -466,7 +466,7 @@ async def test_a_grant_is_for_the_directory_it_was_given_in(place: Place) -> Non
     for given in (at_root, one):
         grant = (Grant("g", "w", "", given.grant, 0),)
         assert [intent is given for intent in (at_root, one, other)] == [
-            permit(intent, Rules(), grant).leave == "allow" for intent in (at_root, one, other)
+            permit(intent, Rules(), grant).decision == "allow" for intent in (at_root, one, other)
         ]
     assert rule_of(one.grant) == rule_of(at_root.grant) == "bash(./build.sh)"
 
@@ -491,4 +491,4 @@ async def test_a_rule_with_a_wildcard_covers_no_file_that_guards_the_machine(
     intent = (await prepare(BashTool(), place, command=command)).intent
     assert intent.exact_only == is_exact
     rules = parse_rules(["bash(cp *)", "bash(mv *)", "bash(tar *)", "bash(touch *)", "bash(ls *)"], [])
-    assert permit(intent, rules, ()).leave == ("ask" if is_exact else "allow")
+    assert permit(intent, rules, ()).decision == ("ask" if is_exact else "allow")

@@ -61,6 +61,6 @@ async def test_a_list_nobody_would_read_is_refused_and_the_old_one_stays(
 async def test_it_needs_nobodys_leave_and_does_nothing_before_it_is_run(tmp_path: Path) -> None:
     desk = RecordingDesk()
     prepared = await prepare(TodosTool(), make_place(tmp_path, desk=desk), todos=[{"content": "x"}])
-    assert permit(prepared.intent, Rules(), ()).leave == "allow"
+    assert permit(prepared.intent, Rules(), ()).decision == "allow"
     assert prepared.title == "todos 0/1"
     assert desk.todos == []

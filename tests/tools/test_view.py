@@ -154,6 +154,6 @@ async def test_a_deny_rule_may_name_a_file_in_full(tmp_path: Path) -> None:
     (tmp_path / "secrets" / "key").write_text("needle")
     rules = parse_rules([], [f"view({tmp_path.resolve()}/secrets/**)"])
     place = make_place(tmp_path, is_hidden=partial(is_hidden, rules))
-    assert permit((await prepare(View(), place, path="secrets/key")).intent, rules, ()).leave == "deny"
-    assert permit((await prepare(View(), place, path="other")).intent, rules, ()).leave == "allow"
+    assert permit((await prepare(View(), place, path="secrets/key")).intent, rules, ()).decision == "deny"
+    assert permit((await prepare(View(), place, path="other")).intent, rules, ()).decision == "allow"
     assert (await call(Grep(), place, pattern="needle")).content == "No matches."

@@ -101,12 +101,12 @@ async def test_nobody_is_asked_about_what_is_too_large_to_be_shown(tmp_path: Pat
     lines = "some line\n" * (DIFF_BYTES_MAX // 10)
     large = (await prepare(Write(), make_place(tmp_path), path="a", content=lines + "the last line\n")).intent
     assert "the last line" not in json.loads(large.params)["diff"]
-    assert permit(large, Rules(), ()).leave == "refuse"
+    assert permit(large, Rules(), ()).decision == "refuse"
     assert "larger than the 100 kB that people are shown" in permit(large, Rules(), ()).reason
-    assert permit(large, Rules(), (), skip=True).leave == "allow"
-    assert permit(large, parse_rules(["edit"], []), ()).leave == "allow"
+    assert permit(large, Rules(), (), skip=True).decision == "allow"
+    assert permit(large, parse_rules(["edit"], []), ()).decision == "allow"
     small = (await prepare(Write(), make_place(tmp_path), path="a", content="some line\n" * 5_000)).intent
-    assert permit(small, Rules(), ()).leave == "ask"
+    assert permit(small, Rules(), ()).decision == "ask"
 
 
 @pytest.mark.found(

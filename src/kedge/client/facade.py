@@ -38,6 +38,7 @@ from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome
 from kedge.core.records import OnApproval, OnDisconnect
 from kedge.errors import AskIsOver, KedgeError, Unavailable, Unreachable
+from kedge.waiting import backoff_s
 from kedge.wire.models import (
     CancelReply,
     MessageBody,
@@ -151,8 +152,9 @@ class Connection:
         it was certainly not done."""
 
         async def patiently() -> T:
-            deadline, pause = math.inf, PAUSE_S_MIN
+            deadline, pauses = math.inf, backoff_s(PAUSE_S_MIN, PAUSE_S_MAX)
             while True:
+                pause = next(pauses)
                 try:
                     return await call()
                 except (Unreachable, Unavailable) as error:
@@ -163,7 +165,6 @@ class Connection:
                 if self._may_start:
                     await find_or_start()
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, PAUSE_S_MAX)
 
         return self._do(patiently)
 

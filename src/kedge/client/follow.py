@@ -17,6 +17,7 @@ import msgspec
 from kedge.client.client import Client
 from kedge.client.stream import GIVE_UP_S, PAUSE_S_MAX, PAUSE_S_MIN, StreamEvent
 from kedge.errors import Unavailable, Unreachable
+from kedge.waiting import backoff_s
 from kedge.wire.models import (
     CancelReply,
     PermissionRequest,
@@ -72,15 +73,15 @@ class FollowedRun:
     async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Ask again while the server is away, for as long as a lost stream is given."""
         deadline = time.monotonic() + self._give_up_s
-        pause = PAUSE_S_MIN
+        pauses = backoff_s(PAUSE_S_MIN, PAUSE_S_MAX)
         while True:
+            pause = next(pauses)
             try:
                 return await call()
             except (Unreachable, Unavailable):
                 if time.monotonic() + pause > deadline:
                     raise
             await sleep(pause)
-            pause = min(2 * pause, PAUSE_S_MAX)
 
     def _accepted(self, receipt: Receipt) -> Receipt:
         if self._stream.position is None:

@@ -39,7 +39,7 @@ RULE_CHARS_MAX = 1000
 #: Rules that are kept in their parsed form: more than a configuration has. Items.
 PARSED_MAX = 1000
 
-Leave = Literal["allow", "deny", "refuse", "ask"]
+Decision = Literal["allow", "deny", "refuse", "ask"]
 #: What people may answer to an approval.
 Answer = Literal["allow", "allow_session", "allow_always", "deny"]
 
@@ -62,7 +62,7 @@ class Intent(Struct, frozen=True):
     #: Digest of everything the answer is bound to.
     binding: str
     #: False: only a deny rule keeps it from happening.
-    needs_leave: bool = True
+    needs_approval: bool = True
     #: A command: its words, if it is a single simple command with literal words only.
     words: tuple[str, ...] | None = None
     #: A command: the words of every command in the line, None for one that is not literal. For deny rules.
@@ -178,7 +178,7 @@ def rule_of(grant: str) -> str:
 class Permit(Struct, frozen=True):
     """What rules and grants say of an Intent, and which of them said it."""
 
-    leave: Leave
+    decision: Decision
     reason: str = ""
 
 
@@ -190,7 +190,7 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
     for rule in rules.deny:
         if _denies(rule, intent, named):
             return Permit("deny", f"the rule {rule} denies it")
-    if not intent.needs_leave:
+    if not intent.needs_approval:
         return Permit("allow")
     for rule in rules.allow:
         if _allows(rule, intent):

@@ -67,9 +67,11 @@ class RunOptions(Struct, frozen=True):
     #: The Run whose tool call this one serves: it ends with that one, and may only look, not change.
     parent_run_id: str = ""
 
-    def with_leave_of_all(self, joined: list[RunOptions]) -> RunOptions:
-        """Of a Run that others have joined: what one of them was denied is denied, and only what all of them were
-        allowed is allowed. Somebody can be asked if one of them has somebody."""
+    def merged_with(self, joined: list[RunOptions]) -> RunOptions:
+        """Return the options of a Run that the Runs in `joined` were folded into.
+
+        A rule that denies in one denies; a rule that allows must be in all. Approvals are asked for if one of them
+        has a user to ask."""
         every = (self, *joined)
         return replace(
             self,

@@ -92,7 +92,7 @@ class ActiveRun:
     @property
     def options(self) -> RunOptions:
         """What its tools may do now: a prompt that joins a Run brings its own rules, and has no leave of the host's."""
-        return self.run.options.with_leave_of_all([run.options for run in self.folded])
+        return self.run.options.merged_with([run.options for run in self.folded])
 
     def spent(self, runs: dict[str, RunRecord]) -> RunRecord:
         """Its record with what it has used so far."""

@@ -24,7 +24,7 @@ from kedge.llm.base import ToolSpec
 from kedge.store.base import Store
 from kedge.tools.base import Output, Place, Prepared, Tool, ToolFailed
 from kedge.tools.registry import Toolset
-from kedge.waiting import wait_out
+from kedge.waiting import retrieve_exception, wait_uncancelled
 
 log = logging.getLogger("kedge.engine")
 
@@ -72,14 +72,14 @@ class Calls:
         active.picture_chars = 0
         tasks = [asyncio.get_running_loop().create_task(self._make_one(active, call)) for call in calls]
         for task in tasks:
-            task.add_done_callback(_look_at)
+            task.add_done_callback(retrieve_exception)  # several calls may fail at once; one failure is reported
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             left = [task for task in tasks if not task.done()]
             for task in left:
                 task.cancel()
-            await wait_out(left)  # a second cancel of this Run must not leave a call behind in its clean-up
+            await wait_uncancelled(left)  # a second cancel of this Run must not leave a call behind in its clean-up
         for task in done:
             task.result()
 
@@ -158,13 +158,13 @@ class Calls:
         # Each command is held against each rule: of a long line that takes a while.
         found = await active.threads.run(decide) if len(intent.commands) > COMMANDS_MAX else decide()
         standing = active.standing.get(call.id)
-        if found.leave != "ask" and standing is not None and standing[0].kind == "approval":
+        if found.decision != "ask" and standing is not None and standing[0].kind == "approval":
             await self._withdraw(active, call)
-        if found.leave == "allow":
+        if found.decision == "allow":
             return None
-        if found.leave == "deny":
+        if found.decision == "deny":
             return Output(f"Not allowed: {found.reason}. Do not try to get around it.", is_error=True)
-        if found.leave == "refuse":
+        if found.decision == "refuse":
             return Output(f"Not done: {found.reason}.", is_error=True)
         if options.on_approval == "fail":
             active.unapproved = active.unapproved or _nobody_to_ask(intent)
@@ -246,12 +246,6 @@ def _with_room(active: ActiveRun, output: Output) -> Output:
     return Output(
         f"Not shown: the pictures of one step are larger than {mega} MB; look at them one by one.", is_error=True
     )
-
-
-def _look_at(task: asyncio.Task[None]) -> None:
-    """Several calls may fail at once, and one failure is told: asyncio need not complain about the others."""
-    if not task.cancelled():
-        task.exception()
 
 
 def _rules(active: ActiveRun) -> Rules:

@@ -41,6 +41,7 @@ from kedge.engine.openlane import Addition, Compose, Decided, Draught, OpenLane,
 from kedge.engine.ports import Clock, Ids
 from kedge.errors import RunNotActive, SessionNotFound, StoreError, StoreUnavailable, VersionConflict
 from kedge.store.base import LaneWrite, Store, Write
+from kedge.waiting import retrieve_exception
 
 log = logging.getLogger("kedge.engine")
 
@@ -384,8 +385,7 @@ class Door:
 
     def _settled(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # looked at here, since a caller that was cancelled does not, and asyncio would complain
+        retrieve_exception(task)  # a cancelled caller does not
 
     async def drain(self) -> None:
         """Until nothing is under way."""

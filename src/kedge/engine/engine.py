@@ -55,7 +55,7 @@ from kedge.errors import (
 from kedge.store.base import SearchHit, Store
 from kedge.tools.base import Tool
 from kedge.tools.registry import Toolset
-from kedge.waiting import wait_out
+from kedge.waiting import wait_uncancelled
 
 log = logging.getLogger("kedge.engine")
 
@@ -254,7 +254,7 @@ class Engine:
                 await asyncio.shield(accepting)
                 return await (asyncio.shield(lane.end_of(child)) if child in lane.runs else self.run(workspace, child))
             except (asyncio.CancelledError, StoreUnavailable):
-                await wait_out([asyncio.ensure_future(self._end_child(workspace, lane, child, accepting))])
+                await wait_uncancelled([asyncio.ensure_future(self._end_child(workspace, lane, child, accepting))])
                 raise
 
     async def _end_child(

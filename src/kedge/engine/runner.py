@@ -59,6 +59,7 @@ from kedge.errors import (
 from kedge.llm.base import ModelRequest
 from kedge.store.base import Store
 from kedge.tools.threads import Threads
+from kedge.waiting import retrieve_exception
 
 log = logging.getLogger("kedge.engine")
 
@@ -172,8 +173,8 @@ class Runner:
         clean_up = loop.create_task(self._clean_up(active, work))
         await asyncio.wait({clean_up}, timeout=cleanup_s)
         left = active.background.left_pids
-        work.add_done_callback(_look_away)
-        clean_up.add_done_callback(_look_away)
+        work.add_done_callback(retrieve_exception)
+        clean_up.add_done_callback(retrieve_exception)
         if not clean_up.done():
             clean_up.cancel()
             verdict.cleanup = "failed"
@@ -420,12 +421,6 @@ def _open_calls(own: list[Message]) -> list[ToolCall]:
 
 def _change(message: Message, missing: set[str]) -> Change:
     return "created" if message.id in missing else "updated"
-
-
-def _look_away(work: asyncio.Task[Any]) -> None:
-    """An abandoned task's end is nobody's business; asking for its exception keeps asyncio from reporting it."""
-    if not work.cancelled():
-        work.exception()
 
 
 def _verdict_of(work: asyncio.Task[End]) -> Verdict:

@@ -27,7 +27,7 @@ from kedge.errors import (
     WrongType,
 )
 from kedge.server.auth import Gate, Headers
-from kedge.waiting import wait_out
+from kedge.waiting import wait_uncancelled
 from kedge.wire.limits import ERROR_CHARS_MAX, SMALL_BODY_BYTES_MAX
 from kedge.wire.models import ErrorBody
 from kedge.wire.openapi import RouteSpec
@@ -87,7 +87,7 @@ class Call:
             leaving.cancel()
             if not working.done():
                 working.cancel()
-                await wait_out([working])
+                await wait_uncancelled([working])
         if working.cancelled():
             raise Disconnected
         return working.result()

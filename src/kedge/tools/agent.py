@@ -37,7 +37,7 @@ class AgentTool:
             path="",
             params=json.dumps({"prompt": given.prompt}, ensure_ascii=False),
             binding="",
-            needs_leave=False,
+            needs_approval=False,
         )
 
         async def run() -> Output:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from kedge.tools.processes import Process, ToolFailed
 from kedge.tools.tail import HeadTail
-from kedge.waiting import wait_out
+from kedge.waiting import wait_uncancelled
 
 #: Commands a Run may have in the background at once. More is a loop, not work.
 BACKGROUND_MAX = 20
@@ -98,7 +98,7 @@ class Running:
     async def end_surely(self, grace_s: float) -> tuple[int, ...]:
         """Like `end`, when our own task is being cancelled: it goes on to the end however often that is repeated."""
         ending = asyncio.create_task(self.end(grace_s))
-        await wait_out([ending])
+        await wait_uncancelled([ending])
         return ending.result()
 
     async def _live(self) -> None:

@@ -26,7 +26,7 @@ from kedge.tools.diff import DIFF_BYTES_MAX, Diff, compare, is_the_same
 from kedge.tools.paths import Target, resolve
 from kedge.tools.seen import bind, digest
 from kedge.tools.textfile import decode, line_endings, line_start, plain_endings
-from kedge.waiting import wait_out
+from kedge.waiting import wait_uncancelled
 
 #: Lines of the new text shown to the agent around its change, and characters of each: to see that it is right.
 AROUND_LINES = 3
@@ -163,7 +163,7 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await wait_out([task])
+        await wait_uncancelled([task])
         raise
 
 

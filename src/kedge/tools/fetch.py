@@ -27,7 +27,7 @@ from kedge.core.shown import one_line
 from kedge.tools import fetch_page
 from kedge.tools.addresses import Address, is_reachable, parse_address
 from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
-from kedge.waiting import wait_out
+from kedge.waiting import wait_uncancelled
 
 if TYPE_CHECKING:
     import httpx2
@@ -182,7 +182,7 @@ class FetchTool:
                 code = await process.wait() if len(data) <= REPLY_BYTES_MAX else None
             finally:
                 ending = asyncio.ensure_future(process.end(0))  # it holds nothing that would be lost
-                await wait_out([ending])  # a cancelled Run ends after its processes
+                await wait_uncancelled([ending])  # a cancelled Run ends after its processes
                 place.background.left(ending.result())
                 if (task := asyncio.current_task()) is not None and task.cancelling():
                     raise asyncio.CancelledError

@@ -181,7 +181,7 @@ def look(names: tuple[str, ...], target: Target, description: str, asked: Mappin
         path=str(target.path),
         params=params,
         binding=bind("look", *names, str(target.path), params),
-        needs_leave=not is_open,
+        needs_approval=not is_open,
         exact_only=target.is_guarded and not is_open,
         grant="" if target.is_inside or target.is_guarded else _grant(names[0], target.path),
         given=target.given,

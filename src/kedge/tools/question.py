@@ -53,7 +53,7 @@ class QuestionTool:
             path="",
             params=json.dumps({"questions": [asked.question for asked in questions]}, ensure_ascii=False),
             binding="",
-            needs_leave=False,
+            needs_approval=False,
         )
 
         async def run() -> Output:

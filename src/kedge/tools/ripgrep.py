@@ -17,7 +17,7 @@ from kedge.programs import program_outside
 from kedge.tools import disk
 from kedge.tools.base import Place, ToolFailed
 from kedge.tools.paths import Target, missing, printable
-from kedge.waiting import wait_out
+from kedge.waiting import wait_uncancelled
 
 #: For one search. Whole disks take longer, and nobody waits for them.
 SEARCH_S = 30.0
@@ -100,7 +100,7 @@ async def search(
         raise ToolFailed(f"the search took longer than {SEARCH_S:.0f} s; give a narrower path or pattern") from None
     finally:
         ending = asyncio.ensure_future(process.end(END_GRACE_S))
-        await wait_out([ending])  # a cancelled Run ends behind its processes
+        await wait_uncancelled([ending])  # a cancelled Run ends behind its processes
         place.background.left(ending.result())
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise asyncio.CancelledError

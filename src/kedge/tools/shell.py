@@ -130,7 +130,7 @@ def _plan(given: BashInput, place: Place) -> _Plan:
             ensure_ascii=False,
         ),
         binding=_binding(shell, command, cwd, place),
-        needs_leave=harmless is None,
+        needs_approval=harmless is None,
         words=words,
         commands=line.commands,
         exact_only=line.runs_others or (words is not None and _names_guarded(words, cwd)),
@@ -342,7 +342,7 @@ class LookTool:
             path="",
             params=json.dumps({"action": given.action, "id": given.id}),
             binding="",
-            needs_leave=False,
+            needs_approval=False,
         )
 
         async def run() -> Output:

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from typing import TypeVar, TypeVarTuple
 
+from kedge.waiting import retrieve_exception
+
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
@@ -107,8 +109,7 @@ class Threads:
     def _end(self, done: asyncio.Future[None]) -> None:
         del self._pieces[done]
         self._room.release()
-        if not done.cancelled():
-            done.exception()  # retrieved here, since the caller may be gone
+        retrieve_exception(done)  # the caller may be gone
 
     @property
     def busy(self) -> int:

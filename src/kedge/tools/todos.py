@@ -49,7 +49,7 @@ class TodosTool:
             path="",
             params=json.dumps({"todos": [todo.content for todo in todos]}, ensure_ascii=False),
             binding="",
-            needs_leave=False,
+            needs_approval=False,
         )
 
         async def run() -> Output:

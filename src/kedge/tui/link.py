@@ -17,6 +17,7 @@ from kedge.client.spawn import find_or_start, open_workspace
 from kedge.client.stream import PAUSE_S_MAX, PAUSE_S_MIN, EventStream, StreamEvent
 from kedge.errors import KedgeError, Unavailable, Unreachable
 from kedge.tui.model import View
+from kedge.waiting import backoff_s, retrieve_exception
 from kedge.wire import models as m
 
 #: How long somebody waits for a request that finds no server, before being told. Seconds.
@@ -130,22 +131,22 @@ class Link:
         listener.connected(is_connected)
         if not is_connected and self.may_start and (self._reviving is None or self._reviving.done()):
             self._reviving = asyncio.ensure_future(find_or_start())
-            self._reviving.add_done_callback(_look_at)
+            self._reviving.add_done_callback(retrieve_exception)  # connecting reports the failure
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """For what may be asked twice: again and again while the server is away."""
         deadline = asyncio.get_running_loop().time() + INSIST_S
-        pause = PAUSE_S_MIN
+        pauses = backoff_s(PAUSE_S_MIN, PAUSE_S_MAX)
         while True:
+            pause = next(pauses)
             try:
                 return await call()
             except (Unreachable, Unavailable):
                 if asyncio.get_running_loop().time() + pause > deadline:
                     raise
             await asyncio.sleep(pause)
-            pause = min(2 * pause, PAUSE_S_MAX)
 
     async def load(self, view: View) -> None:
         """Sessions, live Runs, and what waits for people."""
@@ -178,9 +179,3 @@ class Link:
     async def load_queue(self, view: View, session_id: str) -> None:
         at = self.at
         view.load_runs(await self.insist(lambda: self.client.session_runs(self.id, session_id)), at)
-
-
-def _look_at(task: asyncio.Task[str]) -> None:
-    """That it could not be started is seen by whoever tries to connect."""
-    if not task.cancelled():
-        task.exception()

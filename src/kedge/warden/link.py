@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kedge import children
+from kedge.waiting import retrieve_exception
 from kedge.warden import orphans
 from kedge.warden.base import Wanted, WardenFailed
 from kedge.warden.keeper import BOOTSTRAP
@@ -175,7 +176,7 @@ class Link:
         if not self._hello.done():
             reason = self._trouble or "it ended at once"
             self._hello.set_exception(WardenFailed(f"The process keeper cannot be started: {reason}."))
-            self._hello.exception()
+            retrieve_exception(self._hello)
         self._ended.set_result(None)
 
     async def _sweep(self) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from kedge.waiting import retrieve_exception
 from kedge.warden.base import ExitStatus, ProcessFailed, WardenFailed
 from kedge.warden.lines import Line
 from kedge.warden.processes import is_zombie
@@ -161,4 +162,4 @@ def _settle(future: asyncio.Future[T], result: T) -> None:
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # looked at: nobody may be waiting
+        retrieve_exception(future)  # there may be no waiter

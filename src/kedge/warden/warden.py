@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 from typing import cast
 
-from kedge.waiting import wait_out
+from kedge.waiting import wait_uncancelled
 from kedge.warden import bubblewrap, landlock
 from kedge.warden.base import Mechanism, ProcessFailed, ProcessSpec, Sandbox, Wanted, WantedSandbox, WardenFailed
 from kedge.warden.lines import LINE_BYTES_MAX, Line, encode
@@ -63,7 +63,7 @@ class Warden:
                 await process.started()
             except asyncio.CancelledError:
                 # Nobody will get it: whatever did start is gone before anybody goes on.
-                await wait_out([asyncio.ensure_future(process.end(0.0))])
+                await wait_uncancelled([asyncio.ensure_future(process.end(0.0))])
                 raise
             except BaseException:
                 link.send({"end": process.key, "grace_s": 0.0})
