@@ -9,55 +9,12 @@ import pytest
 
 from kedge.core import events as e
 from kedge.core.approvals import Ask
-from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord
 from kedge.core.transcript import PART_TYPES, Finish, Message, Part, Text
-from kedge.server.ports import WireEncoder
 from kedge.wire import codec
 from kedge.wire import models as m
 from kedge.wire.export import as_html, as_json, as_markdown
-
-RUN = RunRecord("r1", "s1", "w1", 1, Prompt("do it"), RunOptions(), "digest", 1000, state="active", started_at=1000)
-SESSION = SessionRecord("s1", "w1", "A <title>", 1000, 2000, message_count=2)
-NASTY = 'x\n\ndata: {"type":"run_complete"}\r\nid: 5\u2028\x85"\\'
-
-SAMPLES: dict[type, e.Event] = {
-    e.RunAccepted: e.RunAccepted("r1", 1, False, 1),
-    e.RunStarted: e.RunStarted("r1", 1),
-    e.RunResumed: e.RunResumed("r1", 1),
-    e.StepStarted: e.StepStarted("r1", 1, 1),
-    e.RunFolded: e.RunFolded("r1", "r0", 1),
-    e.RunEdited: e.RunEdited("r1", 1),
-    e.RunMoved: e.RunMoved("r1", None, 1),
-    e.FoldMarked: e.FoldMarked("r1", 1),
-    e.CancelMarked: e.CancelMarked(1, "r1", 1),
-    e.RunCancelMarked: e.RunCancelMarked("r1", 1),
-    e.RunEnded: e.RunEnded("r1", "completed", "", 1),
-    e.RunReported: e.RunReported("r1", "completed", ""),
-    e.ErrorReported: e.ErrorReported("r1"),
-    e.SessionChanged: e.SessionChanged("s1", "updated"),
-    e.MessageChanged: e.MessageChanged("m1", "created"),
-    e.RetryReported: e.RetryReported("r1", 2, 5, 1.5, NASTY),
-    e.Asked: e.Asked("r1", "a1"),
-    e.AskSettled: e.AskSettled("r1", "a1"),
-    e.FileChanged: e.FileChanged("r1", "f1", NASTY, "updated"),
-}
-ASK = Ask("a1", "w1", "s1", "r1", "c1", "bash", "approval", 1, NASTY, json.dumps({"command": NASTY}))
-
-
-def frame_for(event: e.Event, *, gone: bool = False) -> bytes:
-    encoder = WireEncoder()
-    message = Message("m1", "s1", "user", (Text(NASTY),), 1, 1)
-    match event:
-        case e.SessionChanged():
-            return encoder.session(7, event, None if gone else SESSION, False, 0)
-        case e.MessageChanged():
-            return encoder.message(7, event, None if gone else message, "s1")
-        case e.Asked() | e.AskSettled():
-            return encoder.ask(7, event, None if gone else ASK)
-        case e.FileChanged():
-            return encoder.file(7, "s1", event)
-        case _:
-            return encoder.run(7, "s1", event, None if gone else RUN)
+from tests.wire.samples import NASTY, RUN, SAMPLES, SESSION
+from tests.wire.test_golden_frames import frame_of
 
 
 def parsed(frame: bytes) -> tuple[int, dict[str, Any]]:
@@ -75,7 +32,7 @@ def test_there_is_a_sample_of_every_event() -> None:
 @pytest.mark.parametrize("event", SAMPLES.values(), ids=lambda event: type(event).__name__)
 @pytest.mark.parametrize("gone", [False, True], ids=["there", "deleted since"])
 def test_every_event_is_one_frame_also_when_its_record_is_gone(event: e.Event, gone: bool) -> None:
-    position, body = parsed(frame_for(event, gone=gone))
+    position, body = parsed(frame_of(event, deleted=gone))
     assert position == 7
     assert set(body) == {"type", "payload"}
     assert body["payload"]["type"] in ("created", "updated", "deleted")
