@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from kedge.engine import schema
+from kedge.config import schema
 
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
 #: The part of the page that is written from here.

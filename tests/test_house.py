@@ -32,32 +32,47 @@ MAY_IMPORT: dict[str, set[str]] = {
     "llm": {"llm", "core", "children"},
     "tools": {"tools", "core", "children", "programs", "waiting"},
     "warden": {"warden", "core", "waiting", "children"},
-    "engine": {"engine", "core", "store", "llm", "tools", "warden", "waiting"},
-    "server": {"server", "engine", "wire", "core", "store", "tools", "warden", "paths", "waiting", "kedge"},
+    "config": {"config", "core", "llm", "tools"},
+    "engine": {"engine", "agent", "config", "core", "store", "llm", "tools", "warden", "waiting"},
+    "agent": {"agent", "engine", "config", "core", "store", "llm", "tools", "waiting"},
+    "server": {
+        "server",
+        "agent",
+        "config",
+        "engine",
+        "wire",
+        "core",
+        "store",
+        "tools",
+        "warden",
+        "paths",
+        "waiting",
+        "kedge",
+    },
     "client": {"client", "wire", "core", "paths", "waiting"},
     "cli": {"cli", "client", "wire", "core", "paths", "kedge"},
     "tui": {"tui", "client", "wire", "core", "paths", "programs", "waiting"},
-    "testing": {"testing", "core", "llm", "store", "tools", "engine", "wire", "server", "client"},
+    "testing": {"testing", "agent", "config", "core", "llm", "store", "tools", "engine", "wire", "server", "client"},
     "kedge": {"client", "server", "cli", "core", "paths"},
 }
 #: Imports inside functions, each for start-up time: module -> what it loads late.
 LATE_IMPORTS: dict[str, set[str]] = {
-    "kedge.engine.models": {
+    "kedge.agent.model_choice": {
         *("kedge.llm.openai", "kedge.llm.anthropic", "kedge.llm.pydantic_ai", "kedge.llm.demo", "kedge.llm.transport"),
     },
     "kedge.cli.serve": {"kedge.server.harden", "kedge.server.listen"},
     "kedge.cli.shutdown": {"kedge.warden.processes"},
     "kedge.cli.tui": {"kedge.tui.app", "kedge.tui.looks"},
     "kedge.cli.config": {
-        *("kedge.engine.check", "kedge.engine.config", "kedge.engine.repository", "kedge.engine.schema"),
-        "kedge.engine.trust",
+        *("kedge.config.check", "kedge.config.load", "kedge.config.repository", "kedge.config.schema"),
+        "kedge.config.trust",
     },
-    "kedge.cli.models": {"kedge.engine.choice", "kedge.engine.config", "kedge.engine.trust"},
+    "kedge.cli.models": {"kedge.config.model_names", "kedge.config.load", "kedge.config.trust"},
     "kedge.cli.doctor": {
-        *("kedge.engine.config", "kedge.engine.trust", "kedge.engine.choice", "kedge.tools.ripgrep"),
+        *("kedge.config.load", "kedge.config.trust", "kedge.config.model_names", "kedge.tools.ripgrep"),
         *("kedge.warden.base", "kedge.warden.warden"),
     },
-    "kedge.cli.init": {"kedge.engine.context"},
+    "kedge.cli.init": {"kedge.agent.system_prompt"},
 }
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70

@@ -32,10 +32,10 @@ ROOT = Path(__file__).parents[2]
 
 _NEST = """
 import ctypes, os, sys
-import kedge.cli.main, kedge.server.listen, kedge.engine.models, kedge.llm.catalogue, kedge.llm.openai, uvloop
+import kedge.cli.main, kedge.server.listen, kedge.agent.model_choice, kedge.llm.catalogue, kedge.llm.openai, uvloop
 import anyio._backends._asyncio, uvicorn.lifespan.off
 
-kedge.engine.models.new_client(False)  # loads what it needs
+kedge.agent.model_choice.new_client(False)  # loads what it needs
 kedge.llm.catalogue.facts("local", "fake-large")
 
 def serve():

@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from kedge.agent.model_choice import Chosen
+from kedge.config.load import Config
 from kedge.core.approvals import Ask, Intent
 from kedge.core.commands import WhenBusy
 from kedge.core.events import RunEnded
 from kedge.core.records import Prompt, RunOptions, RunRecord
 from kedge.core.transcript import ToolCall, ToolResult
-from kedge.engine.config import Config
 from kedge.engine.engine import Engine
-from kedge.engine.models import Chosen
 from kedge.engine.ports import Machine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import KedgeError, StoreUnavailable

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kedge.agent.model_choice import Chosen
+from kedge.config.load import Config
 from kedge.core.events import RunAccepted
 from kedge.core.records import Usage
-from kedge.engine.config import Config
-from kedge.engine.models import Chosen
 from kedge.errors import BadConfig
 from kedge.llm.base import ModelRequest
 from kedge.store.base import Write

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kedge.agent.model_choice import Chosen
+from kedge.config.load import Config
 from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY
-from kedge.engine.config import Config
-from kedge.engine.models import Chosen
 from kedge.errors import ContextFull, ModelFailed
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, End, Hold, Say, ScriptedModel

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kedge.engine.config import (
+from kedge.config.load import (
     CONFIG_BYTES_MAX,
     Config,
     Loaded,
@@ -20,8 +20,8 @@ from kedge.engine.config import (
     repository_files,
     user_layer,
 )
-from kedge.engine.schema import PermissionsConfig
-from kedge.engine.trust import Trust
+from kedge.config.schema import PermissionsConfig
+from kedge.config.trust import Trust
 from kedge.errors import BadConfig
 
 CANARY = "sk-canary-0123456789"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.engine.choice import Choice, choices, chosen
-from kedge.engine.config import Config, ModelEntry, Provider, api_key, base_url, provider_for
-from kedge.engine.keys import missing, secret
+from kedge.config.load import Config, ModelEntry, Provider, api_key, base_url, provider_for
+from kedge.config.model_names import Choice, choices, chosen
+from kedge.config.secrets import missing, secret
 from kedge.errors import BadConfig
 
 CANARY = "sk-canary-0123456789"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kedge.engine.reload import UserConfig, WorkspaceConfig
-from kedge.engine.trust import Trust
+from kedge.config.reload import UserConfig, WorkspaceConfig
+from kedge.config.trust import Trust
 from kedge.errors import BadConfig
 
 

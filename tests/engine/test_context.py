@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kedge.engine import context as module
-from kedge.engine.config import Config
-from kedge.engine.context import (
+from kedge.agent import system_prompt as module
+from kedge.agent.system_prompt import (
     ALL_BYTES_MAX,
     FILE_BYTES_MAX,
     LISTED_MAX,
@@ -21,7 +20,8 @@ from kedge.engine.context import (
     system_name,
     system_prompt,
 )
-from kedge.engine.schema import ContextConfig, PermissionsConfig
+from kedge.config.load import Config
+from kedge.config.schema import ContextConfig, PermissionsConfig
 
 FACTS = Facts(today="2025-11-16", system="Linux 6.8")
 

@@ -14,8 +14,8 @@ from typing import Any
 import apsw
 import pytest
 
+from kedge.config.load import Config
 from kedge.core.records import Prompt, RunOptions, RunRecord
-from kedge.engine.config import Config
 from kedge.engine.engine import Engine
 from kedge.errors import StoreDamaged
 from kedge.server.ports import WireEncoder

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from kedge.agent import history
 from kedge.core.events import StepStarted
 from kedge.core.records import LaneRecord, RunRecord
 from kedge.core.transcript import Message, ToolCall, ToolResult
-from kedge.engine import history
 from kedge.errors import SessionNotFound, StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, Say, ScriptedModel

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kedge.config.load import Config
 from kedge.core.events import MessageChanged, RunEnded, RunReported, RunStarted
-from kedge.engine.config import Config
 from kedge.engine.engine import Engine
 from kedge.errors import (
     SessionNotFound,

@@ -15,10 +15,10 @@ from weakref import ref
 
 import pytest
 
+from kedge.config.load import Config
 from kedge.core.records import Prompt, RunOptions
-from kedge.engine.config import Config
 from kedge.engine.engine import Engine
-from kedge.engine.openlane import OpenLane
+from kedge.engine.lane_state import OpenLane
 from kedge.engine.workspaces import IDLE_LANES_MAX, Workspace
 from kedge.llm.base import ModelRequest
 from kedge.server.ports import WireEncoder

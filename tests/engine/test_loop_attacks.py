@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.core.step import CALLS_LOOKED_AT, signatures
-from kedge.core.transcript import Message, Part, Role, Text, ToolCall, ToolResult, chars_of, for_model
-from kedge.engine import asking, forking
-from kedge.engine.config import (
+from kedge.agent import model_call as asking
+from kedge.agent.system_prompt import FILES_MAX, instruction_files
+from kedge.config.load import (
     REPOSITORY_BYTES_MAX,
     Config,
     Loaded,
@@ -20,10 +19,12 @@ from kedge.engine.config import (
     load_workspace,
     repository_files,
 )
-from kedge.engine.context import FILES_MAX, instruction_files
+from kedge.config.schema import CONTEXT_FILES_MAX
+from kedge.config.trust import Trust
+from kedge.core.step import CALLS_LOOKED_AT, signatures
+from kedge.core.transcript import Message, Part, Role, Text, ToolCall, ToolResult, chars_of, for_model
+from kedge.engine import forks as forking
 from kedge.engine.feed import SNAPSHOT_BYTES_PER_S
-from kedge.engine.schema import CONTEXT_FILES_MAX
-from kedge.engine.trust import Trust
 from kedge.errors import BadConfig
 from kedge.llm.catalogue import Price
 from kedge.testing.scripted import End, Hold, Say, ScriptedModel, Think

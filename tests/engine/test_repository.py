@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.engine.config import Config, load_workspace, repository_files
-from kedge.engine.context import Facts, system_prompt
-from kedge.engine.repository import NotRead, levels, owners, read_inside
+from kedge.agent.system_prompt import Facts, system_prompt
+from kedge.config.load import Config, load_workspace, repository_files
+from kedge.config.repository import NotRead, levels, owners, read_inside
 
 ANOTHER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")

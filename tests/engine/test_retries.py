@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kedge.agent import model_call as asking
 from kedge.core.records import Usage
-from kedge.engine import asking
 from kedge.errors import ModelFailed
 from kedge.store.base import Write
 from kedge.testing.scripted import End, Hold, Say

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kedge.agent import history
+from kedge.agent.model_choice import new_client
+from kedge.config.load import DOTS_WORK_MAX, load_user
 from kedge.core.records import Attachment, Prompt, RunOptions, Usage
 from kedge.core.transcript import Message, Text
-from kedge.engine import history
-from kedge.engine.config import DOTS_WORK_MAX, load_user
 from kedge.engine.draft import Draft
-from kedge.engine.models import new_client
 from kedge.errors import BadConfig, ContextFull
 from kedge.llm.catalogue import Price
 from kedge.store.base import Write

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from kedge.agent.model_choice import Chosen
+from kedge.config.load import Config
 from kedge.core.approvals import Ask
 from kedge.core.records import Attachment, LaneRecord, Prompt, RunOptions, RunRecord, Usage
 from kedge.core.transcript import Message
-from kedge.engine.config import Config
-from kedge.engine.models import Chosen
 from kedge.errors import AskIsOver, BadConfig, Invalid, ModelFailed, StoreDamaged, StoreUnavailable, TooLarge
 from kedge.llm.catalogue import Price
 from kedge.store.memory import MemoryData

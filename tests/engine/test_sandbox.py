@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kedge.engine.config import Config
-from kedge.engine.processes import WardenMachine, environment
+from kedge.config.load import Config
 from kedge.engine.sandbox import OwnFiles, limits
+from kedge.engine.tool_processes import WardenMachine, environment
 from kedge.tools.processes import ToolFailed
 from kedge.warden.base import Wanted
 from kedge.warden.warden import Warden

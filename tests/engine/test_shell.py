@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge.engine.config import Config
+from kedge.config.load import Config
 from kedge.errors import (
     FilesChanged,
     KedgeError,

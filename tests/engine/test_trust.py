@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.engine import trust as module
-from kedge.engine.config import Config, Loaded, layered
-from kedge.engine.trust import Trust
+from kedge.config import trust as module
+from kedge.config.load import Config, Loaded, layered
+from kedge.config.trust import Trust
 from kedge.errors import BadConfig
 
 

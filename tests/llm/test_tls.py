@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.engine.config import Config, Provider
-from kedge.engine.models import Models, speaks_tls
-from kedge.engine.schema import ProviderType
+from kedge.agent.model_choice import Models, speaks_tls
+from kedge.config.load import Config, Provider
+from kedge.config.schema import ProviderType
 from tests.certificates import with_certificate
 from tests.llm.support import asking, failed
 

@@ -210,14 +210,14 @@ DOOR = (
 OPENLANE = (
     Mutant(
         "asks outlive their run",
-        "engine.openlane",
+        "engine.lane_state",
         "CancelMarked | RunCancelMarked | RunEnded)}",
         "CancelMarked | RunCancelMarked)}",
         "A dialog stays open for a Run that a crash has ended.",
     ),
     Mutant(
         "a cancel of one run leaves its dialogs open",
-        "engine.openlane",
+        "engine.lane_state",
         "CancelMarked | RunCancelMarked | RunEnded)}",
         "CancelMarked | RunEnded)}",
         "A command is approved that was cancelled before.",
@@ -229,14 +229,14 @@ OPENLANE = (
 RUNNER = (
     Mutant(
         "an end that cannot be written is given up",
-        "engine.runner",
+        "agent.runner",
         "            else:\n                break\n            await asyncio.sleep(wait_s)",
         "            break\n            await asyncio.sleep(wait_s)",
         "A Run never ends, or works twice, after a hiccup of the disk.",
     ),
     Mutant(
         "the next run loses its place",
-        "engine.runner",
+        "agent.runner",
         "        if self._at_work.get(active.run.session_id) is active:\n"
         "            del self._at_work[active.run.session_id]",
         "        self._at_work.pop(active.run.session_id, None)",
@@ -244,28 +244,28 @@ RUNNER = (
     ),
     Mutant(
         "calls that were cut off get no result",
-        "engine.runner",
+        "agent.runner",
         "active.run, tuple(active.open_calls.values()), now):",
         "active.run, (), now):",
         "After a cancel the provider refuses the session's history.",
     ),
     Mutant(
         "messages in doubt are not put again",
-        "engine.runner",
+        "agent.runner",
         "before = [(_change(message, missing), message) for message in again]",
         "before: list[tuple[Change, Message]] = []",
         "A message is lost after a hiccup of the disk.",
     ),
     Mutant(
         "a message in doubt is taken to be there",
-        "engine.runner",
+        "agent.runner",
         'return "created" if message.id in missing else "updated"',
         'return "updated"',
         "The session counts its messages wrong.",
     ),
     Mutant(
         "a run that ends goes on writing",
-        "engine.runner",
+        "agent.runner",
         "verdict.usage, active.is_ending = active.usage, True",
         "verdict.usage = active.usage",
         "A result comes behind the last message of its Run.",
@@ -277,21 +277,21 @@ RUNNER = (
     ),
     Mutant(
         "a resumed run asks people again",
-        "engine.runner",
+        "agent.runner",
         "active.standing = {ask.tool_call_id: (ask, lane.end_of_ask(ask.id)) for ask in mine}",
         "active.standing = {}",
         "After a crash people are asked twice for the same command.",
     ),
     Mutant(
         "a resumed run forgets its open calls",
-        "engine.runner",
+        "agent.runner",
         "active.open_calls = {call.id: call for call in _open_calls(own)}",
         "active.open_calls = {}",
         "After a crash an approved command is never run.",
     ),
     Mutant(
         "a stopped run is not cleaned up",
-        "engine.runner",
+        "agent.runner",
         "        for task in tasks:\n            task.cancel()\n        # Side",
         "        # Side",
         "A cancelled Run goes on in the background.",

@@ -261,7 +261,7 @@ ENGINE = (
     _by(
         "tests/conformance/test_b_tools.py::test_a_grant_stands_for_its_rule_and_no_more",
         "a session's grant holds in all sessions",
-        "engine.approving",
+        "engine.asks",
         'scope = ask.session_id if answer == "allow_session" else ""',
         'scope = ""',
         "What was allowed for one session is allowed in every one.",
@@ -269,7 +269,7 @@ ENGINE = (
     _by(
         "tests/engine/test_call_ids.py",
         "calls with the same id are one",
-        "engine.runner",
+        "agent.runner",
         "        if call.id in active.call_ids:\n",
         "        if False:\n",
         "A call is not made, or the provider refuses the history.",

@@ -218,8 +218,8 @@ def test_own_networks_are_read_from_the_kernel(tmp_path: Path) -> None:
 async def test_place_without_processes_says_so(tmp_path: Path) -> None:
     from msgspec.structs import replace
 
-    from kedge.engine.config import Config
-    from kedge.engine.processes import NoMachine
+    from kedge.config.load import Config
+    from kedge.engine.tool_processes import NoMachine
 
     place: Place = replace(make_place(tmp_path), processes=await NoMachine().processes(Config(), str(tmp_path)))
     with pytest.raises(ToolFailed, match="No process can be started"):

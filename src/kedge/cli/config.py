@@ -14,8 +14,8 @@ from kedge.client.text import one_line
 from kedge.core.shown import shown
 
 if TYPE_CHECKING:
-    from kedge.engine.config import Loaded, RepositoryFile
-    from kedge.engine.trust import Trust
+    from kedge.config.load import Loaded, RepositoryFile
+    from kedge.config.trust import Trust
 
 _SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 #: Of a value in the list; the whole of it is in the file and in the JSON. Characters.
@@ -74,7 +74,7 @@ def check(as_json: bool, cwd: str) -> int:
     """Check every configuration file that counts in this directory. Exit code 1: something is wrong.
 
     What is ignored because it is not trusted is told and is no mistake."""
-    from kedge.engine.check import findings
+    from kedge.config.check import findings
 
     found = findings(paths.config_file(), Path(cwd), _trust())
     if as_json:
@@ -96,7 +96,7 @@ def trust(yes: bool, revoke: bool, cwd: str) -> int:
 
     Until then it can choose a model, how runs go and which instruction files count, and nothing else. A change of the
     file has to be trusted again."""
-    from kedge.engine.config import repository_files
+    from kedge.config.load import repository_files
 
     if revoke:
         return _revoke(Path(cwd))
@@ -128,8 +128,8 @@ def _agreed() -> bool:
 
 
 def _revoke(workspace: Path) -> int:
-    from kedge.engine.config import FILE_NAMES
-    from kedge.engine.repository import levels
+    from kedge.config.load import FILE_NAMES
+    from kedge.config.repository import levels
 
     known = _trust()
     # Also those that are gone or changed: they could come back as they were.
@@ -144,8 +144,8 @@ def _revoke(workspace: Path) -> int:
 
 def _dangerous(file: RepositoryFile) -> list[tuple[str, str]]:
     """(dotted name, value) of everything that takes effect only when the file is trusted. BadConfig if it is wrong."""
-    from kedge.engine.config import checked, needing_trust, parsed
-    from kedge.engine.schema import masked_secret
+    from kedge.config.load import checked, needing_trust, parsed
+    from kedge.config.schema import masked_secret
 
     plain = parsed(file.content or b"", file.path)
     checked(plain, file.path)
@@ -155,13 +155,13 @@ def _dangerous(file: RepositoryFile) -> list[tuple[str, str]]:
 
 
 def _trust() -> Trust:
-    from kedge.engine.trust import FILE_NAME, Trust
+    from kedge.config.trust import FILE_NAME, Trust
 
     return Trust(paths.data_dir() / FILE_NAME)
 
 
 def _loaded(workspace: Path) -> Loaded:
-    from kedge.engine.config import layered, user_layer
+    from kedge.config.load import layered, user_layer
 
     return layered(user_layer(paths.config_file()), workspace, _trust(), strict=False)
 

@@ -23,7 +23,7 @@ from kedge.errors import BadConfig, KedgeError, ShuttingDown, StoreDamaged
 from kedge.wire.models import Version
 
 if TYPE_CHECKING:
-    from kedge.engine.schema import Config
+    from kedge.config.schema import Config
     from kedge.warden.base import Sandbox
 
 PYTHON_MIN = (3, 11)
@@ -113,8 +113,8 @@ def _config_file() -> Iterator[Finding]:
 
 def _config(cwd: str) -> Config | None:
     """What the files say in this directory; None when they cannot be understood, which is told elsewhere."""
-    from kedge.engine.config import layered, user_layer
-    from kedge.engine.trust import FILE_NAME, Trust
+    from kedge.config.load import layered, user_layer
+    from kedge.config.trust import FILE_NAME, Trust
 
     try:
         trust = Trust(paths.data_dir() / FILE_NAME)
@@ -124,7 +124,7 @@ def _config(cwd: str) -> Config | None:
 
 
 def _models(cwd: str) -> Iterator[Finding]:
-    from kedge.engine.choice import choices
+    from kedge.config.model_names import choices
 
     config = _config(cwd)
     if config is None:

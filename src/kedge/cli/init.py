@@ -80,6 +80,6 @@ def _content(file: Path) -> bytes | None:
 
 
 def _text() -> str:
-    from kedge.engine.context import prompt
+    from kedge.agent.system_prompt import prompt
 
     return prompt("init")

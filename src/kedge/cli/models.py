@@ -13,7 +13,7 @@ from kedge.cli.common import cwd_option, examples, json_option, print_json, prin
 from kedge.client.text import one_line
 
 if TYPE_CHECKING:
-    from kedge.engine.choice import Offer
+    from kedge.config.model_names import Offer
 
 
 class ModelLine(Struct):
@@ -38,9 +38,9 @@ def models(as_json: bool, cwd: str) -> int:
     """List the models of your providers: how much they hold, and US dollars per million tokens in and out.
 
     Those that are chosen are marked: large for the work itself, small for titles."""
-    from kedge.engine.choice import chosen, offers
-    from kedge.engine.config import OFFLINE, layered, user_layer
-    from kedge.engine.trust import FILE_NAME, Trust
+    from kedge.config.load import OFFLINE, layered, user_layer
+    from kedge.config.model_names import chosen, offers
+    from kedge.config.trust import FILE_NAME, Trust
     from kedge.errors import BadConfig
 
     trust = Trust(paths.data_dir() / FILE_NAME)

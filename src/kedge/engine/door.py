@@ -37,7 +37,7 @@ from kedge.core.lane import apply_all, decide
 from kedge.core.records import LaneRecord, RunRecord, SessionRecord, project, restore, user_message
 from kedge.engine.draft import Draft
 from kedge.engine.feed import Frame
-from kedge.engine.openlane import Addition, Compose, Decided, Draught, OpenLane, session_after, withdrawn_asks
+from kedge.engine.lane_state import Addition, Compose, Decided, Draught, OpenLane, session_after, withdrawn_asks
 from kedge.engine.ports import Clock, Ids
 from kedge.errors import RunNotActive, SessionNotFound, StoreError, StoreUnavailable, VersionConflict
 from kedge.store.base import LaneWrite, Store, Write

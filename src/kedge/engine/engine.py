@@ -12,6 +12,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kedge.agent.model_call import Asking
+from kedge.agent.model_choice import Chosen, ModelChooser
+from kedge.agent.runner import NoPrompts, Prompts, Runner
+from kedge.agent.tool_calls import Calls
+from kedge.config.load import Config
 from kedge.core.commands import (
     Cancel,
     CancelRun,
@@ -27,21 +32,16 @@ from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded
 from kedge.core.lane import Covered, covered_by
 from kedge.core.records import Attachment, Prompt, RunOptions, RunRecord, SessionRecord, content_digest
 from kedge.core.transcript import Message
-from kedge.engine.approving import Approvals
-from kedge.engine.asking import Asking
-from kedge.engine.attachments import with_contents
-from kedge.engine.calls import Calls
-from kedge.engine.config import Config
+from kedge.engine.asks import Approvals
+from kedge.engine.attached_files import with_contents
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
-from kedge.engine.forking import FORK_MESSAGES_MAX, for_agent, forked
-from kedge.engine.models import Chosen, ModelChooser
-from kedge.engine.openlane import Addition, Compose, Draught, OpenLane
+from kedge.engine.forks import FORK_MESSAGES_MAX, for_agent, forked
+from kedge.engine.lane_state import Addition, Compose, Draught, OpenLane
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
-from kedge.engine.processes import NoMachine
 from kedge.engine.recovery import Recovery
-from kedge.engine.runner import NoPrompts, Prompts, Runner
-from kedge.engine.shell import Shell
-from kedge.engine.undoing import Undo
+from kedge.engine.tool_processes import NoMachine
+from kedge.engine.undo import Undo
+from kedge.engine.user_commands import Shell
 from kedge.engine.workspaces import MakeSource, Workspace, Workspaces
 from kedge.errors import (
     Invalid,

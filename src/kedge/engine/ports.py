@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
+from kedge.config.load import Config
 from kedge.core.approvals import Ask
 from kedge.core.events import Asked, AskSettled, Event, FileChanged, MessageChanged, SessionChanged
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.core.transcript import Message
-from kedge.engine.config import Config
 from kedge.tools.processes import Processes
 
 

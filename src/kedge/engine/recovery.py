@@ -11,16 +11,16 @@ from contextlib import ExitStack
 
 from msgspec import Struct
 
+from kedge.agent.history import HISTORY_MESSAGES_MAX
+from kedge.config.load import Config
 from kedge.core.commands import Recover
 from kedge.core.events import Change, LaneEvent, RunAccepted, RunEnded
 from kedge.core.records import LaneRecord, RunRecord, WorkspaceRecord
 from kedge.core.transcript import Finish, Message, ToolCall, ToolResult
-from kedge.engine.closing import Verdict, close_run, cut_off_results
-from kedge.engine.config import Config
 from kedge.engine.door import Door
-from kedge.engine.history import HISTORY_MESSAGES_MAX
-from kedge.engine.openlane import Addition, OpenLane
+from kedge.engine.lane_state import Addition, OpenLane
 from kedge.engine.ports import Clock, Ids
+from kedge.engine.run_end import Verdict, close_run, cut_off_results
 from kedge.engine.workspaces import Workspaces
 from kedge.errors import StoreDamaged, StoreUnavailable, VersionConflict
 from kedge.store.base import LogEntry, Store

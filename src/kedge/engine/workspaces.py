@@ -14,12 +14,12 @@ from weakref import ref
 
 from msgspec import Struct
 
+from kedge.config.load import Config, load_workspace
 from kedge.core.claims import Claims
 from kedge.core.events import Asked
 from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
-from kedge.engine.config import Config, load_workspace
 from kedge.engine.feed import Feed, Reader
-from kedge.engine.openlane import OpenLane
+from kedge.engine.lane_state import OpenLane
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.errors import (
     ClientNotAttached,

@@ -20,16 +20,16 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from kedge import paths
+from kedge.agent.model_choice import Models, speaks_tls
+from kedge.agent.prompts import WrittenPrompts
+from kedge.config.load import Config
+from kedge.config.reload import UserConfig, WorkspaceConfig
+from kedge.config.trust import FILE_NAME as TRUST_FILE
+from kedge.config.trust import Trust
 from kedge.core.shown import shown
-from kedge.engine.config import Config
 from kedge.engine.engine import Engine
-from kedge.engine.models import Models, speaks_tls
-from kedge.engine.processes import WardenMachine
-from kedge.engine.prompting import WrittenPrompts
-from kedge.engine.reload import UserConfig, WorkspaceConfig
 from kedge.engine.sandbox import OwnFiles
-from kedge.engine.trust import FILE_NAME as TRUST_FILE
-from kedge.engine.trust import Trust
+from kedge.engine.tool_processes import WardenMachine
 from kedge.errors import BadConfig, Invalid, KedgeError
 from kedge.server.app import App
 from kedge.server.auth import Gate

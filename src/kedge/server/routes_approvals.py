@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kedge.core.ids import check_client_id
-from kedge.engine.approving import Answered
+from kedge.engine.asks import Answered
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import Invalid

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct
 
 import kedge
+from kedge.config.model_names import Offer, offers
 from kedge.core.ids import check_client_id
 from kedge.core.records import SessionRecord
-from kedge.engine.choice import Offer, offers
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import Invalid, ShuttingDown, TooLarge, WrongType

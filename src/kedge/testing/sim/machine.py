@@ -18,11 +18,11 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from kedge.agent.model_choice import Chosen
+from kedge.agent.runner import NoPrompts
+from kedge.config.load import Config
 from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY, Message, ToolCall
-from kedge.engine.config import Config
-from kedge.engine.models import Chosen
-from kedge.engine.runner import NoPrompts
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import Model, ModelEnd, ModelPart, ModelRequest, TextDelta
 from kedge.tools.processes import Process, Processes, ToolFailed

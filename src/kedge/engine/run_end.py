@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kedge.core.events import Change, LaneEvent, Outcome, RunEnded
 from kedge.core.records import RunRecord, Usage
 from kedge.core.transcript import CUT_OFF, Finish, FinishReason, Message, ToolCall, ToolResult
-from kedge.engine.openlane import Addition
+from kedge.engine.lane_state import Addition
 
 _REASONS: dict[Outcome, FinishReason] = {"failed": "error", "cancelled": "canceled", "interrupted": "error"}
 

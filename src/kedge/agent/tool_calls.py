@@ -9,15 +9,15 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from kedge.agent.active_run import ActiveRun
+from kedge.agent.model_call import Asking
+from kedge.agent.tool_host import RunDesk
 from kedge.core.approvals import Ask, Intent, Rules, is_hidden, permit, rule_of
 from kedge.core.records import SessionRecord
 from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult
-from kedge.engine.active import ActiveRun
-from kedge.engine.asking import Asking
-from kedge.engine.desk import RunDesk
 from kedge.engine.door import Door
-from kedge.engine.openlane import Draught
+from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Agents, Clock, Ids, Machine
 from kedge.errors import Invalid, KedgeError, RunIsStopping
 from kedge.llm.base import ToolSpec

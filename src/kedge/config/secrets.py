@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 
-from kedge.engine.schema import MASK, masked_secret
+from kedge.config.schema import MASK, masked_secret
 from kedge.errors import BadConfig
 
 KEYRING = "keyring:"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from kedge.core.records import FileVersion, SessionRecord
 from kedge.engine.door import Door
-from kedge.engine.openlane import Draught
+from kedge.engine.lane_state import Draught
 from kedge.engine.workspaces import Workspace, Workspaces
 from kedge.errors import FilesChanged, LaneBusy, RunNotFound
 from kedge.store.base import Store

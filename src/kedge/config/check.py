@@ -11,9 +11,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from kedge.core.shown import one_line
-from kedge.engine.choice import BUILT_IN, chosen
-from kedge.engine.config import (
+from kedge.config.idle_rules import idle_rules
+from kedge.config.load import (
     REPOSITORY_DOTS_WORK_MAX,
     TRUSTED_KEYS,
     Loaded,
@@ -25,11 +24,12 @@ from kedge.engine.config import (
     repository_files,
     user_layer,
 )
-from kedge.engine.idle_rules import idle_rules
-from kedge.engine.keys import missing
-from kedge.engine.providers import all_providers
-from kedge.engine.schema import MASK, masked_secret
-from kedge.engine.trust import Trust
+from kedge.config.model_names import BUILT_IN, chosen
+from kedge.config.providers import all_providers
+from kedge.config.schema import MASK, masked_secret
+from kedge.config.secrets import missing
+from kedge.config.trust import Trust
+from kedge.core.shown import one_line
 from kedge.errors import BadConfig
 
 TRUST_IT = "kedge config trust"

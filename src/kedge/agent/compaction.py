@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from kedge.agent.active_run import ActiveRun
+from kedge.agent.model_call import Asking
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.core.step import estimated_tokens
 from kedge.core.transcript import Binary, Finish, ImageUrl, Message, Text, ToolResult, for_model
-from kedge.engine.active import ActiveRun
-from kedge.engine.asking import Asking
 from kedge.engine.ports import Clock
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import ModelRequest

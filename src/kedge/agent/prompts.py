@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from kedge.agent.system_prompt import Agent, Facts, prompt, system_name, system_prompt
 from kedge.core.records import RunRecord
-from kedge.engine.context import Agent, Facts, prompt, system_name, system_prompt
 from kedge.engine.workspaces import Workspace
 
 

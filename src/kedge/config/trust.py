@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from kedge.engine.repository import read_regular
+from kedge.config.repository import read_regular
 from kedge.errors import BadConfig
 
 FILE_NAME = "trusted.json"

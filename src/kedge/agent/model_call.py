@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from kedge.agent.active_run import ActiveRun
 from kedge.core.events import Change, RetryReported
 from kedge.core.records import SessionRecord
 from kedge.core.transcript import Message, chars_of
-from kedge.engine.active import ActiveRun
 from kedge.engine.door import Door
 from kedge.engine.draft import Draft
-from kedge.engine.openlane import Draught
+from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Clock, Ids
 from kedge.errors import ContextFull, ModelFailed, RunNotActive, StoreUnavailable
 from kedge.llm.base import ModelEnd, ModelRequest, ReasoningDelta, TextDelta

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kedge.config.model_names import Choice
+from kedge.config.model_names import chosen as choice_of
+from kedge.config.schema import DEMO, OFFLINE, Config, Provider
+from kedge.config.secrets import KEYRING
 from kedge.core.records import Usage
-from kedge.engine.choice import Choice
-from kedge.engine.choice import chosen as choice_of
-from kedge.engine.keys import KEYRING
-from kedge.engine.schema import DEMO, OFFLINE, Config, Provider
 from kedge.errors import BadConfig
 from kedge.llm.base import Model
 from kedge.llm.catalogue import Price, cost_usd

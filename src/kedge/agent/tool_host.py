@@ -8,12 +8,12 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
+from kedge.agent.active_run import ActiveRun
 from kedge.core.approvals import Ask
 from kedge.core.records import FileVersion, SessionRecord, Todo
 from kedge.core.transcript import ToolCall
-from kedge.engine.active import ActiveRun
 from kedge.engine.door import Door
-from kedge.engine.openlane import Draught
+from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Agents, Clock, Ids
 from kedge.errors import RunIsStopping
 from kedge.tools.base import Question, ToolFailed

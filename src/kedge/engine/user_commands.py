@@ -10,7 +10,7 @@ from msgspec import Struct
 from kedge.core.records import SessionRecord
 from kedge.core.transcript import Message, ShellCommand
 from kedge.engine.door import Door
-from kedge.engine.openlane import Draught
+from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Clock, Ids, Machine
 from kedge.engine.workspaces import Workspace, Workspaces
 from kedge.errors import Invalid, ShuttingDown

@@ -6,12 +6,12 @@ import logging
 
 from msgspec.structs import replace
 
+from kedge.agent.active_run import ActiveRun
+from kedge.agent.model_choice import Chosen
 from kedge.core.records import SessionRecord
 from kedge.core.transcript import Message, Text
-from kedge.engine.active import ActiveRun
 from kedge.engine.door import Door, Plain
-from kedge.engine.models import Chosen
-from kedge.engine.openlane import Draught
+from kedge.engine.lane_state import Draught
 from kedge.errors import KedgeError
 from kedge.llm.base import ModelEnd, ModelRequest, TextDelta
 

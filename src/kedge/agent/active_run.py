@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from kedge.agent.history import History
+from kedge.agent.model_choice import Chosen
 from kedge.core.approvals import Ask
 from kedge.core.records import RunOptions, RunRecord, Usage
 from kedge.core.step import CALLS_LOOKED_AT, Limits, Progress, repeats
 from kedge.core.transcript import FinishReason, Message, ToolCall
 from kedge.engine.draft import Draft
-from kedge.engine.history import History
-from kedge.engine.models import Chosen
-from kedge.engine.openlane import OpenLane
+from kedge.engine.lane_state import OpenLane
 from kedge.engine.workspaces import Workspace
 from kedge.errors import RunNotActive
 from kedge.tools.background import Background

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
+from kedge.config.idle_rules import idle_rules
+from kedge.config.load import FILE_NAMES, Config, Loaded, layered, user_layer
+from kedge.config.repository import levels
+from kedge.config.trust import Trust
 from kedge.core.shown import one_line
-from kedge.engine.config import FILE_NAMES, Config, Loaded, layered, user_layer
-from kedge.engine.idle_rules import idle_rules
-from kedge.engine.repository import levels
-from kedge.engine.trust import Trust
 from kedge.errors import BadConfig
 
 log = logging.getLogger("kedge.engine")

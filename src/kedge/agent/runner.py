@@ -16,6 +16,13 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
+from kedge.agent.active_run import ActiveRun
+from kedge.agent.compaction import compact
+from kedge.agent.history import History
+from kedge.agent.model_call import Asking
+from kedge.agent.model_choice import Chosen
+from kedge.agent.titles import make_title
+from kedge.agent.tool_calls import Calls
 from kedge.core.commands import BeginStep, Finish
 from kedge.core.events import Change, LaneEvent
 from kedge.core.records import RunRecord
@@ -32,18 +39,11 @@ from kedge.core.step import (
 )
 from kedge.core.transcript import Finish as FinishPart
 from kedge.core.transcript import Message, ToolCall, ToolResult, for_model
-from kedge.engine.active import ActiveRun
-from kedge.engine.asking import Asking
-from kedge.engine.calls import Calls
-from kedge.engine.closing import Verdict, close_run, cut_off_results
-from kedge.engine.compaction import compact
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.draft import Draft
-from kedge.engine.history import History
-from kedge.engine.models import Chosen
-from kedge.engine.openlane import Addition, OpenLane
+from kedge.engine.lane_state import Addition, OpenLane
 from kedge.engine.ports import Clock, Ids
-from kedge.engine.titles import make_title
+from kedge.engine.run_end import Verdict, close_run, cut_off_results
 from kedge.engine.workspaces import Workspace
 from kedge.errors import (
     BadConfig,

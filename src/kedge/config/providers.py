@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kedge.engine.keys import secret
-from kedge.engine.schema import Config, Provider, ProviderType
+from kedge.config.schema import Config, Provider, ProviderType
+from kedge.config.secrets import secret
 from kedge.errors import BadConfig
 
 

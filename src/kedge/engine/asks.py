@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from kedge.core.approvals import Answer, Ask, Grant
 from kedge.core.records import SessionRecord
 from kedge.engine.door import Door
-from kedge.engine.openlane import Draught
+from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Clock, Ids
 from kedge.engine.workspaces import Workspace, Workspaces
 from kedge.errors import AskIsOver, AskNotFound, Conflict, GrantNotFound, Invalid, RunNotActive

@@ -23,10 +23,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from kedge.engine.keys import secret
-from kedge.engine.providers import api_key, base_url, provider_for
-from kedge.engine.repository import NotRead, levels, owners, read_inside, read_regular
-from kedge.engine.schema import (
+from kedge.config.providers import api_key, base_url, provider_for
+from kedge.config.repository import NotRead, levels, owners, read_inside, read_regular
+from kedge.config.schema import (
     CONTEXT_FILES_MAX,
     DEMO,
     MASK,
@@ -39,7 +38,8 @@ from kedge.engine.schema import (
     ServerConfig,
     first_fault,
 )
-from kedge.engine.trust import Trust
+from kedge.config.secrets import secret
+from kedge.config.trust import Trust
 from kedge.errors import BadConfig, Invalid
 
 __all__ = [

@@ -7,7 +7,7 @@ message (a prompt that folds in, a command of the user) raises the session's cou
 from __future__ import annotations
 
 from kedge.core.transcript import Message
-from kedge.engine.openlane import OpenLane
+from kedge.engine.lane_state import OpenLane
 from kedge.store.base import Store
 
 #: Messages of history a Run reads. Items.

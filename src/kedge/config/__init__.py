@@ -1,0 +1,1 @@
+"""Configuration: schema, files in layers, trust, secrets, providers."""
