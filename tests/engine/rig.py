@@ -33,7 +33,7 @@ from kedge.store.memory import MemoryStore
 from kedge.testing.machine import CountingIds, ManualClock
 from kedge.testing.rules import anthropic_refusal, openai_refusal
 from kedge.testing.scripted import Reply, ScriptedModel, ScriptedRequest
-from kedge.tools.base import Output, Place, Prepared, Tool
+from kedge.tools.base import Prepared, Tool, ToolContext, ToolOutput
 
 CLIENT = "00000000-0000-4000-8000-000000000001"
 #: A Run that is to time out in the middle of something: longer than a busy machine needs to get there. Seconds.
@@ -133,30 +133,30 @@ class ActingTool:
     input: type[msgspec.Struct] = Wanted
     kind: Literal["look", "change"] = "change"
 
-    def __init__(self, **acts: Callable[[Place], Awaitable[Output | str]]) -> None:
+    def __init__(self, **acts: Callable[[ToolContext], Awaitable[ToolOutput | str]]) -> None:
         self._acts = acts
         #: What was begun, in order.
         self.begun: list[str] = []
 
-    async def prepare(self, given: Wanted, place: Place) -> Prepared:
+    async def prepare(self, given: Wanted, context: ToolContext) -> Prepared:
         intent = Intent(
             names=("bash",),
             action="execute",
             subject=given.do,
             description=given.do,
-            path=str(place.root),
+            path=str(context.root),
             params="{}",
             binding=given.do,
             needs_approval=given.leave,
             grant=f"bash({given.do})",
         )
 
-        async def run() -> Output:
+        async def run() -> ToolOutput:
             self.begun.append(given.do)
             if given.do not in self._acts:
-                return Output(f"did {given.do}")
-            output = await self._acts[given.do](place)
-            return output if isinstance(output, Output) else Output(output)
+                return ToolOutput(f"did {given.do}")
+            output = await self._acts[given.do](context)
+            return output if isinstance(output, ToolOutput) else ToolOutput(output)
 
         return Prepared(intent, run, given.do)
 

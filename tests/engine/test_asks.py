@@ -11,7 +11,7 @@ from kedge.core.approvals import Answer
 from kedge.errors import AskIsOver, StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, ScriptedModel
-from kedge.tools.base import Place
+from kedge.tools.base import ToolContext
 from kedge.tools.question import QuestionTool
 from tests.engine.rig import ActingTool, no_complaints, rig, spin
 from tests.engine.test_calls import do
@@ -123,7 +123,7 @@ async def test_an_answer_that_races_a_cancel_is_taken_or_refused_and_the_run_is_
 async def test_an_answer_that_races_the_end_of_its_run_does_no_harm(tmp_path: Path, passes: int) -> None:
     gate = asyncio.Event()
 
-    async def breaks_the_run(place: Place) -> str:
+    async def breaks_the_run(context: ToolContext) -> str:
         await gate.wait()
         raise StoreUnavailable("the disk is full")
 
@@ -261,7 +261,7 @@ async def test_an_end_in_doubt_that_withdrew_an_ask_nobody_waits_for_any_more(tm
     """The call was cancelled with its Run; the Lane is read again and finds its Ask withdrawn."""
     store, gate = Outages(), asyncio.Event()
 
-    async def breaks_the_run(place: Place) -> str:
+    async def breaks_the_run(context: ToolContext) -> str:
         await gate.wait()
         raise StoreUnavailable("the disk is full")
 

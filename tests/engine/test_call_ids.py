@@ -10,7 +10,7 @@ from kedge.core.step import REPEATS_MAX
 from kedge.core.transcript import ToolCall
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest
 from kedge.testing.scripted import ScriptedModel
-from kedge.tools.base import Place
+from kedge.tools.base import ToolContext
 from tests.engine.rig import ActingTool, begin, killed, rig
 
 
@@ -68,7 +68,7 @@ async def test_a_model_that_looks_again_and_again_at_what_changes_is_not_taken_t
     """Also after a crash, when what it did is read off the transcript."""
     looks: list[int] = []
 
-    async def look(place: Place) -> str:
+    async def look(context: ToolContext) -> str:
         looks.append(1)
         return f"{len(looks)} of 10 are done"
 

@@ -9,7 +9,7 @@ import pytest
 
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
-from kedge.tools.base import Output, Place, ToolFailed
+from kedge.tools.base import ToolContext, ToolFailed, ToolOutput
 from tests.engine.rig import TIMEOUT_S, ActingTool, no_complaints, rig, spin, until
 from tests.engine.test_doubt import LookedAt, Outages, has_results
 
@@ -30,7 +30,7 @@ def puts(content: str) -> object:
     return does
 
 
-async def never(place: Place) -> str:
+async def never(context: ToolContext) -> str:
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -38,9 +38,9 @@ async def never(place: Place) -> str:
 async def test_calls_of_one_step_run_side_by_side_and_each_has_its_result(tmp_path: Path) -> None:
     met = asyncio.Barrier(3)
 
-    async def meet(place: Place) -> str:
+    async def meet(context: ToolContext) -> str:
         await met.wait()
-        return place.call_id
+        return context.call_id
 
     tool = ActingTool(a=meet, b=meet, c=meet)
     async with rig(tmp_path, ScriptedModel(do("a", "b", "c"), "done"), tools=(tool,)) as r:
@@ -121,14 +121,14 @@ async def test_a_run_that_times_out_while_a_result_is_being_put_has_that_result(
 
 
 async def test_a_tool_that_fails_in_any_way_ends_its_call_and_not_the_run(tmp_path: Path) -> None:
-    async def refuses(place: Place) -> str:
+    async def refuses(context: ToolContext) -> str:
         raise ToolFailed("not like this")
 
-    async def breaks(place: Place) -> str:
+    async def breaks(context: ToolContext) -> str:
         raise ZeroDivisionError("by zero")
 
-    async def odd(place: Place) -> Output:
-        return Output("half a pair: \ud800", {"path": "\udcff"})
+    async def odd(context: ToolContext) -> ToolOutput:
+        return ToolOutput("half a pair: \ud800", {"path": "\udcff"})
 
     tool = ActingTool(refuses=refuses, breaks=breaks, odd=odd)
     async with rig(tmp_path, ScriptedModel(do("refuses", "breaks", "odd"), "well"), tools=(tool,)) as r:
@@ -143,7 +143,7 @@ async def test_a_tool_that_fails_in_any_way_ends_its_call_and_not_the_run(tmp_pa
 async def test_a_tool_that_takes_its_time_to_be_cancelled_ends_before_its_run_does(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
-    async def slow_to_go(place: Place) -> str:
+    async def slow_to_go(context: ToolContext) -> str:
         try:
             await asyncio.Event().wait()
         finally:
@@ -163,7 +163,7 @@ async def test_a_tool_that_takes_its_time_to_be_cancelled_ends_before_its_run_do
 
 
 async def test_a_tool_that_swallows_the_cancel_and_gives_a_result_in_time_is_clean(tmp_path: Path) -> None:
-    async def stubborn(place: Place) -> str:
+    async def stubborn(context: ToolContext) -> str:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -186,7 +186,7 @@ async def test_a_tool_that_swallows_the_cancel_and_gives_a_result_in_time_is_cle
 async def test_a_tool_that_never_lets_go_is_left_behind_and_nothing_hangs(tmp_path: Path, how: str) -> None:
     gate, went = asyncio.Event(), asyncio.Event()
 
-    async def stuck(place: Place) -> str:
+    async def stuck(context: ToolContext) -> str:
         while not gate.is_set():
             try:
                 await gate.wait()
@@ -233,7 +233,7 @@ async def test_an_abandoned_tool_that_gives_its_result_while_the_end_is_being_wr
 ) -> None:
     gate = asyncio.Event()
 
-    async def stuck(place: Place) -> str:
+    async def stuck(context: ToolContext) -> str:
         while not gate.is_set():
             try:
                 await gate.wait()
@@ -262,7 +262,7 @@ async def test_an_abandoned_tool_that_gives_its_result_while_the_end_looks_for_a
 ) -> None:
     store = LookedAt()
 
-    async def stuck(place: Place) -> str:
+    async def stuck(context: ToolContext) -> str:
         while not store.looked.is_set():
             try:
                 await store.looked.wait()

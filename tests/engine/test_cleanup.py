@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from kedge.testing.scripted import Hold, ScriptedModel
-from kedge.tools.background import Running
-from kedge.tools.base import Place
+from kedge.tools.background import RunningCommand
+from kedge.tools.base import ToolContext
 from tests.engine.rig import TIMEOUT_S, ActingTool, no_complaints, rig, spin, until
 from tests.engine.test_calls import do
 from tests.engine.test_shell import WAITS, PlainMachine, begun, is_alive
-from tests.tools.place import PlainProcess
+from tests.tools.contexts import PlainProcess
 
 
 class BrokenProcess(PlainProcess):
@@ -24,20 +24,20 @@ class BrokenProcess(PlainProcess):
         raise ConnectionError("the warden is gone")
 
 
-async def in_background(place: Place, *, broken: bool = False) -> PlainProcess:
-    process = await place.processes.start(("/bin/sh", "-c", WAITS), place.root)
+async def in_background(context: ToolContext, *, broken: bool = False) -> PlainProcess:
+    process = await context.processes.start(("/bin/sh", "-c", WAITS), context.root)
     assert isinstance(process, PlainProcess)
     kept = BrokenProcess(process._process) if broken else process
-    place.background.add(Running(kept, WAITS))
-    await begun(place.root / "mark")
+    context.background.add(RunningCommand(kept, WAITS))
+    await begun(context.root / "mark")
     return process
 
 
 async def test_a_background_command_that_cannot_be_ended_makes_the_cleanup_fail(tmp_path: Path) -> None:
     started: list[PlainProcess] = []
 
-    async def leaves(place: Place) -> str:
-        started.append(await in_background(place, broken=True))
+    async def leaves(context: ToolContext) -> str:
+        started.append(await in_background(context, broken=True))
         return "left it running"
 
     tool, machine = ActingTool(leaves=leaves), PlainMachine()
@@ -59,8 +59,8 @@ async def test_a_background_command_that_cannot_be_ended_makes_the_cleanup_fail(
 async def test_a_background_command_ends_though_a_tool_beside_it_never_lets_go(tmp_path: Path, how: str) -> None:
     gate = asyncio.Event()
 
-    async def stuck(place: Place) -> str:
-        await in_background(place)
+    async def stuck(context: ToolContext) -> str:
+        await in_background(context)
         while not gate.is_set():
             try:
                 await gate.wait()
@@ -87,7 +87,7 @@ async def test_a_background_command_ends_though_a_tool_beside_it_never_lets_go(t
 async def test_a_tool_that_cancels_itself_ends_its_call_and_not_the_run(tmp_path: Path) -> None:
     """Such as one that waits for a task of its own which somebody else ends."""
 
-    async def cancelled(place: Place) -> str:
+    async def cancelled(context: ToolContext) -> str:
         inner = asyncio.create_task(asyncio.sleep(0))
         inner.cancel()
         await inner
@@ -101,7 +101,7 @@ async def test_a_tool_that_cancels_itself_ends_its_call_and_not_the_run(tmp_path
 
 
 async def test_an_error_that_a_stopped_run_raises_on_its_way_out_is_nobodys_complaint(tmp_path: Path) -> None:
-    async def breaks(place: Place) -> str:
+    async def breaks(context: ToolContext) -> str:
         try:
             await asyncio.Event().wait()
         finally:
@@ -138,8 +138,8 @@ async def test_a_busy_thread_makes_the_cleanup_fail(tmp_path: Path) -> None:
         is_begun.set()
         gate.wait()
 
-    async def blocks(place: Place) -> str:
-        await place.threads.run(work)
+    async def blocks(context: ToolContext) -> str:
+        await context.threads.run(work)
         return "late"
 
     tool = ActingTool(blocks=blocks)

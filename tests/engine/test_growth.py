@@ -68,7 +68,7 @@ async def test_idle_sessions_are_let_go_and_come_back_as_they_were(tmp_path: Pat
         await spin()
         # One more each: it comes in before the next is let go.
         assert len(r.workspace.lanes) <= IDLE_LANES_MAX + 1
-        assert len(r.workspace._seen) <= IDLE_LANES_MAX + 1
+        assert len(r.workspace._known_files) <= IDLE_LANES_MAX + 1
         assert lanes_in_memory(r.workspace) <= IDLE_LANES_MAX + 1
         assert first not in r.workspace.lanes
         r.session = first

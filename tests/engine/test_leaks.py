@@ -22,7 +22,7 @@ def sizes(r: Rig) -> dict[str, int]:
         "asks": len(lane.asks),
         "runs": len(lane.runs),
         "lanes": len(r.workspace.lanes),
-        "seen": len(r.workspace._seen),
+        "seen": len(r.workspace._known_files),
         "at work": len(runner._at_work),
         "tasks of the runner": len(runner._tasks),
         "under way": len(door._under_way),

@@ -12,7 +12,7 @@ from kedge.core.records import Usage
 from kedge.errors import ModelFailed
 from kedge.testing.scripted import Call, End, Hold, Say, ScriptedModel
 from kedge.tools.agent import AgentTool
-from kedge.tools.base import Place
+from kedge.tools.base import ToolContext
 from kedge.tools.question import QuestionTool
 from tests.engine.rig import ActingTool, OneModel, Rig, Trouble, TroubledModel, begin, killed, rig, spin, until
 from tests.engine.test_calls import do, never
@@ -68,8 +68,8 @@ async def test_lost_while_tools_are_at_work(tmp_path: Path, on_crash: str, ready
 
 @POLICIES
 async def test_lost_while_one_call_waits_for_people_and_another_is_at_work(tmp_path: Path, on_crash: str) -> None:
-    async def at_work(place: Place) -> str:
-        return await never(place)
+    async def at_work(context: ToolContext) -> str:
+        return await never(context)
 
     tool = ActingTool(b=at_work)
     ask, b = Call("bash", {"do": "a", "leave": True}), Call("bash", {"do": "b"})

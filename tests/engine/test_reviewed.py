@@ -11,7 +11,7 @@ from kedge.core.records import Attachment, LaneRecord, Prompt, RunOptions, RunRe
 from kedge.errors import RunNotActive, StoreDamaged, StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
-from kedge.tools.base import Place
+from kedge.tools.base import ToolContext
 from tests.engine.rig import CLIENT, ActingTool, FaultyStore, begin, killed, no_complaints, rig, until
 from tests.engine.test_calls import do
 from tests.engine.test_shell import PlainMachine
@@ -126,14 +126,14 @@ async def test_b15_a_tool_left_behind_changes_no_file_after_the_end_of_its_run(t
     """It is told so before it writes: the version that an undo would need can no longer be kept."""
     ended, said = asyncio.Event(), list[str]()
 
-    async def stubborn(place: Place) -> str:
+    async def stubborn(context: ToolContext) -> str:
         while not ended.is_set():
             try:
                 await ended.wait()
             except asyncio.CancelledError:
                 continue
         try:
-            await place.desk.keep_version(tmp_path / "a", b"old", "digest")
+            await context.host.keep_version(tmp_path / "a", b"old", "digest")
             said.append("kept")
         except RunNotActive:
             said.append("refused")

@@ -18,8 +18,8 @@ from kedge.llm.catalogue import Price
 from kedge.store.memory import MemoryData
 from kedge.testing.scripted import Call, End, Hold, Say, ScriptedModel
 from kedge.tools.agent import AgentTool
-from kedge.tools.edit import Edit
-from kedge.tools.view import View
+from kedge.tools.edit import EditTool
+from kedge.tools.view import ViewTool
 from tests.engine.rig import (
     CLIENT,
     ActingTool,
@@ -54,7 +54,7 @@ async def test_a_summary_is_that_of_the_attempt_that_was_whole(tmp_path: Path) -
 
 # --- approvals that outlast their process ---------------------------------------------------------------------------
 
-EDITS = (View(), Edit())
+EDITS = (ViewTool(), EditTool())
 CHANGE = Call("edit", {"path": "a.txt", "old_string": "old", "new_string": "new"})
 
 
@@ -101,7 +101,7 @@ async def test_a_question_about_an_edit_that_cannot_be_made_any_more_is_withdraw
 async def test_a_question_about_what_is_allowed_by_now_is_withdrawn_before_it_is_done(tmp_path: Path) -> None:
     pending: list[int] = []
 
-    class Counting(Edit):
+    class Counting(EditTool):
         async def prepare(self, given, place):  # type: ignore[no-untyped-def]
             prepared = await super().prepare(given, place)
             made = prepared.run
@@ -115,7 +115,7 @@ async def test_a_question_about_what_is_allowed_by_now_is_withdrawn_before_it_is
     r, _ = await asked_for_an_edit(tmp_path)
     store = await killed(r)
     allowed: dict[str, Any] = {"permissions": {"allow": ["edit"]}}
-    new = await begin(tmp_path, ScriptedModel("done"), store, tools=(View(), Counting()), **allowed)
+    new = await begin(tmp_path, ScriptedModel("done"), store, tools=(ViewTool(), Counting()), **allowed)
     assert (await new.end("x")).text == "done"
     assert pending == [0]
     assert (tmp_path / "a.txt").read_text() == "new\n"
@@ -244,7 +244,7 @@ async def test_files_of_a_prompt_have_a_limit_together(tmp_path: Path) -> None:
 async def test_a_question_about_a_path_that_is_no_text_is_told(tmp_path: Path) -> None:
     os.symlink(b"/tmp/\xff", bytes(tmp_path / "docs"))
     model = ScriptedModel([Call("view", {"path": "docs/x"})], "done")
-    async with no_complaints(), rig(tmp_path, model, tools=(View(),)) as r:
+    async with no_complaints(), rig(tmp_path, model, tools=(ViewTool(),)) as r:
         live = await reader(r, after=0)
         run = await r.submit()
         (ask,) = await r.until_asked()

@@ -18,13 +18,13 @@ from kedge.errors import (
     StoreUnavailable,
 )
 from kedge.testing.scripted import Hold, ScriptedModel
-from kedge.tools.base import Place
+from kedge.tools.base import ToolContext
+from kedge.tools.known_files import digest
 from kedge.tools.processes import Processes, ToolFailed
-from kedge.tools.seen import digest
 from tests.engine.rig import ActingTool, no_complaints, rig, spin, until
 from tests.engine.test_calls import do
 from tests.engine.test_doubt import Outages
-from tests.tools.place import PlainProcesses
+from tests.tools.contexts import PlainProcesses
 
 
 class PlainMachine:
@@ -126,7 +126,7 @@ async def test_a_machine_that_cannot_start_anything_is_an_error_with_its_reason(
 async def test_a_command_while_a_run_is_at_work_breaks_no_rule_of_a_provider(tmp_path: Path) -> None:
     gate = asyncio.Event()
 
-    async def waits(place: Place) -> str:
+    async def waits(context: ToolContext) -> str:
         await gate.wait()
         return "done"
 
@@ -144,9 +144,9 @@ async def test_a_command_while_a_run_is_at_work_breaks_no_rule_of_a_provider(tmp
 
 
 def writes(path: Path, text: str) -> ActingTool:
-    async def write(place: Place) -> str:
+    async def write(context: ToolContext) -> str:
         before = path.read_bytes() if path.exists() else None
-        await place.desk.keep_version(path, before, digest(text.encode()))
+        await context.host.keep_version(path, before, digest(text.encode()))
         path.write_text(text)
         return "written"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kedge.core.approvals import parse_rules
-from kedge.tools.shell_words import plain_words
+from kedge.tools.shell_parser import plain_words
 from tests.fuzz.made_lines import CANARY, PROGRAMS, RULES, denied_of, line_of, quoted
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
 from tests.proof import IS_LONG, proof

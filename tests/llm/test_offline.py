@@ -17,25 +17,25 @@ from kedge.llm.base import ModelEnd, ModelRequest, TextDelta, ToolSpec
 from kedge.llm.look import ENTRIES_TOLD_MAX
 from kedge.llm.offline import CALLS_MAX, EXAMPLE_CONFIG, EXAMPLES, PIECES_MAX, OfflineModel, pieces
 from kedge.llm.offline_requests import REQUEST_CHARS_MAX, understood
-from kedge.tools.base import Output, Place, Tool, ToolFailed
+from kedge.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.registry import Toolset, all_tools
 from tests.llm.support import end_of, message, parts_of, text_of
-from tests.tools.place import make_place
+from tests.tools.contexts import make_context
 
 LAST_LINE = (
     "This is kedge's built-in offline model; to use a real one, add it to your config.toml "
     "(`kedge config path` says where)."
 )
-DENIED = Output("Not done: the user denied it.", {"denied": True}, is_error=True)
-FORBIDDEN = Output("Not allowed: the rule deny bash says no. Do not try to get around it.", is_error=True)
+DENIED = ToolOutput("Not done: the user denied it.", {"denied": True}, is_error=True)
+FORBIDDEN = ToolOutput("Not allowed: the rule deny bash says no. Do not try to get around it.", is_error=True)
 
 
 class Talk:
     """One Run: the model is asked Step by Step, and its calls are made, or end as the test says."""
 
-    def __init__(self, root: Path, instead: dict[str, Output] | None = None, tools: tuple[Tool, ...] | None = None):
+    def __init__(self, root: Path, instead: dict[str, ToolOutput] | None = None, tools: tuple[Tool, ...] | None = None):
         self.tools = {tool.name: tool for tool in (all_tools() if tools is None else tools)}
-        self.place: Place = make_place(root)
+        self.context: ToolContext = make_context(root)
         self.instead = instead or {}
         self.messages: list[Message] = []
         #: The calls of each Step.
@@ -46,7 +46,7 @@ class Talk:
         self.messages.append(message("user", prompt))
         specs = tuple(ToolSpec(name, "", "{}") for name in self.tools)
         for _ in range(CALLS_MAX + 1):
-            request = ModelRequest("offline", tuple(self.messages), tools=specs, workspace=str(self.place.root))
+            request = ModelRequest("offline", tuple(self.messages), tools=specs, workspace=str(self.context.root))
             parts = await parts_of(model or OfflineModel(piece_s=0), request)
             end = end_of(parts)
             if not end.tool_calls:
@@ -64,12 +64,12 @@ class Talk:
         metadata = msgspec.json.encode(output.metadata).decode() if output.metadata else ""
         return ToolResult(call.id, call.name, output.content, metadata, output.is_error)
 
-    async def _made(self, call: ToolCall) -> Output:
+    async def _made(self, call: ToolCall) -> ToolOutput:
         tool = self.tools[call.name]
         try:
-            return await (await tool.prepare(Toolset().decoded(tool, call.input), self.place)).run()
+            return await (await tool.prepare(Toolset().decoded(tool, call.input), self.context)).run()
         except ToolFailed as failed:
-            return Output(str(failed), is_error=True)
+            return ToolOutput(str(failed), is_error=True)
 
     @property
     def used(self) -> list[list[str]]:
@@ -355,8 +355,8 @@ class TestEverythingElse:
         ],
     )
     def test_no_prompt_takes_long_to_be_understood(self, prompt: str) -> None:
-        for place in range(0, len(prompt), 100):
-            understood(prompt[place:])  # the time limit of a test is what would tell
+        for context in range(0, len(prompt), 100):
+            understood(prompt[context:])  # the time limit of a test is what would tell
 
     @pytest.mark.parametrize("example", EXAMPLES)
     def test_what_it_says_it_can_do_is_understood(self, example: str) -> None:
@@ -407,7 +407,8 @@ class TestTranscript:
 
     async def test_it_gives_up_before_it_goes_round_in_circles(self, project: Path) -> None:
         talk = Talk(
-            project, {"ls": Output("it is a file", is_error=True), "view": Output("is a directory", is_error=True)}
+            project,
+            {"ls": ToolOutput("it is a file", is_error=True), "view": ToolOutput("is a directory", is_error=True)},
         )
         assert await talk.ask("list src") == "I have tried several things, and gave up."
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kedge.tools.processes import Process
-from tests.tools.place import READ_BYTES, PlainProcesses
+from tests.tools.contexts import READ_BYTES, PlainProcesses
 
 
 def of_session(session: int) -> list[int]:

@@ -9,108 +9,108 @@ from typing import Any
 
 import pytest
 
-from kedge.tools.background import BACKGROUND_MAX, Background, Running
-from kedge.tools.base import Output, Place, ToolFailed
-from kedge.tools.shell import LookTool
-from kedge.tools.tail import KEPT_BYTES_MAX, HeadTail
-from tests.tools.place import call, make_place
+from kedge.tools.background import BACKGROUND_MAX, BackgroundCommands, RunningCommand
+from kedge.tools.base import ToolContext, ToolFailed, ToolOutput
+from kedge.tools.head_tail import KEPT_BYTES_MAX, HeadTail
+from kedge.tools.shell import JobsTool
+from tests.tools.contexts import call, make_context
 from tests.tools.sessions import SessionProcesses, of_session
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def context(tmp_path: Path) -> Iterator[ToolContext]:
     processes = SessionProcesses()
-    yield make_place(tmp_path, processes=processes)
+    yield make_context(tmp_path, processes=processes)
     processes.close()
 
 
-async def add(place: Place, command: str) -> str:
-    process = await place.processes.start(("bash", "-c", command), place.root)
-    return place.background.add(Running(process, command))
+async def add(context: ToolContext, command: str) -> str:
+    process = await context.processes.start(("bash", "-c", command), context.root)
+    return context.background.add(RunningCommand(process, command))
 
 
-async def look(place: Place, **given: Any) -> Output:
-    return await call(LookTool(), place, **given)
+async def look(context: ToolContext, **given: Any) -> ToolOutput:
+    return await call(JobsTool(), context, **given)
 
 
-async def test_they_are_listed_with_how_they_stand(place: Place) -> None:
-    assert (await look(place, action="list")).content == "No commands in the background."
-    await add(place, "sleep 1000")
-    failed = await add(place, "exit 2")
-    await place.background.get(failed).wait(30)
-    listed = (await look(place, action="list")).content
+async def test_they_are_listed_with_how_they_stand(context: ToolContext) -> None:
+    assert (await look(context, action="list")).content == "No commands in the background."
+    await add(context, "sleep 1000")
+    failed = await add(context, "exit 2")
+    await context.background.get(failed).wait(30)
+    listed = (await look(context, action="list")).content
     assert listed == "b1  is running  $ sleep 1000\nb2  is over (Exit code 2)  $ exit 2"
-    await place.background.end_all()
+    await context.background.end_all()
 
 
-async def test_output_is_what_is_new_since_the_last_look(place: Place) -> None:
-    id_ = await add(place, "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two")
-    first = await look(place, action="output", id=id_, wait_s=30)
+async def test_output_is_what_is_new_since_the_last_look(context: ToolContext) -> None:
+    id_ = await add(context, "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two")
+    first = await look(context, action="output", id=id_, wait_s=30)
     assert first.content == "b1 is running. Its output since the last look:\none\n"
-    assert (await look(place, action="output", id=id_)).content.endswith("(no output)")
-    (place.root / "go").touch()
-    assert (await look(place, action="output", id=id_, wait_s=30)).content.endswith("two\n")
-    await place.background.get(id_).wait(30)
-    over = await look(place, action="output", id=id_, wait_s=30)  # it is over: there is nothing to wait for
+    assert (await look(context, action="output", id=id_)).content.endswith("(no output)")
+    (context.root / "go").touch()
+    assert (await look(context, action="output", id=id_, wait_s=30)).content.endswith("two\n")
+    await context.background.get(id_).wait(30)
+    over = await look(context, action="output", id=id_, wait_s=30)  # it is over: there is nothing to wait for
     assert over.content.startswith("b1 is over (Exit code 0).")
 
 
-async def test_a_look_waits_for_the_end_of_a_silent_command(place: Place) -> None:
-    id_ = await add(place, "while [ ! -e go ]; do sleep 0.02; done")
-    looking = asyncio.create_task(look(place, action="output", id=id_, wait_s=30))
+async def test_a_look_waits_for_the_end_of_a_silent_command(context: ToolContext) -> None:
+    id_ = await add(context, "while [ ! -e go ]; do sleep 0.02; done")
+    looking = asyncio.create_task(look(context, action="output", id=id_, wait_s=30))
     await asyncio.sleep(0)
-    (place.root / "go").touch()
+    (context.root / "go").touch()
     assert "is over" in (await looking).content
 
 
-async def test_one_is_killed_with_all_it_started(place: Place) -> None:
-    id_ = await add(place, "sleep 1000 & echo up; sleep 1000")
-    await place.background.get(id_).wait_for_news(30)
-    killed = await look(place, action="kill", id=id_)
+async def test_one_is_killed_with_all_it_started(context: ToolContext) -> None:
+    id_ = await add(context, "sleep 1000 & echo up; sleep 1000")
+    await context.background.get(id_).wait_for_news(30)
+    killed = await look(context, action="kill", id=id_)
     assert killed.content == "b1 was ended. Its output since the last look:\nup\n"
-    assert of_session(place.background.get(id_).process.pid) == []
-    assert "was over already" in (await look(place, action="kill", id=id_)).content
+    assert of_session(context.background.get(id_).process.pid) == []
+    assert "was over already" in (await look(context, action="kill", id=id_)).content
 
 
 @pytest.mark.parametrize("action", ["output", "kill"])
-async def test_an_unknown_one_is_told_with_those_there_are(place: Place, action: str) -> None:
+async def test_an_unknown_one_is_told_with_those_there_are(context: ToolContext, action: str) -> None:
     with pytest.raises(ToolFailed, match="no background command 'b7'; those of this run: there are none"):
-        await look(place, action=action, id="b7")
-    await add(place, "sleep 1000")
+        await look(context, action=action, id="b7")
+    await add(context, "sleep 1000")
     with pytest.raises(ToolFailed, match="those of this run: b1"):
-        await look(place, action=action, id="")
-    await place.background.end_all()
+        await look(context, action=action, id="")
+    await context.background.end_all()
 
 
-async def test_all_end_at_once_and_no_task_is_left(place: Place) -> None:
+async def test_all_end_at_once_and_no_task_is_left(context: ToolContext) -> None:
     before = asyncio.all_tasks()
     for command in ("sleep 1000", "trap '' TERM; while :; do sleep 0.05; done", "yes", "true"):
-        await add(place, command)
-    assert await place.background.end_all(0.1) == ()
+        await add(context, command)
+    assert await context.background.end_all(0.1) == ()
     assert asyncio.all_tasks() == before
-    assert all(of_session(running.process.pid) == [] for running in place.background.list().values())
-    assert await place.background.end_all() == ()
+    assert all(of_session(running.process.pid) == [] for running in context.background.list().values())
+    assert await context.background.end_all() == ()
 
 
-async def test_those_that_are_over_make_room(place: Place) -> None:
+async def test_those_that_are_over_make_room(context: ToolContext) -> None:
     for _ in range(BACKGROUND_MAX):
-        await place.background.get(await add(place, "true")).wait(30)
-    assert await add(place, "true") == f"b{BACKGROUND_MAX + 1}"
-    assert next(iter(place.background.list())) == "b2"
-    assert len(place.background.list()) == BACKGROUND_MAX
-    await place.background.end_all()
+        await context.background.get(await add(context, "true")).wait(30)
+    assert await add(context, "true") == f"b{BACKGROUND_MAX + 1}"
+    assert next(iter(context.background.list())) == "b2"
+    assert len(context.background.list()) == BACKGROUND_MAX
+    await context.background.end_all()
 
 
-async def test_what_a_background_command_leaves_behind_is_ended(place: Place) -> None:
-    id_ = await add(place, "sleep 1000 & echo up")
-    running = place.background.get(id_)
+async def test_what_a_background_command_leaves_behind_is_ended(context: ToolContext) -> None:
+    id_ = await add(context, "sleep 1000 & echo up")
+    running = context.background.get(id_)
     assert await running.wait(30)
     assert running.strays == 1
     assert of_session(running.process.pid) == []
 
 
 def test_pids_that_are_left_are_kept() -> None:
-    background = Background()
+    background = BackgroundCommands()
     background.left((3, 1))
     background.left(())
     assert background.left_pids == {1, 3}
@@ -188,12 +188,12 @@ class Lost:
         return (77,)
 
 
-async def test_a_command_whose_keeper_was_lost_is_over_and_its_tree_is_looked_for(place: Place) -> None:
+async def test_a_command_whose_keeper_was_lost_is_over_and_its_tree_is_looked_for(context: ToolContext) -> None:
     lost = Lost()
-    running = Running(lost, "sleep 1000")
+    running = RunningCommand(lost, "sleep 1000")
     with pytest.raises(ToolFailed):
         await running.wait(30)
-    place.background.add(running)
+    context.background.add(running)
     assert (running.is_over, running.is_gone) == (True, False)
-    assert await place.background.end_all() == (77,)
+    assert await context.background.end_all() == (77,)
     assert lost.ended == 1

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from kedge.tools.base import Place, ToolFailed
+from kedge.tools.base import ToolContext, ToolFailed
 from kedge.tools.diff import SPLIT_LINES_MAX, compare, is_the_same
 from kedge.tools.disk import FILE_BYTES_MAX
-from kedge.tools.edit import EDITS_MAX, Edit, MultiEdit
-from kedge.tools.ls import NODES_MAX, Ls
+from kedge.tools.edit import EDITS_MAX, EditTool, MultiEditTool
+from kedge.tools.ls import NODES_MAX, LsTool
 from kedge.tools.matching import TOLERANT_CHARS_MAX, replace
 from kedge.tools.paths import resolve
-from kedge.tools.search import Grep
-from kedge.tools.view import View
-from kedge.tools.write import Write
-from tests.tools.place import call, make_place, prepare
+from kedge.tools.search import GrepTool
+from kedge.tools.view import ViewTool
+from kedge.tools.write import WriteTool
+from tests.tools.contexts import call, make_context, prepare
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -37,11 +37,11 @@ def memory_below(bytes_max: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-async def known(root: Path, data: bytes) -> Place:
+async def known(root: Path, data: bytes) -> ToolContext:
     (root / "a").write_bytes(data)
-    place = make_place(root)
-    await call(View(), place, path="a")
-    return place
+    context = make_context(root)
+    await call(ViewTool(), context, path="a")
+    return context
 
 
 @pytest.mark.found(
@@ -102,34 +102,36 @@ def test_indentation_is_not_multiplied_without_bound() -> None:
 @pytest.mark.parametrize("first", ["a" * 8, "a\r\n" * 8])
 async def test_a_text_that_grows_from_edit_to_edit_is_refused(tmp_path: Path, first: str) -> None:
     grow = {"old_string": "a", "new_string": first, "replace_all": True}
-    place = make_place(tmp_path)
+    context = make_context(tmp_path)
     with (
         memory_below(10 * FILE_BYTES_MAX),
         pytest.raises(ToolFailed, match=r"edit \d of 13: .*(larger than 5000 kB|more than 100000)"),
     ):
-        await prepare(MultiEdit(), place, path="new", edits=[{"old_string": "", "new_string": first}] + 12 * [grow])
+        await prepare(
+            MultiEditTool(), context, path="new", edits=[{"old_string": "", "new_string": first}] + 12 * [grow]
+        )
 
 
 async def test_results_are_measured_in_bytes(tmp_path: Path) -> None:
-    place = make_place(tmp_path)
-    await call(Write(), place, path="b", content="é" * (FILE_BYTES_MAX // 2))
+    context = make_context(tmp_path)
+    await call(WriteTool(), context, path="b", content="é" * (FILE_BYTES_MAX // 2))
     with pytest.raises(ToolFailed, match="larger than 5000 kB"):
-        await call(Write(), place, path="c", content="é" * (FILE_BYTES_MAX // 2 + 1))
-    place = await known(tmp_path, "a".encode("utf-16") + b"a\0" * (FILE_BYTES_MAX // 2 - 10) + b"b\0")
+        await call(WriteTool(), context, path="c", content="é" * (FILE_BYTES_MAX // 2 + 1))
+    context = await known(tmp_path, "a".encode("utf-16") + b"a\0" * (FILE_BYTES_MAX // 2 - 10) + b"b\0")
     with pytest.raises(ToolFailed, match="larger than 5000 kB"):
-        await call(Edit(), place, path="a", old_string="b", new_string="a" * 20)
+        await call(EditTool(), context, path="a", old_string="b", new_string="a" * 20)
 
 
 async def test_many_edits_of_a_large_file_are_refused(tmp_path: Path) -> None:
-    place = await known(tmp_path, b"a" * (FILE_BYTES_MAX - 10) + b"b")
+    context = await known(tmp_path, b"a" * (FILE_BYTES_MAX - 10) + b"b")
     edits = [{"old_string": "ab"[n % 2], "new_string": "ba"[n % 2]} for n in range(EDITS_MAX)]
     there = [{"old_string": "b", "new_string": "c"}, {"old_string": "c", "new_string": "b"}] * (EDITS_MAX // 2)
     with pytest.raises(ToolFailed, match="more than 5 times"):
-        await prepare(MultiEdit(), place, path="a", edits=edits)
+        await prepare(MultiEditTool(), context, path="a", edits=edits)
     with pytest.raises(ToolFailed, match="take too long; make them in several calls"):
-        await prepare(MultiEdit(), place, path="a", edits=there)
+        await prepare(MultiEditTool(), context, path="a", edits=there)
     with pytest.raises(ToolFailed, match="texts of the edits are larger than 1000 kB"):
-        await prepare(Edit(), place, path="a", old_string="b", new_string="c" * 1_000_000)
+        await prepare(EditTool(), context, path="a", old_string="b", new_string="c" * 1_000_000)
 
 
 @pytest.mark.parametrize("kinds", [2, 20, 100, 500])
@@ -157,17 +159,17 @@ def test_moved_places_are_found_in_linear_time() -> None:
 
 async def test_a_line_far_into_a_large_file_is_reached_by_blocks(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\n" * 12_000_000 + b"here\r\nlast")
-    place = make_place(tmp_path)
-    output = await call(View(), place, path="a", offset=12_000_001)
+    context = make_context(tmp_path)
+    output = await call(ViewTool(), context, path="a", offset=12_000_001)
     assert "12000001\there\n12000002\tlast" in output.content
     with pytest.raises(ToolFailed, match="has 12000002 lines; line 12000003 is beyond its end"):
-        await call(View(), place, path="a", offset=12_000_003)
+        await call(ViewTool(), context, path="a", offset=12_000_003)
 
 
 async def test_a_view_makes_no_list_of_all_lines(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"ab\n" * (FILE_BYTES_MAX // 3))
     with memory_below(4 * FILE_BYTES_MAX):
-        output = await call(View(), make_place(tmp_path), path="a", offset=1_600_000, limit=1)
+        output = await call(ViewTool(), make_context(tmp_path), path="a", offset=1_600_000, limit=1)
     assert output.content.startswith("1600000\tab")
 
 
@@ -183,8 +185,8 @@ async def test_the_loop_is_free_while_matches_are_read(tmp_path: Path) -> None:
         asked.append(subject)
         return True
 
-    place = make_place(tmp_path, is_hidden=is_hidden)
-    assert (await call(Grep(), place, pattern="x")).content.startswith("No matches")
+    context = make_context(tmp_path, is_hidden=is_hidden)
+    assert (await call(GrepTool(), context, pattern="x")).content.startswith("No matches")
     assert loop_thread.is_running()
     assert 2 <= len(asked) <= 4
 
@@ -195,7 +197,7 @@ def test_similar_names_are_looked_for_in_bounded_time(tmp_path: Path) -> None:
         (tmp_path / ("a" * 32 + format(number, "b").replace("1", "b").rjust(31, "a"))).touch()
     for name in ("a" * 199, "a" * 62 + "c"):
         with pytest.raises(ToolFailed, match="does not exist"):
-            asyncio.run(call(View(), make_place(tmp_path), path=name))
+            asyncio.run(call(ViewTool(), make_context(tmp_path), path=name))
     assert resolve("a", tmp_path).path == tmp_path / "a"
 
 
@@ -205,9 +207,9 @@ async def test_a_tree_of_very_many_parts_is_cut(tmp_path: Path, monkeypatch: pyt
     deep = tmp_path / "top" / os.sep.join("d" * 150)
     deep.mkdir(parents=True)
     (deep / "file").touch()
-    assert "not all were seen" in (await call(Ls(), make_place(tmp_path))).content
+    assert "not all were seen" in (await call(LsTool(), make_context(tmp_path))).content
 
 
 async def test_what_people_are_asked_is_bounded(tmp_path: Path) -> None:
-    intent = (await prepare(Write(), make_place(tmp_path), path="a", content="\u200b \n" * 25_000)).intent
+    intent = (await prepare(WriteTool(), make_context(tmp_path), path="a", content="\u200b \n" * 25_000)).intent
     assert len(json.loads(intent.params)["shown"]) < 1_000_000

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from kedge.tools.background import FOREGROUND_MAX
-from kedge.tools.base import Place, ToolFailed
-from kedge.tools.globs import path_filter
-from kedge.tools.ls import Ls, _choose, _Node
+from kedge.tools.base import ToolContext, ToolFailed
+from kedge.tools.ls import LsTool, _choose, _Node
+from kedge.tools.path_patterns import path_filter
 from kedge.tools.paths import LINKS_MAX, real_path
 from kedge.tools.processes import Process
 from kedge.tools.ripgrep import LIMITED
-from kedge.tools.search import Glob, GlobInput, Grep
+from kedge.tools.search import GlobInput, GlobTool, GrepTool
 from kedge.tools.shell import BashTool
-from kedge.tools.threads import RUN_FETCHES_MAX, RUN_SEARCHES_MAX, RUN_THREADS_MAX, Threads
-from tests.tools.place import PlainProcesses, call, make_place, prepare
+from kedge.tools.tool_threads import RUN_FETCHES_MAX, RUN_SEARCHES_MAX, RUN_THREADS_MAX, ToolThreads
+from tests.tools.contexts import PlainProcesses, call, make_context, prepare
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -81,7 +81,7 @@ class Watched(str):
 async def test_glob_pattern_is_read_in_a_thread(tmp_path: Path) -> None:
     pattern = Watched("{a,b}")
     pattern.threads = set()
-    await Glob().prepare(GlobInput(pattern), make_place(tmp_path))
+    await GlobTool().prepare(GlobInput(pattern), make_context(tmp_path))
     assert pattern.threads
     assert threading.get_ident() not in pattern.threads
 
@@ -119,7 +119,7 @@ async def test_grep_reads_only_the_first_match_of_a_line(tmp_path: Path) -> None
     (tmp_path / "a").write_text("b" * 500 + "a" * count)
     tracemalloc.start()
     try:
-        output = await call(Grep(), make_place(tmp_path), pattern="a")
+        output = await call(GrepTool(), make_context(tmp_path), pattern="a")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -145,13 +145,13 @@ def links(root: Path) -> None:
 async def test_bash_follows_few_links(tmp_path: Path) -> None:
     links(tmp_path)
     command = "ls " + " ".join(f"top/{number}" for number in range(90))
-    prepared = await prepare(BashTool(), make_place(tmp_path), command=command)
+    prepared = await prepare(BashTool(), make_context(tmp_path), command=command)
     assert prepared.intent.needs_approval
     assert prepared.intent.exact_only
     with pytest.raises(ToolFailed, match="too many"):
         real_path(tmp_path / "top")
     with pytest.raises(ToolFailed, match="too many links"):
-        await prepare(BashTool(), make_place(tmp_path), command="ls", cwd="top")
+        await prepare(BashTool(), make_context(tmp_path), command="ls", cwd="top")
 
 
 def test_links_that_the_kernel_follows_are_followed(tmp_path: Path) -> None:
@@ -167,11 +167,11 @@ def test_links_that_the_kernel_follows_are_followed(tmp_path: Path) -> None:
     "attack round 2: tools", "bash looked at the files that its words name on the event loop; it does so in a thread"
 )
 async def test_bash_looks_at_files_in_a_thread(tmp_path: Path) -> None:
-    place, opened = make_place(tmp_path), threading.Event()
-    held = [asyncio.ensure_future(place.threads.run(opened.wait)) for _ in range(RUN_THREADS_MAX)]
+    context, opened = make_context(tmp_path), threading.Event()
+    held = [asyncio.ensure_future(context.threads.run(opened.wait)) for _ in range(RUN_THREADS_MAX)]
     try:
         await turns()
-        preparing = asyncio.ensure_future(prepare(BashTool(), place, command="ls a"))
+        preparing = asyncio.ensure_future(prepare(BashTool(), context, command="ls a"))
         await turns()
         assert not preparing.done()
     finally:
@@ -187,11 +187,11 @@ async def test_bash_looks_at_files_in_a_thread(tmp_path: Path) -> None:
 )
 async def test_commands_of_one_step_wait_for_their_turn(tmp_path: Path) -> None:
     processes = PlainProcesses()
-    place = make_place(tmp_path, processes=processes)
-    several = [await prepare(BashTool(), place, command="sleep 600") for _ in range(FOREGROUND_MAX + 5)]
+    context = make_context(tmp_path, processes=processes)
+    several = [await prepare(BashTool(), context, command="sleep 600") for _ in range(FOREGROUND_MAX + 5)]
     running = [asyncio.ensure_future(one.run()) for one in several]
     await turns()
-    await asyncio.gather(*(place.threads.run(int) for _ in range(RUN_THREADS_MAX)))  # behind the threads of them all
+    await asyncio.gather(*(context.threads.run(int) for _ in range(RUN_THREADS_MAX)))  # behind the threads of them all
     await turns()
     for one in running:
         one.cancel()
@@ -203,17 +203,19 @@ async def test_commands_of_one_step_wait_for_their_turn(tmp_path: Path) -> None:
     "attack round 2: tools",
     "100 globs of one Step held 1.6 GB of paths; at most 4 searches of a Run and its child agents are made at a time",
 )
-@pytest.mark.parametrize(("tool", "given"), [(Ls(), {}), (Glob(), {"pattern": "*"}), (Grep(), {"pattern": "x"})])
+@pytest.mark.parametrize(
+    ("tool", "given"), [(LsTool(), {}), (GlobTool(), {"pattern": "*"}), (GrepTool(), {"pattern": "x"})]
+)
 async def test_searches_wait_for_their_turn(tmp_path: Path, tool: Any, given: dict[str, str]) -> None:
     started: list[int] = []
 
     class Busy(PlainProcesses):
         async def start(self, *given: Any, **more: Any) -> Process:
-            started.append(RUN_SEARCHES_MAX - place.threads.searches._value)
+            started.append(RUN_SEARCHES_MAX - context.threads.searches._value)
             return await super().start(*given, **more)
 
-    place: Place = make_place(tmp_path, processes=Busy())
-    await asyncio.gather(*(call(tool, place, **given) for _ in range(3 * RUN_SEARCHES_MAX)))
+    context: ToolContext = make_context(tmp_path, processes=Busy())
+    await asyncio.gather(*(call(tool, context, **given) for _ in range(3 * RUN_SEARCHES_MAX)))
     assert len(started) == 3 * RUN_SEARCHES_MAX
     assert set(started) <= set(range(1, RUN_SEARCHES_MAX + 1))
 
@@ -223,13 +225,13 @@ async def test_searches_wait_for_their_turn(tmp_path: Path, tool: Any, given: di
     "a Run with child agents had four threads and fetches for each of them; they share those of their parent",
 )
 async def test_child_agents_share_the_room_of_their_parent() -> None:
-    parent, opened = Threads(), threading.Event()
-    children = [Threads(parent) for _ in range(3)]
+    parent, opened = ToolThreads(), threading.Event()
+    children = [ToolThreads(parent) for _ in range(3)]
     pieces = [asyncio.ensure_future(one.run(opened.wait)) for one in (*children, parent) for _ in range(2)]
     try:
         await turns()
         assert sum(len(one._pieces) for one in (*children, parent)) == RUN_THREADS_MAX
-        assert await Threads().run(lambda: "of another run") == "of another run"
+        assert await ToolThreads().run(lambda: "of another run") == "of another run"
         assert all(one.fetches is parent.fetches and one.searches is parent.searches for one in children)
         assert RUN_FETCHES_MAX > 0
     finally:

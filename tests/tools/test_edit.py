@@ -10,38 +10,38 @@ from typing import Any
 import pytest
 
 from kedge.core.approvals import parse_rules, permit
-from kedge.tools.base import Output, Place, ToolFailed
-from kedge.tools.edit import Edit, MultiEdit
-from kedge.tools.seen import digest
-from kedge.tools.view import View
-from tests.tools.place import RecordingDesk, call, make_place, prepare
+from kedge.tools.base import ToolContext, ToolFailed, ToolOutput
+from kedge.tools.edit import EditTool, MultiEditTool
+from kedge.tools.known_files import digest
+from kedge.tools.view import ViewTool
+from tests.tools.contexts import RecordingHost, call, make_context, prepare
 
 APP = "import os\n\n\ndef main():\n    x = 1\n    return x\n\n\ndef other():\n    x = 1\n"
 
 
-async def known(root: Path, data: bytes | str, name: str = "app.py") -> Place:
+async def known(root: Path, data: bytes | str, name: str = "app.py") -> ToolContext:
     """A place whose agent has viewed this file."""
     (root / name).write_bytes(data if isinstance(data, bytes) else data.encode())
-    place = make_place(root)
-    await call(View(), place, path=name)
-    return place
+    context = make_context(root)
+    await call(ViewTool(), context, path=name)
+    return context
 
 
-async def edit(place: Place, old: str, new: str, **more: Any) -> Output:
-    return await call(Edit(), place, path="app.py", old_string=old, new_string=new, **more)
+async def edit(context: ToolContext, old: str, new: str, **more: Any) -> ToolOutput:
+    return await call(EditTool(), context, path="app.py", old_string=old, new_string=new, **more)
 
 
-async def refused(place: Place, old: str, new: str, said: str, **more: Any) -> None:
+async def refused(context: ToolContext, old: str, new: str, said: str, **more: Any) -> None:
     """Refused with these words, and the file is as it was."""
-    before = (place.root / "app.py").read_bytes()
+    before = (context.root / "app.py").read_bytes()
     with pytest.raises(ToolFailed, match=said):
-        await edit(place, old, new, **more)
-    assert (place.root / "app.py").read_bytes() == before
+        await edit(context, old, new, **more)
+    assert (context.root / "app.py").read_bytes() == before
 
 
 async def test_one_place_is_replaced_and_shown(tmp_path: Path) -> None:
-    place = await known(tmp_path, APP)
-    output = await edit(place, "    return x\n", "    y = 2\n    return x + y\n")
+    context = await known(tmp_path, APP)
+    output = await edit(context, "    return x\n", "    y = 2\n    return x + y\n")
     assert (tmp_path / "app.py").read_text() == APP.replace("    return x\n", "    y = 2\n    return x + y\n")
     assert output.content.split("\n") == [
         "Edited app.py: 1 replacement.",
@@ -58,8 +58,8 @@ async def test_one_place_is_replaced_and_shown(tmp_path: Path) -> None:
 
 
 async def test_the_intent_shows_the_diff_and_is_bound_to_both_contents(tmp_path: Path) -> None:
-    place = await known(tmp_path, APP)
-    prepared = await prepare(Edit(), place, path="./app.py", old_string="import os", new_string="import sys")
+    context = await known(tmp_path, APP)
+    prepared = await prepare(EditTool(), context, path="./app.py", old_string="import os", new_string="import sys")
     intent = prepared.intent
     assert (intent.names, intent.action, intent.subject) == (("edit",), "write", "app.py")
     assert (intent.description, prepared.title) == ("Edit app.py (+1 -1)", "edit app.py")
@@ -67,52 +67,52 @@ async def test_the_intent_shows_the_diff_and_is_bound_to_both_contents(tmp_path:
     shown = json.loads(intent.params)
     assert (shown["path"], shown["is_new"]) == ("app.py", False)
     assert "-import os\n+import sys\n" in shown["diff"]
-    other = await prepare(Edit(), place, path="app.py", old_string="import os", new_string="import re")
+    other = await prepare(EditTool(), context, path="app.py", old_string="import os", new_string="import re")
     assert other.intent.binding != intent.binding
     assert (
-        await prepare(Edit(), place, path="app.py", old_string="import os", new_string="import sys")
+        await prepare(EditTool(), context, path="app.py", old_string="import os", new_string="import sys")
     ).intent == intent
     assert permit(intent, parse_rules(["edit(*.py)"], []), ()).decision == "allow"
     assert (tmp_path / "app.py").read_text() == APP
 
 
 async def test_several_places_need_replace_all(tmp_path: Path) -> None:
-    place = await known(tmp_path, APP)
-    await refused(place, "x = 1", "x = 2", r"old_string is in app.py 2 times \(lines 5, 10\); add lines around it")
-    output = await edit(place, "x = 1", "x = 2", replace_all=True)
+    context = await known(tmp_path, APP)
+    await refused(context, "x = 1", "x = 2", r"old_string is in app.py 2 times \(lines 5, 10\); add lines around it")
+    output = await edit(context, "x = 1", "x = 2", replace_all=True)
     assert output.content.startswith("Edited app.py: 2 replacements.")
     assert (tmp_path / "app.py").read_text() == APP.replace("x = 1", "x = 2")
 
 
 async def test_overlapping_places_are_several(tmp_path: Path) -> None:
-    place = await known(tmp_path, "aaa\n")
-    await refused(place, "aa", "b", "2 times")
+    context = await known(tmp_path, "aaa\n")
+    await refused(context, "aa", "b", "2 times")
 
 
 async def test_what_is_not_there_is_refused_with_a_hint(tmp_path: Path) -> None:
-    place = await known(tmp_path, APP)
-    await refused(place, "nothing like it", "x", r"^old_string is not in app.py; view the file and copy")
-    await refused(place, "def main():\n    x = 9\n", "x", r"\(its first line is, at line 4\)")
-    await refused(place, "x = 1", "x = 1", "nothing to change")
-    await refused(place, "", "x", "old_string is empty but app.py exists")
-    await refused(place, "\t\t", "x", "not whitespace alone")
+    context = await known(tmp_path, APP)
+    await refused(context, "nothing like it", "x", r"^old_string is not in app.py; view the file and copy")
+    await refused(context, "def main():\n    x = 9\n", "x", r"\(its first line is, at line 4\)")
+    await refused(context, "x = 1", "x = 1", "nothing to change")
+    await refused(context, "", "x", "old_string is empty but app.py exists")
+    await refused(context, "\t\t", "x", "not whitespace alone")
 
 
 async def test_a_file_must_be_read_before_and_again_after_it_changed(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
-    place = make_place(tmp_path)
-    await refused(place, "import os", "x", "app.py exists and was not read yet; read it first with view")
-    await call(View(), place, path="app.py", offset=2, limit=1)  # a part counts
+    context = make_context(tmp_path)
+    await refused(context, "import os", "x", "app.py exists and was not read yet; read it first with view")
+    await call(ViewTool(), context, path="app.py", offset=2, limit=1)  # a part counts
     (tmp_path / "app.py").write_text(APP + "# more\n")
-    await refused(place, "import os", "x", "changed since you read it; view it again")
-    await call(View(), place, path="app.py")
-    await edit(place, "import os", "import sys")
-    await edit(place, "import sys", "import re")  # what the agent wrote it knows
+    await refused(context, "import os", "x", "changed since you read it; view it again")
+    await call(ViewTool(), context, path="app.py")
+    await edit(context, "import os", "import sys")
+    await edit(context, "import sys", "import re")  # what the agent wrote it knows
 
 
 async def test_an_empty_old_string_creates_a_file(tmp_path: Path) -> None:
-    place = make_place(tmp_path)
-    prepared = await prepare(Edit(), place, path="new/file.py", old_string="", new_string="a\nb\n")
+    context = make_context(tmp_path)
+    prepared = await prepare(EditTool(), context, path="new/file.py", old_string="", new_string="a\nb\n")
     assert prepared.intent.description == "Create new/file.py (+2 -0)"
     assert json.loads(prepared.intent.params)["is_new"] is True
     output = await prepared.run()
@@ -121,7 +121,7 @@ async def test_an_empty_old_string_creates_a_file(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match="exists"):
         await prepared.run()
     with pytest.raises(ToolFailed, match="gone.py does not exist; to create it, leave old_string empty"):
-        await call(Edit(), place, path="gone.py", old_string="x", new_string="y")
+        await call(EditTool(), context, path="gone.py", old_string="x", new_string="y")
 
 
 @pytest.mark.parametrize(
@@ -144,40 +144,40 @@ async def test_an_empty_old_string_creates_a_file(tmp_path: Path) -> None:
 async def test_endings_marks_and_encodings_stay(
     tmp_path: Path, before: bytes, old: str, new: str, after: bytes
 ) -> None:
-    place = await known(tmp_path, before)
-    await edit(place, old, new)
+    context = await known(tmp_path, before)
+    await edit(context, old, new)
     assert (tmp_path / "app.py").read_bytes() == after
 
 
 async def test_a_character_the_encoding_lacks_is_refused(tmp_path: Path) -> None:
-    place = await known(tmp_path, b"caf\xe9\n")
-    await refused(place, "caf", "日", "the file is latin-1, which has no character '\\\\u65e5'")
+    context = await known(tmp_path, b"caf\xe9\n")
+    await refused(context, "caf", "日", "the file is latin-1, which has no character '\\\\u65e5'")
 
 
 async def test_a_binary_file_is_refused(tmp_path: Path) -> None:
-    place = await known(tmp_path, b"a\0b")
-    await refused(place, "a", "b", "app.py is not a text file")
+    context = await known(tmp_path, b"a\0b")
+    await refused(context, "a", "b", "app.py is not a text file")
 
 
 async def test_mode_bits_stay(tmp_path: Path) -> None:
-    place = await known(tmp_path, APP)
+    context = await known(tmp_path, APP)
     (tmp_path / "app.py").chmod(0o4751)
-    await edit(place, "import os", "import sys")
+    await edit(context, "import os", "import sys")
     assert (tmp_path / "app.py").stat().st_mode & 0o7777 == 0o4751
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
 async def test_the_owner_stays_when_root_edits(tmp_path: Path) -> None:
-    place = await known(tmp_path, APP)
+    context = await known(tmp_path, APP)
     os.chown(tmp_path / "app.py", 12345, 54321)
-    await edit(place, "import os", "import sys")
+    await edit(context, "import os", "import sys")
     found = (tmp_path / "app.py").stat()
     assert (found.st_uid, found.st_gid) == (12345, 54321)
 
 
 async def test_whitespace_at_line_ends_is_forgiven(tmp_path: Path) -> None:
-    place = await known(tmp_path, "one  \ntwo\t\nthree\n")
-    output = await edit(place, "one\ntwo\n", "1\n2\n")
+    context = await known(tmp_path, "one  \ntwo\t\nthree\n")
+    output = await edit(context, "one\ntwo\n", "1\n2\n")
     assert (tmp_path / "app.py").read_text() == "1\n2\nthree\n"
     assert "(found ignoring whitespace at line ends)" in output.content
 
@@ -194,29 +194,29 @@ async def test_whitespace_at_line_ends_is_forgiven(tmp_path: Path) -> None:
 async def test_other_indentation_is_forgiven_and_kept(
     tmp_path: Path, before: str, old: str, new: str, after: str
 ) -> None:
-    place = await known(tmp_path, before)
-    output = await edit(place, old, new)
+    context = await known(tmp_path, before)
+    output = await edit(context, old, new)
     assert (tmp_path / "app.py").read_text() == after
     assert "(found with its own indentation)" in output.content
 
 
 async def test_forgiveness_ends_where_it_is_not_clear_what_is_meant(tmp_path: Path) -> None:
-    place = await known(tmp_path, "  a\n  b\n    a\n    b\n")
-    await refused(place, "a\nb", "c", "2 places have it with other whitespace")
-    place = await known(tmp_path, "if a:\n  b()\n")
-    await refused(place, "if a:\n    b()", "c", "not in app.py")  # another structure
-    place = await known(tmp_path, "a\n    b\n")
-    await refused(place, "  a \n      b", "out", "not in app.py")  # further out than what it replaces
+    context = await known(tmp_path, "  a\n  b\n    a\n    b\n")
+    await refused(context, "a\nb", "c", "2 places have it with other whitespace")
+    context = await known(tmp_path, "if a:\n  b()\n")
+    await refused(context, "if a:\n    b()", "c", "not in app.py")  # another structure
+    context = await known(tmp_path, "a\n    b\n")
+    await refused(context, "  a \n      b", "out", "not in app.py")  # further out than what it replaces
 
 
 async def test_multiedit_is_made_in_order(tmp_path: Path) -> None:
-    place = await known(tmp_path, APP)
+    context = await known(tmp_path, APP)
     edits = [
         {"old_string": "import os", "new_string": "import sys"},
         {"old_string": "import sys\n", "new_string": "import re\n"},
         {"old_string": "x = 1", "new_string": "x = 2", "replace_all": True},
     ]
-    prepared = await prepare(MultiEdit(), place, path="app.py", edits=edits)
+    prepared = await prepare(MultiEditTool(), context, path="app.py", edits=edits)
     assert prepared.intent.names == ("multiedit", "edit")
     assert prepared.intent.description == "Edit app.py (+3 -3)"
     output = await prepared.run()
@@ -225,43 +225,43 @@ async def test_multiedit_is_made_in_order(tmp_path: Path) -> None:
 
 
 async def test_multiedit_is_all_or_nothing(tmp_path: Path) -> None:
-    place = await known(tmp_path, APP)
+    context = await known(tmp_path, APP)
     edits = [{"old_string": "import os", "new_string": "x"}, {"old_string": "nowhere", "new_string": "y"}]
     with pytest.raises(ToolFailed, match="edit 2 of 2: old_string is not in app.py.*none of them was made"):
-        await call(MultiEdit(), place, path="app.py", edits=edits)
+        await call(MultiEditTool(), context, path="app.py", edits=edits)
     back = [{"old_string": "import os", "new_string": "y"}, {"old_string": "y\n\n", "new_string": "import os\n\n"}]
     with pytest.raises(ToolFailed, match="like that already"):
-        await call(MultiEdit(), place, path="app.py", edits=back)
+        await call(MultiEditTool(), context, path="app.py", edits=back)
     assert (tmp_path / "app.py").read_text() == APP
 
 
 async def test_multiedit_can_begin_a_new_file(tmp_path: Path) -> None:
     edits = [{"old_string": "", "new_string": "a b\n"}, {"old_string": "b", "new_string": "c"}]
-    await call(MultiEdit(), make_place(tmp_path), path="new", edits=edits)
+    await call(MultiEditTool(), make_context(tmp_path), path="new", edits=edits)
     assert (tmp_path / "new").read_text() == "a c\n"
 
 
 async def test_the_version_before_is_kept_before_the_file_is_written(tmp_path: Path) -> None:
-    class LookingDesk(RecordingDesk):
+    class LookingHost(RecordingHost):
         async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
             assert path.read_bytes() == before
             await super().keep_version(path, before, after)
 
     (tmp_path / "app.py").write_text(APP)
-    desk = LookingDesk()
-    place = make_place(tmp_path, desk=desk)
-    await call(View(), place, path="app.py")
-    await edit(place, "import os", "import sys")
-    assert desk.versions == [(place.root / "app.py", APP.encode(), digest((tmp_path / "app.py").read_bytes()))]
+    host = LookingHost()
+    context = make_context(tmp_path, host=host)
+    await call(ViewTool(), context, path="app.py")
+    await edit(context, "import os", "import sys")
+    assert host.versions == [(context.root / "app.py", APP.encode(), digest((tmp_path / "app.py").read_bytes()))]
 
 
 async def test_a_desk_that_cannot_keep_the_version_keeps_the_file_from_being_written(tmp_path: Path) -> None:
-    class FullDesk(RecordingDesk):
+    class FullHost(RecordingHost):
         async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
             raise ToolFailed("the store is full")
 
     (tmp_path / "app.py").write_text(APP)
-    place = make_place(tmp_path, desk=FullDesk())
-    await call(View(), place, path="app.py")
-    await refused(place, "import os", "import sys", "the store is full")
+    context = make_context(tmp_path, host=FullHost())
+    await call(ViewTool(), context, path="app.py")
+    await refused(context, "import os", "import sys", "the store is full")
     assert os.listdir(tmp_path) == ["app.py"]

@@ -10,24 +10,26 @@ import pytest
 
 from kedge.tools import disk
 from kedge.tools.base import ToolFailed
-from kedge.tools.edit import Edit, MultiEdit
-from kedge.tools.seen import digest
-from kedge.tools.view import View
-from kedge.tools.write import Write
-from tests.tools.place import RecordingDesk, call, make_place, prepare
+from kedge.tools.edit import EditTool, MultiEditTool
+from kedge.tools.known_files import digest
+from kedge.tools.view import ViewTool
+from kedge.tools.write import WriteTool
+from tests.tools.contexts import RecordingHost, call, make_context, prepare
 
 STALE = "app.py changed while the approval was pending; view it again"
 
 
 async def test_a_file_changed_by_others_while_people_thought_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\nb\n")
-    place = make_place(tmp_path)
-    await call(View(), place, path="app.py")
-    prepared = await prepare(Edit(), place, path="app.py", old_string="a", new_string="x")
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="app.py")
+    prepared = await prepare(EditTool(), context, path="app.py", old_string="a", new_string="x")
     (tmp_path / "app.py").write_text("a\nb\nc\n")
     with pytest.raises(ToolFailed, match=STALE):
         await prepared.run()
-    await call(View(), place, path="app.py")  # that the agent has seen it since changes nothing of what people saw
+    await call(
+        ViewTool(), context, path="app.py"
+    )  # that the agent has seen it since changes nothing of what people saw
     with pytest.raises(ToolFailed, match=STALE):
         await prepared.run()
     assert (tmp_path / "app.py").read_text() == "a\nb\nc\n"
@@ -35,13 +37,13 @@ async def test_a_file_changed_by_others_while_people_thought_is_not_written(tmp_
 
 async def test_a_file_that_went_away_or_came_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\n")
-    place = make_place(tmp_path)
-    await call(View(), place, path="app.py")
-    edited = await prepare(Edit(), place, path="app.py", old_string="a", new_string="x")
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="app.py")
+    edited = await prepare(EditTool(), context, path="app.py", old_string="a", new_string="x")
     (tmp_path / "app.py").unlink()
     with pytest.raises(ToolFailed, match=STALE):
         await edited.run()
-    created = await prepare(Write(), place, path="app.py", content="mine")
+    created = await prepare(WriteTool(), context, path="app.py", content="mine")
     (tmp_path / "app.py").write_text("theirs")
     with pytest.raises(ToolFailed, match=STALE):
         await created.run()
@@ -50,30 +52,30 @@ async def test_a_file_that_went_away_or_came_is_not_written(tmp_path: Path) -> N
 
 async def test_two_edits_of_one_step_are_both_made(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("".join(f"line {n}\n" for n in range(50)))
-    desk = RecordingDesk()
-    place = make_place(tmp_path, desk=desk)
-    await call(View(), place, path="app.py")
+    host = RecordingHost()
+    context = make_context(tmp_path, host=host)
+    await call(ViewTool(), context, path="app.py")
     several = [
-        await prepare(Edit(), place, path="app.py", old_string=f"line {n}\n", new_string=f"LINE {n}\nmore\n")
+        await prepare(EditTool(), context, path="app.py", old_string=f"line {n}\n", new_string=f"LINE {n}\nmore\n")
         for n in (40, 3, 20, 21)
     ]
     await asyncio.gather(*(prepared.run() for prepared in several))
     wanted = [f"LINE {n}\nmore\n" if n in (3, 20, 21, 40) else f"line {n}\n" for n in range(50)]
     assert (tmp_path / "app.py").read_text() == "".join(wanted)
     # Each version is what the one before it left.
-    assert [after for _, _, after in desk.versions[:-1]] == [
-        digest(before or b"") for _, before, _ in desk.versions[1:]
+    assert [after for _, _, after in host.versions[:-1]] == [
+        digest(before or b"") for _, before, _ in host.versions[1:]
     ]
 
 
 async def test_an_edit_that_would_now_mean_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\nb\n")
-    place = make_place(tmp_path)
-    await call(View(), place, path="app.py")
-    first = await prepare(Edit(), place, path="app.py", old_string="a\n", new_string="b\nb\n")
-    twice = await prepare(Edit(), place, path="app.py", old_string="b\n", new_string="c\n")
-    everywhere = await prepare(Edit(), place, path="app.py", old_string="b", new_string="c", replace_all=True)
-    whole = await prepare(Write(), place, path="app.py", content="mine\n")
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="app.py")
+    first = await prepare(EditTool(), context, path="app.py", old_string="a\n", new_string="b\nb\n")
+    twice = await prepare(EditTool(), context, path="app.py", old_string="b\n", new_string="c\n")
+    everywhere = await prepare(EditTool(), context, path="app.py", old_string="b", new_string="c", replace_all=True)
+    whole = await prepare(WriteTool(), context, path="app.py", content="mine\n")
     await first.run()
     with pytest.raises(ToolFailed, match="app.py was changed by an earlier call: old_string is in app.py 3 times"):
         await twice.run()
@@ -87,10 +89,10 @@ async def test_an_edit_that_would_now_mean_something_else_is_refused(tmp_path: P
 async def test_a_whole_file_is_never_put_over_our_own_earlier_change(tmp_path: Path) -> None:
     """Even if the lines that change are the ones people saw: the first call moved them, and that would be lost."""
     (tmp_path / "app.py").write_text("x\ny\n")
-    place = make_place(tmp_path)
-    await call(View(), place, path="app.py")
-    moved = await prepare(Edit(), place, path="app.py", old_string="x\ny\n", new_string="y\nx\n")
-    whole = await prepare(Write(), place, path="app.py", content="y\n")
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="app.py")
+    moved = await prepare(EditTool(), context, path="app.py", old_string="x\ny\n", new_string="y\nx\n")
+    whole = await prepare(WriteTool(), context, path="app.py", content="y\n")
     await moved.run()
     with pytest.raises(ToolFailed, match=STALE):
         await whole.run()
@@ -98,10 +100,10 @@ async def test_a_whole_file_is_never_put_over_our_own_earlier_change(tmp_path: P
 
 async def test_our_own_edit_followed_by_a_foreign_one_is_foreign(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\nb\n")
-    place = make_place(tmp_path)
-    await call(View(), place, path="app.py")
-    first = await prepare(Edit(), place, path="app.py", old_string="a", new_string="x")
-    second = await prepare(Edit(), place, path="app.py", old_string="b", new_string="y")
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="app.py")
+    first = await prepare(EditTool(), context, path="app.py", old_string="a", new_string="x")
+    second = await prepare(EditTool(), context, path="app.py", old_string="b", new_string="y")
     await first.run()
     (tmp_path / "app.py").write_text("x\nb\nforeign\n")
     with pytest.raises(ToolFailed, match=STALE):
@@ -110,11 +112,11 @@ async def test_our_own_edit_followed_by_a_foreign_one_is_foreign(tmp_path: Path)
 
 async def test_another_session_that_wrote_in_the_meantime_is_foreign(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\nb\n")
-    mine, theirs = make_place(tmp_path), make_place(tmp_path)
-    for place in (mine, theirs):
-        await call(View(), place, path="app.py")
-    prepared = await prepare(Edit(), mine, path="app.py", old_string="b", new_string="y")
-    await call(Edit(), theirs, path="app.py", old_string="a", new_string="x")
+    mine, theirs = make_context(tmp_path), make_context(tmp_path)
+    for context in (mine, theirs):
+        await call(ViewTool(), context, path="app.py")
+    prepared = await prepare(EditTool(), mine, path="app.py", old_string="b", new_string="y")
+    await call(EditTool(), theirs, path="app.py", old_string="a", new_string="x")
     with pytest.raises(ToolFailed, match=STALE):
         await prepared.run()
 
@@ -122,17 +124,17 @@ async def test_another_session_that_wrote_in_the_meantime_is_foreign(tmp_path: P
 async def test_a_file_changed_in_the_last_moment_is_not_overwritten(tmp_path: Path) -> None:
     """Between the last reading and the rename, here made wide by the desk."""
 
-    class SlowDesk(RecordingDesk):
+    class SlowHost(RecordingHost):
         async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
             path.write_text("theirs, in the last moment\n")
 
     (tmp_path / "app.py").write_text("a\n")
-    place = make_place(tmp_path, desk=SlowDesk())
-    await call(View(), place, path="app.py")
+    context = make_context(tmp_path, host=SlowHost())
+    await call(ViewTool(), context, path="app.py")
     with pytest.raises(ToolFailed, match="changed in this moment; nothing was written"):
-        await call(Edit(), place, path="app.py", old_string="a", new_string="b")
+        await call(EditTool(), context, path="app.py", old_string="a", new_string="b")
     with pytest.raises(ToolFailed, match="changed in this moment; nothing was written"):
-        await call(Write(), place, path="new.py", content="b")
+        await call(WriteTool(), context, path="new.py", content="b")
     assert (tmp_path / "app.py").read_text() == (tmp_path / "new.py").read_text() == "theirs, in the last moment\n"
     assert sorted(os.listdir(tmp_path)) == ["app.py", "new.py"]
 
@@ -142,9 +144,9 @@ async def test_a_cancelled_call_leaves_the_file_old_or_new_and_known(tmp_path: P
     outcomes = set()
     for steps in range(30):
         (tmp_path / "app.py").write_text("old\n")
-        place = make_place(tmp_path)
-        await call(View(), place, path="app.py")
-        prepared = await prepare(Edit(), place, path="app.py", old_string="old", new_string="new")
+        context = make_context(tmp_path)
+        await call(ViewTool(), context, path="app.py")
+        prepared = await prepare(EditTool(), context, path="app.py", old_string="old", new_string="new")
         task = asyncio.ensure_future(prepared.run())
         for _ in range(steps):
             await asyncio.sleep(0)
@@ -156,26 +158,26 @@ async def test_a_cancelled_call_leaves_the_file_old_or_new_and_known(tmp_path: P
         assert os.listdir(tmp_path) == ["app.py"]
         # Nothing goes on behind its back, and the agent knows what is there.
         word = content.strip()
-        await call(Edit(), place, path="app.py", old_string=word, new_string=word + " and more")
+        await call(EditTool(), context, path="app.py", old_string=word, new_string=word + " and more")
         assert (tmp_path / "app.py").read_text() == f"{word} and more\n"
     assert "old\n" in outcomes
 
 
 async def test_a_call_cancelled_while_it_writes_finishes_that_first(tmp_path: Path) -> None:
-    class CancellingDesk(RecordingDesk):
+    class CancellingHost(RecordingHost):
         async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
             # Lands at the next point the call waits at: the writing.
             asyncio.get_running_loop().call_soon(task.cancel)
 
     (tmp_path / "app.py").write_text("old\n")
-    place = make_place(tmp_path, desk=CancellingDesk())
-    await call(View(), place, path="app.py")
-    prepared = await prepare(Edit(), place, path="app.py", old_string="old", new_string="new")
+    context = make_context(tmp_path, host=CancellingHost())
+    await call(ViewTool(), context, path="app.py")
+    prepared = await prepare(EditTool(), context, path="app.py", old_string="old", new_string="new")
     task = asyncio.ensure_future(prepared.run())
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (tmp_path / "app.py").read_text() == "new\n"
-    assert place.seen.wrote(place.root / "app.py", digest(b"new\n"))
+    assert context.known_files.wrote(context.root / "app.py", digest(b"new\n"))
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -196,14 +198,14 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 )
 async def test_an_edit_shown_at_one_place_is_not_made_at_another(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("[dev]\nauth = on\n\n\n\n\n\n\n\n\n[prod]\nx = 1\n")
-    place = make_place(tmp_path)
-    await call(View(), place, path="app.py")
-    shown = await prepare(Edit(), place, path="app.py", old_string="auth = on\n", new_string="auth = off\n")
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="app.py")
+    shown = await prepare(EditTool(), context, path="app.py", old_string="auth = on\n", new_string="auth = off\n")
     edits = [
         {"old_string": "auth = on\n", "new_string": "auth = yes\n"},
         {"old_string": "x = 1\n", "new_string": "auth = on\n"},
     ]
-    await call(MultiEdit(), place, path="app.py", edits=edits)
+    await call(MultiEditTool(), context, path="app.py", edits=edits)
     with pytest.raises(ToolFailed, match=STALE):
         await shown.run()
     assert "[prod]\nauth = on\n" in (tmp_path / "app.py").read_text()

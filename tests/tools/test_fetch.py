@@ -18,11 +18,11 @@ import pytest
 
 from kedge.core.approvals import parse_rules, permit
 from kedge.tools.addresses import is_public, parse_address
-from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, ToolFailed
+from kedge.tools.base import OUTPUT_CHARS_MAX, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.fetch import REDIRECTS_MAX, FetchTool
-from kedge.tools.fetch_page import BODY_BYTES_MAX
+from kedge.tools.fetch_worker import BODY_BYTES_MAX
 from tests.certificates import with_certificate
-from tests.tools.place import call, make_place, prepare
+from tests.tools.contexts import call, make_context, prepare
 
 HTML = (
     "<html><head><title>t</title><style>.x{}</style><script>evil()</script></head>"
@@ -68,8 +68,8 @@ async def site() -> AsyncIterator[Site]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_place(tmp_path)
+def context(tmp_path: Path) -> ToolContext:
+    return make_context(tmp_path)
 
 
 def names(*addresses: str) -> Callable[[str, int], Any]:
@@ -87,13 +87,13 @@ def here(**given: Any) -> FetchTool:
     return FetchTool(lambda address: address.is_loopback, names("127.0.0.1"), **given)
 
 
-async def fetched(site: Site, place: Place, path: str = "/", **given: Any) -> Output:
-    return await call(here(), place, url=f"http://site.example:{site.port}{path}", **given)
+async def fetched(site: Site, context: ToolContext, path: str = "/", **given: Any) -> ToolOutput:
+    return await call(here(), context, url=f"http://site.example:{site.port}{path}", **given)
 
 
-async def test_a_page_comes_as_markdown(site: Site, place: Place) -> None:
+async def test_a_page_comes_as_markdown(site: Site, context: ToolContext) -> None:
     site.put("/", HTML, "Content-Type: text/html; charset=utf-8")
-    output = await fetched(site, place)
+    output = await fetched(site, context)
     assert "# Hello" in output.content
     assert "A **bold** [link](/x)." in output.content
     assert "evil" not in output.content
@@ -105,23 +105,23 @@ async def test_a_page_comes_as_markdown(site: Site, place: Place) -> None:
     }
 
 
-async def test_a_page_comes_as_text_or_as_it_is(site: Site, place: Place) -> None:
+async def test_a_page_comes_as_text_or_as_it_is(site: Site, context: ToolContext) -> None:
     site.put("/", HTML, "Content-Type: text/html")
-    text = (await fetched(site, place, format="text")).content
+    text = (await fetched(site, context, format="text")).content
     assert "Hello\nA\nbold\nlink" in text
     assert "evil" not in text
-    assert (await fetched(site, place, format="html")).content == HTML
+    assert (await fetched(site, context, format="html")).content == HTML
 
 
-async def test_json_and_other_charsets_come_as_they_are(site: Site, place: Place) -> None:
+async def test_json_and_other_charsets_come_as_they_are(site: Site, context: ToolContext) -> None:
     site.put("/a", '{"a": 1}', "Content-Type: application/json")
     site.put("/b", "grüße".encode("latin-1"), 'Content-Type: text/plain; charset="iso-8859-1"')
     site.put("/c", "grüße", "Content-Type: text/plain; charset=nonsense")
     site.put("/d", "plain")
-    assert (await fetched(site, place, "/a")).content == '{"a": 1}'
-    assert (await fetched(site, place, "/b")).content == "grüße"
-    assert (await fetched(site, place, "/c")).content == "grüße"
-    assert (await fetched(site, place, "/d")).content == "plain"
+    assert (await fetched(site, context, "/a")).content == '{"a": 1}'
+    assert (await fetched(site, context, "/b")).content == "grüße"
+    assert (await fetched(site, context, "/c")).content == "grüße"
+    assert (await fetched(site, context, "/d")).content == "plain"
 
 
 @pytest.mark.found(
@@ -130,63 +130,63 @@ async def test_json_and_other_charsets_come_as_they_are(site: Site, place: Place
     "charset that Python knows was read, on the event loop; those of pages are read, in a thread",
 )
 @pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "raw_unicode_escape", "utf-7", "hex", "zip"])
-async def test_a_charset_that_no_page_is_written_in_is_not_read(site: Site, place: Place, charset: str) -> None:
+async def test_a_charset_that_no_page_is_written_in_is_not_read(site: Site, context: ToolContext, charset: str) -> None:
     site.put("/", "plain-text \\u0041 +AEE-", f"Content-Type: text/plain; charset={charset}")
-    assert (await fetched(site, place)).content == "plain-text \\u0041 +AEE-"
+    assert (await fetched(site, context)).content == "plain-text \\u0041 +AEE-"
 
 
 @pytest.mark.parametrize("charset", ["utf-16le", "windows-1252", "shift_jis", "euc-jp", "gb18030", "big5", "koi8-r"])
-async def test_charsets_of_pages_are_read(site: Site, place: Place, charset: str) -> None:
+async def test_charsets_of_pages_are_read(site: Site, context: ToolContext, charset: str) -> None:
     text = "\N{CYRILLIC SMALL LETTER ZHE}" if charset == "koi8-r" else "ab"
     site.put("/", text.encode(charset), f"Content-Type: text/plain; charset={charset}")
-    assert (await fetched(site, place)).content == text
+    assert (await fetched(site, context)).content == text
 
 
-async def test_the_server_is_asked_by_its_name(site: Site, place: Place) -> None:
+async def test_the_server_is_asked_by_its_name(site: Site, context: ToolContext) -> None:
     site.put("/p?q=1", "ok")
-    await fetched(site, place, "/p?q=1#part")
+    await fetched(site, context, "/p?q=1#part")
     assert site.asked[0].startswith("GET /p?q=1 HTTP/1.1\r\n")
     assert f"host: site.example:{site.port}\r\n" in site.asked[0].lower()
 
 
-async def test_what_is_not_text_is_refused_with_its_type(site: Site, place: Place) -> None:
+async def test_what_is_not_text_is_refused_with_its_type(site: Site, context: ToolContext) -> None:
     site.put("/", b"\x89PNG", "Content-Type: image/png")
     with pytest.raises(ToolFailed, match="image/png"):
-        await fetched(site, place)
+        await fetched(site, context)
 
 
-async def test_an_error_of_the_server_is_told(site: Site, place: Place) -> None:
+async def test_an_error_of_the_server_is_told(site: Site, context: ToolContext) -> None:
     with pytest.raises(ToolFailed, match="404 Not Found"):
-        await fetched(site, place, "/missing")
+        await fetched(site, context, "/missing")
     site.answers["/broken"] = b"nonsense\r\n\r\n"
     with pytest.raises(ToolFailed, match="site.example broke off"):
-        await fetched(site, place, "/broken")
+        await fetched(site, context, "/broken")
 
 
-async def test_a_long_text_is_cut(site: Site, place: Place) -> None:
+async def test_a_long_text_is_cut(site: Site, context: ToolContext) -> None:
     site.put("/", "x" * (OUTPUT_CHARS_MAX + 1), "Content-Type: text/plain")
-    output = await fetched(site, place)
+    output = await fetched(site, context)
     assert output.content == "x" * OUTPUT_CHARS_MAX + "\n... the rest is left out ..."
     assert output.metadata["truncated"]
 
 
-async def test_of_an_endless_body_only_so_much_is_read(site: Site, place: Place) -> None:
+async def test_of_an_endless_body_only_so_much_is_read(site: Site, context: ToolContext) -> None:
     site.put("/", b"x" * (BODY_BYTES_MAX + 1000), "Content-Type: text/plain")
-    assert (await fetched(site, place)).metadata["truncated"]
+    assert (await fetched(site, context)).metadata["truncated"]
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-async def test_packed_bodies_are_unpacked(site: Site, place: Place, coding: str) -> None:
+async def test_packed_bodies_are_unpacked(site: Site, context: ToolContext, coding: str) -> None:
     packed = gzip.compress(b"hello") if coding == "gzip" else zlib.compress(b"hello")
     site.put("/", packed, "Content-Type: text/plain", f"Content-Encoding: {coding}")
-    assert (await fetched(site, place)).content == "hello"
+    assert (await fetched(site, context)).content == "hello"
 
 
-async def test_a_decompression_bomb_is_cut_while_it_is_unpacked(site: Site, place: Place) -> None:
+async def test_a_decompression_bomb_is_cut_while_it_is_unpacked(site: Site, context: ToolContext) -> None:
     site.put("/", _bomb(), "Content-Type: text/plain", "Content-Encoding: gzip")
     tracemalloc.start()
     try:
-        output = await fetched(site, place)
+        output = await fetched(site, context)
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -199,7 +199,7 @@ async def test_a_decompression_bomb_is_cut_while_it_is_unpacked(site: Site, plac
     "bytes sent behind the end of a packed page were all read and kept, without a bound; reading ends where the page "
     "does, and what is sent is counted as well as what it unpacks to",
 )
-async def test_what_is_sent_behind_a_packed_body_is_not_read(place: Place) -> None:
+async def test_what_is_sent_behind_a_packed_body_is_not_read(context: ToolContext) -> None:
     poured_bytes = asyncio.get_running_loop().create_future()
 
     async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -218,16 +218,16 @@ async def test_what_is_sent_behind_a_packed_body_is_not_read(place: Place) -> No
     server = await asyncio.start_server(pour, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        assert (await call(here(), place, url=f"http://site.example:{port}/")).content == "hello"
+        assert (await call(here(), context, url=f"http://site.example:{port}/")).content == "hello"
         assert await poured_bytes < 10 * BODY_BYTES_MAX  # what systems keep between two ends is less
 
 
-async def test_a_packed_body_that_unpacks_to_little_is_bounded_as_it_is_sent(site: Site, place: Place) -> None:
+async def test_a_packed_body_that_unpacks_to_little_is_bounded_as_it_is_sent(site: Site, context: ToolContext) -> None:
     """Empty blocks: they unpack to nothing, and there is no end to them."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     packed = packer.compress(b"hello") + packer.flush(zlib.Z_FULL_FLUSH) + b"\0\0\0\xff\xff" * (BODY_BYTES_MAX // 4)
     site.put("/", packed, "Content-Type: text/plain", "Content-Encoding: gzip")
-    output = await fetched(site, place)
+    output = await fetched(site, context)
     assert output.metadata["truncated"]
     assert output.content.startswith("hello")
 
@@ -238,43 +238,43 @@ def _bomb() -> bytes:
     return b"".join(packer.compress(zeros) for _ in range(100)) + packer.flush()
 
 
-async def test_a_body_that_does_not_unpack_or_is_packed_otherwise_is_refused(site: Site, place: Place) -> None:
+async def test_a_body_that_does_not_unpack_or_is_packed_otherwise_is_refused(site: Site, context: ToolContext) -> None:
     site.put("/a", b"no gzip", "Content-Type: text/plain", "Content-Encoding: gzip")
     site.put("/b", b"x", "Content-Type: text/plain", "Content-Encoding: br")
     with pytest.raises(ToolFailed, match="does not unpack"):
-        await fetched(site, place, "/a")
+        await fetched(site, context, "/a")
     with pytest.raises(ToolFailed, match="packs its answer as br"):
-        await fetched(site, place, "/b")
+        await fetched(site, context, "/b")
 
 
-async def test_a_page_nested_without_end_is_refused(site: Site, place: Place) -> None:
+async def test_a_page_nested_without_end_is_refused(site: Site, context: ToolContext) -> None:
     site.put("/", "<div>" * 20_000, "Content-Type: text/html")
     with pytest.raises(ToolFailed, match="nested too deeply"):
-        await fetched(site, place)
+        await fetched(site, context)
 
 
 # --- redirects ---
 
 
-async def test_redirects_on_the_same_host_are_followed(site: Site, place: Place) -> None:
+async def test_redirects_on_the_same_host_are_followed(site: Site, context: ToolContext) -> None:
     site.redirect("/", "/next")
     site.redirect("/next", f"http://site.example:{site.port}/last")
     site.put("/last", "here")
-    assert (await fetched(site, place)).content == "here"
+    assert (await fetched(site, context)).content == "here"
 
 
-async def test_a_redirect_to_another_host_is_told_and_not_followed(site: Site, place: Place) -> None:
+async def test_a_redirect_to_another_host_is_told_and_not_followed(site: Site, context: ToolContext) -> None:
     for number, host in enumerate(("other.example", "www.site.example"), 1):  # a rule may deny either
         site.redirect("/", f"http://{host}:{site.port}/x")
-        output = await fetched(site, place)
+        output = await fetched(site, context)
         assert f"http://{host}:{site.port}/x" in output.content
         assert len(site.asked) == number
 
 
-async def test_redirects_end_somewhere(site: Site, place: Place) -> None:
+async def test_redirects_end_somewhere(site: Site, context: ToolContext) -> None:
     site.redirect("/", "/")
     with pytest.raises(ToolFailed, match="more than 5 times"):
-        await fetched(site, place)
+        await fetched(site, context)
     assert len(site.asked) == REDIRECTS_MAX + 1
 
 
@@ -282,20 +282,22 @@ async def test_redirects_end_somewhere(site: Site, place: Place) -> None:
     "target",
     ["file:///etc/passwd", "ftp://site.example/", "gopher://x/", "http://u:p@site.example/", "http://site.example:25/"],
 )
-async def test_a_redirect_to_what_could_not_be_asked_for_is_refused(site: Site, place: Place, target: str) -> None:
+async def test_a_redirect_to_what_could_not_be_asked_for_is_refused(
+    site: Site, context: ToolContext, target: str
+) -> None:
     site.redirect("/", target)
     with pytest.raises(ToolFailed):
-        await fetched(site, place)
+        await fetched(site, context)
     assert len(site.asked) == 1
 
 
-async def test_each_redirect_is_resolved_and_checked_anew(site: Site, place: Place) -> None:
+async def test_each_redirect_is_resolved_and_checked_anew(site: Site, context: ToolContext) -> None:
     site.redirect("/", "/secret")
     site.put("/secret", "secret")
     # The name is at an allowed address first, and somewhere else at the redirect.
     tool = FetchTool(lambda address: str(address) == "127.0.0.1", names("127.0.0.1", "127.0.0.2"))
     with pytest.raises(ToolFailed, match="127.0.0.2, which is not on the Internet"):
-        await call(tool, place, url=f"http://site.example:{site.port}/")
+        await call(tool, context, url=f"http://site.example:{site.port}/")
     assert len(site.asked) == 1
 
 
@@ -314,10 +316,10 @@ NOT_PUBLIC = [
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-async def test_an_address_that_is_not_public_is_refused(place: Place, address: str) -> None:
+async def test_an_address_that_is_not_public_is_refused(context: ToolContext, address: str) -> None:
     assert not is_public(parse_address(address))
     with pytest.raises(ToolFailed, match="not on the Internet"):
-        await call(FetchTool(resolver=names(address)), place, url="http://site.example/")
+        await call(FetchTool(resolver=names(address)), context, url="http://site.example/")
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "172.32.0.1", "2606:4700::1111", "64:ff9b::808:808"])
@@ -336,19 +338,21 @@ def test_an_address_out_on_the_internet_is_public(address: str) -> None:
     ],
 )  # fmt: skip
 async def test_no_way_of_writing_this_machine_gets_through_the_real_resolver(
-    site: Site, place: Place, host: str
+    site: Site, context: ToolContext, host: str
 ) -> None:
     with pytest.raises(ToolFailed):
-        await call(FetchTool(), place, url=f"http://{host}:{site.port}/")
+        await call(FetchTool(), context, url=f"http://{host}:{site.port}/")
     assert site.asked == []
 
 
-async def test_one_address_that_is_not_public_is_enough(site: Site, place: Place) -> None:
+async def test_one_address_that_is_not_public_is_enough(site: Site, context: ToolContext) -> None:
     with pytest.raises(ToolFailed, match="not on the Internet"):
-        await call(FetchTool(resolver=names("8.8.8.8 127.0.0.1")), place, url="http://site.example/")
+        await call(FetchTool(resolver=names("8.8.8.8 127.0.0.1")), context, url="http://site.example/")
 
 
-async def test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect(site: Site, place: Place) -> None:
+async def test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect(
+    site: Site, context: ToolContext
+) -> None:
     site.put("/", "checked")
     asked = []
 
@@ -357,18 +361,18 @@ async def test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect
         return ["127.0.0.1" if len(asked) == 1 else "127.0.0.9"]
 
     tool = FetchTool(lambda address: str(address) == "127.0.0.1", resolver)
-    output = await call(tool, place, url=f"http://site.example:{site.port}/")
+    output = await call(tool, context, url=f"http://site.example:{site.port}/")
     assert output.content == "checked"
     assert asked == ["site.example"]  # the connection was made to the address, not to the name once more
 
 
 async def test_proxies_of_the_environment_are_not_used(
-    site: Site, place: Place, monkeypatch: pytest.MonkeyPatch
+    site: Site, context: ToolContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     site.put("/", "direct")
-    assert (await fetched(site, place)).content == "direct"
+    assert (await fetched(site, context)).content == "direct"
 
 
 @pytest.mark.parametrize(
@@ -381,27 +385,27 @@ async def test_proxies_of_the_environment_are_not_used(
         *("http://[::1%25eth0]/", "http://a.example@127.0.0.1/", "http://" + "a" * 3000, "http://a b/"),
     ],
 )  # fmt: skip
-async def test_an_address_that_is_none_of_the_web_is_refused(place: Place, url: str) -> None:
+async def test_an_address_that_is_none_of_the_web_is_refused(context: ToolContext, url: str) -> None:
     with pytest.raises(ToolFailed):
-        await prepare(FetchTool(), place, url=url)
+        await prepare(FetchTool(), context, url=url)
 
 
-async def test_a_name_without_addresses_is_told(place: Place) -> None:
+async def test_a_name_without_addresses_is_told(context: ToolContext) -> None:
     with pytest.raises(ToolFailed, match="there is no host nowhere.invalid"):
-        await call(FetchTool(), place, url="http://nowhere.invalid/")
+        await call(FetchTool(), context, url="http://nowhere.invalid/")
     with pytest.raises(ToolFailed, match="there is no host"):
-        await call(FetchTool(resolver=names("nonsense")), place, url="http://site.example/")
+        await call(FetchTool(resolver=names("nonsense")), context, url="http://site.example/")
 
 
-async def test_another_address_is_tried_when_one_does_not_answer(site: Site, place: Place) -> None:
+async def test_another_address_is_tried_when_one_does_not_answer(site: Site, context: ToolContext) -> None:
     site.put("/", "second")
     tool = FetchTool(lambda address: address.is_loopback, names("::1 127.0.0.1"))
-    assert (await call(tool, place, url=f"http://site.example:{site.port}/")).content == "second"
+    assert (await call(tool, context, url=f"http://site.example:{site.port}/")).content == "second"
     with pytest.raises(ToolFailed, match="no connection to site.example"):
-        await call(here(), place, url="http://site.example:1025/")
+        await call(here(), context, url="http://site.example:1025/")
 
 
-async def test_a_server_that_never_answers_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_never_answers_is_given_up(context: ToolContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kedge.tools.fetch.FETCH_S_MAX", 0.1)
     over = asyncio.Event()
 
@@ -412,33 +416,35 @@ async def test_a_server_that_never_answers_is_given_up(place: Place, monkeypatch
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     async with server:
         with pytest.raises(ToolFailed, match="site.example"):
-            await call(here(), place, url=f"http://site.example:{server.sockets[0].getsockname()[1]}/")
+            await call(here(), context, url=f"http://site.example:{server.sockets[0].getsockname()[1]}/")
         over.set()
 
 
 # --- TLS, and what is asked of people ---
 
 
-async def test_the_certificate_must_be_for_the_name_though_the_address_is_pinned(place: Place, tmp_path: Path) -> None:
+async def test_the_certificate_must_be_for_the_name_though_the_address_is_pinned(
+    context: ToolContext, tmp_path: Path
+) -> None:
     site = Site()
-    context, certificate = with_certificate("site.example", tmp_path)
-    server = await asyncio.start_server(site.serve, "127.0.0.1", 0, ssl=context)
+    tls, certificate = with_certificate("site.example", tmp_path)
+    server = await asyncio.start_server(site.serve, "127.0.0.1", 0, ssl=tls)
     port = server.sockets[0].getsockname()[1]
     site.put("/", "safe")
     site.redirect("/down", f"http://site.example:{port}/")
     tool = here(ca_file=certificate)
     async with server:
-        assert (await call(tool, place, url=f"https://site.example:{port}/")).content == "safe"
+        assert (await call(tool, context, url=f"https://site.example:{port}/")).content == "safe"
         with pytest.raises(ToolFailed, match="from https to plain http"):
-            await call(tool, place, url=f"https://site.example:{port}/down")
+            await call(tool, context, url=f"https://site.example:{port}/down")
         with pytest.raises(ToolFailed, match="(?i)certificate"):
-            await call(tool, place, url=f"https://other.example:{port}/")
+            await call(tool, context, url=f"https://other.example:{port}/")
         with pytest.raises(ToolFailed, match="(?i)certificate"):
-            await call(here(), place, url=f"https://site.example:{port}/")
+            await call(here(), context, url=f"https://site.example:{port}/")
 
 
-async def test_rules_speak_of_the_host(place: Place) -> None:
-    prepared = await prepare(FetchTool(), place, url="https://Docs.Example.ORG./a?b=c#d")
+async def test_rules_speak_of_the_host(context: ToolContext) -> None:
+    prepared = await prepare(FetchTool(), context, url="https://Docs.Example.ORG./a?b=c#d")
     intent = prepared.intent
     assert (intent.subject, intent.grant, intent.action) == ("docs.example.org", "fetch(docs.example.org)", "fetch")
     assert json.loads(intent.params) == {"url": "https://docs.example.org/a?b=c"}
@@ -447,5 +453,5 @@ async def test_rules_speak_of_the_host(place: Place) -> None:
     assert permit(intent, parse_rules(("fetch(docs.example.org)",), ()), ()).decision == "allow"
     assert permit(intent, parse_rules(("fetch(*.example.org)",), ()), ()).decision == "allow"
     assert permit(intent, parse_rules(("fetch(example.org)",), ()), ()).decision == "ask"
-    other = await prepare(FetchTool(), place, url="https://docs.example.org/a?b=d")
+    other = await prepare(FetchTool(), context, url="https://docs.example.org/a?b=d")
     assert other.intent.binding != intent.binding

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 import pytest
 
 from kedge.tools.addresses import own_networks
-from kedge.tools.base import Place, ToolFailed
+from kedge.tools.base import ToolContext, ToolFailed
 from kedge.tools.processes import Process
-from tests.tools.place import PlainProcesses, call, make_place
+from tests.tools.contexts import PlainProcesses, call, make_context
 from tests.tools.test_fetch import Site, fetched, here, site
 
 __all__ = ["site"]
@@ -46,15 +46,15 @@ class WatchedProcesses(PlainProcesses):
 @pytest.mark.parametrize("page", ["<a ", '<a b="', "<!--"])
 async def test_page_that_takes_hours_ends_with_its_call(site: Site, tmp_path: Path, page: str) -> None:
     processes = WatchedProcesses()
-    place = make_place(tmp_path, processes=processes)
+    context = make_context(tmp_path, processes=processes)
     site.put("/", page * 300_000, "Content-Type: text/html")
-    fetching = asyncio.create_task(fetched(site, place))
+    fetching = asyncio.create_task(fetched(site, context))
     await asyncio.wait({asyncio.create_task(processes.is_started.wait()), fetching}, return_when="FIRST_COMPLETED")
     fetching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await fetching
     assert [await process.alive() for process in processes.all] == [0]
-    assert place.threads.busy == 0
+    assert context.threads.busy == 0
     # Nothing of it is left in the threads that everything else uses either.
     await asyncio.get_running_loop().shutdown_default_executor()
 
@@ -67,7 +67,7 @@ async def test_page_over_its_time_is_reported_in_one_line(
     processes = WatchedProcesses()
     site.put("/", "<a " * 300_000, "Content-Type: text/html")
     with pytest.raises(ToolFailed, match=r"^site\.example took longer than 1 s$"):
-        await fetched(site, make_place(tmp_path, processes=processes))
+        await fetched(site, make_context(tmp_path, processes=processes))
     assert [await process.alive() for process in processes.all] == [0]
 
 
@@ -105,7 +105,7 @@ def test_work_of_the_loop_does_not_grow_with_pieces(tmp_path: Path, answer: Call
         server = await asyncio.start_server(site.serve, "127.0.0.1", 0)
         site.port = server.sockets[0].getsockname()[1]
         async with server:
-            assert "x" in (await fetched(site, make_place(tmp_path))).content
+            assert "x" in (await fetched(site, make_context(tmp_path))).content
 
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
@@ -114,25 +114,25 @@ def test_work_of_the_loop_does_not_grow_with_pieces(tmp_path: Path, answer: Call
 
 
 async def test_long_headers_do_not_reach_the_model(site: Site, tmp_path: Path) -> None:
-    place = make_place(tmp_path)
+    context = make_context(tmp_path)
     site.put("/", "x", status="404 " + "A" * 80_000)
     with pytest.raises(ToolFailed) as failed:
-        await fetched(site, place)
+        await fetched(site, context)
     assert len(str(failed.value)) < 300
     site.put("/", "x", "Content-Type: text/" + "a" * 80_000)
-    assert len((await fetched(site, place)).metadata["content_type"]) < 300
+    assert len((await fetched(site, context)).metadata["content_type"]) < 300
     site.redirect("/", "/" + "a" * 60_000)
     with pytest.raises(ToolFailed, match="longer than 2000 characters"):
-        await fetched(site, place)
+        await fetched(site, context)
 
 
 async def test_code_of_the_workspace_is_not_imported(site: Site, tmp_path: Path) -> None:
     for name in ("bs4", "markdownify", "httpx2", "json", "sitecustomize", "usercustomize"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'trap')!r}, 'w')")
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path), "PYTHONSTARTUP": str(tmp_path / "json.py")}
-    place = make_place(tmp_path, processes=PlainProcesses(environment))
+    context = make_context(tmp_path, processes=PlainProcesses(environment))
     site.put("/", "<h1>Hello</h1>", "Content-Type: text/html")
-    assert (await fetched(site, place)).content == "# Hello"
+    assert (await fetched(site, context)).content == "# Hello"
     assert not (tmp_path / "trap").exists()
 
 
@@ -144,7 +144,7 @@ import asyncio, sys
 from pathlib import Path
 from kedge.tools.base import ToolFailed
 from kedge.tools.fetch import FetchTool
-from tests.tools.place import call, make_place
+from tests.tools.contexts import call, make_place
 
 async def main():
     async def serve(reader, writer):
@@ -221,6 +221,8 @@ async def test_place_without_processes_says_so(tmp_path: Path) -> None:
     from kedge.config.load import Config
     from kedge.engine.tool_processes import NoMachine
 
-    place: Place = replace(make_place(tmp_path), processes=await NoMachine().processes(Config(), str(tmp_path)))
+    context: ToolContext = replace(
+        make_context(tmp_path), processes=await NoMachine().processes(Config(), str(tmp_path))
+    )
     with pytest.raises(ToolFailed, match="No process can be started"):
-        await call(here(), place, url="http://site.example/")
+        await call(here(), context, url="http://site.example/")

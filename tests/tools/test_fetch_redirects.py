@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from kedge.tools.addresses import Address, is_public
-from kedge.tools.base import Place, ToolFailed
+from kedge.tools.base import ToolContext, ToolFailed
 from kedge.tools.fetch import FetchTool
-from tests.tools.place import call, make_place
+from tests.tools.contexts import call, make_context
 from tests.tools.test_fetch import NOT_PUBLIC, Site, names, site
 
 __all__ = ["site"]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_place(tmp_path)
+def context(tmp_path: Path) -> ToolContext:
+    return make_context(tmp_path)
 
 
 def or_this_site(found: Address) -> bool:
@@ -27,7 +27,7 @@ def or_this_site(found: Address) -> bool:
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
 async def test_a_redirect_to_an_address_that_is_not_public_is_not_followed(
-    site: Site, place: Place, address: str
+    site: Site, context: ToolContext, address: str
 ) -> None:
     """Written as it is, it is another host: told, or refused outright, and nobody is asked there."""
     host = f"[{address.partition('%')[0]}]" if ":" in address else address
@@ -35,7 +35,7 @@ async def test_a_redirect_to_an_address_that_is_not_public_is_not_followed(
     site.put("/secret", "secret")
     tool = FetchTool(or_this_site, names("127.0.0.1"))
     try:
-        said = (await call(tool, place, url=f"http://site.example:{site.port}/")).content
+        said = (await call(tool, context, url=f"http://site.example:{site.port}/")).content
     except ToolFailed as refused:
         said = str(refused)
     assert "secret" not in said.replace("/secret", "")
@@ -44,11 +44,11 @@ async def test_a_redirect_to_an_address_that_is_not_public_is_not_followed(
 
 @pytest.mark.parametrize("address", [address for address in NOT_PUBLIC if address != "127.0.0.1"])
 async def test_a_name_that_moves_to_an_address_that_is_not_public_is_refused_at_the_redirect(
-    site: Site, place: Place, address: str
+    site: Site, context: ToolContext, address: str
 ) -> None:
     site.redirect("/", "/secret")
     site.put("/secret", "secret")
     tool = FetchTool(or_this_site, names("127.0.0.1", address))
     with pytest.raises(ToolFailed, match="not on the Internet"):
-        await call(tool, place, url=f"http://site.example:{site.port}/")
+        await call(tool, context, url=f"http://site.example:{site.port}/")
     assert len(site.asked) == 1

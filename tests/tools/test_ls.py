@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
-from kedge.tools.ls import ENTRIES_MAX, Ls
-from tests.tools.place import call, make_place, prepare
+from kedge.tools.ls import ENTRIES_MAX, LsTool
+from tests.tools.contexts import call, make_context, prepare
 
 
 def lay(root: Path, *files: str) -> None:
@@ -23,7 +23,7 @@ async def test_a_tree_with_hidden_files_and_without_what_git_ignores(tmp_path: P
     lay(tmp_path, "debug.log")
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("../elsewhere")
-    output = await call(Ls(), make_place(tmp_path))
+    output = await call(LsTool(), make_context(tmp_path))
     assert output.content.split("\n") == [
         "./",
         "  empty/ (ignored or empty)",
@@ -44,12 +44,12 @@ async def test_a_tree_with_hidden_files_and_without_what_git_ignores(tmp_path: P
 async def test_a_directory_that_is_ignored_can_be_listed_by_name(tmp_path: Path) -> None:
     lay(tmp_path, "node/a/x.js")
     (tmp_path / ".gitignore").write_text("node/\n")
-    assert "x.js" in (await call(Ls(), make_place(tmp_path), path="node")).content
+    assert "x.js" in (await call(LsTool(), make_context(tmp_path), path="node")).content
 
 
 async def test_depth_closes_directories_and_says_how_much_is_in_them(tmp_path: Path) -> None:
     lay(tmp_path, "a/b/c/d.txt", "a/b/e.txt", "a/f.txt")
-    output = await call(Ls(), make_place(tmp_path), depth=2)
+    output = await call(LsTool(), make_context(tmp_path), depth=2)
     assert output.content.split("\n") == [
         *("./", "  a/", "    b/ (2 files)", "    f.txt"),
         "(3 more entries were left out; give a path or another depth.)",
@@ -58,7 +58,7 @@ async def test_depth_closes_directories_and_says_how_much_is_in_them(tmp_path: P
 
 async def test_a_large_directory_does_not_hide_its_neighbours(tmp_path: Path) -> None:
     lay(tmp_path, *(f"aaa/{number}.txt" for number in range(ENTRIES_MAX + 100)), "zzz/last.txt")
-    output = await call(Ls(), make_place(tmp_path))
+    output = await call(LsTool(), make_context(tmp_path))
     assert "  zzz/" in output.content
     # Two directories and 601 files are there.
     assert output.content.endswith("(103 more entries were left out; give a path or another depth.)")
@@ -67,7 +67,7 @@ async def test_a_large_directory_does_not_hide_its_neighbours(tmp_path: Path) ->
 
 async def test_long_names_are_bounded_too(tmp_path: Path) -> None:
     lay(tmp_path, *(f"{number:03}{'x' * 200}" for number in range(300)))
-    output = await call(Ls(), make_place(tmp_path))
+    output = await call(LsTool(), make_context(tmp_path))
     assert len(output.content) <= OUTPUT_CHARS_MAX
     assert "more entries were left out" in output.content
 
@@ -75,16 +75,16 @@ async def test_long_names_are_bounded_too(tmp_path: Path) -> None:
 async def test_an_empty_directory_a_file_and_nothing_at_all(tmp_path: Path) -> None:
     lay(tmp_path, "file")
     (tmp_path / "sub").mkdir()
-    place = make_place(tmp_path)
-    assert (await call(Ls(), place, path="sub")).content == "sub is empty."
+    context = make_context(tmp_path)
+    assert (await call(LsTool(), context, path="sub")).content == "sub is empty."
     with pytest.raises(ToolFailed, match="file is a file, not a directory; use view"):
-        await call(Ls(), place, path="file")
+        await call(LsTool(), context, path="file")
     with pytest.raises(ToolFailed, match="fil does not exist; similar names there: file"):
-        await call(Ls(), place, path="fil")
+        await call(LsTool(), context, path="fil")
 
 
 async def test_listing_outside_needs_leave(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
-    intent = (await prepare(Ls(), make_place(tmp_path / "ws"), path="..")).intent
+    intent = (await prepare(LsTool(), make_context(tmp_path / "ws"), path="..")).intent
     assert (intent.needs_approval, intent.subject) == (True, str(tmp_path.resolve()))
-    assert not (await prepare(Ls(), make_place(tmp_path / "ws"))).intent.needs_approval
+    assert not (await prepare(LsTool(), make_context(tmp_path / "ws"))).intent.needs_approval

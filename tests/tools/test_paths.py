@@ -16,10 +16,10 @@ from kedge.core.approvals import is_hidden, parse_rules, permit
 from kedge.tools import disk
 from kedge.tools.base import ToolFailed
 from kedge.tools.paths import resolve
-from kedge.tools.search import Grep
-from kedge.tools.view import View
-from kedge.tools.write import Write
-from tests.tools.place import call, make_place, prepare
+from kedge.tools.search import GrepTool
+from kedge.tools.view import ViewTool
+from kedge.tools.write import WriteTool
+from tests.tools.contexts import call, make_context, prepare
 
 SECRET = "the secret outside\n"
 
@@ -52,7 +52,7 @@ async def test_whatever_leads_outside_is_outside_and_looking_needs_leave(root: P
     (root / "up").symlink_to("..")
     (root / "evil").symlink_to(root.parent / "ws-evil", target_is_directory=True)
     (root / "chain").symlink_to("link")
-    prepared = await prepare(View(), make_place(root), path=given.replace("/{root}", str(root)))
+    prepared = await prepare(ViewTool(), make_context(root), path=given.replace("/{root}", str(root)))
     assert prepared.intent.needs_approval
     assert prepared.intent.subject.startswith(str(root.parent))
     assert prepared.intent.subject.endswith("/secret")
@@ -60,16 +60,16 @@ async def test_whatever_leads_outside_is_outside_and_looking_needs_leave(root: P
 
 
 async def test_looking_inside_needs_nobodys_leave_and_writing_does(root: Path) -> None:
-    place = make_place(root)
-    assert not (await prepare(View(), place, path="src/app.py")).intent.needs_approval
-    assert (await prepare(Write(), place, path="new.py", content="x")).intent.needs_approval
+    context = make_context(root)
+    assert not (await prepare(ViewTool(), context, path="src/app.py")).intent.needs_approval
+    assert (await prepare(WriteTool(), context, path="new.py", content="x")).intent.needs_approval
 
 
 async def test_proc_is_refused_because_it_shows_this_very_server(root: Path) -> None:
     with (root.parent / "secret").open("rb") as held:
         for given in ["/proc/self/environ", "/proc/self/status", "/proc/self/root/proc/self/maps", "/proc"]:
             with pytest.raises(ToolFailed, match="use bash"):
-                await call(View(), make_place(root), path=given)
+                await call(ViewTool(), make_context(root), path=given)
         # A descriptor of ours is just the file it is open on.
         assert resolve(f"/proc/self/fd/{held.fileno()}", root).subject == str(root.parent / "secret")
         with pytest.raises(ToolFailed, match="use bash"):
@@ -91,9 +91,9 @@ async def test_devices_pipes_sockets_and_directories_are_told_and_never_waited_f
         ("/", "a directory; use ls"),
     ]:
         with pytest.raises(ToolFailed, match=said):
-            await call(View(), make_place(root), path=given)
+            await call(ViewTool(), make_context(root), path=given)
         with pytest.raises(ToolFailed, match=said):
-            await call(Write(), make_place(root), path=given, content="x")
+            await call(WriteTool(), make_context(root), path=given, content="x")
     listening.close()
     os.close(here)
 
@@ -104,9 +104,9 @@ async def test_devices_pipes_sockets_and_directories_are_told_and_never_waited_f
 )
 async def test_what_is_no_path_is_refused_in_one_line(root: Path, given: str, said: str) -> None:
     with pytest.raises(ToolFailed, match=said) as viewed:
-        await call(View(), make_place(root), path=given)
+        await call(ViewTool(), make_context(root), path=given)
     with pytest.raises(ToolFailed, match=said) as written:
-        await call(Write(), make_place(root), path=given, content="x")
+        await call(WriteTool(), make_context(root), path=given, content="x")
     assert "\n" not in f"{viewed.value}{written.value}"
 
 
@@ -114,17 +114,17 @@ async def test_links_in_a_circle_are_refused(root: Path) -> None:
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     with pytest.raises(ToolFailed):
-        await call(View(), make_place(root), path="a")
+        await call(ViewTool(), make_context(root), path="a")
 
 
 async def test_deep_directories_work(root: Path) -> None:
     deep = "/".join(["deep"] * 200) + "/file"
-    await call(Write(), make_place(root), path=deep, content="down here")
-    assert "down here" in (await call(View(), make_place(root), path=deep)).content
+    await call(WriteTool(), make_context(root), path=deep, content="down here")
+    assert "down here" in (await call(ViewTool(), make_context(root), path=deep)).content
 
 
 async def test_a_file_swapped_for_a_link_after_it_was_judged_is_not_opened(root: Path) -> None:
-    prepared = await prepare(View(), make_place(root), path="src/app.py")
+    prepared = await prepare(ViewTool(), make_context(root), path="src/app.py")
     (root / "src" / "app.py").unlink()
     (root / "src" / "app.py").symlink_to(root.parent / "secret")
     with pytest.raises(ToolFailed, match="swapped"):
@@ -133,9 +133,9 @@ async def test_a_file_swapped_for_a_link_after_it_was_judged_is_not_opened(root:
 
 async def test_a_directory_swapped_for_a_link_after_it_was_judged_is_not_entered(root: Path) -> None:
     (root.parent / "ws-evil" / "app.py").write_text(SECRET)
-    place = make_place(root)
-    viewed = await prepare(View(), place, path="src/app.py")
-    written = await prepare(Write(), place, path="src/new.py", content="x")
+    context = make_context(root)
+    viewed = await prepare(ViewTool(), context, path="src/app.py")
+    written = await prepare(WriteTool(), context, path="src/new.py", content="x")
     (root / "src").rename(root / "moved")
     (root / "src").symlink_to(root.parent / "ws-evil")
     with pytest.raises(ToolFailed, match="swapped for a link"):
@@ -146,7 +146,7 @@ async def test_a_directory_swapped_for_a_link_after_it_was_judged_is_not_entered
 
 
 async def test_the_workspace_itself_swapped_for_a_link_is_not_entered(root: Path) -> None:
-    written = await prepare(Write(), make_place(root), path="new.py", content="x")
+    written = await prepare(WriteTool(), make_context(root), path="new.py", content="x")
     root.rename(root.parent / "moved")
     root.symlink_to(root.parent / "ws-evil")
     with pytest.raises(ToolFailed, match="swapped for a link"):
@@ -201,18 +201,18 @@ def _read_while(swap: Callable[[], None], path: Path) -> set[bytes | None]:
 
 async def test_writing_a_file_with_two_names_leaves_the_other_one_alone(root: Path) -> None:
     os.link(root.parent / "secret", root / "twin")
-    place = make_place(root)
-    await call(View(), place, path="twin")
-    await call(Write(), place, path="twin", content="mine\n")
+    context = make_context(root)
+    await call(ViewTool(), context, path="twin")
+    await call(WriteTool(), context, path="twin", content="mine\n")
     assert (root / "twin").read_text() == "mine\n"
     assert (root.parent / "secret").read_text() == SECRET
 
 
 async def test_a_link_inside_the_workspace_stays_and_its_file_is_written(root: Path) -> None:
     (root / "link").symlink_to("src/app.py")
-    place = make_place(root)
-    await call(View(), place, path="link")
-    prepared = await prepare(Write(), place, path="link", content="new\n")
+    context = make_context(root)
+    await call(ViewTool(), context, path="link")
+    prepared = await prepare(WriteTool(), context, path="link", content="new\n")
     assert prepared.intent.subject == "src/app.py"
     await prepared.run()
     assert (root / "link").is_symlink()
@@ -221,7 +221,7 @@ async def test_a_link_inside_the_workspace_stays_and_its_file_is_written(root: P
 
 async def test_a_dangling_link_to_the_outside_is_outside(root: Path) -> None:
     (root / "link").symlink_to(root.parent / "not-there")
-    intent = (await prepare(Write(), make_place(root), path="link", content="x")).intent
+    intent = (await prepare(WriteTool(), make_context(root), path="link", content="x")).intent
     assert (intent.subject, intent.exact_only, intent.grant) == (str(root.parent / "not-there"), True, "")
 
 
@@ -230,15 +230,15 @@ async def test_names_are_bytes_and_twins_are_named_not_guessed(root: Path) -> No
     (root / composed).write_text("one")
     (root / "Readme.md").write_text("x")
     with pytest.raises(ToolFailed, match="does not exist; similar names there: é.txt"):
-        await call(View(), make_place(root), path=apart)
+        await call(ViewTool(), make_context(root), path=apart)
     with pytest.raises(ToolFailed, match="similar names there: Readme.md"):
-        await call(View(), make_place(root), path="README.md")
-    await call(Write(), make_place(root), path=apart, content="two")
+        await call(ViewTool(), make_context(root), path="README.md")
+    await call(WriteTool(), make_context(root), path=apart, content="two")
     assert (root / composed).read_text() == "one"
 
 
 async def test_similar_names_outside_are_told_only_after_leave(root: Path) -> None:
-    prepared = await prepare(View(), make_place(root), path="../secre")
+    prepared = await prepare(ViewTool(), make_context(root), path="../secre")
     assert "similar names" not in prepared.intent.params + prepared.intent.description
     with pytest.raises(ToolFailed, match="similar names there: secret"):
         await prepared.run()
@@ -251,43 +251,43 @@ GUARDED += [".gitconfig", "x/.config/kedge/config.toml", "etc/kedge/config.toml"
 
 @pytest.mark.parametrize("given", GUARDED)
 async def test_what_guards_the_machine_is_written_only_with_leave_for_that_very_file(root: Path, given: str) -> None:
-    intent = (await prepare(Write(), make_place(root), path=given, content="x")).intent
+    intent = (await prepare(WriteTool(), make_context(root), path=given, content="x")).intent
     assert (intent.exact_only, intent.grant) == (True, "")
     assert permit(intent, parse_rules(["edit", "write(**)", "edit(**/*)"], []), ()).decision == "ask"
     assert permit(intent, parse_rules([f"write({given})"], []), ()).decision == "allow"
 
 
 async def test_hooks_are_guarded_through_links_and_under_other_names(root: Path) -> None:
-    place = make_place(root)
+    context = make_context(root)
     (root / ".git").mkdir()
     (root / "hooks").mkdir()
     (root / ".git" / "hooks").symlink_to("../hooks")
-    assert (await prepare(Write(), place, path=".git/hooks/pre-commit", content="x")).intent.exact_only
+    assert (await prepare(WriteTool(), context, path=".git/hooks/pre-commit", content="x")).intent.exact_only
     (root / "harmless").symlink_to(".git")
-    assert (await prepare(Write(), place, path="harmless/config", content="x")).intent.exact_only
+    assert (await prepare(WriteTool(), context, path="harmless/config", content="x")).intent.exact_only
     # A repository's directory that a `.git` file of a worktree points to.
     for name in ["objects", "refs"]:
         (root / "store" / name).mkdir(parents=True)
     (root / "store" / "HEAD").write_text("ref: refs/heads/main\n")
     (root / "store" / "worktrees" / "w").mkdir(parents=True)
     for given in ["store/hooks/post-checkout", "store/config", "store/worktrees/w/config.worktree"]:
-        assert (await prepare(Write(), place, path=given, content="x")).intent.exact_only
-    assert not (await prepare(Write(), place, path="src/config", content="x")).intent.exact_only
+        assert (await prepare(WriteTool(), context, path=given, content="x")).intent.exact_only
+    assert not (await prepare(WriteTool(), context, path="src/config", content="x")).intent.exact_only
 
 
 async def test_further_guarded_paths_come_from_the_registry(root: Path) -> None:
-    tool = Write(guarded=(root / "data",))
-    assert (await prepare(tool, make_place(root), path="data/token", content="x")).intent.exact_only
-    assert not (await prepare(tool, make_place(root), path="data2/token", content="x")).intent.exact_only
+    tool = WriteTool(guarded=(root / "data",))
+    assert (await prepare(tool, make_context(root), path="data/token", content="x")).intent.exact_only
+    assert not (await prepare(tool, make_context(root), path="data2/token", content="x")).intent.exact_only
 
 
 async def test_a_grant_for_looking_outside_covers_one_directory_and_never_keys(root: Path) -> None:
-    place = make_place(root)
-    grants = {(await prepare(View(), place, path=f"../ws-evil/{name}")).intent.grant for name in "ab"}
+    context = make_context(root)
+    grants = {(await prepare(ViewTool(), context, path=f"../ws-evil/{name}")).intent.grant for name in "ab"}
     assert grants == {f"view({root.parent}/ws-evil/*)"}
     (root.parent / ".ssh").mkdir()
-    assert (await prepare(View(), place, path="../.ssh/id")).intent.grant == ""
-    assert (await prepare(View(), place, path="../a*/b")).intent.grant == ""
+    assert (await prepare(ViewTool(), context, path="../.ssh/id")).intent.grant == ""
+    assert (await prepare(ViewTool(), context, path="../a*/b")).intent.grant == ""
 
 
 @pytest.mark.found(
@@ -302,11 +302,13 @@ async def test_a_deny_rule_holds_for_the_name_that_was_given_and_for_what_it_lea
     (root / "shared" / "key").write_text("canary\n")
     (root / "secrets").symlink_to("shared")
     rules = parse_rules(["edit", "view"], ["view(.env)", "view(secrets/**)", "edit(secrets/**)", "view(shared/other)"])
-    place = make_place(root)
+    context = make_context(root)
     for path in (".env", "src/../.env", "secrets/key", str(root / "secrets" / "key"), "secrets/other"):
         (root / "shared" / "other").write_text("")
-        assert permit((await prepare(View(), place, path=path)).intent, rules, (), skip=True).decision == "deny", path
-    writes = (await prepare(Write(), place, path="secrets/new", content="x")).intent
+        assert (
+            permit((await prepare(ViewTool(), context, path=path)).intent, rules, (), skip=True).decision == "deny"
+        ), path
+    writes = (await prepare(WriteTool(), context, path="secrets/new", content="x")).intent
     assert permit(writes, rules, (), skip=True).decision == "deny"
-    place = make_place(root, is_hidden=partial(is_hidden, rules))
-    assert "canary" not in (await call(Grep(), place, pattern="canary", path="secrets")).content
+    context = make_context(root, is_hidden=partial(is_hidden, rules))
+    assert "canary" not in (await call(GrepTool(), context, pattern="canary", path="secrets")).content

@@ -10,20 +10,20 @@ import pytest
 from kedge.core.approvals import Rules, permit
 from kedge.tools.base import Question, QuestionOption, ToolFailed
 from kedge.tools.question import OPTIONS_MAX, QUESTION_CHARS_MAX, QuestionTool
-from tests.tools.place import RecordingDesk, call, make_place, prepare
+from tests.tools.contexts import RecordingHost, call, make_context, prepare
 
 
 async def test_people_answer_each_question(tmp_path: Path) -> None:
-    desk = RecordingDesk(answers=["blue", "a, b"])
+    host = RecordingHost(answers=["blue", "a, b"])
     output = await call(
         QuestionTool(),
-        make_place(tmp_path, desk=desk),
+        make_context(tmp_path, host=host),
         questions=[
             {"question": "Which colour? ", "options": [{"label": "blue", "description": "like the sky"}]},
             {"question": "Which ones?", "options": [{"label": "a"}, {"label": "b"}], "multiple": True},
         ],
     )
-    assert desk.asked == [
+    assert host.asked == [
         (
             Question("Which colour?", (QuestionOption("blue", "like the sky"),)),
             Question("Which ones?", (QuestionOption("a"), QuestionOption("b")), multiple=True),
@@ -34,17 +34,17 @@ async def test_people_answer_each_question(tmp_path: Path) -> None:
 
 
 async def test_people_may_rather_not_answer(tmp_path: Path) -> None:
-    output = await call(QuestionTool(), make_place(tmp_path), questions=[{"question": "Well?"}])
+    output = await call(QuestionTool(), make_context(tmp_path), questions=[{"question": "Well?"}])
     assert "rather not answer" in output.content
 
 
 async def test_nobody_to_ask_is_told(tmp_path: Path) -> None:
-    class Alone(RecordingDesk):
-        async def ask_people(self, questions: tuple[Question, ...]) -> list[str] | None:
+    class Alone(RecordingHost):
+        async def ask_user(self, questions: tuple[Question, ...]) -> list[str] | None:
             raise ToolFailed("nobody is attached")
 
     with pytest.raises(ToolFailed, match="nobody is attached"):
-        await call(QuestionTool(), make_place(tmp_path, desk=Alone()), questions=[{"question": "Well?"}])
+        await call(QuestionTool(), make_context(tmp_path, host=Alone()), questions=[{"question": "Well?"}])
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ async def test_nobody_to_ask_is_told(tmp_path: Path) -> None:
     ids=["none", "five", "empty", "long", "options", "label"],
 )
 async def test_questions_nobody_could_answer_are_refused(tmp_path: Path, questions: list[dict[str, Any]]) -> None:
-    desk = RecordingDesk()
+    host = RecordingHost()
     with pytest.raises(ToolFailed):
-        await call(QuestionTool(), make_place(tmp_path, desk=desk), questions=questions)
-    assert desk.asked == []
+        await call(QuestionTool(), make_context(tmp_path, host=host), questions=questions)
+    assert host.asked == []
 
 
 async def test_asking_needs_nobodys_leave(tmp_path: Path) -> None:
-    prepared = await prepare(QuestionTool(), make_place(tmp_path), questions=[{"question": "Which\u202e one?"}])
+    prepared = await prepare(QuestionTool(), make_context(tmp_path), questions=[{"question": "Which\u202e one?"}])
     assert permit(prepared.intent, Rules(), ()).decision == "allow"
     assert prepared.title == "Which\\u{202e} one?"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kedge.core.approvals import Intent, Permit, Rules, parse_rules, permit
-from kedge.tools.shell_words import read_line
+from kedge.tools.shell_parser import read_line
 from tests.proof import proof
 
 HERE = Path(__file__).parent

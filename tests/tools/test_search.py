@@ -11,10 +11,10 @@ import pytest
 
 from kedge.tools import ripgrep
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
-from kedge.tools.globs import path_filter
+from kedge.tools.path_patterns import path_filter
 from kedge.tools.processes import Process
-from kedge.tools.search import GLOB_FILES_MAX, GREP_LINE_CHARS_MAX, GREP_MATCHES_MAX, Glob, Grep
-from tests.tools.place import PlainProcesses, call, make_place, prepare
+from kedge.tools.search import GLOB_FILES_MAX, GREP_LINE_CHARS_MAX, GREP_MATCHES_MAX, GlobTool, GrepTool
+from tests.tools.contexts import PlainProcesses, call, make_context, prepare
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ def root(tmp_path: Path) -> Path:
 
 
 async def glob(root: Path, **given: object) -> list[str]:
-    return (await call(Glob(), make_place(root), **given)).content.split("\n")
+    return (await call(GlobTool(), make_context(root), **given)).content.split("\n")
 
 
 async def grep(root: Path, **given: object) -> str:
-    return (await call(Grep(), make_place(root), **given)).content
+    return (await call(GrepTool(), make_context(root), **given)).content
 
 
 async def test_glob_finds_names_at_any_depth_newest_first(root: Path) -> None:
@@ -96,7 +96,7 @@ def test_no_pattern_takes_forever() -> None:
 async def test_glob_is_bounded_and_says_how_many_are_left_out(root: Path) -> None:
     for number in range(GLOB_FILES_MAX + 5):
         (root / f"{number}.txt").touch()
-    output = await call(Glob(), make_place(root), pattern="*.txt")
+    output = await call(GlobTool(), make_context(root), pattern="*.txt")
     assert output.content.endswith("\n(5 more were left out; give a narrower pattern or a path.)")
     assert output.metadata["count"] == GLOB_FILES_MAX + 5
 
@@ -107,7 +107,7 @@ async def test_names_that_are_no_text_are_written_out(root: Path) -> None:
 
 
 async def test_grep_groups_by_file_with_line_numbers(root: Path) -> None:
-    output = await call(Grep(), make_place(root), pattern=r"main\(")
+    output = await call(GrepTool(), make_context(root), pattern=r"main\(")
     assert output.content == "README.md\n     1: Call main() to begin.\n\nsrc/app.py\n     3: def main():"
     assert output.metadata == {"path": ".", "matches": 2, "files": 2}
 
@@ -201,7 +201,7 @@ async def test_links_are_not_followed_by_a_search(root: Path) -> None:
 async def test_a_directory_swapped_after_it_was_judged_is_not_searched(root: Path) -> None:
     inside = root / "inside"
     (inside / "sub").mkdir(parents=True)
-    prepared = await prepare(Grep(), make_place(inside), pattern="main", path="sub")
+    prepared = await prepare(GrepTool(), make_context(inside), pattern="main", path="sub")
     (inside / "sub").rmdir()
     (inside / "sub").symlink_to(root / "src")
     with pytest.raises(ToolFailed, match="neither a file nor a directory"):
@@ -219,7 +219,7 @@ async def test_what_was_found_in_a_directory_swapped_during_the_search_is_not_to
             return await super().start(argv, cwd, stdin=stdin)
 
     with pytest.raises(ToolFailed):
-        await call(Grep(), make_place(inside, processes=SwappingProcesses()), pattern="main", path="sub")
+        await call(GrepTool(), make_context(inside, processes=SwappingProcesses()), pattern="main", path="sub")
 
 
 async def test_a_file_that_is_a_link_for_as_long_as_the_search_lasts_leads_nowhere(root: Path) -> None:
@@ -236,7 +236,7 @@ async def test_a_file_that_is_a_link_for_as_long_as_the_search_lasts_leads_nowhe
             (inside / "aside").rename(inside / "a.txt")
             return process
 
-    found = await call(Grep(), make_place(inside, processes=SwappingProcesses()), pattern="main", path="a.txt")
+    found = await call(GrepTool(), make_context(inside, processes=SwappingProcesses()), pattern="main", path="a.txt")
     assert found.content == "a.txt\n     1: a harmless main"
 
 
@@ -257,24 +257,24 @@ async def test_what_git_would_ignore_is_left_out_without_a_repository_too(tmp_pa
 
 
 async def test_searching_outside_needs_leave(root: Path) -> None:
-    place = make_place(root / "src")
-    intent = (await prepare(Grep(), place, pattern="x", path="..")).intent
+    context = make_context(root / "src")
+    intent = (await prepare(GrepTool(), context, pattern="x", path="..")).intent
     assert (intent.needs_approval, intent.names, intent.subject) == (True, ("grep", "view"), str(root))
     assert intent.grant == f"grep({root}/**)"
-    assert not (await prepare(Glob(), place, pattern="x")).intent.needs_approval
+    assert not (await prepare(GlobTool(), context, pattern="x")).intent.needs_approval
 
 
 async def test_a_search_that_takes_too_long_is_ended(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ripgrep, "SEARCH_S", 0.0)
     processes = PlainProcesses()
     with pytest.raises(ToolFailed, match="took longer than"):
-        await call(Grep(), make_place(root, processes=processes), pattern="x")
+        await call(GrepTool(), make_context(root, processes=processes), pattern="x")
     assert len(processes.started) == 1
 
 
 async def test_too_much_output_is_cut(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ripgrep, "SEARCH_BYTES_MAX", 10)
-    output = await call(Glob(), make_place(root), pattern="*.py")
+    output = await call(GlobTool(), make_context(root), pattern="*.py")
     assert "very many files, not all seen" in output.content
 
 
@@ -300,8 +300,8 @@ class Lingering(PlainProcesses):
 
 async def test_a_search_that_cannot_be_ended_is_told_and_a_cancel_waits_for_it(root: Path) -> None:
     processes = Lingering()
-    place = make_place(root, processes=processes)
-    searching = asyncio.create_task(call(Grep(), place, pattern="main"))
+    context = make_context(root, processes=processes)
+    searching = asyncio.create_task(call(GrepTool(), context, pattern="main"))
     await processes.ending.wait()
     for _ in range(3):
         searching.cancel()
@@ -310,4 +310,4 @@ async def test_a_search_that_cannot_be_ended_is_told_and_a_cancel_waits_for_it(r
     processes.go.set()
     with pytest.raises(asyncio.CancelledError):
         await searching
-    assert place.background.left_pids == {123}
+    assert context.background.left_pids == {123}

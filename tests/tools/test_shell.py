@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from kedge.core.approvals import Grant, Rules, parse_rules, permit, rule_of
-from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.shell import COMMAND_BYTES_MAX, BashTool
-from kedge.tools.view import View
-from tests.tools.place import PlainProcesses, RecordingDesk, call, make_place, prepare
+from kedge.tools.view import ViewTool
+from tests.tools.contexts import PlainProcesses, RecordingHost, call, make_context, prepare
 from tests.tools.sessions import SessionProcesses, of_session, until
 
 
@@ -24,7 +24,7 @@ class QuickBash(BashTool):
     """Waits as long as a test likes to."""
 
     AUTO_BACKGROUND_S = 0.05
-    FIRST_LOOK_S = 0.05
+    STARTUP_WAIT_S = 0.05
 
 
 @pytest.fixture
@@ -35,19 +35,19 @@ def processes() -> Iterator[SessionProcesses]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, processes: SessionProcesses) -> Place:
-    return make_place(tmp_path, processes=processes)
+def context(tmp_path: Path, processes: SessionProcesses) -> ToolContext:
+    return make_context(tmp_path, processes=processes)
 
 
-async def bash(place: Place, command: str, **given: Any) -> Output:
-    return await call(BashTool(), place, command=command, **given)
+async def bash(context: ToolContext, command: str, **given: Any) -> ToolOutput:
+    return await call(BashTool(), context, command=command, **given)
 
 
-async def test_a_command_gives_its_output_and_its_exit_code(place: Place) -> None:
-    output = await bash(place, "echo one; echo two >&2")
+async def test_a_command_gives_its_output_and_its_exit_code(context: ToolContext) -> None:
+    output = await bash(context, "echo one; echo two >&2")
     assert output.content == "one\ntwo"
     assert output.metadata["exit_code"] == 0
-    failed = await bash(place, "echo no; exit 3")
+    failed = await bash(context, "echo no; exit 3")
     assert failed.content == "no\n\nExit code 3"
     assert not failed.is_error
     assert (failed.metadata["exit_code"], failed.metadata["timed_out"], failed.metadata["truncated"]) == (
@@ -56,41 +56,41 @@ async def test_a_command_gives_its_output_and_its_exit_code(place: Place) -> Non
         False,
     )
     assert failed.metadata["output"] == "no"
-    killed = await bash(place, "kill -KILL $$")
+    killed = await bash(context, "kill -KILL $$")
     assert killed.content == "(no output)\n\nEnded by signal 9"
 
 
-async def test_each_command_has_a_fresh_shell_no_input_and_the_listed_environment(place: Place) -> None:
-    await bash(place, "export KEPT=1; cd /")
-    output = await bash(place, "pwd; echo $KEPT; cat; env | cut -d= -f1 | sort")
-    assert output.content.split() == [str(place.root), "LC_ALL", "PATH", "PWD", "SHLVL", "_"]
+async def test_each_command_has_a_fresh_shell_no_input_and_the_listed_environment(context: ToolContext) -> None:
+    await bash(context, "export KEPT=1; cd /")
+    output = await bash(context, "pwd; echo $KEPT; cat; env | cut -d= -f1 | sort")
+    assert output.content.split() == [str(context.root), "LC_ALL", "PATH", "PWD", "SHLVL", "_"]
 
 
-async def test_it_runs_in_the_directory_it_was_given(place: Place) -> None:
-    (place.root / "sub").mkdir()
-    assert (await bash(place, "pwd", cwd="sub")).content == str(place.root / "sub")
+async def test_it_runs_in_the_directory_it_was_given(context: ToolContext) -> None:
+    (context.root / "sub").mkdir()
+    assert (await bash(context, "pwd", cwd="sub")).content == str(context.root / "sub")
 
 
 @pytest.mark.parametrize("cwd", ["missing", "file", "a\0b"])
-async def test_a_directory_that_is_none_is_refused(place: Place, cwd: str) -> None:
-    (place.root / "file").write_text("")
+async def test_a_directory_that_is_none_is_refused(context: ToolContext, cwd: str) -> None:
+    (context.root / "file").write_text("")
     with pytest.raises(ToolFailed, match="directory"):
-        await bash(place, "pwd", cwd=cwd)
+        await bash(context, "pwd", cwd=cwd)
 
 
 @pytest.mark.parametrize("command", ["", " \n", "a\0b", "echo \ud800", "x" * (COMMAND_BYTES_MAX + 1)])
-async def test_a_command_that_cannot_be_one_is_refused(place: Place, command: str) -> None:
+async def test_a_command_that_cannot_be_one_is_refused(context: ToolContext, command: str) -> None:
     with pytest.raises(ToolFailed):
-        await bash(place, command)
+        await bash(context, command)
 
 
-async def test_output_is_cleaned_of_what_is_meant_for_a_terminal(place: Place) -> None:
-    output = await bash(place, r"printf '\033[31mred\033[0m\r\n\033]0;title\007a\tb\b\000c \377 \342\202\254'")
+async def test_output_is_cleaned_of_what_is_meant_for_a_terminal(context: ToolContext) -> None:
+    output = await bash(context, r"printf '\033[31mred\033[0m\r\n\033]0;title\007a\tb\b\000c \377 \342\202\254'")
     assert output.content == "red\na\tbc \ufffd €"
 
 
-async def test_of_long_output_the_beginning_and_the_end_are_kept(place: Place) -> None:
-    output = await bash(place, "seq 1 100000")
+async def test_of_long_output_the_beginning_and_the_end_are_kept(context: ToolContext) -> None:
+    output = await bash(context, "seq 1 100000")
     assert output.content.startswith("1\n2\n3\n")
     assert output.content.endswith("\n99999\n100000")
     assert "lines (" in output.content
@@ -99,53 +99,55 @@ async def test_of_long_output_the_beginning_and_the_end_are_kept(place: Place) -
     assert output.metadata["output"].splitlines()[-1] == "100000"
 
 
-async def test_a_line_without_end_is_bounded_in_memory(place: Place) -> None:
-    output = await bash(place, "echo start; head -c 100000000 /dev/zero | tr '\\0' x; echo; echo end", timeout_s=50)
+async def test_a_line_without_end_is_bounded_in_memory(context: ToolContext) -> None:
+    output = await bash(context, "echo start; head -c 100000000 /dev/zero | tr '\\0' x; echo; echo end", timeout_s=50)
     assert output.content.startswith("start\nx")
     assert output.content.endswith("x\nend")
     assert len(output.content) <= OUTPUT_CHARS_MAX + 100
 
 
-async def test_a_command_that_writes_for_ever_is_killed_in_time(place: Place, processes: SessionProcesses) -> None:
-    output = await bash(place, "yes", timeout_s=0.2)
+async def test_a_command_that_writes_for_ever_is_killed_in_time(
+    context: ToolContext, processes: SessionProcesses
+) -> None:
+    output = await bash(context, "yes", timeout_s=0.2)
     assert "killed after 0.2 s" in output.content
     assert output.metadata["timed_out"]
     assert of_session(processes.processes[0].pid) == []
 
 
 async def test_a_command_that_ignores_being_told_is_killed(
-    place: Place, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch
+    context: ToolContext, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kedge.tools.shell.GRACE_S", 0.1)
-    output = await bash(place, "trap '' TERM; echo ready; while :; do sleep 0.05; done", timeout_s=0.2)
+    output = await bash(context, "trap '' TERM; echo ready; while :; do sleep 0.05; done", timeout_s=0.2)
     assert output.metadata["timed_out"]
     assert of_session(processes.processes[0].pid) == []
 
 
-async def test_what_it_left_running_is_ended_and_told(place: Place, processes: SessionProcesses) -> None:
-    output = await bash(place, "sleep 1000 & echo started")
+async def test_what_it_left_running_is_ended_and_told(context: ToolContext, processes: SessionProcesses) -> None:
+    output = await bash(context, "sleep 1000 & echo started")
     assert output.content == (
         "started\n\n1 background processes it left running were ended; use background: true to keep one running."
     )
     assert of_session(processes.processes[0].pid) == []
 
 
-async def test_a_process_out_of_reach_that_holds_the_output_is_not_waited_for(place: Place) -> None:
+async def test_a_process_out_of_reach_that_holds_the_output_is_not_waited_for(context: ToolContext) -> None:
     before = asyncio.all_tasks()
-    output = await bash(place, "setsid sleep 5 & echo started")
+    output = await bash(context, "setsid sleep 5 & echo started")
     assert output.content.startswith("started")
     assert asyncio.all_tasks() == before  # nobody goes on reading
 
 
 async def test_people_see_the_end_of_the_output_while_it_runs(tmp_path: Path, processes: SessionProcesses) -> None:
-    desk = RecordingDesk()
-    place = make_place(tmp_path, desk=desk, processes=processes)
-    running = asyncio.create_task(bash(place, "seq 1 50; while [ ! -e go ]; do sleep 0.02; done"))
-    await until(lambda: desk.lines)
+    host = RecordingHost()
+    context = make_context(tmp_path, host=host, processes=processes)
+    running = asyncio.create_task(bash(context, "seq 1 50; while [ ! -e go ]; do sleep 0.02; done"))
+    await until(lambda: host.lines)
     (tmp_path / "go").touch()
     await running
-    assert desk.lines[0].splitlines()[-1] == "50"
-    assert len(desk.lines[0].splitlines()) == 20
+    assert host.lines[0].splitlines()[-1] == "50"
+    assert len(host.lines[0].splitlines()) == 20
 
 
 async def started(processes: SessionProcesses, root: Path) -> int:
@@ -155,11 +157,11 @@ async def started(processes: SessionProcesses, root: Path) -> int:
 
 @pytest.mark.parametrize("cancels", [1, 3])
 async def test_a_cancelled_call_ends_everything_it_started(
-    place: Place, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch, cancels: int
+    context: ToolContext, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch, cancels: int
 ) -> None:
     monkeypatch.setattr("kedge.tools.shell.GRACE_S", 0.5)
-    running = asyncio.create_task(bash(place, "sleep 1000 & trap '' TERM; touch ready; while :; do sleep 0.05; done"))
-    session = await started(processes, place.root)
+    running = asyncio.create_task(bash(context, "sleep 1000 & trap '' TERM; touch ready; while :; do sleep 0.05; done"))
+    session = await started(processes, context.root)
     for _ in range(cancels):  # being told again, while it cleans up, changes nothing
         running.cancel()
         for _ in range(2):
@@ -167,47 +169,49 @@ async def test_a_cancelled_call_ends_everything_it_started(
     with pytest.raises(asyncio.CancelledError):
         await running
     assert of_session(session) == []
-    assert place.background.left_pids == set()
+    assert context.background.left_pids == set()
 
 
-async def test_processes_that_cannot_be_ended_are_remembered(place: Place, processes: SessionProcesses) -> None:
-    running = asyncio.create_task(bash(place, "touch ready; sleep 1000"))
-    await started(processes, place.root)
+async def test_processes_that_cannot_be_ended_are_remembered(context: ToolContext, processes: SessionProcesses) -> None:
+    running = asyncio.create_task(bash(context, "touch ready; sleep 1000"))
+    await started(processes, context.root)
     processes.processes[0].left = (4711,)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert place.background.left_pids == {4711}
-    assert await place.background.end_all() == (4711,)
+    assert context.background.left_pids == {4711}
+    assert await context.background.end_all() == (4711,)
 
 
-async def test_a_long_command_goes_on_in_the_background(place: Place, processes: SessionProcesses) -> None:
-    output = await call(QuickBash(), place, command="echo hi; while [ ! -e go ]; do sleep 0.02; done; echo bye")
+async def test_a_long_command_goes_on_in_the_background(context: ToolContext, processes: SessionProcesses) -> None:
+    output = await call(QuickBash(), context, command="echo hi; while [ ! -e go ]; do sleep 0.02; done; echo bye")
     assert "in the background as b1" in output.content
     assert output.metadata["background_id"] == "b1"
-    running = place.background.get("b1")
-    (place.root / "go").touch()
+    running = context.background.get("b1")
+    (context.root / "go").touch()
     assert await running.wait(30)
     assert running.exit_code == 0
     assert running.output.text(100).endswith("bye\n")
 
 
-async def test_a_background_command_that_fails_at_once_is_told_as_a_result(place: Place) -> None:
-    output = await call(BashTool(), place, command="echo no; exit 1", background=True)
+async def test_a_background_command_that_fails_at_once_is_told_as_a_result(context: ToolContext) -> None:
+    output = await call(BashTool(), context, command="echo no; exit 1", background=True)
     assert output.content == "no\n\nExit code 1"
-    assert place.background.list() == {}
+    assert context.background.list() == {}
 
 
-async def test_a_background_command_goes_on_and_ends_with_the_run(place: Place, processes: SessionProcesses) -> None:
-    output = await call(QuickBash(), place, command="echo up; sleep 1000", background=True)
+async def test_a_background_command_goes_on_and_ends_with_the_run(
+    context: ToolContext, processes: SessionProcesses
+) -> None:
+    output = await call(QuickBash(), context, command="echo up; sleep 1000", background=True)
     assert "as b1" in output.content
-    assert await place.background.end_all() == ()
+    assert await context.background.end_all() == ()
     assert of_session(processes.processes[0].pid) == []
 
 
 async def test_where_there_is_no_bash_it_is_sh(tmp_path: Path) -> None:
     processes = PlainProcesses({"PATH": str(tmp_path / "bin")})
-    output = await bash(make_place(tmp_path, processes=processes), "echo $0")
+    output = await bash(make_context(tmp_path, processes=processes), "echo $0")
     assert output.content == "/bin/sh"
     assert processes.started == [("/bin/sh", "-c", "echo $0")]
 
@@ -217,7 +221,7 @@ async def test_a_shell_that_cannot_be_started_is_told(tmp_path: Path) -> None:
     workspace.mkdir()
     put_program(bin_ / "bash", "no program\n")
     with pytest.raises(ToolFailed, match="cannot be started"):
-        await bash(make_place(workspace, processes=PlainProcesses({"PATH": str(bin_)})), "true")
+        await bash(make_context(workspace, processes=PlainProcesses({"PATH": str(bin_)})), "true")
 
 
 def put_program(path: Path, text: str) -> None:
@@ -240,16 +244,16 @@ async def test_nothing_of_the_workspace_runs_unasked(tmp_path: Path, entry: str)
         (tmp_path / "tools" / name).symlink_to(workspace / ".venv" / "bin" / name)
     (tmp_path / "link").symlink_to(workspace / ".venv" / "bin")
     environment = {"PATH": f"{tmp_path / entry}:{os.environ['PATH']}"}
-    place = make_place(workspace, processes=PlainProcesses(environment))
+    context = make_context(workspace, processes=PlainProcesses(environment))
     for command in ("ls", "date", "which date", "echo hi", "pwd"):
-        prepared = await intended(place, command)
+        prepared = await intended(context, command)
         if permit(prepared.intent, Rules(), ()).decision == "allow":
             await prepared.run()
         else:
             assert command in ("ls", "date")
     assert not (workspace / "trapped").exists()
     # Approved, a command has the user's own PATH.
-    await bash(place, "date")
+    await bash(context, "date")
     assert (workspace / "trapped").exists()
 
 
@@ -257,7 +261,7 @@ async def test_a_program_that_needs_no_approval_is_started_itself(tmp_path: Path
     processes = PlainProcesses()
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / "file").touch()
-    assert (await bash(make_place(tmp_path, processes=processes), "ls 'a b'")).content == "file"
+    assert (await bash(make_context(tmp_path, processes=processes), "ls 'a b'")).content == "file"
     assert processes.started == [(shutil.which("ls"), "a b")]
 
 
@@ -267,12 +271,12 @@ async def test_a_program_that_needs_no_approval_is_started_itself(tmp_path: Path
     "minutes and beyond its cancellation; only a rule that spells such a command covers it",
 )
 @pytest.mark.timeout(15)
-async def test_deep_directories_take_no_time(place: Place) -> None:
+async def test_deep_directories_take_no_time(context: ToolContext) -> None:
     deep = "a/" * 600
-    (place.root / deep).mkdir(parents=True)
+    (context.root / deep).mkdir(parents=True)
     words = " ".join(f"x{number}=y{number}" for number in range(98))
-    assert (await intended(place, f"cp {words}", cwd=deep)).intent.exact_only
-    assert (await intended(place, f"ls {words}", cwd=deep)).intent.needs_approval
+    assert (await intended(context, f"cp {words}", cwd=deep)).intent.exact_only
+    assert (await intended(context, f"ls {words}", cwd=deep)).intent.needs_approval
 
 
 @pytest.mark.found(
@@ -281,32 +285,32 @@ async def test_deep_directories_take_no_time(place: Place) -> None:
     "followed than Linux does",
 )
 @pytest.mark.timeout(15)
-async def test_links_without_end_take_no_time(place: Place) -> None:
-    (place.root / "l0").mkdir()
+async def test_links_without_end_take_no_time(context: ToolContext) -> None:
+    (context.root / "l0").mkdir()
     for number in range(1, 100):
-        (place.root / f"l{number}").symlink_to(f"l{number - 1}/../" * 500 + f"l{number - 1}")
-    assert (await intended(place, "ls" + " l99" * 90)).intent.needs_approval
-    assert not (await intended(place, "ls l0")).intent.needs_approval
-    assert (await intended(place, "cp" + " l99" * 90)).intent.exact_only
+        (context.root / f"l{number}").symlink_to(f"l{number - 1}/../" * 500 + f"l{number - 1}")
+    assert (await intended(context, "ls" + " l99" * 90)).intent.needs_approval
+    assert not (await intended(context, "ls l0")).intent.needs_approval
+    assert (await intended(context, "cp" + " l99" * 90)).intent.exact_only
     with pytest.raises(ToolFailed, match="too many links"):
-        await intended(place, "ls", cwd="l99")
+        await intended(context, "ls", cwd="l99")
     with pytest.raises(ToolFailed, match="too many links"):
-        await call(View(), place, path="l99/x")
+        await call(ViewTool(), context, path="l99/x")
 
 
 @pytest.mark.parametrize("variable", ["BASH_ENV", "LD_PRELOAD", "LD_LIBRARY_PATH"])
 async def test_variables_that_load_code_are_asked_about(tmp_path: Path, variable: str) -> None:
     processes = PlainProcesses({"PATH": os.environ["PATH"], variable: str(tmp_path / "x")})
-    place = make_place(tmp_path, processes=processes)
+    context = make_context(tmp_path, processes=processes)
     for command in ("echo hi", "ls"):
-        assert (await intended(place, command)).intent.needs_approval
+        assert (await intended(context, command)).intent.needs_approval
 
 
 @pytest.mark.found(
     "attack 2",
     "command lines were read on the event loop, which stood still meanwhile; they are read in a thread of the Run",
 )
-async def test_the_event_loop_goes_on_while_a_line_is_read(place: Place) -> None:
+async def test_the_event_loop_goes_on_while_a_line_is_read(context: ToolContext) -> None:
     rounds = 0
 
     async def count() -> None:
@@ -316,7 +320,7 @@ async def test_the_event_loop_goes_on_while_a_line_is_read(place: Place) -> None
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    await intended(place, "env " * 60 + "'-x=y=" + "a=(" * 300 + " '")
+    await intended(context, "env " * 60 + "'-x=y=" + "a=(" * 300 + " '")
     counting.cancel()
     assert rounds > 100
 
@@ -324,65 +328,65 @@ async def test_the_event_loop_goes_on_while_a_line_is_read(place: Place) -> None
 # --- what people and rules get to see ---
 
 
-async def intended(place: Place, command: str, **given: Any) -> Prepared:
-    return await prepare(BashTool(), place, command=command, **given)
+async def intended(context: ToolContext, command: str, **given: Any) -> Prepared:
+    return await prepare(BashTool(), context, command=command, **given)
 
 
-async def test_people_are_shown_the_whole_command_with_nothing_hidden(place: Place) -> None:
+async def test_people_are_shown_the_whole_command_with_nothing_hidden(context: ToolContext) -> None:
     command = "echo " + "x" * 5000 + "\u202e\u200b\x1b[8m; rm y"
-    intent = (await intended(place, command, description="list\u202e files")).intent
+    intent = (await intended(context, command, description="list\u202e files")).intent
     params = json.loads(intent.params)
     assert params["command"] == command
     assert params["shown"] == "echo " + "x" * 5000 + "\\u{202e}\\u{200b}\\u{1b}[8m; rm y"
-    assert params["cwd"] == str(place.root)
+    assert params["cwd"] == str(context.root)
     assert intent.description.startswith("list\\u{202e} files: $ echo xxx")
     assert intent.subject == command
     assert (intent.words, intent.grant) == (None, "")
-    assert (await intended(place, "a\nb")).intent.description == "$ a"
+    assert (await intended(context, "a\nb")).intent.description == "$ a"
 
 
 async def test_an_approval_is_bound_to_command_directory_and_environment(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    place = make_place(tmp_path)
-    other = make_place(tmp_path, processes=PlainProcesses({"PATH": os.environ["PATH"], "X": "1"}))
+    context = make_context(tmp_path)
+    other = make_context(tmp_path, processes=PlainProcesses({"PATH": os.environ["PATH"], "X": "1"}))
     bindings = [
-        (await intended(place, "make")).intent.binding,
-        (await intended(place, "make ")).intent.binding,
-        (await intended(place, "make", cwd="sub")).intent.binding,
+        (await intended(context, "make")).intent.binding,
+        (await intended(context, "make ")).intent.binding,
+        (await intended(context, "make", cwd="sub")).intent.binding,
         (await intended(other, "make")).intent.binding,
     ]
     assert len(set(bindings)) == 4
-    assert (await intended(place, "make")).intent.binding == bindings[0]
+    assert (await intended(context, "make")).intent.binding == bindings[0]
 
 
-async def test_a_directory_that_was_swapped_meanwhile_is_not_used(place: Place) -> None:
-    (place.root / "a").mkdir()
-    (place.root / "link").symlink_to("a")
-    prepared = await intended(place, "pwd", cwd="link")
-    (place.root / "link").unlink()
-    (place.root / "link").symlink_to("/")
+async def test_a_directory_that_was_swapped_meanwhile_is_not_used(context: ToolContext) -> None:
+    (context.root / "a").mkdir()
+    (context.root / "link").symlink_to("a")
+    prepared = await intended(context, "pwd", cwd="link")
+    (context.root / "link").unlink()
+    (context.root / "link").symlink_to("/")
     with pytest.raises(ToolFailed, match="changed"):
         await prepared.run()
 
 
 async def test_an_environment_that_changed_meanwhile_is_not_used(tmp_path: Path) -> None:
     processes = PlainProcesses()
-    prepared = await intended(make_place(tmp_path, processes=processes), "pwd")
+    prepared = await intended(make_context(tmp_path, processes=processes), "pwd")
     processes.environment = {**processes.environment, "LD_PRELOAD": "x"}
     with pytest.raises(ToolFailed, match="changed"):
         await prepared.run()
 
 
-async def test_no_rule_covers_a_command_outside_the_workspace(place: Place, tmp_path_factory: Any) -> None:
+async def test_no_rule_covers_a_command_outside_the_workspace(context: ToolContext, tmp_path_factory: Any) -> None:
     outside = tmp_path_factory.mktemp("outside")
-    (place.root / "link").symlink_to(outside)
+    (context.root / "link").symlink_to(outside)
     rules = parse_rules(("bash(make)", "bash(make *)", "bash(ls *)"), ())
     for cwd in (str(outside), "link", ".."):
         for command in ("make", "ls"):
-            intent = (await intended(place, command, cwd=cwd)).intent
+            intent = (await intended(context, command, cwd=cwd)).intent
             assert permit(intent, rules, (Grant("g", "w", "", f"bash({command})", 0),)).decision == "ask"
             assert intent.grant == ""
-    assert permit((await intended(place, "make")).intent, rules, ()).decision == "allow"
+    assert permit((await intended(context, "make")).intent, rules, ()).decision == "allow"
 
 
 @pytest.mark.parametrize(
@@ -399,8 +403,8 @@ async def test_no_rule_covers_a_command_outside_the_workspace(place: Place, tmp_
         ("echo " + "x" * 1000, ""),
     ],
 )
-async def test_a_grant_covers_this_command_and_no_other(place: Place, command: str, grant: str) -> None:
-    intent = (await intended(place, command)).intent
+async def test_a_grant_covers_this_command_and_no_other(context: ToolContext, command: str, grant: str) -> None:
+    intent = (await intended(context, command)).intent
     assert intent.grant == grant
     if grant:
         assert permit(intent, Rules(), (Grant("g", "w", "", grant, 0),)).decision == "allow"
@@ -424,30 +428,30 @@ async def test_a_grant_covers_this_command_and_no_other(place: Place, command: s
         ),
     ],
 )
-async def test_only_what_surely_looks_needs_nobodys_leave(place: Place, command: str, asks: bool) -> None:
-    (place.root / "sub").mkdir()
-    (place.root / "link").symlink_to("/etc")
-    (place.root / "circle").symlink_to("circle")
-    (place.root / "-x").symlink_to("/etc")
-    intent = (await intended(place, command)).intent
+async def test_only_what_surely_looks_needs_nobodys_leave(context: ToolContext, command: str, asks: bool) -> None:
+    (context.root / "sub").mkdir()
+    (context.root / "link").symlink_to("/etc")
+    (context.root / "circle").symlink_to("circle")
+    (context.root / "-x").symlink_to("/etc")
+    intent = (await intended(context, command)).intent
     assert permit(intent, Rules(), ()).decision == ("ask" if asks else "allow")
     assert permit(intent, parse_rules((), ("bash",)), ()).decision == "deny"
 
 
 async def test_a_full_background_refuses_before_it_starts(
-    place: Place, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch
+    context: ToolContext, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kedge.tools.background.BACKGROUND_MAX", 3)
     for _ in range(3):
-        await call(QuickBash(), place, command="sleep 1000", background=True)
+        await call(QuickBash(), context, command="sleep 1000", background=True)
     with pytest.raises(ToolFailed, match="3 commands"):
-        await call(QuickBash(), place, command="sleep 1000", background=True)
+        await call(QuickBash(), context, command="sleep 1000", background=True)
     assert len(processes.processes) == 3
     # One that would have to go to the background is ended instead, and the model is told why.
     with pytest.raises(ToolFailed, match="3 commands"):
-        await call(QuickBash(), place, command="sleep 1000")
+        await call(QuickBash(), context, command="sleep 1000")
     assert of_session(processes.processes[-1].pid) == []
-    await place.background.end_all()
+    await context.background.end_all()
     assert [of_session(process.pid) for process in processes.processes] == [[]] * 4
 
 
@@ -456,11 +460,11 @@ async def test_a_full_background_refuses_before_it_starts(
     "`./build.sh`, allowed for the session, was allowed in every directory of the workspace, where it is another "
     "program; a grant is for the directory it was given in now",
 )
-async def test_a_grant_is_for_the_directory_it_was_given_in(place: Place) -> None:
+async def test_a_grant_is_for_the_directory_it_was_given_in(context: ToolContext) -> None:
     for name in ("one", "other"):
-        (place.root / name).mkdir()
+        (context.root / name).mkdir()
     at_root, one, other = [
-        (await prepare(BashTool(), place, command="./build.sh", cwd=cwd)).intent for cwd in ("", "one", "other")
+        (await prepare(BashTool(), context, command="./build.sh", cwd=cwd)).intent for cwd in ("", "one", "other")
     ]
     assert (at_root.grant, one.grant) == ("bash(./build.sh)", "bash(./build.sh) in one")
     for given in (at_root, one):
@@ -484,11 +488,11 @@ async def test_a_grant_is_for_the_directory_it_was_given_in(place: Place) -> Non
     ],
 )
 async def test_a_rule_with_a_wildcard_covers_no_file_that_guards_the_machine(
-    place: Place, command: str, is_exact: bool
+    context: ToolContext, command: str, is_exact: bool
 ) -> None:
-    (place.root / ".git" / "hooks").mkdir(parents=True)
-    (place.root / "link").symlink_to(".git/config")
-    intent = (await prepare(BashTool(), place, command=command)).intent
+    (context.root / ".git" / "hooks").mkdir(parents=True)
+    (context.root / "link").symlink_to(".git/config")
+    intent = (await prepare(BashTool(), context, command=command)).intent
     assert intent.exact_only == is_exact
     rules = parse_rules(["bash(cp *)", "bash(mv *)", "bash(tar *)", "bash(touch *)", "bash(ls *)"], [])
     assert permit(intent, rules, ()).decision == ("ask" if is_exact else "allow")

@@ -10,32 +10,32 @@ from kedge.core.approvals import Rules, permit
 from kedge.core.records import Todo
 from kedge.tools.base import ToolFailed
 from kedge.tools.todos import TODO_CHARS_MAX, TODOS_MAX, TodosTool
-from tests.tools.place import RecordingDesk, call, make_place, prepare
+from tests.tools.contexts import RecordingHost, call, make_context, prepare
 
 
 async def test_the_whole_list_is_replaced(tmp_path: Path) -> None:
-    desk = RecordingDesk()
-    place = make_place(tmp_path, desk=desk, todos=(Todo("old"),))
+    host = RecordingHost()
+    context = make_context(tmp_path, host=host, todos=(Todo("old"),))
     output = await call(
         TodosTool(),
-        place,
+        context,
         todos=[
             {"content": " Write it ", "status": "completed"},
             {"content": "Test it", "status": "in_progress", "active_form": "Testing it"},
             {"content": "Ship it"},
         ],
     )
-    assert desk.todos == [
+    assert host.todos == [
         (Todo("Write it", "completed"), Todo("Test it", "in_progress", "Testing it"), Todo("Ship it"))
     ]
     assert output.content == "The list is kept: 1 of 3 done."
     assert [todo["status"] for todo in output.metadata["todos"]] == ["completed", "in_progress", "pending"]
-    assert (await call(TodosTool(), place, todos=[])).content == "The list is kept: 0 of 0 done."
+    assert (await call(TodosTool(), context, todos=[])).content == "The list is kept: 0 of 0 done."
 
 
 async def test_several_in_progress_are_kept_and_remarked_on(tmp_path: Path) -> None:
     todos = [{"content": name, "status": "in_progress"} for name in "ab"]
-    output = await call(TodosTool(), make_place(tmp_path), todos=todos)
+    output = await call(TodosTool(), make_context(tmp_path), todos=todos)
     assert "2 are in progress" in output.content
 
 
@@ -52,15 +52,15 @@ async def test_several_in_progress_are_kept_and_remarked_on(tmp_path: Path) -> N
 async def test_a_list_nobody_would_read_is_refused_and_the_old_one_stays(
     tmp_path: Path, todos: list[dict[str, str]]
 ) -> None:
-    desk = RecordingDesk()
+    host = RecordingHost()
     with pytest.raises(ToolFailed):
-        await call(TodosTool(), make_place(tmp_path, desk=desk), todos=todos)
-    assert desk.todos == []
+        await call(TodosTool(), make_context(tmp_path, host=host), todos=todos)
+    assert host.todos == []
 
 
 async def test_it_needs_nobodys_leave_and_does_nothing_before_it_is_run(tmp_path: Path) -> None:
-    desk = RecordingDesk()
-    prepared = await prepare(TodosTool(), make_place(tmp_path, desk=desk), todos=[{"content": "x"}])
+    host = RecordingHost()
+    prepared = await prepare(TodosTool(), make_context(tmp_path, host=host), todos=[{"content": "x"}])
     assert permit(prepared.intent, Rules(), ()).decision == "allow"
     assert prepared.title == "todos 0/1"
-    assert desk.todos == []
+    assert host.todos == []

@@ -12,21 +12,21 @@ import pytest
 from kedge.core.approvals import is_hidden, parse_rules, permit
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
 from kedge.tools.disk import FILE_BYTES_MAX
-from kedge.tools.edit import Edit
-from kedge.tools.search import Grep
-from kedge.tools.view import LINE_CHARS_MAX, LINES_DEFAULT, PICTURE_BYTES_MAX, View
-from tests.tools.place import call, make_place, prepare
+from kedge.tools.edit import EditTool
+from kedge.tools.search import GrepTool
+from kedge.tools.view import LINE_CHARS_MAX, LINES_DEFAULT, PICTURE_BYTES_MAX, ViewTool
+from tests.tools.contexts import call, make_context, prepare
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 
 async def view(root: Path, **given: object) -> str:
-    return (await call(View(), make_place(root), **given)).content
+    return (await call(ViewTool(), make_context(root), **given)).content
 
 
 async def test_lines_are_numbered(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n\n\tthree")
-    output = await call(View(), make_place(tmp_path), path="a.txt")
+    output = await call(ViewTool(), make_context(tmp_path), path="a.txt")
     assert output.content == "     1\tone\n     2\t\n     3\t\tthree"
     assert output.metadata == {"path": "a.txt", "first_line": 1, "last_line": 3, "lines": 3}
 
@@ -55,18 +55,18 @@ async def test_long_files_and_long_lines_are_bounded(tmp_path: Path) -> None:
 async def test_a_large_file_is_read_by_lines_and_cannot_be_edited(tmp_path: Path) -> None:
     line = b"x" * 99 + b"\n"
     (tmp_path / "big").write_bytes(line * (FILE_BYTES_MAX // 100) + b"the end\n" + b"y" * 100_000 + b"\nlast")
-    place = make_place(tmp_path)
+    context = make_context(tmp_path)
     number = FILE_BYTES_MAX // 100 + 1
-    output = await call(View(), place, path="big", offset=number, limit=1)
+    output = await call(ViewTool(), context, path="big", offset=number, limit=1)
     assert f"{number}\tthe end\n(Lines {number} to {number}. Read on with offset={number + 1}.)" in output.content
-    shown = (await call(View(), place, path="big", offset=number + 1)).content
+    shown = (await call(ViewTool(), context, path="big", offset=number + 1)).content
     assert "(line cut)" in shown
     assert shown.endswith(f"{number + 2}\tlast")
     assert len(shown) < 3000
     with pytest.raises(ToolFailed, match="has 50003 lines; line 900000 is beyond"):
-        await call(View(), place, path="big", offset=900_000)
+        await call(ViewTool(), context, path="big", offset=900_000)
     with pytest.raises(ToolFailed, match="larger than 5000 kB; use bash"):
-        await prepare(Edit(), place, path="big", old_string="the end", new_string="x")
+        await prepare(EditTool(), context, path="big", old_string="the end", new_string="x")
 
 
 async def test_the_directory_of_a_missing_file_is_asked_for_similar_names(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_of_binary_files_their_kind_and_size_are_told(tmp_path: Path, data
 )
 async def test_pictures_are_attached(tmp_path: Path, data: bytes, media_type: str) -> None:
     (tmp_path / "picture").write_bytes(data)
-    output = await call(View(), make_place(tmp_path), path="picture")
+    output = await call(ViewTool(), make_context(tmp_path), path="picture")
     kind, _, encoded = output.images[0].partition(";base64,")
     assert (kind, base64.b64decode(encoded)) == (f"data:{media_type}", data)
     assert "it is attached" in output.content
@@ -127,25 +127,25 @@ async def test_pictures_are_attached(tmp_path: Path, data: bytes, media_type: st
 
 async def test_a_picture_too_large_for_a_model_is_not_attached(tmp_path: Path) -> None:
     (tmp_path / "big.png").write_bytes(PNG + bytes(PICTURE_BYTES_MAX))
-    output = await call(View(), make_place(tmp_path), path="big.png")
+    output = await call(ViewTool(), make_context(tmp_path), path="big.png")
     assert output.images == ()
     assert "too large to be shown" in output.content
 
 
 async def test_the_intent_says_what_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
-    prepared = await prepare(View(), make_place(tmp_path), path="a.txt", offset=3)
+    prepared = await prepare(ViewTool(), make_context(tmp_path), path="a.txt", offset=3)
     intent = prepared.intent
     assert (intent.names, intent.action, intent.subject) == (("view",), "read", "a.txt")
     assert json.loads(intent.params) == {"path": "a.txt", "offset": 3, "limit": LINES_DEFAULT}
     assert prepared.title == "view a.txt"
-    other = await prepare(View(), make_place(tmp_path), path="a.txt", offset=4)
+    other = await prepare(ViewTool(), make_context(tmp_path), path="a.txt", offset=4)
     assert other.intent.binding != intent.binding
 
 
 async def test_names_with_control_characters_are_written_out(tmp_path: Path) -> None:
     (tmp_path / "a\n\x1b[31mb").write_text("x")
-    prepared = await prepare(View(), make_place(tmp_path), path="a\n\x1b[31mb")
+    prepared = await prepare(ViewTool(), make_context(tmp_path), path="a\n\x1b[31mb")
     assert prepared.title == r"view a\n\x1b[31mb"
 
 
@@ -153,7 +153,7 @@ async def test_a_deny_rule_may_name_a_file_in_full(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "key").write_text("needle")
     rules = parse_rules([], [f"view({tmp_path.resolve()}/secrets/**)"])
-    place = make_place(tmp_path, is_hidden=partial(is_hidden, rules))
-    assert permit((await prepare(View(), place, path="secrets/key")).intent, rules, ()).decision == "deny"
-    assert permit((await prepare(View(), place, path="other")).intent, rules, ()).decision == "allow"
-    assert (await call(Grep(), place, pattern="needle")).content == "No matches."
+    context = make_context(tmp_path, is_hidden=partial(is_hidden, rules))
+    assert permit((await prepare(ViewTool(), context, path="secrets/key")).intent, rules, ()).decision == "deny"
+    assert permit((await prepare(ViewTool(), context, path="other")).intent, rules, ()).decision == "allow"
+    assert (await call(GrepTool(), context, pattern="needle")).content == "No matches."

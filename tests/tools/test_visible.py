@@ -9,13 +9,13 @@ import pytest
 
 from kedge.cli.asks import approval_lines
 from kedge.tools.base import Prepared
-from kedge.tools.edit import Edit
+from kedge.tools.edit import EditTool
 from kedge.tools.shell import BashTool
-from kedge.tools.view import View
-from kedge.tools.write import Write
+from kedge.tools.view import ViewTool
+from kedge.tools.write import WriteTool
 from kedge.tui.approval import _rows
 from kedge.wire.models import PermissionRequest
-from tests.tools.place import call, make_place, prepare
+from tests.tools.contexts import call, make_context, prepare
 
 SCRIPT = b"#!/bin/sh\n# v1\necho would run: \\\nrm -rf precious\n"
 
@@ -43,11 +43,11 @@ def front_ends(prepared: Prepared) -> dict[str, str]:
 
 
 async def written(root: Path, before: bytes | None, content: str) -> Prepared:
-    place = make_place(root)
+    context = make_context(root)
     if before is not None:
         (root / "a.sh").write_bytes(before)
-        await call(View(), place, path="a.sh")
-    return await prepare(Write(), place, path="a.sh", content=content)
+        await call(ViewTool(), context, path="a.sh")
+    return await prepare(WriteTool(), context, path="a.sh", content=content)
 
 
 @pytest.mark.found(
@@ -90,7 +90,7 @@ async def test_a_diff_hides_nothing(tmp_path: Path, before: bytes | None, conten
 )
 async def test_a_blank_at_the_end_of_a_line_of_a_command_is_seen(tmp_path: Path) -> None:
     command = "echo would run: \\ \nrm -rf precious\\\t\nls \r\npwd"
-    for name, text in front_ends(await prepare(BashTool(), make_place(tmp_path), command=command)).items():
+    for name, text in front_ends(await prepare(BashTool(), make_context(tmp_path), command=command)).items():
         for line in ("echo would run: \\\\u{20}\n", "rm -rf precious\\\\u{9}\n", "ls \\u{d}\n"):
             assert line in text, name
 
@@ -108,9 +108,9 @@ async def test_a_change_of_all_line_endings_is_told(tmp_path: Path) -> None:
 
 async def test_a_file_with_crlf_has_a_diff_without_noise(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_bytes(b"a\r\nb\r\nc\r\n")
-    place = make_place(tmp_path)
-    await call(View(), place, path="a.sh")
-    prepared = await prepare(Edit(), place, path="a.sh", old_string="b\n", new_string="x\ny\n")
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="a.sh")
+    prepared = await prepare(EditTool(), context, path="a.sh", old_string="b\n", new_string="x\ny\n")
     assert prepared.intent.description == "Edit a.sh (+2 -1)"
     assert json.loads(prepared.intent.params) == {
         "path": "a.sh",
@@ -186,7 +186,7 @@ async def test_accents_hide_nothing(tmp_path: Path, content: str, visible: str) 
     "the terminal interface drew a tab in the name of a file as blanks; it is spelled out, as a newline is",
 )
 async def test_a_tab_in_a_path_is_seen(tmp_path: Path) -> None:
-    prepared = await prepare(Write(), make_place(tmp_path), path="a\tb", content="x\n")
+    prepared = await prepare(WriteTool(), make_context(tmp_path), path="a\tb", content="x\n")
     seen = front_ends(prepared)
     assert "/a\\u{9}b" in seen["tui"].replace("\n     ", "")
     assert "/a\\u{9}b" in seen["cli"]

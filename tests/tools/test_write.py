@@ -11,16 +11,16 @@ import pytest
 from kedge.core.approvals import Rules, parse_rules, permit
 from kedge.tools.base import ToolFailed
 from kedge.tools.diff import DIFF_BYTES_MAX
-from kedge.tools.seen import digest
-from kedge.tools.view import View
-from kedge.tools.write import Write
-from tests.tools.place import RecordingDesk, call, make_place, prepare
+from kedge.tools.known_files import digest
+from kedge.tools.view import ViewTool
+from kedge.tools.write import WriteTool
+from tests.tools.contexts import RecordingHost, call, make_context, prepare
 
 
 async def test_a_new_file_is_made_with_its_directories(tmp_path: Path) -> None:
-    desk = RecordingDesk()
-    place = make_place(tmp_path, desk=desk)
-    prepared = await prepare(Write(), place, path="a/b/new.py", content="one\ntwo")
+    host = RecordingHost()
+    context = make_context(tmp_path, host=host)
+    prepared = await prepare(WriteTool(), context, path="a/b/new.py", content="one\ntwo")
     assert not (tmp_path / "a").exists()
     intent = prepared.intent
     assert (intent.names, intent.action, intent.subject) == (("write", "edit"), "write", "a/b/new.py")
@@ -35,14 +35,14 @@ async def test_a_new_file_is_made_with_its_directories(tmp_path: Path) -> None:
     assert output.content == "Created a/b/new.py (7 bytes)."
     assert output.metadata == {"diff": shown["diff"], "additions": 2, "deletions": 0, "path": "a/b/new.py"}
     assert (tmp_path / "a/b/new.py").read_text() == "one\ntwo"
-    assert desk.versions == [(place.root / "a/b/new.py", None, digest(b"one\ntwo"))]
+    assert host.versions == [(context.root / "a/b/new.py", None, digest(b"one\ntwo"))]
     assert os.listdir(tmp_path / "a/b") == ["new.py"]
 
 
 async def test_a_new_file_has_the_mode_the_user_wants(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
-        await call(Write(), make_place(tmp_path), path="new", content="x")
+        await call(WriteTool(), make_context(tmp_path), path="new", content="x")
     finally:
         os.umask(old)
     assert (tmp_path / "new").stat().st_mode & 0o7777 == 0o640
@@ -50,20 +50,20 @@ async def test_a_new_file_has_the_mode_the_user_wants(tmp_path: Path) -> None:
 
 async def test_an_existing_file_must_have_been_read_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old\n")
-    place = make_place(tmp_path)
+    context = make_context(tmp_path)
     with pytest.raises(ToolFailed, match="was not read yet"):
-        await prepare(Write(), place, path="a.txt", content="new\n")
-    await call(View(), place, path="a.txt")
+        await prepare(WriteTool(), context, path="a.txt", content="new\n")
+    await call(ViewTool(), context, path="a.txt")
     (tmp_path / "a.txt").write_text("other\n")
     with pytest.raises(ToolFailed, match="changed since you read it"):
-        await prepare(Write(), place, path="a.txt", content="new\n")
-    await call(View(), place, path="a.txt")
-    prepared = await prepare(Write(), place, path="a.txt", content="new\n")
+        await prepare(WriteTool(), context, path="a.txt", content="new\n")
+    await call(ViewTool(), context, path="a.txt")
+    prepared = await prepare(WriteTool(), context, path="a.txt", content="new\n")
     assert prepared.intent.description == "Write a.txt (+1 -1)"
     output = await prepared.run()
     assert output.content == "Wrote a.txt (4 bytes).\n     1\tnew"
     with pytest.raises(ToolFailed, match="like that already: there is nothing to change"):
-        await call(Write(), place, path="a.txt", content="new\n")
+        await call(WriteTool(), context, path="a.txt", content="new\n")
 
 
 @pytest.mark.parametrize(
@@ -81,31 +81,31 @@ async def test_an_existing_file_must_have_been_read_and_not_changed(tmp_path: Pa
 async def test_the_manner_of_the_file_stays(tmp_path: Path, before: bytes, content: str, after: bytes) -> None:
     (tmp_path / "a.txt").write_bytes(before)
     (tmp_path / "a.txt").chmod(0o755)
-    place = make_place(tmp_path)
-    await call(View(), place, path="a.txt")
-    await call(Write(), place, path="a.txt", content=content)
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="a.txt")
+    await call(WriteTool(), context, path="a.txt", content=content)
     assert (tmp_path / "a.txt").read_bytes() == after
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o755
 
 
 async def test_a_change_of_line_endings_alone_is_shown(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"a\r\nb\r\n")
-    place = make_place(tmp_path)
-    await call(View(), place, path="a.txt")
-    prepared = await prepare(Write(), place, path="a.txt", content="a\r\nb\n")
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="a.txt")
+    prepared = await prepare(WriteTool(), context, path="a.txt", content="a\r\nb\n")
     assert prepared.intent.description == "Write a.txt (+1 -1), line endings: CRLF -> mixed"
 
 
 async def test_nobody_is_asked_about_what_is_too_large_to_be_shown(tmp_path: Path) -> None:
     """(Before, the diff was cut, and people approved what they had not seen.) With leave beforehand it is done."""
     lines = "some line\n" * (DIFF_BYTES_MAX // 10)
-    large = (await prepare(Write(), make_place(tmp_path), path="a", content=lines + "the last line\n")).intent
+    large = (await prepare(WriteTool(), make_context(tmp_path), path="a", content=lines + "the last line\n")).intent
     assert "the last line" not in json.loads(large.params)["diff"]
     assert permit(large, Rules(), ()).decision == "refuse"
     assert "larger than the 100 kB that people are shown" in permit(large, Rules(), ()).reason
     assert permit(large, Rules(), (), skip=True).decision == "allow"
     assert permit(large, parse_rules(["edit"], []), ()).decision == "allow"
-    small = (await prepare(Write(), make_place(tmp_path), path="a", content="some line\n" * 5_000)).intent
+    small = (await prepare(WriteTool(), make_context(tmp_path), path="a", content="some line\n" * 5_000)).intent
     assert permit(small, Rules(), ()).decision == "ask"
 
 
@@ -116,31 +116,31 @@ async def test_nobody_is_asked_about_what_is_too_large_to_be_shown(tmp_path: Pat
 )
 async def test_people_see_the_text_and_not_what_its_bytes_may_be_taken_for(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_bytes("# grüße\n".encode("latin-1"))
-    place = make_place(tmp_path)
-    await call(View(), place, path="a.sh")
-    prepared = await prepare(Write(), place, path="a.sh", content="ÿþ\nrm -rf everything\n#")
+    context = make_context(tmp_path)
+    await call(ViewTool(), context, path="a.sh")
+    prepared = await prepare(WriteTool(), context, path="a.sh", content="ÿþ\nrm -rf everything\n#")
     assert "+rm -rf everything\n" in json.loads(prepared.intent.params)["diff"]
     await prepared.run()
     assert b"rm -rf everything" in (tmp_path / "a.sh").read_bytes()
 
 
 async def test_what_cannot_be_seen_in_a_diff_or_a_path_is_spelled_out_for_every_client(tmp_path: Path) -> None:
-    intent = (await prepare(Write(), make_place(tmp_path), path="a\u202eb", content="x\u202ey\x1b[2K\n")).intent
+    intent = (await prepare(WriteTool(), make_context(tmp_path), path="a\u202eb", content="x\u202ey\x1b[2K\n")).intent
     params = json.loads(intent.params)
     assert "+x\\u{202e}y\\u{1b}[2K\n" in params["shown"]
     assert params["path"] == "a\\u202eb"
 
 
 async def test_what_people_are_shown_is_bounded(tmp_path: Path) -> None:
-    prepared = await prepare(Write(), make_place(tmp_path), path="a", content="some line\n" * 100_000)
+    prepared = await prepare(WriteTool(), make_context(tmp_path), path="a", content="some line\n" * 100_000)
     assert len(prepared.intent.params) < DIFF_BYTES_MAX * 1.3
     assert "(cut here: the diff is larger than 100 kB)" in json.loads(prepared.intent.params)["diff"]
     assert prepared.intent.description == "Create a (+100000 -0)"
     with pytest.raises(ToolFailed, match="larger than 5000 kB"):
-        await prepare(Write(), make_place(tmp_path), path="a", content="x" * 5_000_001)
+        await prepare(WriteTool(), make_context(tmp_path), path="a", content="x" * 5_000_001)
 
 
 async def test_outside_the_workspace_leave_is_for_that_very_file(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
-    intent = (await prepare(Write(), make_place(tmp_path / "ws"), path="../out.txt", content="x")).intent
+    intent = (await prepare(WriteTool(), make_context(tmp_path / "ws"), path="../out.txt", content="x")).intent
     assert (intent.subject, intent.exact_only, intent.grant) == (str(tmp_path.resolve() / "out.txt"), True, "")

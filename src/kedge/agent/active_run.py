@@ -18,8 +18,8 @@ from kedge.engine.draft import Draft
 from kedge.engine.lane_state import OpenLane
 from kedge.engine.workspaces import Workspace
 from kedge.errors import RunNotActive
-from kedge.tools.background import Background
-from kedge.tools.threads import Threads
+from kedge.tools.background import BackgroundCommands
+from kedge.tools.tool_threads import ToolThreads
 
 
 @dataclass(slots=True)
@@ -61,11 +61,11 @@ class ActiveRun:
     unapproved: str = ""
     checkpoint_timer: asyncio.TimerHandle | None = None
     #: Commands that its tool calls left running on purpose; they end with the Run.
-    background: Background = field(default_factory=Background)
+    background: BackgroundCommands = field(default_factory=BackgroundCommands)
     #: Of the pictures that the calls of this Step have given so far. Characters.
     picture_chars: int = 0
     #: Blocking work of its tool calls.
-    threads: Threads = field(default_factory=Threads)
+    threads: ToolThreads = field(default_factory=ToolThreads)
     #: Makes the title of the session meanwhile; it ends with the Run.
     title: asyncio.Task[None] | None = None
 

@@ -58,7 +58,7 @@ from kedge.errors import (
 )
 from kedge.llm.base import ModelRequest
 from kedge.store.base import Store
-from kedge.tools.threads import Threads
+from kedge.tools.tool_threads import ToolThreads
 from kedge.waiting import retrieve_exception
 
 log = logging.getLogger("kedge.engine")
@@ -118,7 +118,7 @@ class Runner:
 
     def start(self, lane: OpenLane, run: RunRecord, workspace: Workspace) -> None:
         parent = next((one for one in self._at_work.values() if one.run.run_id == run.options.parent_run_id), None)
-        threads = Threads(parent.threads if parent else None)
+        threads = ToolThreads(parent.threads if parent else None)
         active = ActiveRun(lane, run, workspace, History(self._store, lane), threads=threads)
         self._at_work[run.session_id] = active
         # Now, since it may end before it does anything: what it has cost stays, whatever becomes of it.

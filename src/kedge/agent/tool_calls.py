@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from kedge.agent.active_run import ActiveRun
 from kedge.agent.model_call import Asking
-from kedge.agent.tool_host import RunDesk
+from kedge.agent.tool_host import RunToolHost
 from kedge.core.approvals import Ask, Intent, Rules, is_hidden, permit, rule_of
 from kedge.core.records import SessionRecord
 from kedge.core.step import signature
@@ -22,7 +22,7 @@ from kedge.engine.ports import Agents, Clock, Ids, Machine
 from kedge.errors import Invalid, KedgeError, RunIsStopping
 from kedge.llm.base import ToolSpec
 from kedge.store.base import Store
-from kedge.tools.base import Output, Place, Prepared, Tool, ToolFailed
+from kedge.tools.base import Prepared, Tool, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.registry import Toolset
 from kedge.waiting import retrieve_exception, wait_uncancelled
 
@@ -101,52 +101,52 @@ class Calls:
         del active.open_calls[call.id]
         await self._asking.put(active, "created", message)
 
-    async def _outcome(self, active: ActiveRun, call: ToolCall) -> Output:
+    async def _outcome(self, active: ActiveRun, call: ToolCall) -> ToolOutput:
         try:
             tool = next((tool for tool in self._for(active) if tool.name == call.name), None)
             if tool is None:
                 names = ", ".join(tool.name for tool in self._for(active))
                 raise ToolFailed(f"There is no tool named {call.name}. There are: {names or 'none'}.")
-            place = await self._place(active, call)
-            prepared = await tool.prepare(self._tools.decoded(tool, call.input), place)
+            context = await self._context(active, call)
+            prepared = await tool.prepare(self._tools.decoded(tool, call.input), context)
             refusal = await self._refusal(active, call, prepared)
             if refusal is not None:
                 return refusal
-            place.desk.progress(prepared.title)
+            context.host.progress(prepared.title)
             return await prepared.run()
         except ToolFailed as failed:
-            return Output(str(failed), is_error=True)
+            return ToolOutput(str(failed), is_error=True)
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            return Output(f"The tool {call.name} was ended before it gave a result.", is_error=True)
+            return ToolOutput(f"The tool {call.name} was ended before it gave a result.", is_error=True)
         except KedgeError:
             raise  # of the store or the Lane: the Run's own matter
         except Exception as error:  # a fault of a tool ends the call, not the Run
             log.exception("run %s: the tool %s failed in a way nobody foresaw", active.run.run_id, call.name)
-            return Output(f"The tool {call.name} failed ({type(error).__name__}): {error}", is_error=True)
+            return ToolOutput(f"The tool {call.name} failed ({type(error).__name__}): {error}", is_error=True)
 
-    async def _place(self, active: ActiveRun, call: ToolCall) -> Place:
+    async def _context(self, active: ActiveRun, call: ToolCall) -> ToolContext:
         workspace, run = active.workspace, active.run
         processes = await self._machine.processes(workspace.config, workspace.record.path)
-        return Place(
+        return ToolContext(
             root=workspace.root,
             session_id=run.session_id,
             run_id=run.run_id,
             call_id=call.id,
             todos=active.lane.session.todos,
-            seen=workspace.seen_files(run.session_id),
+            known_files=workspace.known_files(run.session_id),
             background=active.background,
             threads=active.threads,
             processes=processes,
-            desk=RunDesk(active, call, self, self._door, self._agents, self._clock, self._ids),
+            host=RunToolHost(active, call, self, self._door, self._agents, self._clock, self._ids),
             is_hidden=partial(is_hidden, _rules(active)),
             shown_before=standing[0].binding if (standing := active.standing.get(call.id)) else "",
         )
 
     # --- leave ---------------------------------------------------------------------------------------------------
 
-    async def _refusal(self, active: ActiveRun, call: ToolCall, prepared: Prepared) -> Output | None:
+    async def _refusal(self, active: ActiveRun, call: ToolCall, prepared: Prepared) -> ToolOutput | None:
         """Why the call may not be made; None: it may."""
         intent, options = prepared.intent, active.options
         workspace, rules = active.workspace, _rules(active)
@@ -163,19 +163,19 @@ class Calls:
         if found.decision == "allow":
             return None
         if found.decision == "deny":
-            return Output(f"Not allowed: {found.reason}. Do not try to get around it.", is_error=True)
+            return ToolOutput(f"Not allowed: {found.reason}. Do not try to get around it.", is_error=True)
         if found.decision == "refuse":
-            return Output(f"Not done: {found.reason}.", is_error=True)
+            return ToolOutput(f"Not done: {found.reason}.", is_error=True)
         if options.on_approval == "fail":
             active.unapproved = active.unapproved or _nobody_to_ask(intent)
-            return Output("Not done: it needs an approval, and there is nobody to ask.", is_error=True)
+            return ToolOutput("Not done: it needs an approval, and there is nobody to ask.", is_error=True)
         answered = await self._approval(active, call, intent)
         if answered.is_allowed:
             return None
         if answered.state == "withdrawn":
             raise RunIsStopping(f"run {active.run.run_id} is told to stop")
         why = f" They say: {answered.message}" if answered.message else ""
-        return Output(f"Not done: the user denied it.{why}", {"denied": True}, is_error=True)
+        return ToolOutput(f"Not done: the user denied it.{why}", {"denied": True}, is_error=True)
 
     async def _approval(self, active: ActiveRun, call: ToolCall, intent: Intent) -> Ask:
         """What people answered. After a crash the same question may still stand before them: it is not asked twice."""
@@ -236,14 +236,14 @@ class Calls:
         return await settled
 
 
-def _with_room(active: ActiveRun, output: Output) -> Output:
+def _with_room(active: ActiveRun, output: ToolOutput) -> ToolOutput:
     """Without its pictures if those of this Step are too much already."""
     chars = sum(map(len, output.images))
     if active.picture_chars + chars <= PICTURES_CHARS_MAX:
         active.picture_chars += chars
         return output
     mega = PICTURES_CHARS_MAX // 1_000_000
-    return Output(
+    return ToolOutput(
         f"Not shown: the pictures of one step are larger than {mega} MB; look at them one by one.", is_error=True
     )
 

@@ -26,8 +26,8 @@ class Asks(Protocol):
     async def put_ask(self, active: ActiveRun, ask: Ask) -> Ask: ...
 
 
-class RunDesk:
-    """The Desk of one call."""
+class RunToolHost:
+    """The ToolHost of one call."""
 
     def __init__(
         self, active: ActiveRun, call: ToolCall, asks: Asks, door: Door, agents: Agents, clock: Clock, ids: Ids
@@ -59,7 +59,7 @@ class RunDesk:
 
         await self._door.put(self._active.lane, put, of_run=self._active.run.run_id)
 
-    async def ask_people(self, questions: tuple[Question, ...]) -> list[str] | None:
+    async def ask_user(self, questions: tuple[Question, ...]) -> list[str] | None:
         run = self._active.run
         if self._active.options.on_approval == "fail":
             raise ToolFailed("There is nobody to ask. Decide yourself, and say what you decided.")

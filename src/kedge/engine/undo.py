@@ -13,7 +13,7 @@ from kedge.engine.workspaces import Workspace, Workspaces
 from kedge.errors import FilesChanged, LaneBusy, RunNotFound
 from kedge.store.base import Store
 from kedge.tools.processes import ToolFailed
-from kedge.tools.undo import apply_undo, check_undo
+from kedge.tools.revert import apply_undo, check_undo
 
 
 class Undo:

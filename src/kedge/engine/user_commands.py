@@ -14,7 +14,7 @@ from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Clock, Ids, Machine
 from kedge.engine.workspaces import Workspace, Workspaces
 from kedge.errors import Invalid, ShuttingDown
-from kedge.tools.background import GRACE_S, Running
+from kedge.tools.background import GRACE_S, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
 
 #: Somebody waits for it; what takes longer belongs into a terminal. Seconds.
@@ -70,7 +70,7 @@ class Shell:
 
     async def _run(self, workspace: Workspace, command: str) -> Done:
         processes = await self._machine.processes(workspace.config, workspace.record.path)
-        running = Running(await processes.start(("/bin/sh", "-c", command), workspace.root), command)
+        running = RunningCommand(await processes.start(("/bin/sh", "-c", command), workspace.root), command)
         try:
             is_over = await running.wait(COMMAND_S_MAX)
         finally:

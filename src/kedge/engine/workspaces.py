@@ -33,7 +33,7 @@ from kedge.errors import (
     WorkspaceNotFound,
 )
 from kedge.store.base import Store
-from kedge.tools.seen import SeenFiles
+from kedge.tools.known_files import KnownFiles
 
 log = logging.getLogger("kedge.engine")
 
@@ -77,7 +77,7 @@ class Workspace:
     #: What is in force; `look_at_config` reads again what has changed.
     config: Config = field(init=False)
     feed: Feed = field(init=False)
-    _seen: dict[str, SeenFiles] = field(default_factory=dict)
+    _known_files: dict[str, KnownFiles] = field(default_factory=dict)
     #: Commands under way; they hold it open too, or a Run could start in a workspace that is gone.
     _in_use: int = 0
 
@@ -120,14 +120,14 @@ class Workspace:
     def root(self) -> Path:
         return Path(self.record.path)
 
-    def seen_files(self, session_id: str) -> SeenFiles:
+    def known_files(self, session_id: str) -> KnownFiles:
         """What the agent of this session has read so far. Lost with the process: then it reads again."""
-        return self._seen.setdefault(session_id, SeenFiles())
+        return self._known_files.setdefault(session_id, KnownFiles())
 
     def forget(self, session_id: str) -> None:
         """The session is gone."""
         self.lanes.pop(session_id, None)
-        self._seen.pop(session_id, None)
+        self._known_files.pop(session_id, None)
 
     def known_lane(self, session_id: str) -> OpenLane | None:
         """The Lane of this session if it is in memory: from now on the one that was asked for last."""
@@ -146,7 +146,7 @@ class Workspace:
             if (lane := let_go()) is not None:
                 self.lanes[session_id] = lane
             else:
-                self._seen.pop(session_id, None)
+                self._known_files.pop(session_id, None)
 
     def is_busy(self, session_id: str) -> bool:
         lane = self.lanes.get(session_id)

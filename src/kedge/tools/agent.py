@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from kedge.core.approvals import Intent
 from kedge.core.shown import one_line
-from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
 
 TITLE_CHARS_MAX = 100
 
@@ -25,25 +25,25 @@ class AgentTool:
     input: type[msgspec.Struct] = AgentInput
     kind: Literal["look", "change"] = "look"
 
-    async def prepare(self, given: AgentInput, place: Place) -> Prepared:
-        if not given.prompt.strip():
+    async def prepare(self, args: AgentInput, context: ToolContext) -> Prepared:
+        if not args.prompt.strip():
             raise ToolFailed("the agent needs a prompt: say what it should find out, and what to report")
-        title = one_line(given.description, TITLE_CHARS_MAX) or one_line(given.prompt, TITLE_CHARS_MAX)
+        title = one_line(args.description, TITLE_CHARS_MAX) or one_line(args.prompt, TITLE_CHARS_MAX)
         intent = Intent(
             names=("agent",),
             action="agent",
             subject="",
             description=title,
             path="",
-            params=json.dumps({"prompt": given.prompt}, ensure_ascii=False),
+            params=json.dumps({"prompt": args.prompt}, ensure_ascii=False),
             binding="",
             needs_approval=False,
         )
 
-        async def run() -> Output:
-            answer = await place.desk.run_agent(given.prompt, title)
+        async def run() -> ToolOutput:
+            answer = await context.host.run_agent(args.prompt, title)
             if len(answer) > OUTPUT_CHARS_MAX:
                 answer = answer[:OUTPUT_CHARS_MAX] + "\n... the rest is left out ..."
-            return Output(answer)
+            return ToolOutput(answer)
 
         return Prepared(intent, run, title)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from kedge.tools.head_tail import HeadTail
 from kedge.tools.processes import Process, ToolFailed
-from kedge.tools.tail import HeadTail
 from kedge.waiting import wait_uncancelled
 
 #: Commands a Run may have in the background at once. More is a loop, not work.
@@ -28,7 +28,7 @@ PROGRESS_LINES_MAX = 20
 PROGRESS_CHARS_MAX = 4000
 
 
-class Running:
+class RunningCommand:
     """One command: its output is taken in as it comes, so that it never waits for us."""
 
     def __init__(self, process: Process, command: str, progress: Callable[[str], None] | None = None) -> None:
@@ -129,11 +129,11 @@ class Running:
             self._progress(self.output.last_lines(PROGRESS_LINES_MAX, PROGRESS_CHARS_MAX))
 
 
-class Background:
+class BackgroundCommands:
     """The commands a Run has in the background."""
 
     def __init__(self) -> None:
-        self._commands: dict[str, Running] = {}
+        self._commands: dict[str, RunningCommand] = {}
         self._count = 0
         #: Held by a call while it waits for its command.
         self.foreground = asyncio.Semaphore(FOREGROUND_MAX)
@@ -144,7 +144,7 @@ class Background:
         if sum(not running.is_over for running in self._commands.values()) >= BACKGROUND_MAX:
             raise ToolFailed(f"{BACKGROUND_MAX} commands run in the background already; end one with the jobs tool")
 
-    def add(self, running: Running) -> str:
+    def add(self, running: RunningCommand) -> str:
         """Its id. ToolFailed when there are too many; then it is still the caller's."""
         self.check_room()
         over = [id_ for id_, other in self._commands.items() if other.is_over]
@@ -155,10 +155,10 @@ class Background:
         self._commands[f"b{self._count}"] = running
         return f"b{self._count}"
 
-    def list(self) -> dict[str, Running]:
+    def list(self) -> dict[str, RunningCommand]:
         return dict(self._commands)
 
-    def get(self, id_: str) -> Running:
+    def get(self, id_: str) -> RunningCommand:
         running = self._commands.get(id_)
         if running is None:
             known = ", ".join(self._commands) or "there are none"
@@ -169,7 +169,7 @@ class Background:
         """Processes that could not be ended: the Run says so when it ends."""
         self.left_pids.update(pids)
 
-    async def end_one(self, id_: str, grace_s: float = GRACE_S) -> Running:
+    async def end_one(self, id_: str, grace_s: float = GRACE_S) -> RunningCommand:
         running = self.get(id_)
         if not running.is_gone:
             await running.end_surely(grace_s)

@@ -20,28 +20,28 @@ from msgspec import Struct, field
 
 from kedge.core.approvals import Intent
 from kedge.core.records import Todo
-from kedge.tools.background import Background
+from kedge.tools.background import BackgroundCommands
+from kedge.tools.known_files import KnownFiles
 from kedge.tools.processes import Processes, ToolFailed
-from kedge.tools.seen import SeenFiles
-from kedge.tools.threads import Threads
+from kedge.tools.tool_threads import ToolThreads
 
 __all__ = [
     "OUTPUT_CHARS_MAX",
-    "Desk",
-    "Output",
-    "Place",
     "Prepared",
     "Question",
     "QuestionOption",
     "Tool",
+    "ToolContext",
     "ToolFailed",
+    "ToolHost",
+    "ToolOutput",
 ]
 
 #: Of what one call tells the model. More fills the model's context with what it does not read. Characters.
 OUTPUT_CHARS_MAX = 30_000
 
 
-class Output(Struct, frozen=True):
+class ToolOutput(Struct, frozen=True):
     """What a call gave."""
 
     #: For the model.
@@ -57,7 +57,7 @@ class Prepared(Struct, frozen=True):
     """A call that was understood: what it would do, and how to do it."""
 
     intent: Intent
-    run: Callable[[], Awaitable[Output]]
+    run: Callable[[], Awaitable[ToolOutput]]
     #: One line for people while it runs: "$ pytest -q", "edit src/app.py".
     title: str
 
@@ -74,7 +74,7 @@ class Question(Struct, frozen=True):
     multiple: bool = False
 
 
-class Desk(Protocol):
+class ToolHost(Protocol):
     """What tools need of the engine, each at the one door."""
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
@@ -83,7 +83,7 @@ class Desk(Protocol):
 
     async def put_todos(self, todos: tuple[Todo, ...]) -> None: ...
 
-    async def ask_people(self, questions: tuple[Question, ...]) -> list[str] | None:
+    async def ask_user(self, questions: tuple[Question, ...]) -> list[str] | None:
         """Their answer to each; None when they would rather not. ToolFailed when there is nobody to ask."""
         ...
 
@@ -96,7 +96,7 @@ class Desk(Protocol):
         ...
 
 
-class Place(Struct, frozen=True):
+class ToolContext(Struct, frozen=True):
     """Where one call happens and what it may use."""
 
     #: The workspace: absolute, links resolved.
@@ -105,12 +105,12 @@ class Place(Struct, frozen=True):
     run_id: str
     call_id: str
     todos: tuple[Todo, ...]
-    seen: SeenFiles
-    background: Background
+    known_files: KnownFiles
+    background: BackgroundCommands
     #: For everything that blocks: files above all.
-    threads: Threads
+    threads: ToolThreads
     processes: Processes
-    desk: Desk
+    host: ToolHost
     #: Not empty: people were asked about this call before, by a process that is gone; this is what it was bound to.
     shown_before: str = ""
     #: Files that a deny rule keeps from being viewed, by their subject: a search leaves them out.
@@ -125,7 +125,7 @@ class Tool(Protocol):
     #: look: it changes nothing, a read-only agent may have it.
     kind: Literal["look", "change"]
 
-    async def prepare(self, given: Any, place: Place) -> Prepared:
+    async def prepare(self, given: Any, context: ToolContext) -> Prepared:
         """`given` is an instance of `input`. ToolFailed when the call cannot work."""
         ...
 

@@ -9,9 +9,9 @@ from itertools import accumulate, pairwise
 
 from msgspec import Struct
 
-from kedge.tools.seen import bind
+from kedge.tools.known_files import bind
 from kedge.tools.textfile import same_start
-from kedge.tools.threads import checkpoint
+from kedge.tools.tool_threads import checkpoint
 
 #: Lines around a change.
 CONTEXT_LINES = 3

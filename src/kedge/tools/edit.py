@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from kedge.tools.base import Place, Prepared, ToolFailed
-from kedge.tools.change import Rewritten, prepare_change
+from kedge.tools.base import Prepared, ToolContext, ToolFailed
 from kedge.tools.disk import FILE_BYTES_MAX
+from kedge.tools.file_change import Rewritten, prepare_change
 from kedge.tools.matching import Work, replace, too_large
 from kedge.tools.textfile import TextFile, decode
 
@@ -43,7 +43,7 @@ class MultiEditInput(msgspec.Struct, frozen=True):
     ]
 
 
-class Edit:
+class EditTool:
     name = "edit"
     input: type[msgspec.Struct] = EditInput
     kind: Literal["look", "change"] = "change"
@@ -51,12 +51,12 @@ class Edit:
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
 
-    async def prepare(self, given: EditInput, place: Place) -> Prepared:
-        edit = Replacement(given.old_string, given.new_string, given.replace_all)
-        return await _prepare(("edit",), given.path, [edit], place, self._guarded)
+    async def prepare(self, args: EditInput, context: ToolContext) -> Prepared:
+        edit = Replacement(args.old_string, args.new_string, args.replace_all)
+        return await _prepare(("edit",), args.path, [edit], context, self._guarded)
 
 
-class MultiEdit:
+class MultiEditTool:
     name = "multiedit"
     input: type[msgspec.Struct] = MultiEditInput
     kind: Literal["look", "change"] = "change"
@@ -64,17 +64,17 @@ class MultiEdit:
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
 
-    async def prepare(self, given: MultiEditInput, place: Place) -> Prepared:
-        return await _prepare(("multiedit", "edit"), given.path, given.edits, place, self._guarded)
+    async def prepare(self, args: MultiEditInput, context: ToolContext) -> Prepared:
+        return await _prepare(("multiedit", "edit"), args.path, args.edits, context, self._guarded)
 
 
 async def _prepare(
-    names: tuple[str, ...], path: str, edits: list[Replacement], place: Place, guarded: tuple[Path, ...]
+    names: tuple[str, ...], path: str, edits: list[Replacement], context: ToolContext, guarded: tuple[Path, ...]
 ) -> Prepared:
     def rewrite(before: bytes | None, shown: str) -> Rewritten:
         return _rewrite(before, shown, edits)
 
-    return await prepare_change(path, names, rewrite, place, guarded, again=True)
+    return await prepare_change(path, names, rewrite, context, guarded, again=True)
 
 
 def _rewrite(before: bytes | None, shown: str, edits: list[Replacement]) -> Rewritten:

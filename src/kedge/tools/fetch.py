@@ -4,7 +4,7 @@ The host is resolved here, every address it has is checked, and the connection g
 name that resolves differently a moment later has no effect. Redirects on the same host are followed, each checked
 anew; one to another host is told to the model, since a rule or a person has spoken of this host only.
 
-Nothing that a foreign server sends is parsed in this process, see `fetch_page`.
+Nothing that a foreign server sends is parsed in this process, see `fetch_worker`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from msgspec import Meta, Struct
 
 from kedge.core.approvals import Intent
 from kedge.core.shown import one_line
-from kedge.tools import fetch_page
+from kedge.tools import fetch_worker
 from kedge.tools.addresses import Address, is_reachable, parse_address
-from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
 from kedge.waiting import wait_uncancelled
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class FetchInput(msgspec.Struct):
 
 
 class _Reply(Struct, frozen=True):
-    """What `fetch_page` prints."""
+    """What `fetch_worker` prints."""
 
     #: Why there is nothing else; empty: it worked.
     failed: str = ""
@@ -86,8 +86,8 @@ class FetchTool:
         self._resolver = resolver
         self._ca_file = ca_file
 
-    async def prepare(self, given: FetchInput, place: Place) -> Prepared:
-        url = _checked(given.url)
+    async def prepare(self, args: FetchInput, context: ToolContext) -> Prepared:
+        url = _checked(args.url)
         host = url.raw_host.decode("ascii")
         title = one_line(str(url), TITLE_CHARS_MAX)
         intent = Intent(
@@ -101,34 +101,34 @@ class FetchTool:
             grant=f"fetch({host})",
         )
 
-        async def run() -> Output:
+        async def run() -> ToolOutput:
             try:
                 async with asyncio.timeout(FETCH_S_MAX):
-                    return await self._fetch(url, given.format, place)
+                    return await self._fetch(url, args.format, context)
             except TimeoutError:
                 raise ToolFailed(f"{host} took longer than {FETCH_S_MAX:g} s") from None
 
         return Prepared(intent, run, f"fetch {title}")
 
-    async def _fetch(self, url: httpx2.URL, form: str, place: Place) -> Output:
+    async def _fetch(self, url: httpx2.URL, form: str, context: ToolContext) -> ToolOutput:
         for _ in range(REDIRECTS_MAX + 1):
-            reply = await self._ask(url, form, place)
+            reply = await self._ask(url, form, context)
             if not reply.location:
                 note = "\n... the rest is left out ..." if reply.is_cut else ""
                 metadata = {"url": str(url), "content_type": reply.content_type, "truncated": reply.is_cut}
-                return Output(reply.text + note, metadata)
+                return ToolOutput(reply.text + note, metadata)
             target = _checked(str(url.join(_parsed(reply.location))))
             if url.scheme == "https" and target.scheme == "http":
                 raise ToolFailed(f"{url.host} redirects from https to plain http: that is not followed")
             if target.host != url.host:  # rules are asked about hosts, and "www." is another one
-                return Output(f"It redirects to another host: {target}\nFetch that address if it is what you want.")
+                return ToolOutput(f"It redirects to another host: {target}\nFetch that address if it is what you want.")
             url = target
         raise ToolFailed(f"{url.host} redirects more than {REDIRECTS_MAX} times")
 
-    async def _ask(self, url: httpx2.URL, form: str, place: Place) -> _Reply:
+    async def _ask(self, url: httpx2.URL, form: str, context: ToolContext) -> _Reply:
         """One request, to an address that was checked."""
         host = url.raw_host.decode("ascii")
-        addresses = await self._addresses(host, url.port or (443 if url.scheme == "https" else 80), place)
+        addresses = await self._addresses(host, url.port or (443 if url.scheme == "https" else 80), context)
         request = {
             "what": "page",
             "pinned": [str(url.copy_with(host=str(address))) for address in addresses],
@@ -139,23 +139,23 @@ class FetchTool:
             "timeout_s": FETCH_S_MAX,
             "ca_file": str(self._ca_file) if self._ca_file else "",
         }
-        return await self._run(request, place)
+        return await self._run(request, context)
 
-    async def _addresses(self, host: str, port: int, place: Place) -> list[Address]:
+    async def _addresses(self, host: str, port: int, context: ToolContext) -> list[Address]:
         try:
             if self._resolver is not None:
                 texts = await self._resolver(host.strip("[]"), port)
             else:
                 # Not the event loop's resolver: its few threads serve the requests to models, too.
                 asked = {"what": "resolve", "host": host.strip("[]"), "port": port}
-                texts = (await self._run(asked, place)).addresses
+                texts = (await self._run(asked, context)).addresses
             found = [parse_address(text) for text in texts]
         except (OSError, UnicodeError, ValueError):
             found = []
         if not found:
             raise ToolFailed(f"there is no host {host}")
         # One that is refused is enough: an honest public name has none of those.
-        refused = await place.threads.run(lambda: next((one for one in found if not self._allowed(one)), None))
+        refused = await context.threads.run(lambda: next((one for one in found if not self._allowed(one)), None))
         if refused is not None:
             raise ToolFailed(
                 f"{host} is {refused}, which is not on the Internet or belongs to this machine: "
@@ -163,18 +163,18 @@ class FetchTool:
             )
         return list(dict.fromkeys(found))[:ADDRESSES_MAX]
 
-    async def _run(self, request: dict[str, Any], place: Place) -> _Reply:
+    async def _run(self, request: dict[str, Any], context: ToolContext) -> _Reply:
         """What a process of its own makes of the request. However this is left, the process has ended by then."""
         import httpx2
 
         # Where our own dependencies are, if the interpreter does not find them alone (`pip install --user`).
         request["packages"] = os.path.dirname(os.path.dirname(httpx2.__file__))
-        program = (sys.executable, "-I", "-B", fetch_page.__file__)
-        async with place.threads.fetches:
+        program = (sys.executable, "-I", "-B", fetch_worker.__file__)
+        async with context.threads.fetches:
             with os.fdopen(os.memfd_create("fetch"), "w+b") as file:
                 file.write(msgspec.json.encode(request))
                 file.seek(0)
-                process = await place.processes.start(program, Path("/"), stdin=file)
+                process = await context.processes.start(program, Path("/"), stdin=file)
             data = bytearray()
             try:
                 while len(data) <= REPLY_BYTES_MAX and (piece := await process.read()):
@@ -183,7 +183,7 @@ class FetchTool:
             finally:
                 ending = asyncio.ensure_future(process.end(0))  # it holds nothing that would be lost
                 await wait_uncancelled([ending])  # a cancelled Run ends after its processes
-                place.background.left(ending.result())
+                context.background.left(ending.result())
                 if (task := asyncio.current_task()) is not None and task.cancelling():
                     raise asyncio.CancelledError
         return _reply(bytes(data), code)

@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Meta
 
 from kedge.tools import disk
-from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolOutput
 from kedge.tools.paths import Target, look, printable, resolve
 from kedge.tools.ripgrep import list_files
-from kedge.tools.threads import checkpoint
+from kedge.tools.tool_threads import checkpoint
 
 #: Entries shown: what is nearest to the top comes first, so that one large directory does not hide the others.
 ENTRIES_MAX = 500
@@ -36,7 +36,7 @@ class LsInput(msgspec.Struct, frozen=True):
     depth: Annotated[int, Meta(ge=1, le=DEPTH_MAX, description="How many levels to show.")] = DEPTH_DEFAULT
 
 
-class Ls:
+class LsTool:
     name = "ls"
     input: type[msgspec.Struct] = LsInput
     kind: Literal["look", "change"] = "look"
@@ -44,15 +44,15 @@ class Ls:
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
 
-    async def prepare(self, given: LsInput, place: Place) -> Prepared:
-        target = await place.threads.run(resolve, given.path, place.root, self._guarded)
+    async def prepare(self, args: LsInput, context: ToolContext) -> Prepared:
+        target = await context.threads.run(resolve, args.path, context.root, self._guarded)
 
-        async def run() -> Output:
-            async with place.threads.searches:
-                files, is_all = await list_files(place, target)
-                return await place.threads.run(_listing, target, files, is_all, given.depth)
+        async def run() -> ToolOutput:
+            async with context.threads.searches:
+                files, is_all = await list_files(context, target)
+                return await context.threads.run(_listing, target, files, is_all, args.depth)
 
-        intent = look(("ls", "view"), target, f"List {target.shown}", {"depth": given.depth})
+        intent = look(("ls", "view"), target, f"List {target.shown}", {"depth": args.depth})
         return Prepared(intent, run, f"ls {target.shown}")
 
 
@@ -69,7 +69,7 @@ class _Node:
     is_shown: bool = False
 
 
-def _listing(target: Target, files: list[str], is_all: bool, depth: int) -> Output:
+def _listing(target: Target, files: list[str], is_all: bool, depth: int) -> ToolOutput:
     top, is_whole = _tree(files)
     is_all = is_all and is_whole
     _add_unlisted(top, target.path)
@@ -84,7 +84,7 @@ def _listing(target: Target, files: list[str], is_all: bool, depth: int) -> Outp
         rows.append("(There are very many files; not all were seen.)")
     if not top.children:
         rows = [f"{target.shown} is empty."]
-    return Output("\n".join(rows), {"path": target.subject, "shown": shown, "entries": total})
+    return ToolOutput("\n".join(rows), {"path": target.subject, "shown": shown, "entries": total})
 
 
 def _tree(files: list[str]) -> tuple[_Node, bool]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from kedge.tools.disk import FILE_BYTES_MAX
 from kedge.tools.processes import ToolFailed
 from kedge.tools.textfile import line_endings, plain_endings, same_start
-from kedge.tools.threads import checkpoint
+from kedge.tools.tool_threads import checkpoint
 
 #: Line numbers told when a text is there several times: enough to choose one. Items.
 PLACES_TOLD_MAX = 5

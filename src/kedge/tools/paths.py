@@ -25,9 +25,9 @@ from msgspec import Struct
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
 from kedge.core.shown import is_unseen
+from kedge.tools.known_files import bind
 from kedge.tools.processes import ToolFailed
-from kedge.tools.seen import bind
-from kedge.tools.threads import checkpoint
+from kedge.tools.tool_threads import checkpoint
 
 #: Of a path, in bytes: what the kernel takes (PATH_MAX).
 PATH_BYTES_MAX = 4096

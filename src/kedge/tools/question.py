@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from kedge.core.approvals import Intent
 from kedge.core.shown import one_line
-from kedge.tools.base import Output, Place, Prepared, Question, QuestionOption, ToolFailed
+from kedge.tools.base import Prepared, Question, QuestionOption, ToolContext, ToolFailed, ToolOutput
 
 #: Of questions at once, and of options for one: what fits on a screen.
 QUESTIONS_MAX = 4
@@ -40,8 +40,8 @@ class QuestionTool:
     input: type[msgspec.Struct] = QuestionInput
     kind: Literal["look", "change"] = "look"
 
-    async def prepare(self, given: QuestionInput, place: Place) -> Prepared:
-        questions = tuple(map(_question, given.questions))
+    async def prepare(self, args: QuestionInput, context: ToolContext) -> Prepared:
+        questions = tuple(map(_question, args.questions))
         if not 1 <= len(questions) <= QUESTIONS_MAX:
             raise ToolFailed(f"ask one to {QUESTIONS_MAX} questions at once")
         title = one_line(questions[0].question, TITLE_CHARS_MAX)
@@ -56,21 +56,23 @@ class QuestionTool:
             needs_approval=False,
         )
 
-        async def run() -> Output:
-            answers = await place.desk.ask_people(questions)
+        async def run() -> ToolOutput:
+            answers = await context.host.ask_user(questions)
             if answers is None:
-                return Output("They would rather not answer. Go on as you think best, or end and say what you need.")
+                return ToolOutput(
+                    "They would rather not answer. Go on as you think best, or end and say what you need."
+                )
             pairs = list(zip(questions, answers, strict=True))
             told = "\n\n".join(f"{asked.question}\nAnswer: {answer}" for asked, answer in pairs)
-            return Output(told, {"answers": answers})
+            return ToolOutput(told, {"answers": answers})
 
         return Prepared(intent, run, title)
 
 
-def _question(given: AskedInput) -> Question:
-    if not 0 < len(given.question.strip()) <= QUESTION_CHARS_MAX:
+def _question(args: AskedInput) -> Question:
+    if not 0 < len(args.question.strip()) <= QUESTION_CHARS_MAX:
         raise ToolFailed(f"a question has at least one character and at most {QUESTION_CHARS_MAX}")
-    if len(given.options) > OPTIONS_MAX or not all(option.label.strip() for option in given.options):
+    if len(args.options) > OPTIONS_MAX or not all(option.label.strip() for option in args.options):
         raise ToolFailed(f"a question has at most {OPTIONS_MAX} options, each with a label")
-    options = tuple(QuestionOption(option.label.strip(), option.description.strip()) for option in given.options)
-    return Question(given.question.strip(), options, given.multiple)
+    options = tuple(QuestionOption(option.label.strip(), option.description.strip()) for option in args.options)
+    return Question(args.question.strip(), options, args.multiple)

@@ -10,15 +10,15 @@ import msgspec
 
 from kedge.tools.agent import AgentTool
 from kedge.tools.base import Tool, ToolFailed, description
-from kedge.tools.edit import Edit, MultiEdit
+from kedge.tools.edit import EditTool, MultiEditTool
 from kedge.tools.fetch import FetchTool
-from kedge.tools.ls import Ls
+from kedge.tools.ls import LsTool
 from kedge.tools.question import QuestionTool
-from kedge.tools.search import Glob, Grep
-from kedge.tools.shell import BashTool, LookTool
+from kedge.tools.search import GlobTool, GrepTool
+from kedge.tools.shell import BashTool, JobsTool
 from kedge.tools.todos import TodosTool
-from kedge.tools.view import View
-from kedge.tools.write import Write
+from kedge.tools.view import ViewTool
+from kedge.tools.write import WriteTool
 
 #: A sub-agent has no sub-agents, asks nobody and keeps no list.
 NOT_FOR_CHILDREN = frozenset({"agent", "question", "todos"})
@@ -26,9 +26,9 @@ NOT_FOR_CHILDREN = frozenset({"agent", "question", "todos"})
 
 def all_tools(guarded: tuple[Path, ...] = ()) -> tuple[Tool, ...]:
     """`guarded`: what no rule with a wildcard opens, such as our own configuration."""
-    files = [kind(guarded) for kind in (View, Ls, Glob, Grep, Edit, MultiEdit, Write)]
+    files = [kind(guarded) for kind in (ViewTool, LsTool, GlobTool, GrepTool, EditTool, MultiEditTool, WriteTool)]
     return (
-        *(BashTool(), LookTool(), *files),
+        *(BashTool(), JobsTool(), *files),
         *(FetchTool(), TodosTool(), QuestionTool(), AgentTool()),
     )
 

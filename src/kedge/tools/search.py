@@ -15,11 +15,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
-from kedge.tools.globs import PATTERN_CHARS_MAX, path_filter
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.path_patterns import PATTERN_CHARS_MAX, path_filter
 from kedge.tools.paths import Target, guards, is_below, look, printable, resolve
 from kedge.tools.ripgrep import INPUT, SEARCH_S, TOO_MUCH_MEMORY, list_files, search, words
-from kedge.tools.threads import checkpoint
+from kedge.tools.tool_threads import checkpoint
 
 #: Files told by one glob: more are no answer but a listing.
 GLOB_FILES_MAX = 200
@@ -50,7 +50,7 @@ class GrepInput(msgspec.Struct, frozen=True):
     context: Annotated[int, Meta(ge=0, le=CONTEXT_LINES_MAX, description="Lines to show around each match.")] = 0
 
 
-class Glob:
+class GlobTool:
     name = "glob"
     input: type[msgspec.Struct] = GlobInput
     kind: Literal["look", "change"] = "look"
@@ -58,21 +58,21 @@ class Glob:
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
 
-    async def prepare(self, given: GlobInput, place: Place) -> Prepared:
-        target = await place.threads.run(resolve, given.path, place.root, self._guarded)
-        matches = await place.threads.run(path_filter, given.pattern)
+    async def prepare(self, args: GlobInput, context: ToolContext) -> Prepared:
+        target = await context.threads.run(resolve, args.path, context.root, self._guarded)
+        matches = await context.threads.run(path_filter, args.pattern)
 
-        async def run() -> Output:
-            async with place.threads.searches:
-                files, is_all = await list_files(place, target)
-                return await place.threads.run(_matching, target, files, is_all, matches)
+        async def run() -> ToolOutput:
+            async with context.threads.searches:
+                files, is_all = await list_files(context, target)
+                return await context.threads.run(_matching, target, files, is_all, matches)
 
-        shown = printable(given.pattern)
-        intent = look(("glob", "view"), target, f"List {shown} in {target.shown}", {"pattern": given.pattern})
+        shown = printable(args.pattern)
+        intent = look(("glob", "view"), target, f"List {shown} in {target.shown}", {"pattern": args.pattern})
         return Prepared(intent, run, f"glob {shown}")
 
 
-def _matching(target: Target, files: list[str], is_all: bool, matches: Callable[[str], bool]) -> Output:
+def _matching(target: Target, files: list[str], is_all: bool, matches: Callable[[str], bool]) -> ToolOutput:
     """A pattern may take long for each of very many paths: after a while, what was not looked at counts as unseen."""
     until = time.monotonic() + SEARCH_S
     found: list[str] = []
@@ -85,7 +85,7 @@ def _matching(target: Target, files: list[str], is_all: bool, matches: Callable[
     return _listed(target, found, is_all)
 
 
-def _listed(target: Target, files: list[str], is_all: bool) -> Output:
+def _listed(target: Target, files: list[str], is_all: bool) -> ToolOutput:
     rows: list[str] = []
     chars = 0
     for file in files[:GLOB_FILES_MAX]:
@@ -96,11 +96,11 @@ def _listed(target: Target, files: list[str], is_all: bool) -> Output:
         rows.append(row)
     metadata = {"path": target.subject, "count": len(files), "shown": len(rows)}
     if not rows:
-        return Output("No files." if is_all else "No files among the first of very many; give a path.", metadata)
+        return ToolOutput("No files." if is_all else "No files among the first of very many; give a path.", metadata)
     if len(rows) < len(files) or not is_all:
         more = f"{len(files) - len(rows)} more were left out" if is_all else "there are very many files, not all seen"
         rows.append(f"({more}; give a narrower pattern or a path.)")
-    return Output("\n".join(rows), metadata)
+    return ToolOutput("\n".join(rows), metadata)
 
 
 def _joined(target: Target, file: str) -> str:
@@ -112,7 +112,7 @@ def _below(base: str, file: str) -> str:
     return file if base == "." else f"{base.rstrip('/')}/{file}"
 
 
-class Grep:
+class GrepTool:
     name = "grep"
     input: type[msgspec.Struct] = GrepInput
     kind: Literal["look", "change"] = "look"
@@ -120,9 +120,9 @@ class Grep:
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
 
-    async def prepare(self, given: GrepInput, place: Place) -> Prepared:
-        target = await place.threads.run(resolve, given.path, place.root, self._guarded)
-        is_wanted = await place.threads.run(path_filter, given.include) if given.include else None
+    async def prepare(self, args: GrepInput, context: ToolContext) -> Prepared:
+        target = await context.threads.run(resolve, args.path, context.root, self._guarded)
+        is_wanted = await context.threads.run(path_filter, args.include) if args.include else None
 
         @cache
         def matches(file: str) -> bool:
@@ -131,17 +131,17 @@ class Grep:
             # A search is allowed by where it begins; what may not be viewed is not shown by it either.
             names = {_below(base, file) for base in (target.subject, target.given or target.subject)}
             path = target.path / file
-            is_hidden = any(map(place.is_hidden, {*names, str(path)})) or is_below(path, self._guarded)
+            is_hidden = any(map(context.is_hidden, {*names, str(path)})) or is_below(path, self._guarded)
             if not target.is_inside and guards(path, self._guarded):
                 return False  # elsewhere it would need an approval of its own
             return not is_hidden
 
-        async def run() -> Output:
-            async with place.threads.searches:
-                return await _grep(given, target, matches, place)
+        async def run() -> ToolOutput:
+            async with context.threads.searches:
+                return await _grep(args, target, matches, context)
 
-        shown = printable(given.pattern)
-        asked = msgspec.to_builtins(given)
+        shown = printable(args.pattern)
+        asked = msgspec.to_builtins(args)
         intent = look(("grep", "view"), target, f"Search {target.shown} for {shown}", asked)
         return Prepared(intent, run, f"grep {shown}")
 
@@ -173,14 +173,14 @@ _event = msgspec.json.Decoder(_Event)
 _START = re.compile(rb'"start":(\d{1,18})')
 
 
-async def _grep(given: GrepInput, target: Target, matches: Callable[[str], bool], place: Place) -> Output:
-    arguments = ["--json", "--sort=path", f"--context={given.context}"]
-    arguments += ["--fixed-strings"] * given.literal + ["--ignore-case"] * given.ignore_case
-    if given.include and "/" not in given.include:
+async def _grep(args: GrepInput, target: Target, matches: Callable[[str], bool], context: ToolContext) -> ToolOutput:
+    arguments = ["--json", "--sort=path", f"--context={args.context}"]
+    arguments += ["--fixed-strings"] * args.literal + ["--ignore-case"] * args.ignore_case
+    if args.include and "/" not in args.include:
         # As a file type, not as --glob, which would bring back what .gitignore leaves out. See `globs`.
-        arguments += [f"--type-add=wanted:{given.include}", "--type=wanted"]
+        arguments += [f"--type-add=wanted:{args.include}", "--type=wanted"]
     found = _Found(target, matches)
-    searched = await search(place, target, (*arguments, f"--regexp={given.pattern}"), found.take)
+    searched = await search(context, target, (*arguments, f"--regexp={args.pattern}"), found.take)
     if searched.code == -signal.SIGABRT and not found.count:
         raise ToolFailed(TOO_MUCH_MEMORY)
     if searched.code not in (0, 1, None) and not searched.data.startswith(b"{"):
@@ -229,15 +229,15 @@ class _Found:
         self.count += kind == "match"
         self.chars += len(row) + 1 + (len(file) + 2) * (len(self.files[file]) == 1)
 
-    def output(self, *, is_all: bool, is_directory: bool) -> Output:
+    def output(self, *, is_all: bool, is_directory: bool) -> ToolOutput:
         metadata = {"path": self.target.subject, "matches": self.count, "files": len(self.files)}
         if not self.count:
-            return Output("No matches." if is_all else "No matches before the search was cut short.", metadata)
+            return ToolOutput("No matches." if is_all else "No matches before the search was cut short.", metadata)
         rows: list[str] = []
         for file, lines in self.files.items():
             rows += [_joined(self.target, file) if is_directory else self.target.shown, *lines, ""]
         more = "" if is_all else f"(Cut after {self.count} matches; give a narrower pattern, path or include.)"
-        return Output("\n".join([*rows, more]).rstrip("\n")[:OUTPUT_CHARS_MAX], metadata)
+        return ToolOutput("\n".join([*rows, more]).rstrip("\n")[:OUTPUT_CHARS_MAX], metadata)
 
 
 def _first_start(submatches: bytes) -> int:

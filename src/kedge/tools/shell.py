@@ -16,19 +16,19 @@ from msgspec import Meta
 from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
 from kedge.core.shown import one_line, shown
 from kedge.programs import first_program, is_outside, program_outside
-from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, Running
-from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
+from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.head_tail import HeadTail
 from kedge.tools.paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
-from kedge.tools.shell_words import read_line
-from kedge.tools.tail import HeadTail
-from kedge.tools.threads import checkpoint
+from kedge.tools.shell_parser import read_line
+from kedge.tools.tool_threads import checkpoint
 
 #: Of a command. A system takes no longer argument than 128 KiB, and nobody approves what they cannot read. Bytes.
 COMMAND_BYTES_MAX = 100_000
 #: The longest a call may wait in the foreground.
 TIMEOUT_S_MAX = 600
 #: The longest one look at a background command may wait for news.
-LOOK_S_MAX = 30
+JOBS_WAIT_S_MAX = 30
 #: Of one line for people.
 TITLE_CHARS_MAX = 200
 #: Words of a command that are looked at as files; with more of them only a rule that spells it covers it. Items.
@@ -57,36 +57,36 @@ class BashTool:
     #: A command still at work after this long, and given no time limit, goes on in the background.
     AUTO_BACKGROUND_S = 60.0
     #: How long a background command is watched at first: most that fail do so at once.
-    FIRST_LOOK_S = 1.0
+    STARTUP_WAIT_S = 1.0
 
-    async def prepare(self, given: BashInput, place: Place) -> Prepared:
-        _check_command(given.command)
-        plan = await place.threads.run(_plan, given, place)
+    async def prepare(self, args: BashInput, context: ToolContext) -> Prepared:
+        _check_command(args.command)
+        plan = await context.threads.run(_plan, args, context)
 
-        async def run() -> Output:
-            if await place.threads.run(_bound, plan, given, place) != plan.intent.binding:
+        async def run() -> ToolOutput:
+            if await context.threads.run(_bound, plan, args, context) != plan.intent.binding:
                 raise ToolFailed("the directory or the environment changed since the command was looked at; try again")
-            async with place.background.foreground:
-                return await self._run(plan.argv, given, plan.cwd, place)
+            async with context.background.foreground:
+                return await self._run(plan.argv, args, plan.cwd, context)
 
         return Prepared(plan.intent, run, f"$ {plan.title}")
 
-    async def _run(self, argv: tuple[str, ...], given: BashInput, cwd: Path, place: Place) -> Output:
-        if given.background:
-            place.background.check_room()
+    async def _run(self, argv: tuple[str, ...], args: BashInput, cwd: Path, context: ToolContext) -> ToolOutput:
+        if args.background:
+            context.background.check_room()
         began = asyncio.get_running_loop().time()
-        running = Running(await place.processes.start(argv, cwd), given.command, place.desk.progress)
+        running = RunningCommand(await context.processes.start(argv, cwd), args.command, context.host.progress)
         try:
-            wait_s = self.FIRST_LOOK_S if given.background else given.timeout_s or self.AUTO_BACKGROUND_S
+            wait_s = self.STARTUP_WAIT_S if args.background else args.timeout_s or self.AUTO_BACKGROUND_S
             is_over = await running.wait(wait_s)
-            if not is_over and (given.background or given.timeout_s is None):
-                return _moved(place.background.add(running), running)
+            if not is_over and (args.background or args.timeout_s is None):
+                return _moved(context.background.add(running), running)
             if not is_over:
                 await running.end(GRACE_S)
         except BaseException:
-            place.background.left(await running.end_surely(GRACE_S))
+            context.background.left(await running.end_surely(GRACE_S))
             raise
-        place.background.left(running.left)
+        context.background.left(running.left)
         duration_ms = int(1000 * (asyncio.get_running_loop().time() - began))
         return _result(running, duration_ms, timed_out_s=None if is_over else wait_s)
 
@@ -100,18 +100,18 @@ class _Plan(msgspec.Struct, frozen=True):
     title: str
 
 
-def _plan(given: BashInput, place: Place) -> _Plan:
+def _plan(args: BashInput, context: ToolContext) -> _Plan:
     """Blocking: it looks at files, and may read the line in another process."""
-    command = given.command
-    cwd = _directory(place.root, given.cwd)
+    command = args.command
+    cwd = _directory(context.root, args.cwd)
     line = read_line(command)
     # Rules are written for this workspace: `make` elsewhere runs another Makefile.
-    words = line.words if cwd.is_relative_to(place.root) else None
-    shell = _shell(place)
+    words = line.words if cwd.is_relative_to(context.root) else None
+    shell = _shell(context)
     plain = (shell, "-c", command)
-    harmless = _harmless(words, plain, cwd, place) if words is not None else None
+    harmless = _harmless(words, plain, cwd, context) if words is not None else None
     title = one_line(command, TITLE_CHARS_MAX)
-    about = one_line(given.description, TITLE_CHARS_MAX)
+    about = one_line(args.description, TITLE_CHARS_MAX)
     intent = Intent(
         names=("bash",),
         action="execute",
@@ -124,33 +124,33 @@ def _plan(given: BashInput, place: Place) -> _Plan:
                 "command": command,
                 "shown": shown(command),
                 "cwd": str(cwd),
-                "timeout_s": given.timeout_s,
-                "background": given.background,
+                "timeout_s": args.timeout_s,
+                "background": args.background,
             },
             ensure_ascii=False,
         ),
-        binding=_binding(shell, command, cwd, place),
+        binding=_binding(shell, command, cwd, context),
         needs_approval=harmless is None,
         words=words,
         commands=line.commands,
         exact_only=line.runs_others or (words is not None and _names_guarded(words, cwd)),
-        grant=_grant(words, cwd, place.root),
+        grant=_grant(words, cwd, context.root),
     )
     return _Plan(harmless or plain, cwd, intent, title)
 
 
-def _bound(plan: _Plan, given: BashInput, place: Place) -> str:
+def _bound(plan: _Plan, args: BashInput, context: ToolContext) -> str:
     """The binding as it would be now. Blocking."""
-    return _binding(_shell(place), given.command, _directory(place.root, given.cwd), place)
+    return _binding(_shell(context), args.command, _directory(context.root, args.cwd), context)
 
 
-def _shell(place: Place) -> str:
+def _shell(context: ToolContext) -> str:
     """Never one that the workspace brings. Blocking."""
-    return program_outside("bash", _path(place), place.root) or "/bin/sh"
+    return program_outside("bash", _path(context), context.root) or "/bin/sh"
 
 
-def _path(place: Place) -> str:
-    return place.processes.environment.get("PATH", os.defpath)
+def _path(context: ToolContext) -> str:
+    return context.processes.environment.get("PATH", os.defpath)
 
 
 def _check_command(command: str) -> None:
@@ -166,26 +166,26 @@ def _check_command(command: str) -> None:
         raise ToolFailed(f"the command is longer than {COMMAND_BYTES_MAX} bytes; put the data into a file first")
 
 
-def _directory(root: Path, given: str) -> Path:
-    if "\0" in given:
+def _directory(root: Path, args: str) -> Path:
+    if "\0" in args:
         raise ToolFailed("a directory cannot contain a NUL character")
     try:
-        cwd = real_path(root / given)
+        cwd = real_path(root / args)
         is_there = os.path.lexists(cwd)
     except (OSError, ValueError):
         is_there = False
     if not is_there:
-        raise ToolFailed(f"there is no directory {shown(given, keep='')!r}; cwd is relative to the workspace")
+        raise ToolFailed(f"there is no directory {shown(args, keep='')!r}; cwd is relative to the workspace")
     if not cwd.is_dir():
-        raise ToolFailed(f"{shown(given, keep='')!r} is no directory")
+        raise ToolFailed(f"{shown(args, keep='')!r} is no directory")
     return cwd
 
 
 def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
     """Whether one of its words, or an option's value, is a file that guards the machine: `cp x .git/hooks/pre-commit`.
     Whoever writes `bash(cp *)` does not think of these."""
-    given = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
-    for name in given - {""}:
+    args = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
+    for name in args - {""}:
         checkpoint()
         path = cwd / name
         if len(os.fsencode(path)) > PATH_BYTES_MAX:
@@ -198,9 +198,9 @@ def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
     return len(words) > GUARDED_WORDS_MAX
 
 
-def _binding(shell: str, command: str, cwd: Path, place: Place) -> str:
+def _binding(shell: str, command: str, cwd: Path, context: ToolContext) -> str:
     """What an approval is for: this line, in this shell, here, with this environment."""
-    bound = [shell, command, str(cwd), sorted(place.processes.environment.items())]
+    bound = [shell, command, str(cwd), sorted(context.processes.environment.items())]
     return hashlib.sha256(json.dumps(bound).encode()).hexdigest()
 
 
@@ -213,17 +213,19 @@ def _grant(words: tuple[str, ...] | None, cwd: Path, root: Path) -> str:
     return grant if len(grant) <= RULE_CHARS_MAX and shown(grant, keep="") == grant else ""
 
 
-def _harmless(words: tuple[str, ...], plain: tuple[str, ...], cwd: Path, place: Place) -> tuple[str, ...] | None:
+def _harmless(
+    words: tuple[str, ...], plain: tuple[str, ...], cwd: Path, context: ToolContext
+) -> tuple[str, ...] | None:
     """How to run a command that needs no approval; None if it needs one. `plain`: by the shell. Blocking.
 
     A program is started by its full path, without a shell, and only if the shell would not take it from the workspace:
     nothing that the repository brings is run."""
-    if not _only_looks(words, cwd, place.root) or any(map(_loads_code, place.processes.environment)):
+    if not _only_looks(words, cwd, context.root) or any(map(_loads_code, context.processes.environment)):
         return None
     if words[0] in _BUILTINS:
         return plain
-    program = first_program(words[0], _path(place))
-    return (program, *words[1:]) if program is not None and is_outside(program, place.root) else None
+    program = first_program(words[0], _path(context))
+    return (program, *words[1:]) if program is not None and is_outside(program, context.root) else None
 
 
 #: Of the harmless commands, those that no shell looks up in PATH.
@@ -263,17 +265,17 @@ def _only_looks(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
     return False
 
 
-def _moved(id_: str, running: Running) -> Output:
+def _moved(id_: str, running: RunningCommand) -> ToolOutput:
     """It goes on in the background."""
     taken = running.take()
     content = (
         f"It goes on in the background as {id_}. Look at it with the jobs tool (action: output, id: {id_}), end it "
         f"with action: kill. It ends with this run at the latest.\nOutput so far:\n{_said(taken)}"
     )
-    return Output(content, {"command": running.command, "background_id": id_, "output": _for_people(taken)})
+    return ToolOutput(content, {"command": running.command, "background_id": id_, "output": _for_people(taken)})
 
 
-def _result(running: Running, duration_ms: int, *, timed_out_s: float | None) -> Output:
+def _result(running: RunningCommand, duration_ms: int, *, timed_out_s: float | None) -> ToolOutput:
     notes = []
     if timed_out_s is not None:
         notes.append(
@@ -298,7 +300,7 @@ def _result(running: Running, duration_ms: int, *, timed_out_s: float | None) ->
         "truncated": not taken.is_whole or "left out ..." in text,
         "output": _for_people(taken),
     }
-    return Output("\n\n".join([text.rstrip("\n"), *notes]), metadata)
+    return ToolOutput("\n\n".join([text.rstrip("\n"), *notes]), metadata)
 
 
 def _exit(code: int) -> str:
@@ -313,7 +315,7 @@ def _for_people(taken: HeadTail) -> str:
     return taken.last_lines(PROGRESS_LINES_MAX, PROGRESS_CHARS_MAX)
 
 
-class LookInput(msgspec.Struct):
+class JobsInput(msgspec.Struct):
     action: Annotated[
         Literal["list", "output", "kill"],
         Meta(description="list them all; output: what one wrote since the last look; kill: end one."),
@@ -321,55 +323,55 @@ class LookInput(msgspec.Struct):
     id: Annotated[str, Meta(description="Which one, b1 for example. For output and kill.")] = ""
     wait_s: Annotated[
         float,
-        Meta(description="For output: wait up to this many seconds (at most 30) for news.", ge=0, le=LOOK_S_MAX),
+        Meta(description="For output: wait up to this many seconds (at most 30) for news.", ge=0, le=JOBS_WAIT_S_MAX),
     ] = 0
 
 
-class LookTool:
+class JobsTool:
     name = "jobs"
-    input: type[msgspec.Struct] = LookInput
+    input: type[msgspec.Struct] = JobsInput
     kind: Literal["look", "change"] = "change"
 
-    async def prepare(self, given: LookInput, place: Place) -> Prepared:
-        if given.action != "list":
-            place.background.get(given.id)
-        title = " ".join(filter(None, ("jobs", given.action, given.id)))
+    async def prepare(self, args: JobsInput, context: ToolContext) -> Prepared:
+        if args.action != "list":
+            context.background.get(args.id)
+        title = " ".join(filter(None, ("jobs", args.action, args.id)))
         intent = Intent(
             names=("jobs",),
-            action=given.action,
-            subject=given.id,
+            action=args.action,
+            subject=args.id,
             description=title,
             path="",
-            params=json.dumps({"action": given.action, "id": given.id}),
+            params=json.dumps({"action": args.action, "id": args.id}),
             binding="",
             needs_approval=False,
         )
 
-        async def run() -> Output:
-            return await _look(given, place)
+        async def run() -> ToolOutput:
+            return await _look(args, context)
 
         return Prepared(intent, run, title)
 
 
-async def _look(given: LookInput, place: Place) -> Output:
-    if given.action == "list":
-        commands = place.background.list()
+async def _look(args: JobsInput, context: ToolContext) -> ToolOutput:
+    if args.action == "list":
+        commands = context.background.list()
         lines = [f"{id_}  {_state(one)}  $ {one_line(one.command, TITLE_CHARS_MAX)}" for id_, one in commands.items()]
-        return Output("\n".join(lines) or "No commands in the background.")
-    if given.action == "kill":
-        was_over = place.background.get(given.id).is_over
-        running = await place.background.end_one(given.id)
+        return ToolOutput("\n".join(lines) or "No commands in the background.")
+    if args.action == "kill":
+        was_over = context.background.get(args.id).is_over
+        running = await context.background.end_one(args.id)
         done = "was over already" if was_over else "was ended"
     else:
-        running = place.background.get(given.id)
-        await running.wait_for_news(given.wait_s)
+        running = context.background.get(args.id)
+        await running.wait_for_news(args.wait_s)
         done = _state(running)
     taken = running.take()
-    metadata = {"id": given.id, "exit_code": running.exit_code, "output": _for_people(taken)}
-    return Output(f"{given.id} {done}. Its output since the last look:\n{_said(taken)}", metadata)
+    metadata = {"id": args.id, "exit_code": running.exit_code, "output": _for_people(taken)}
+    return ToolOutput(f"{args.id} {done}. Its output since the last look:\n{_said(taken)}", metadata)
 
 
-def _state(running: Running) -> str:
+def _state(running: RunningCommand) -> str:
     if not running.is_over:
         return "is running"
     return "is over" if running.exit_code is None else f"is over ({_exit(running.exit_code)})"

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from kedge.core.approvals import Intent
 from kedge.core.records import Todo
-from kedge.tools.base import Output, Place, Prepared, ToolFailed
+from kedge.tools.base import Prepared, ToolContext, ToolFailed, ToolOutput
 
 #: More is a plan nobody reads, and it is sent with every request.
 TODOS_MAX = 50
@@ -33,8 +33,8 @@ class TodosTool:
     input: type[msgspec.Struct] = TodosInput
     kind: Literal["look", "change"] = "look"
 
-    async def prepare(self, given: TodosInput, place: Place) -> Prepared:
-        todos = tuple(Todo(one.content.strip(), one.status, one.active_form.strip()) for one in given.todos)
+    async def prepare(self, args: TodosInput, context: ToolContext) -> Prepared:
+        todos = tuple(Todo(one.content.strip(), one.status, one.active_form.strip()) for one in args.todos)
         if len(todos) > TODOS_MAX:
             raise ToolFailed(f"a list of {len(todos)} todos is too long; at most {TODOS_MAX}")
         if not all(0 < len(todo.content) <= TODO_CHARS_MAX >= len(todo.active_form) for todo in todos):
@@ -52,11 +52,11 @@ class TodosTool:
             needs_approval=False,
         )
 
-        async def run() -> Output:
-            await place.desk.put_todos(todos)
+        async def run() -> ToolOutput:
+            await context.host.put_todos(todos)
             at_work = sum(todo.status == "in_progress" for todo in todos)
             note = "" if at_work < 2 else f" {at_work} are in progress: better work on one at a time."
-            return Output(
+            return ToolOutput(
                 f"The list is kept: {done} of {len(todos)} done.{note}",
                 {"todos": [{"content": todo.content, "status": todo.status} for todo in todos]},
             )

@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from kedge.tools import disk
-from kedge.tools.base import OUTPUT_CHARS_MAX, Output, Place, Prepared, ToolFailed
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.known_files import digest
 from kedge.tools.paths import Target, look, missing, resolve
-from kedge.tools.seen import digest
 from kedge.tools.textfile import decode, is_binary, kind_of, line_start, picture_type, plain_endings
-from kedge.tools.threads import checkpoint
+from kedge.tools.tool_threads import checkpoint
 
 #: Lines shown at once unless asked otherwise, and at most.
 LINES_DEFAULT = 2000
@@ -39,7 +39,7 @@ class ViewInput(msgspec.Struct, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=LINES_MAX, description="How many lines to show.")] = LINES_DEFAULT
 
 
-class View:
+class ViewTool:
     name = "view"
     input: type[msgspec.Struct] = ViewInput
     kind: Literal["look", "change"] = "look"
@@ -47,26 +47,26 @@ class View:
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
 
-    async def prepare(self, given: ViewInput, place: Place) -> Prepared:
-        target = await place.threads.run(resolve, given.path, place.root, self._guarded)
+    async def prepare(self, args: ViewInput, context: ToolContext) -> Prepared:
+        target = await context.threads.run(resolve, args.path, context.root, self._guarded)
 
-        async def run() -> Output:
-            viewed = await place.threads.run(_view, target, given)
+        async def run() -> ToolOutput:
+            viewed = await context.threads.run(_view, target, args)
             if viewed.digest:
-                place.seen.note(target.path, viewed.digest)
+                context.known_files.note(target.path, viewed.digest)
             return viewed.output
 
-        asked = {"offset": given.offset, "limit": given.limit}
+        asked = {"offset": args.offset, "limit": args.limit}
         return Prepared(look(("view",), target, f"View {target.shown}", asked), run, f"view {target.shown}")
 
 
 class _Viewed(Struct, frozen=True):
-    output: Output
+    output: ToolOutput
     #: Of the whole file; empty for one too large to be edited.
     digest: str = ""
 
 
-def _view(target: Target, given: ViewInput) -> _Viewed:
+def _view(target: Target, args: ViewInput) -> _Viewed:
     with disk.opened(target.path) as file:
         if file is None:
             raise missing(target)
@@ -74,25 +74,25 @@ def _view(target: Target, given: ViewInput) -> _Viewed:
             size = os.fstat(file.fileno()).st_size
             data = file.read(disk.FILE_BYTES_MAX + 1)
             if len(data) > disk.FILE_BYTES_MAX:
-                return _Viewed(_large(target, given, file, data, size))
+                return _Viewed(_large(target, args, file, data, size))
         except OSError as error:
             raise ToolFailed(f"{target.shown} cannot be read: {error.strerror}") from None
-    return _Viewed(_whole(target, given, data), digest(data))
+    return _Viewed(_whole(target, args, data), digest(data))
 
 
-def _whole(target: Target, given: ViewInput, data: bytes) -> Output:
+def _whole(target: Target, args: ViewInput, data: bytes) -> ToolOutput:
     if media_type := picture_type(data):
         return _picture(target, data, media_type)
     text = decode(data)
     if text is None:
         return _no_text(target, data, len(data))
     if not text.text:
-        return Output(f"{target.shown} is empty.", {"path": target.subject, "lines": 0})
+        return ToolOutput(f"{target.shown} is empty.", {"path": target.subject, "lines": 0})
     plain = plain_endings(text.text)
     total = plain.count("\n") + (plain[-1] != "\n")
-    shown = _Lines(given.offset, given.limit)
+    shown = _Lines(args.offset, args.limit)
     # Line by line from there: a list of all lines takes many times the memory of the text.
-    at = line_start(plain, given.offset) if given.offset <= total else len(plain)
+    at = line_start(plain, args.offset) if args.offset <= total else len(plain)
     while at < len(plain):
         end = plain.find("\n", at)
         end = len(plain) if end < 0 else end
@@ -103,26 +103,26 @@ def _whole(target: Target, given: ViewInput, data: bytes) -> Output:
     return shown.output(target, note, total, total)
 
 
-def _picture(target: Target, data: bytes, media_type: str) -> Output:
+def _picture(target: Target, data: bytes, media_type: str) -> ToolOutput:
     said = f"{target.shown} is {kind_of(data)} of {len(data)} bytes"
     metadata = {"path": target.subject, "media_type": media_type}
     if len(data) > PICTURE_BYTES_MAX:
-        return Output(f"{said}, too large to be shown (at most {PICTURE_BYTES_MAX // 1_000_000} MB).", metadata)
+        return ToolOutput(f"{said}, too large to be shown (at most {PICTURE_BYTES_MAX // 1_000_000} MB).", metadata)
     url = f"data:{media_type};base64,{base64.b64encode(data).decode('ascii')}"
-    return Output(f"{said}; it is attached.", metadata, (url,))
+    return ToolOutput(f"{said}; it is attached.", metadata, (url,))
 
 
-def _no_text(target: Target, data: bytes, size: int) -> Output:
+def _no_text(target: Target, data: bytes, size: int) -> ToolOutput:
     said = f"{target.shown} is not text: {kind_of(data)}, {size} bytes. Use bash to look into it."
-    return Output(said, {"path": target.subject})
+    return ToolOutput(said, {"path": target.subject})
 
 
-def _large(target: Target, given: ViewInput, file: BinaryIO, start: bytes, size: int) -> Output:
+def _large(target: Target, args: ViewInput, file: BinaryIO, start: bytes, size: int) -> ToolOutput:
     """Line by line, so that only what is shown is held."""
     if is_binary(start):
         return _no_text(target, start, size)
-    count, is_cut = _seek(target, file, given.offset), False
-    shown = _Lines(given.offset, given.limit)
+    count, is_cut = _seek(target, file, args.offset), False
+    shown = _Lines(args.offset, args.limit)
     for line in _lines(file):
         checkpoint()
         count += 1
@@ -183,7 +183,7 @@ class _Lines:
         self._chars += len(row) + 1
         return True
 
-    def output(self, target: Target, note: str, known: int, total: int | None) -> Output:
+    def output(self, target: Target, note: str, known: int, total: int | None) -> ToolOutput:
         """`known`: lines that are certain to exist; `total`: all, None if they were not counted."""
         if not self._shown:
             raise ToolFailed(f"{target.shown} has {known} lines; line {self._offset} is beyond its end")
@@ -193,4 +193,4 @@ class _Lines:
             of = f" of {total}" if total is not None else ""
             rest = f"\n(Lines {self._offset} to {last}{of}. Read on with offset={last + 1}.)"
         metadata = {"path": target.subject, "first_line": self._offset, "last_line": last, "lines": total}
-        return Output(note + "\n".join(self._shown) + rest, metadata)
+        return ToolOutput(note + "\n".join(self._shown) + rest, metadata)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fnmatch import translate
 
 from kedge.tools.processes import ToolFailed
-from kedge.tools.threads import checkpoint
+from kedge.tools.tool_threads import checkpoint
 
 #: Of a pattern: people write a line at most.
 PATTERN_CHARS_MAX = 1000

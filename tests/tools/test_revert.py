@@ -9,63 +9,63 @@ import pytest
 
 from kedge.core.records import FileVersion
 from kedge.tools.base import ToolFailed
-from kedge.tools.edit import Edit
-from kedge.tools.seen import digest
-from kedge.tools.undo import apply_undo, check_undo
-from kedge.tools.view import View
-from kedge.tools.write import Write
-from tests.tools.place import RecordingDesk, call, make_place
+from kedge.tools.edit import EditTool
+from kedge.tools.known_files import digest
+from kedge.tools.revert import apply_undo, check_undo
+from kedge.tools.view import ViewTool
+from kedge.tools.write import WriteTool
+from tests.tools.contexts import RecordingHost, call, make_context
 
 
 def version(path: Path, before: bytes | None, after: str) -> FileVersion:
     return FileVersion("v", "w", "s", "r", str(path), before, after, 0)
 
 
-def kept(desk: RecordingDesk) -> list[FileVersion]:
-    return [version(path, before, after) for path, before, after in desk.versions]
+def kept(host: RecordingHost) -> list[FileVersion]:
+    return [version(path, before, after) for path, before, after in host.versions]
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> RecordingDesk:
+async def host(tmp_path: Path) -> RecordingHost:
     """A Run that edited a.txt twice and made sub/new.txt."""
     (tmp_path / "a.txt").write_text("one\n")
     (tmp_path / "a.txt").chmod(0o750)
-    desk = RecordingDesk()
-    place = make_place(tmp_path, desk=desk)
-    await call(View(), place, path="a.txt")
-    await call(Edit(), place, path="a.txt", old_string="one", new_string="two")
-    await call(Write(), place, path="sub/new.txt", content="new\n")
-    await call(Edit(), place, path="a.txt", old_string="two", new_string="three")
-    return desk
+    host = RecordingHost()
+    context = make_context(tmp_path, host=host)
+    await call(ViewTool(), context, path="a.txt")
+    await call(EditTool(), context, path="a.txt", old_string="one", new_string="two")
+    await call(WriteTool(), context, path="sub/new.txt", content="new\n")
+    await call(EditTool(), context, path="a.txt", old_string="two", new_string="three")
+    return host
 
 
-async def test_files_go_back_and_new_ones_go_away(tmp_path: Path, desk: RecordingDesk) -> None:
+async def test_files_go_back_and_new_ones_go_away(tmp_path: Path, host: RecordingHost) -> None:
     root = tmp_path.resolve()
-    assert check_undo(kept(desk)) == []
-    assert apply_undo(kept(desk)) == [str(root / "a.txt"), str(root / "sub/new.txt")]
+    assert check_undo(kept(host)) == []
+    assert apply_undo(kept(host)) == [str(root / "a.txt"), str(root / "sub/new.txt")]
     assert (tmp_path / "a.txt").read_text() == "one\n"
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o750
     assert os.listdir(tmp_path / "sub") == []
     # A second time there is nothing left to do.
-    assert check_undo(kept(desk)) == []
-    assert apply_undo(kept(desk)) == []
+    assert check_undo(kept(host)) == []
+    assert apply_undo(kept(host)) == []
 
 
 async def test_a_file_that_changed_since_keeps_all_of_them_from_being_undone(
-    tmp_path: Path, desk: RecordingDesk
+    tmp_path: Path, host: RecordingHost
 ) -> None:
     (tmp_path / "a.txt").write_text("by hand\n")
-    assert check_undo(kept(desk)) == [str(tmp_path.resolve() / "a.txt")]
+    assert check_undo(kept(host)) == [str(tmp_path.resolve() / "a.txt")]
     with pytest.raises(ToolFailed, match="changed since"):
-        apply_undo(kept(desk))
+        apply_undo(kept(host))
     assert (tmp_path / "a.txt").read_text() == "by hand\n"
     assert (tmp_path / "sub/new.txt").exists()
 
 
-async def test_a_version_kept_for_a_write_that_never_came_is_no_obstacle(tmp_path: Path, desk: RecordingDesk) -> None:
+async def test_a_version_kept_for_a_write_that_never_came_is_no_obstacle(tmp_path: Path, host: RecordingHost) -> None:
     lost = version(tmp_path.resolve() / "a.txt", b"three\n", digest(b"never written"))
-    assert check_undo([*kept(desk), lost]) == []
-    apply_undo([*kept(desk), lost])
+    assert check_undo([*kept(host), lost]) == []
+    apply_undo([*kept(host), lost])
     assert (tmp_path / "a.txt").read_text() == "one\n"
 
 
@@ -76,21 +76,21 @@ def test_a_file_that_was_removed_comes_back_with_its_directory(tmp_path: Path) -
     assert path.read_bytes() == b"old"
 
 
-async def test_a_new_file_that_people_removed_or_edited(tmp_path: Path, desk: RecordingDesk) -> None:
+async def test_a_new_file_that_people_removed_or_edited(tmp_path: Path, host: RecordingHost) -> None:
     (tmp_path / "sub/new.txt").write_text("edited by hand")
-    assert check_undo(kept(desk)) == [str(tmp_path.resolve() / "sub/new.txt")]
+    assert check_undo(kept(host)) == [str(tmp_path.resolve() / "sub/new.txt")]
     (tmp_path / "sub/new.txt").unlink()  # as it was before the Run
-    assert apply_undo(kept(desk)) == [str(tmp_path.resolve() / "a.txt")]
+    assert apply_undo(kept(host)) == [str(tmp_path.resolve() / "a.txt")]
 
 
 @pytest.mark.parametrize("swapped", ["a.txt", "sub"])
-async def test_links_that_were_swapped_in_are_not_followed(tmp_path: Path, desk: RecordingDesk, swapped: str) -> None:
+async def test_links_that_were_swapped_in_are_not_followed(tmp_path: Path, host: RecordingHost, swapped: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "new.txt").write_text("new\n")
     (tmp_path / swapped).rename(tmp_path / "moved")
     (tmp_path / swapped).symlink_to(outside / "new.txt" if swapped == "a.txt" else outside)
-    assert len(check_undo(kept(desk))) == 1
+    assert len(check_undo(kept(host))) == 1
     with pytest.raises(ToolFailed, match="changed since"):
-        apply_undo(kept(desk))
+        apply_undo(kept(host))
     assert (outside / "new.txt").read_text() == "new\n"

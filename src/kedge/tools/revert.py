@@ -11,8 +11,8 @@ from msgspec import Struct
 from kedge.core.records import FileVersion
 from kedge.tools import disk
 from kedge.tools.disk import Content
+from kedge.tools.known_files import digest
 from kedge.tools.processes import ToolFailed
-from kedge.tools.seen import digest
 
 
 class _Undo(Struct, frozen=True):

@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 import msgspec
 
 from kedge.core.records import Todo
-from kedge.tools.background import Background
-from kedge.tools.base import Output, Place, Prepared, Question, Tool, ToolFailed
+from kedge.tools.background import BackgroundCommands
+from kedge.tools.base import Prepared, Question, Tool, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.known_files import KnownFiles
 from kedge.tools.processes import Process
-from kedge.tools.seen import SeenFiles
-from kedge.tools.threads import Threads
+from kedge.tools.tool_threads import ToolThreads
 
 #: One read of a process's output, in bytes: a pipe's usual size.
 READ_BYTES = 65_536
@@ -87,7 +87,7 @@ class PlainProcesses:
 
 
 @dataclass
-class RecordingDesk:
+class RecordingHost:
     """Answers from what the test laid out, and keeps what it was given."""
 
     #: (path, before, after) in the order they came.
@@ -106,7 +106,7 @@ class RecordingDesk:
     async def put_todos(self, todos: tuple[Todo, ...]) -> None:
         self.todos.append(todos)
 
-    async def ask_people(self, questions: tuple[Question, ...]) -> list[str] | None:
+    async def ask_user(self, questions: tuple[Question, ...]) -> list[str] | None:
         self.asked.append(questions)
         return self.answers
 
@@ -118,36 +118,36 @@ class RecordingDesk:
         self.lines.append(text)
 
 
-def make_place(
+def make_context(
     root: Path,
     *,
-    desk: RecordingDesk | None = None,
+    host: RecordingHost | None = None,
     processes: PlainProcesses | None = None,
-    background: Background | None = None,
-    seen: SeenFiles | None = None,
+    background: BackgroundCommands | None = None,
+    known_files: KnownFiles | None = None,
     todos: tuple[Todo, ...] = (),
     is_hidden: Callable[[str], bool] = lambda subject: False,
-) -> Place:
-    return Place(
+) -> ToolContext:
+    return ToolContext(
         root=root.resolve(),
         session_id="session-1",
         run_id="run-1",
         call_id="call-1",
         todos=todos,
-        seen=seen or SeenFiles(),
-        background=background or Background(),
-        threads=Threads(),
+        known_files=known_files or KnownFiles(),
+        background=background or BackgroundCommands(),
+        threads=ToolThreads(),
         processes=processes or PlainProcesses(),
-        desk=desk or RecordingDesk(),
+        host=host or RecordingHost(),
         is_hidden=is_hidden,
     )
 
 
-async def prepare(tool: Tool, place: Place, **given: Any) -> Prepared:
+async def prepare(tool: Tool, context: ToolContext, **given: Any) -> Prepared:
     """As the engine does it: the arguments as JSON values, turned into the tool's own input."""
-    return await tool.prepare(msgspec.convert(given, tool.input), place)
+    return await tool.prepare(msgspec.convert(given, tool.input), context)
 
 
-async def call(tool: Tool, place: Place, **given: Any) -> Output:
+async def call(tool: Tool, context: ToolContext, **given: Any) -> ToolOutput:
     """Prepared and run at once, as if it had been allowed."""
-    return await (await prepare(tool, place, **given)).run()
+    return await (await prepare(tool, context, **given)).run()

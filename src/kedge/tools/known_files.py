@@ -13,7 +13,7 @@ from msgspec import Struct
 from kedge.tools.processes import ToolFailed
 
 #: Files one session remembers. More than an agent reads in a day; one that is forgotten has to be viewed again.
-FILES_SEEN_MAX = 10_000
+KNOWN_FILES_MAX = 10_000
 
 
 def digest(data: bytes) -> str:
@@ -30,7 +30,7 @@ def bind(*parts: str) -> str:
     return seal.hexdigest()
 
 
-class Sight(Struct, frozen=True):
+class KnownFile(Struct, frozen=True):
     """How a file looked when the agent last saw it. The digest alone: times and sizes can be the same by accident."""
 
     digest: str
@@ -38,19 +38,19 @@ class Sight(Struct, frozen=True):
     is_ours: bool
 
 
-class SeenFiles:
+class KnownFiles:
     """Of one session, in memory: a new process reads files anew."""
 
     def __init__(self) -> None:
-        self._sights: OrderedDict[Path, Sight] = OrderedDict()
+        self._sights: OrderedDict[Path, KnownFile] = OrderedDict()
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     def note(self, path: Path, content_digest: str, *, is_ours: bool = False) -> None:
         """The agent knows this content of the file (its real path), having read or written it."""
         was_ours = self.wrote(path, content_digest)
-        self._sights[path] = Sight(content_digest, is_ours or was_ours)
+        self._sights[path] = KnownFile(content_digest, is_ours or was_ours)
         self._sights.move_to_end(path)
-        if len(self._sights) > FILES_SEEN_MAX:
+        if len(self._sights) > KNOWN_FILES_MAX:
             self._sights.popitem(last=False)
 
     def check(self, path: Path, content_digest: str, shown: str) -> None:

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 
 from kedge.core.shown import is_unseen, one_line, shown
-from kedge.tools.shell_programs import runs_others
-from kedge.tools.shell_words import (
+from kedge.tools.program_rules import runs_others
+from kedge.tools.shell_parser import (
     APART_WORK_MAX,
     COMMANDS_MAX,
     DEPTH_MAX,

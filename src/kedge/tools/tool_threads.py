@@ -25,7 +25,7 @@ THREADS_MAX = 16
 RUN_THREADS_MAX = 4
 #: Searches of one Run and its child agents at a time: each may hold 100 MB of paths. Items.
 RUN_SEARCHES_MAX = 4
-#: Pages that one Run and its child agents fetch at a time: each may take `fetch_page.MEMORY_BYTES_MAX`. Items.
+#: Pages that one Run and its child agents fetch at a time: each may take `fetch_worker.MEMORY_BYTES_MAX`. Items.
 RUN_FETCHES_MAX = 4
 
 _pool = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="kedge-tool")
@@ -69,10 +69,10 @@ def checkpoint() -> None:
         piece.check()
 
 
-class Threads:
+class ToolThreads:
     """The thread work of one Run, and the room it has."""
 
-    def __init__(self, parent: Threads | None = None) -> None:
+    def __init__(self, parent: ToolThreads | None = None) -> None:
         """`parent`: of the Run whose child agent this is. They share their room: one Step may start a hundred."""
         self._pieces: dict[asyncio.Future[None], _Piece] = {}
         self._room: asyncio.Semaphore = parent._room if parent else asyncio.Semaphore(RUN_THREADS_MAX)

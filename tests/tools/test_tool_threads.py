@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kedge.tools.edit import Edit
-from kedge.tools.ls import Ls
-from kedge.tools.search import Glob, Grep
-from kedge.tools.threads import RUN_THREADS_MAX, THREADS_MAX, Threads, checkpoint
-from kedge.tools.view import View
-from kedge.tools.write import Write
-from tests.tools.place import call, make_place
+from kedge.tools.edit import EditTool
+from kedge.tools.ls import LsTool
+from kedge.tools.search import GlobTool, GrepTool
+from kedge.tools.tool_threads import RUN_THREADS_MAX, THREADS_MAX, ToolThreads, checkpoint
+from kedge.tools.view import ViewTool
+from kedge.tools.write import WriteTool
+from tests.tools.contexts import call, make_context
 
 
 class Gate:
@@ -48,11 +48,11 @@ def gate() -> Iterator[Gate]:
 async def test_one_run_cannot_take_all_threads() -> None:
     assert RUN_THREADS_MAX < THREADS_MAX
     with gate() as closed:
-        greedy = Threads()
+        greedy = ToolThreads()
         waiting = [asyncio.ensure_future(greedy.run(closed.wait)) for _ in range(3 * THREADS_MAX)]
         for _ in range(RUN_THREADS_MAX):
-            await Threads().run(closed.reached.acquire)
-        assert await Threads().run(lambda: "of another run") == "of another run"
+            await ToolThreads().run(closed.reached.acquire)
+        assert await ToolThreads().run(lambda: "of another run") == "of another run"
         assert greedy.busy == RUN_THREADS_MAX
         assert not closed.reached.acquire(blocking=False)
         closed.open()
@@ -63,9 +63,9 @@ async def test_one_run_cannot_take_all_threads() -> None:
 async def test_work_abandoned_before_it_starts_never_runs() -> None:
     began: list[str] = []
     with gate() as closed:
-        runs = [Threads() for _ in range(THREADS_MAX // RUN_THREADS_MAX)]
+        runs = [ToolThreads() for _ in range(THREADS_MAX // RUN_THREADS_MAX)]
         busy = [asyncio.ensure_future(run.run(closed.wait)) for run in runs for _ in range(RUN_THREADS_MAX)]
-        threads = Threads()
+        threads = ToolThreads()
         late = [asyncio.ensure_future(threads.run(began.append, "late")) for _ in range(RUN_THREADS_MAX)]
         await asyncio.sleep(0)
         for task in late:
@@ -88,9 +88,9 @@ async def test_cancelled_work_ends_at_its_next_checkpoint() -> None:
             checkpoint()
             passed.append(1)
 
-        threads = Threads()
+        threads = ToolThreads()
         task = asyncio.ensure_future(threads.run(work))
-        await Threads().run(closed.reached.acquire)
+        await ToolThreads().run(closed.reached.acquire)
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
@@ -110,17 +110,17 @@ async def test_cancelled_work_ends_at_its_next_checkpoint() -> None:
 )
 @pytest.mark.timeout(20)
 async def test_file_tools_leave_the_default_executor_alone(tmp_path: Path) -> None:
-    place = make_place(tmp_path)
+    context = make_context(tmp_path)
     with gate() as closed, ThreadPoolExecutor(1) as pool:
         try:
             asyncio.get_running_loop().set_default_executor(pool)
             taken = asyncio.get_running_loop().run_in_executor(None, closed.wait)
-            await call(Write(), place, path="a", content="one\n")
-            await call(Edit(), place, path="a", old_string="one", new_string="two")
-            await call(View(), place, path="a")
-            await call(Ls(), place)
-            await call(Glob(), place, pattern="*")
-            output = await call(Grep(), place, pattern="tw.")
+            await call(WriteTool(), context, path="a", content="one\n")
+            await call(EditTool(), context, path="a", old_string="one", new_string="two")
+            await call(ViewTool(), context, path="a")
+            await call(LsTool(), context)
+            await call(GlobTool(), context, pattern="*")
+            output = await call(GrepTool(), context, pattern="tw.")
         finally:
             closed.open()
         await taken

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from kedge import children
-from kedge.tools.threads import checkpoint
+from kedge.tools.tool_threads import checkpoint
 
 Commands = tuple[tuple[str | None, ...], ...]
 
@@ -39,7 +39,7 @@ NICENESS = 10
 
 _room = threading.BoundedSemaphore(PROCESSES_MAX)
 
-_CODE = "import sys; sys.path.append(sys.argv[1]); from kedge.tools.shell_words import answer; answer()"
+_CODE = "import sys; sys.path.append(sys.argv[1]); from kedge.tools.shell_parser import answer; answer()"
 
 
 def commands_apart(text: str) -> Commands | None:

@@ -14,9 +14,9 @@ no `words`, so it asks.
 
 Reading must end, whatever the line is. Work is counted, and a line that takes more is taken as one that could run
 anything. The grammar takes quadratic time for some texts (`a|a|a|...`), cannot be interrupted, and blocks every other
-thread meanwhile: it reads short texts here, and long lines in a process of their own (shell_apart).
+thread meanwhile: it reads short texts here, and long lines in a process of their own (shell_parse_worker).
 
-`runs_others` is what keeps `bash(find *)` from covering `find -exec`: see shell_programs.
+`runs_others` is what keeps `bash(find *)` from covering `find -exec`: see program_rules.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from msgspec import Struct
 
 from kedge.core.approvals import RULE_CHARS_MAX
 from kedge.core.shown import is_unseen
-from kedge.tools.shell_apart import answer_apart, commands_apart
-from kedge.tools.shell_programs import (
+from kedge.tools.program_rules import (
     FIND_RUNS,
     FINDERS,
     GIT_WRAPPERS,
@@ -45,6 +44,7 @@ from kedge.tools.shell_programs import (
     runs_others,
     without_git_options,
 )
+from kedge.tools.shell_parse_worker import answer_apart, commands_apart
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node

@@ -4,9 +4,9 @@ Everything a foreign server sends is parsed here: DNS, TLS, HTTP, gzip, charsets
 take minutes or gigabytes, and neither a thread nor the event loop can be stopped in the middle of it. A process can: it
 limits itself, and `fetch` kills it.
 
-It is run as `python -I fetch_page.py`, so that nothing of the workspace and nothing of the environment is imported. It
-must import the standard library only, and httpx2, bs4 and markdownify where they are needed. Standard input holds the
-request as JSON; standard output gets the reply as JSON.
+It runs as `python -I fetch_worker.py`, so that it imports nothing from the workspace or the environment. It must import
+the standard library only, and httpx2, bs4 and markdownify where they are needed. Standard input holds the request as
+JSON; the reply goes to standard output as JSON.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ from msgspec import Struct
 from kedge.core.approvals import Intent
 from kedge.core.shown import shown_diff
 from kedge.tools import disk
-from kedge.tools.base import Output, Place, Prepared, ToolFailed
+from kedge.tools.base import Prepared, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.diff import DIFF_BYTES_MAX, Diff, compare, is_the_same
+from kedge.tools.known_files import bind, digest
 from kedge.tools.paths import Target, resolve
-from kedge.tools.seen import bind, digest
 from kedge.tools.textfile import decode, line_endings, line_start, plain_endings
 from kedge.waiting import wait_uncancelled
 
@@ -67,40 +67,46 @@ class Change(Struct, frozen=True):
 
 
 async def prepare_change(
-    given_path: str, names: tuple[str, ...], rewrite: Rewrite, place: Place, guarded: tuple[Path, ...], *, again: bool
+    given_path: str,
+    names: tuple[str, ...],
+    rewrite: Rewrite,
+    context: ToolContext,
+    guarded: tuple[Path, ...],
+    *,
+    again: bool,
 ) -> Prepared:
     """`again`: the change may be worked out anew on what this session's own tools have written since."""
-    target = await place.threads.run(resolve, given_path, place.root, guarded)
-    before, before_digest, _ = await place.threads.run(_read, target.path)
+    target = await context.threads.run(resolve, given_path, context.root, guarded)
+    before, before_digest, _ = await context.threads.run(_read, target.path)
 
     def check_seen() -> None:
         if before is not None:
-            place.seen.check(target.path, before_digest, target.shown)
+            context.known_files.check(target.path, before_digest, target.shown)
 
-    if not place.shown_before:
+    if not context.shown_before:
         check_seen()
 
     def work_out() -> tuple[Change, Intent]:
         change = _work_out(target, before, rewrite)
         return change, _intent(names, target, change)
 
-    change, intent = await place.threads.run(work_out)
-    if place.shown_before not in ("", intent.binding):
+    change, intent = await context.threads.run(work_out)
+    if context.shown_before not in ("", intent.binding):
         check_seen()  # the process that read the file is gone, and it is not even the change that people were shown
 
-    async def run() -> Output:
-        async with place.seen.lock(target.path):
-            now, now_digest, known = await place.threads.run(_read, target.path)
+    async def run() -> ToolOutput:
+        async with context.known_files.lock(target.path):
+            now, now_digest, known = await context.threads.run(_read, target.path)
             made = change
             if now_digest != change.before_digest:
-                is_ours = now is not None and place.seen.wrote(target.path, now_digest)
-                made = await place.threads.run(_again, target, now, change, rewrite if again and is_ours else None)
-            output = await place.threads.run(_output, target, made)
-            await place.desk.keep_version(target.path, made.before, made.after_digest)
+                is_ours = now is not None and context.known_files.wrote(target.path, now_digest)
+                made = await context.threads.run(_again, target, now, change, rewrite if again and is_ours else None)
+            output = await context.threads.run(_output, target, made)
+            await context.host.keep_version(target.path, made.before, made.after_digest)
 
             async def write() -> None:
-                await place.threads.run(disk.replace, target.path, made.after.data, known)
-                place.seen.note(target.path, made.after_digest, is_ours=True)
+                await context.threads.run(disk.replace, target.path, made.after.data, known)
+                context.known_files.note(target.path, made.after_digest, is_ours=True)
 
             await _to_the_end(write())
         return output
@@ -199,9 +205,9 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
     )
 
 
-def _output(target: Target, change: Change) -> Output:
+def _output(target: Target, change: Change) -> ToolOutput:
     diff = change.diff
-    return Output(
+    return ToolOutput(
         f"{change.after.summary}\n{_around(change)}".rstrip("\n"),
         {
             "diff": diff.text,
