@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -123,3 +124,39 @@ def test_scripts_run_nothing_of_the_callers_directory(name: str, repository: Pat
     )
     assert not (home / "ran").exists()
     assert not (home / "called").exists() or (home / "called").read_text() == "own\n"
+
+
+def test_environment_keeps_its_python(tmp_path: Path) -> None:
+    """Without KEDGE_PYTHON an existing environment is reused; with it, another Python makes a new one."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "environment").write_bytes((SCRIPTS / "environment").read_bytes())
+    (tmp_path / "some.lock").touch()
+
+    def fake_python(name: str, version: str) -> Path:
+        """A Python that describes itself, and lists its other calls in `calls`."""
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            f'#!/bin/sh\nif [ "$2" = -c ]; then echo {version} /opt; else echo {version} "$3" >>{tmp_path}/calls; fi\n'
+        )
+        path.chmod(0o755)
+        return path
+
+    (tmp_path / "bin").mkdir()  # no uv, which would be used instead of pip
+    for program in ("awk", "cat", "cksum", "flock", "mkdir", "mktemp", "rm", "tail"):
+        (tmp_path / "bin" / program).symlink_to(shutil.which(program) or "missing")
+
+    def calls(**environment: str) -> list[str]:
+        (tmp_path / "calls").write_text("")
+        command = ["/bin/sh", str(tmp_path / "scripts" / "environment"), "some.lock"]
+        environment["PATH"] = str(tmp_path / "bin")
+        subprocess.run(command, env=environment, capture_output=True, check=False)
+        return (tmp_path / "calls").read_text().splitlines()
+
+    existing = fake_python(".venv/bin/python", "3.98.0")
+    other = fake_python("other", "3.99.0")
+    assert "3.98.0 pip" in calls()
+    assert existing.exists()
+    assert calls() == []
+    assert calls(KEDGE_PYTHON=str(other)) == ["3.99.0 venv"]
+    assert not existing.exists()
