@@ -60,19 +60,19 @@ LATE_IMPORTS: dict[str, set[str]] = {
     "kedge.agent.model_choice": {
         *("kedge.llm.openai", "kedge.llm.anthropic", "kedge.llm.pydantic_ai", "kedge.llm.demo", "kedge.llm.transport"),
     },
-    "kedge.cli.serve": {"kedge.server.harden", "kedge.server.listen"},
-    "kedge.cli.shutdown": {"kedge.warden.processes"},
-    "kedge.cli.tui": {"kedge.tui.app", "kedge.tui.looks"},
-    "kedge.cli.config": {
+    "kedge.cli.command_serve": {"kedge.server.harden", "kedge.server.listen"},
+    "kedge.cli.command_stop": {"kedge.warden.processes"},
+    "kedge.cli.command_tui": {"kedge.tui.app", "kedge.tui.looks"},
+    "kedge.cli.command_config": {
         *("kedge.config.check", "kedge.config.load", "kedge.config.repository", "kedge.config.schema"),
         "kedge.config.trust",
     },
-    "kedge.cli.models": {"kedge.config.model_names", "kedge.config.load", "kedge.config.trust"},
-    "kedge.cli.doctor": {
+    "kedge.cli.command_models": {"kedge.config.model_names", "kedge.config.load", "kedge.config.trust"},
+    "kedge.cli.command_doctor": {
         *("kedge.config.load", "kedge.config.trust", "kedge.config.model_names", "kedge.tools.ripgrep"),
         *("kedge.warden.base", "kedge.warden.warden"),
     },
-    "kedge.cli.init": {"kedge.agent.system_prompt"},
+    "kedge.cli.command_init": {"kedge.agent.system_prompt"},
 }
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -95,7 +95,7 @@ BANNED_ALLOWED = {
 OTHER_MACHINES = {
     "tests/store/test_sqlite_damage.py": 4,
     "tests/testing/test_simloop.py": 9,
-    "tests/client/test_facade.py": 1,
+    "tests/client/test_sync_client.py": 1,
 }
 
 PUBLIC = ROOT / "tests" / "public_surface.txt"
@@ -369,7 +369,7 @@ def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
 
 def test_the_terminal_loads_nothing_of_the_server() -> None:
     """What it costs to open: the screen's library, the client, and what both speak."""
-    program = "import sys, kedge.cli.tui, kedge.tui.app\nprint(*sys.modules)"
+    program = "import sys, kedge.cli.command_tui, kedge.tui.app\nprint(*sys.modules)"
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SRC)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kedge.client.client import Client
-    from kedge.client.facade import connect
-    from kedge.client.stream import StreamEvent
+    from kedge.client.event_stream import StreamEvent
+    from kedge.client.sync_client import connect
     from kedge.errors import (
         Busy,
         Conflict,
@@ -67,8 +67,8 @@ __all__ = [
 
 _HOMES = {
     "Client": "kedge.client.client",
-    "StreamEvent": "kedge.client.stream",
-    "connect": "kedge.client.facade",
+    "StreamEvent": "kedge.client.event_stream",
+    "connect": "kedge.client.sync_client",
     "serve": "kedge.server.listen",
 }
 

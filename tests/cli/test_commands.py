@@ -347,9 +347,10 @@ def test_serve_passes_its_options_on(home: Home) -> None:
 def test_the_client_commands_load_neither_server_nor_engine(home: Home) -> None:
     code = (
         "import sys\n"
-        "import kedge.cli.main, kedge.cli.run, kedge.cli.runs, kedge.cli.sessions, kedge.cli.attach\n"
-        "import kedge.cli.config, kedge.cli.doctor, kedge.cli.serve, kedge.client.facade\n"
-        "import kedge.cli.approvals, kedge.cli.init, kedge.cli.models\n"
+        "import kedge.cli.main, kedge.cli.command_run, kedge.cli.command_runs, kedge.cli.command_sessions\n"
+        "import kedge.cli.command_attach\n"
+        "import kedge.cli.command_config, kedge.cli.command_doctor, kedge.cli.command_serve, kedge.client.sync_client\n"
+        "import kedge.cli.command_approvals, kedge.cli.command_init, kedge.cli.command_models\n"
         "print(*sorted(sys.modules))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

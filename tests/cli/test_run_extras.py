@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kedge.client import attachments
+from kedge.client import attachment_files
 from kedge.testing import HostedEndpoint
 from tests.client.process import Home, Server
 
@@ -44,18 +44,18 @@ def test_a_text_file_needs_no_prompt(server: Server) -> None:
 
 
 def test_a_picture_is_known_by_its_content() -> None:
-    assert attachments.mime_type("a.txt", PNG) == "image/png"
-    assert attachments.mime_type("a", b"RIFF\0\0\0\0WEBPVP8 ") == "image/webp"
-    assert attachments.mime_type("a.json", b'{"a": 1}') == "text/plain"
-    assert attachments.mime_type("a.html", b"<p>") == "text/html"
-    assert attachments.mime_type("a.txt", b"\xff\0\xfe") == "application/octet-stream"
-    assert attachments.mime_type("a.zip", b"PK\x03\x04\xff\0") == "application/zip"
+    assert attachment_files.mime_type("a.txt", PNG) == "image/png"
+    assert attachment_files.mime_type("a", b"RIFF\0\0\0\0WEBPVP8 ") == "image/webp"
+    assert attachment_files.mime_type("a.json", b'{"a": 1}') == "text/plain"
+    assert attachment_files.mime_type("a.html", b"<p>") == "text/html"
+    assert attachment_files.mime_type("a.txt", b"\xff\0\xfe") == "application/octet-stream"
+    assert attachment_files.mime_type("a.zip", b"PK\x03\x04\xff\0") == "application/zip"
 
 
 def test_files_that_are_too_large_or_too_many_are_a_usage_error(home: Home) -> None:
     large = home.workspace / "large"
     with large.open("wb") as file:
-        file.truncate(attachments.FILES_BYTES_MAX + 1)
+        file.truncate(attachment_files.FILES_BYTES_MAX + 1)
     done = home.kedge("run", "-a", "large", "x")
     assert (done.code, "large is too large" in done.err, done.err.count("\n")) == (2, True, 1)
     many = [word for _ in range(21) for word in ("-a", "config")]

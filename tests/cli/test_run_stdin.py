@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kedge.cli.prompt import SILENT_S_MAX
+from kedge.cli.prompt_input import SILENT_S_MAX
 from tests.client.process import Server
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from kedge import errors
 from kedge.client.client import Client, new_run_id
-from kedge.client.follow import FollowedSummary
-from kedge.client.stream import EventStream, StreamEvent
+from kedge.client.event_stream import EventStream, StreamEvent
+from kedge.client.followed_run import FollowedSummary
 from kedge.wire.models import AttachmentBody, QuestionResponse, SubmitPrompt
 from tests.client.process import Home, Server
 from tests.client.standin import Asked, StandIn, json
@@ -279,8 +279,8 @@ async def test_a_transcript_of_large_messages_is_read_in_smaller_pages(
         await client.wait_run(workspace_id, receipt.run_id)
     whole = [message async for message in client.all_messages(workspace_id, session_id)]
     assert len(whole) == 6
-    monkeypatch.setattr("kedge.client.transport.REPLY_BYTES_MAX", 9_000)
+    monkeypatch.setattr("kedge.client.http_transport.REPLY_BYTES_MAX", 9_000)
     assert [message async for message in client.all_messages(workspace_id, session_id)] == whole
-    monkeypatch.setattr("kedge.client.transport.REPLY_BYTES_MAX", 2_000)
+    monkeypatch.setattr("kedge.client.http_transport.REPLY_BYTES_MAX", 2_000)
     with pytest.raises(errors.TooLarge):
         [message async for message in client.all_messages(workspace_id, session_id)]

@@ -221,7 +221,7 @@ CLIENT = (
         "                pass",
         "After a restart of the server a client stays dark.",
         "tests",
-        ("tests/client/test_stream.py::test_a_forgotten_workspace_is_opened_again_with_its_path",),
+        ("tests/client/test_event_stream.py::test_a_forgotten_workspace_is_opened_again_with_its_path",),
     ),
     Mutant(
         "the client takes the position before the event",

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kedge.client.stream import StreamEvent
+from kedge.client.event_stream import StreamEvent
 from kedge.wire import models as m
 
 Json = dict[str, Any]

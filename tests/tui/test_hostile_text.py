@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kedge.client.text import harmless
+from kedge.client.safe_text import harmless
 from kedge.tui.cards import Cards
 from kedge.tui.looks import LOOKS
 from kedge.tui.markdown import Growing

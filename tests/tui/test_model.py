@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kedge.client.stream import StreamEvent
+from kedge.client.event_stream import StreamEvent
 from kedge.tui.cards import Line
 from kedge.tui.draw import Drawer
 from kedge.tui.looks import LOOKS

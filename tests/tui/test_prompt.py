@@ -14,7 +14,7 @@ import pytest
 from textual import events
 from textual._xterm_parser import XTermParser
 
-from kedge.client.attachments import FILES_BYTES_MAX
+from kedge.client.attachment_files import FILES_BYTES_MAX
 from kedge.tui.app import KedgeApp
 from kedge.tui.complete import Completions
 from kedge.tui.drafts import DRAFTS_MAX, Drafts

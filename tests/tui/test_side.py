@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from kedge.client.client import Client
-from kedge.client.stream import StreamEvent
+from kedge.client.event_stream import StreamEvent
 from kedge.tui import files
 from kedge.tui.files import ChangedFiles
 from kedge.tui.model import View

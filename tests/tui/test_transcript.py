@@ -13,7 +13,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from kedge.client.client import Client
-from kedge.client.stream import StreamEvent
+from kedge.client.event_stream import StreamEvent
 from kedge.tui.looks import LOOKS
 from kedge.tui.model import View
 from kedge.tui.transcript import NEWS, Transcript

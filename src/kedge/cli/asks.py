@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from kedge.client.text import visible_line
+from kedge.client.safe_text import visible_line
 from kedge.core.shown import shown, shown_diff
 from kedge.wire.models import PermissionRequest, QuestionBody, QuestionResponse
 

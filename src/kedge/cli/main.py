@@ -13,25 +13,25 @@ from typing import NoReturn
 import click
 
 from kedge import __version__, paths
-from kedge.cli.common import EXIT_CANCELLED, EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
-from kedge.client.text import one_line
+from kedge.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE
+from kedge.client.safe_text import one_line
 from kedge.errors import KedgeError, Unreachable
 
 #: name -> (where it is, what `kedge --help` says of it). Written here so that help loads no command.
 COMMANDS = {
-    "tui": ("kedge.cli.tui:tui", "Work in the terminal: what `kedge` alone does."),
-    "run": ("kedge.cli.run:run", "Send a prompt and print the answer."),
-    "runs": ("kedge.cli.runs:runs", "List what is running on this server."),
-    "cancel": ("kedge.cli.runs:cancel", "Stop a run, or every run of a session."),
-    "attach": ("kedge.cli.attach:attach", "Follow a session in the terminal, read-only."),
-    "approvals": ("kedge.cli.approvals:approvals", "Show what waits for your answer, and answer it."),
-    "sessions": ("kedge.cli.sessions:sessions", "List, show, undo, export, search and change sessions."),
-    "init": ("kedge.cli.init:init", "Have AGENTS.md written for this directory."),
-    "models": ("kedge.cli.models:models", "List the models you can use."),
-    "config": ("kedge.cli.config:config", "Show, check and trust the configuration."),
-    "doctor": ("kedge.cli.doctor:doctor", "Check this installation."),
-    "serve": ("kedge.cli.serve:serve", "Run a server."),
-    "stop": ("kedge.cli.shutdown:stop", "Stop the server."),
+    "tui": ("kedge.cli.command_tui:tui", "Work in the terminal: what `kedge` alone does."),
+    "run": ("kedge.cli.command_run:run", "Send a prompt and print the answer."),
+    "runs": ("kedge.cli.command_runs:runs", "List what is running on this server."),
+    "cancel": ("kedge.cli.command_runs:cancel", "Stop a run, or every run of a session."),
+    "attach": ("kedge.cli.command_attach:attach", "Follow a session in the terminal, read-only."),
+    "approvals": ("kedge.cli.command_approvals:approvals", "Show what waits for your answer, and answer it."),
+    "sessions": ("kedge.cli.command_sessions:sessions", "List, show, undo, export, search and change sessions."),
+    "init": ("kedge.cli.command_init:init", "Have AGENTS.md written for this directory."),
+    "models": ("kedge.cli.command_models:models", "List the models you can use."),
+    "config": ("kedge.cli.command_config:config", "Show, check and trust the configuration."),
+    "doctor": ("kedge.cli.command_doctor:doctor", "Check this installation."),
+    "serve": ("kedge.cli.command_serve:serve", "Run a server."),
+    "stop": ("kedge.cli.command_stop:stop", "Stop the server."),
 }
 
 WELCOME = """\

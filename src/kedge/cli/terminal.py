@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import click
 
-from kedge.client.text import harmless, one_line
+from kedge.client.safe_text import harmless, one_line
 
 #: A pipe that is ready takes this much without blocking. Bytes.
 PIPE_BYTES = 4096
@@ -25,7 +25,7 @@ HANG = 4
 _FRAMES = "|/-\\"
 
 
-class Output:
+class StdoutWriter:
     """Standard output. A reader that is slow or stuck does not keep Ctrl-C from being heard."""
 
     def __init__(self) -> None:
@@ -53,10 +53,10 @@ class Output:
             loop.remove_writer(self._handle)
 
 
-class Status:
+class StatusLine:
     """One line on standard error that says what is going on and for how long; nothing at all without a terminal."""
 
-    def __init__(self, output: Output, *, quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(self, output: StdoutWriter, *, quiet: bool = False, verbose: bool = False) -> None:
         self.shows = is_terminal(2) and not quiet and os.environ.get("TERM") != "dumb"
         self.verbose = verbose and not quiet
         self._shares_screen = output.is_terminal
@@ -69,7 +69,7 @@ class Status:
         #: What stands before the place where somebody types; empty: nobody is asked.
         self._asking = ""
 
-    def doing(self, what: str) -> None:
+    def set(self, what: str) -> None:
         """What the line says from now on; empty: no line."""
         self._doing = what
         if not what:

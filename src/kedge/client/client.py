@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from kedge.client.stream import GIVE_UP_S, EventStream, loop_time
-from kedge.client.transport import ANSWER_S_MAX, Transport
+from kedge.client.event_stream import GIVE_UP_S, EventStream, loop_time
+from kedge.client.http_transport import ANSWER_S_MAX, Transport
 from kedge.core.approvals import Answer
 from kedge.errors import Invalid, KedgeError, TooLarge, WorkspaceClosing, WorkspaceNotFound
 from kedge.wire import models as m
@@ -47,7 +47,7 @@ def new_run_id() -> str:
 class Client:
     """One client of one server: `unix:///path.sock`, `tcp://127.0.0.1:PORT` or `http://...`; by default the user's own.
 
-    It does not start a server: `kedge.client.spawn.find_or_start` does."""
+    It does not start a server: `kedge.client.local_server.find_or_start` does."""
 
     def __init__(self, host: str | None = None, token: str | None = None, transport: Transport | None = None) -> None:
         self._transport = transport or Transport(host, token)

@@ -18,9 +18,9 @@ from textual.events import Resize
 from textual.timer import Timer
 from textual.widget import Widget
 
-from kedge.client.attachments import attachments
-from kedge.client.stream import StreamEvent
-from kedge.client.text import one_line
+from kedge.client.attachment_files import attachments
+from kedge.client.event_stream import StreamEvent
+from kedge.client.safe_text import one_line
 from kedge.errors import Invalid, KedgeError
 from kedge.tui.approval import ApprovalPanel, AskLine
 from kedge.tui.ask_acts import AskActs

@@ -18,7 +18,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
-from kedge.client.text import visible_line
+from kedge.client.safe_text import visible_line
 from kedge.core.approvals import Answer
 from kedge.core.shown import shown
 from kedge.tui.looks import Look

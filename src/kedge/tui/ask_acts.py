@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kedge.client.text import one_line, visible_line
+from kedge.client.safe_text import one_line, visible_line
 from kedge.core.approvals import Answer
 from kedge.errors import KedgeError
 from kedge.tui.approval import ApprovalPanel, AskLine

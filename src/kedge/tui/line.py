@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.style import Style
 from textual.widgets import Input, Static
 
-from kedge.client.text import harmless
+from kedge.client.safe_text import harmless
 from kedge.tui.field import Field
 from kedge.wire.limits import TITLE_CHARS_MAX
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from kedge.client.client import Client
-from kedge.client.spawn import find_or_start, open_workspace
-from kedge.client.stream import PAUSE_S_MAX, PAUSE_S_MIN, EventStream, StreamEvent
+from kedge.client.event_stream import PAUSE_S_MAX, PAUSE_S_MIN, EventStream, StreamEvent
+from kedge.client.local_server import find_or_start, open_workspace
 from kedge.errors import KedgeError, Unavailable, Unreachable
 from kedge.tui.model import View
 from kedge.waiting import backoff_s, retrieve_exception

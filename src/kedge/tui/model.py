@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from kedge.client.stream import StreamEvent
+from kedge.client.event_stream import StreamEvent
 from kedge.tui.conversation import Ask, Changed, Conversation
 from kedge.tui.files import ChangedFiles
 from kedge.wire import models as m

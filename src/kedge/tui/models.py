@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from kedge.client.text import one_line, visible_line
+from kedge.client.safe_text import one_line, visible_line
 from kedge.errors import KedgeError
 from kedge.tui.field import Field
 from kedge.tui.link import Link

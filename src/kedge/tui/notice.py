@@ -8,7 +8,7 @@ from typing import Literal
 
 from textual.app import App
 
-from kedge.client.text import visible_line
+from kedge.client.safe_text import visible_line
 
 #: What a desktop shows of a notice. Characters.
 NOTICE_CHARS_MAX = 120

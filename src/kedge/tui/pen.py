@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
 
-from kedge.client.text import harmless
+from kedge.client.safe_text import harmless
 from kedge.tui.looks import Look
 
 #: What a tab is worth. Columns.

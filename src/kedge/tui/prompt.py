@@ -8,7 +8,7 @@ from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
-from kedge.client.text import harmless
+from kedge.client.safe_text import harmless
 from kedge.tui.complete import Completions
 from kedge.tui.history import History
 from kedge.tui.mentions import begun, mention, name_inside, paths_in

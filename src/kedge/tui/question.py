@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from kedge.client.text import visible_line
+from kedge.client.safe_text import visible_line
 from kedge.tui.approval import Moment
 from kedge.tui.looks import Look
 from kedge.tui.whole import Whole, lines_for_asking, worded

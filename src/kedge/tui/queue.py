@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from kedge.client.text import one_line
+from kedge.client.safe_text import one_line
 from kedge.tui.keys import QUEUE_KEYS
 from kedge.wire import models as m
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from textual.app import App
 
-from kedge.client.stream import StreamEvent
+from kedge.client.event_stream import StreamEvent
 from kedge.errors import KedgeError, NotFound, RunNotFound
 from kedge.tui.drafts import Drafts
 from kedge.tui.keys import KEYS

@@ -10,7 +10,7 @@ from msgspec import Struct
 from rich.cells import cell_len
 from textual.content import Content
 
-from kedge.client.text import one_line
+from kedge.client.safe_text import one_line
 from kedge.tui.model import View
 from kedge.wire import models as m
 

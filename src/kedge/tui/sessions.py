@@ -20,7 +20,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import WorkType
 
-from kedge.client.text import one_line
+from kedge.client.safe_text import one_line
 from kedge.errors import KedgeError
 from kedge.tui.field import Field
 from kedge.tui.keys import SESSION_KEYS, spelled

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from kedge.client.text import one_line
+from kedge.client.safe_text import one_line
 from kedge.tui.deeds import Deeds
 from kedge.tui.status import duration
 from kedge.tui.width import Piece

@@ -9,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from kedge.client.text import one_line, visible_line
+from kedge.client.safe_text import one_line, visible_line
 from kedge.tui.files import Sort
 from kedge.tui.model import View
 from kedge.tui.width import cut, cut_start, wrapped

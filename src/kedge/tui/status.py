@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from textual.content import Content
 from textual.widget import Widget
 
-from kedge.client.text import one_line
+from kedge.client.safe_text import one_line
 from kedge.tui.model import View
 from kedge.tui.width import Piece, cut, fitted
 from kedge.wire import models as m

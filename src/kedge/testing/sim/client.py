@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from kedge.client.stream import EventStream, StreamEvent
-from kedge.client.transport import NotConnected
+from kedge.client.event_stream import EventStream, StreamEvent
+from kedge.client.http_transport import NotConnected
 from kedge.errors import KedgeError, SessionNotFound, Unavailable, Unreachable, WorkspaceClosing, WorkspaceNotFound
 from kedge.testing.sim.network import SimTransport
 from kedge.testing.sim.plan import Act

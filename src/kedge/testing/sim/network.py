@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import httpx2
 import msgspec
 
-from kedge.client.transport import ANSWER_S_MAX, SILENCE_S_MAX, Transport, decode_error, parse_host
+from kedge.client.http_transport import ANSWER_S_MAX, SILENCE_S_MAX, Transport, decode_error, parse_host
 from kedge.testing.sim.loop import SimLoop, SimProcess
 
 App = Callable[[Any, Any, Any], Awaitable[None]]

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 from kedge.client.client import Client
-from kedge.client.transport import Transport
+from kedge.client.http_transport import Transport
 from kedge.store.memory import MemoryData
 from kedge.testing.sim.loop import SimLoop
 from kedge.testing.sim.network import Network, ShortTransport, SimTransport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kedge.client.stream import StreamEvent
+from kedge.client.event_stream import StreamEvent
 from kedge.core.events import (
     Asked,
     AskSettled,

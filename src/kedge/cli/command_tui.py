@@ -1,0 +1,42 @@
+"""`kedge` alone, and `kedge tui`: the terminal interface."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from kedge.cli.exit_codes import EXIT_FAILED, EXIT_USAGE
+from kedge.cli.options import cwd_option, examples, host_option
+from kedge.client.safe_text import one_line
+from kedge.paths import data_dir
+
+_THEMES = ("dark", "light", "contrast", "plain")
+
+
+@click.command(epilog=examples("kedge", "kedge tui -s 3f2a", "KEDGE_THEME=light kedge"))
+@click.option("-s", "--session", metavar="ID", help="Open this session instead of the last one.")
+@click.option("--theme", type=click.Choice(_THEMES), envvar="KEDGE_THEME", help="How it looks (also $KEDGE_THEME).")
+@cwd_option
+@host_option
+def tui(session: str | None, theme: str | None, cwd: str, host: str | None) -> int:
+    """Work with the agent in the terminal: what `kedge` alone does."""
+    return open_tui(cwd, host, session, theme)
+
+
+def open_tui(cwd: str, host: str | None = None, session: str | None = None, theme: str | None = None) -> int:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        click.echo('kedge: this needs a terminal; in a script use `kedge run "..."`', err=True)
+        return EXIT_USAGE
+    from kedge.tui.app import KedgeApp
+    from kedge.tui.looks import LOOKS
+
+    wanted = theme or ("plain" if os.environ.get("NO_COLOR") else "dark")
+    look = next(name for name in LOOKS if name == wanted)
+    app = KedgeApp(cwd, host, session, look, kept=data_dir() / "tui")
+    code = app.run()
+    if app.failure is not None:
+        click.echo(f"kedge: internal error, please report it: {one_line(repr(app.failure), 500)}", err=True)
+        return EXIT_FAILED
+    return code or 0

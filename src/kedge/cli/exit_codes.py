@@ -1,0 +1,11 @@
+"""Exit codes of `kedge`. They are part of the contract with scripts: `kedge run --help` and the README list them."""
+
+from __future__ import annotations
+
+EXIT_COMPLETED = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_APPROVAL = 3
+EXIT_UNREACHABLE = 4
+EXIT_TIMEOUT = 124
+EXIT_CANCELLED = 130

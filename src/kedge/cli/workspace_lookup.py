@@ -1,0 +1,69 @@
+"""Opening a workspace, and finding one of its items by an abbreviated id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol, TypeVar
+
+from msgspec import Struct
+
+from kedge.client.client import Client
+from kedge.client.local_server import open_workspace
+from kedge.errors import KedgeError, NotFound
+from kedge.wire.models import SessionBody, WorkspaceBody
+
+#: Limit for releasing the workspace on exit. The server also releases it without this request. Seconds.
+RELEASE_S_MAX = 2.0
+
+
+class OpenWorkspace(Struct, frozen=True):
+    client: Client
+    workspace: WorkspaceBody
+
+    @property
+    def id(self) -> str:
+        return self.workspace.id
+
+
+class HasId(Protocol):
+    id: str
+
+
+T = TypeVar("T", bound=HasId)
+
+
+@asynccontextmanager
+async def opened(host: str | None, path: str) -> AsyncIterator[OpenWorkspace]:
+    """Open this directory on the server at `host`, or on the user's own server, which is started if necessary."""
+    async with Client(host) as client:
+        workspace = await open_workspace(client, path, may_start=host is None)
+        try:
+            yield OpenWorkspace(client, workspace)
+        finally:
+            with suppress(KedgeError, TimeoutError):  # the server may be gone, and the claim with it
+                async with asyncio.timeout(RELEASE_S_MAX):
+                    await client.release_workspace(workspace.id)
+
+
+async def find_session(opened: OpenWorkspace, prefix: str) -> SessionBody:
+    """Return the session of this workspace with this id or unique prefix of an id."""
+    return session_by_prefix(prefix, await opened.client.sessions(opened.id), opened.workspace.path)
+
+
+def session_by_prefix(prefix: str, sessions: Sequence[SessionBody], path: str) -> SessionBody:
+    missing = f"Session {prefix!r} not found in {path}. List sessions with: kedge sessions list"
+    return by_prefix(prefix, sessions if prefix else (), missing)
+
+
+def by_prefix(prefix: str, items: Sequence[T], missing: str) -> T:
+    """Return the item whose id is `prefix`, or the only one whose id begins with it. `missing` is the error text."""
+    matching = [item for item in items if item.id.startswith(prefix)]
+    exact = [item for item in matching if item.id == prefix]
+    if len(exact or matching) == 1:
+        return (exact or matching)[0]
+    if not matching:
+        raise NotFound(missing)
+    ids = ", ".join(item.id for item in matching[:5])
+    raise NotFound(f"{prefix!r} is ambiguous ({ids}). Give more of the id.")
