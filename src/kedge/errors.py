@@ -1,49 +1,52 @@
-"""Every error kedge raises on purpose, drawn as a tree. Each has a code (stable, for programs) and an HTTP status.
+"""The exceptions of kedge, as a tree. Each has a code (stable, for programs) and an HTTP status.
 
     KedgeError
-    ├── Invalid                 400  the request cannot be understood
+    ├── Invalid                 400  malformed request
     │   ├── EmptyPrompt         400
     │   ├── BadClientId         400
     │   ├── BadPosition         400
     │   ├── BadConfig           400
-    │   └── WrongType           422  a field has the wrong type or an impossible value
+    │   └── WrongType           422  a field has the wrong type or an invalid value
     ├── Unauthorized            401
     ├── BadOrigin               403
     ├── NotFound                404
     │   ├── WorkspaceNotFound · SessionNotFound · RunNotFound · MessageNotFound · RouteNotFound
     │   ├── AskNotFound · GrantNotFound
     ├── MethodNotAllowed        405
-    ├── Conflict                409  the thing exists, its state says no
+    ├── Conflict                409  the current state does not allow the request
     │   ├── RunIdReused · LaneBusy · RunIsFolded · RunNotQueued · RunNotActive · RunIsStopping
     │   ├── AskIsOver · FilesChanged
     │   ├── WorkspaceClosing · ClientNotAttached · ClientRetired · ServerNotIdle
     ├── TooLarge                413
     ├── NotJson                 415
     ├── BadHost                 421
-    ├── Busy                    429  a limit is reached; try again later
+    ├── Busy                    429  a limit is reached; retry later
     │   ├── QueueFull · TooManyStreams
     ├── Unavailable             503
     │   ├── ShuttingDown · StoreUnavailable
-    ├── ModelFailed             502  the model's provider refused or broke off
-    │   └── ContextFull         502  the request was longer than the model's context
-    ├── StoreError              500  the store refuses to answer rather than answer wrongly
+    ├── ModelFailed             502  the model's provider refused or failed
+    │   └── ContextFull         502  the request exceeds the model's context window
+    ├── StoreError              500  the store cannot answer correctly
     │   ├── VersionConflict · StoreDamaged · StoreLocked
-    └── Unreachable             ---  raised by clients only: no server answered
+    └── Unreachable             ---  raised by clients only: no server responded
 
-The message names the thing, its state and the way out. It is shown to people as it stands.
+The message states what failed and what to do. Users see it unchanged.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+#: The remedy for a damaged store.
+RESTORE_BACKUP = "restore the data directory from a backup, or move it away to start a new one"
+
 
 class KedgeError(Exception):
-    """Base of the tree. A plain `KedgeError` with status 500 is a bug of ours."""
+    """The base class. A plain `KedgeError` with status 500 is a bug in kedge."""
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
-    #: Seconds after which trying again makes sense; sent as Retry-After.
+    #: Seconds before a retry makes sense; sent as Retry-After.
     retry_after_s: ClassVar[int | None] = None
 
     @property
@@ -120,7 +123,7 @@ class MethodNotAllowed(KedgeError):
 
     def __init__(self, message: str, allowed: tuple[str, ...] = ()) -> None:
         super().__init__(message)
-        #: What the path does have; sent as Allow.
+        #: The methods of the path; sent as Allow.
         self.allowed = allowed
 
 
@@ -217,9 +220,9 @@ class ModelFailed(KedgeError):
 
     def __init__(self, message: str = "", *, retryable: bool = False, wait_s: float | None = None) -> None:
         super().__init__(message)
-        #: The same request may well succeed when it is made again.
+        #: Whether the same request may succeed later.
         self.retryable = retryable
-        #: How long the provider asks to wait before that; None: it did not say.
+        #: The delay that the provider asked for; None: it gave none.
         self.wait_s = wait_s
 
 
@@ -238,6 +241,10 @@ class VersionConflict(StoreError):
 class StoreDamaged(StoreError):
     code = "store_damaged"
 
+    def __init__(self, damage: str, remedy: str = "") -> None:
+        super().__init__(f"{damage}; {remedy}" if remedy else damage)
+        self.damage, self.remedy = damage, remedy
+
 
 class StoreLocked(StoreError):
     code = "store_locked"
@@ -248,8 +255,8 @@ class Unreachable(KedgeError):
 
 
 def _family(root: type[KedgeError]) -> list[type[KedgeError]]:
-    return [root, *(found for child in root.__subclasses__() for found in _family(child))]
+    return [root, *(error for child in root.__subclasses__() for error in _family(child))]
 
 
-#: code -> class, for clients that turn an error body back into the error it was.
+#: code -> class, for clients that turn an error body back into an exception.
 BY_CODE: dict[str, type[KedgeError]] = {error.code: error for error in _family(KedgeError)}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.client.safe_text import visible_line
-from kedge.core.shown import shown
+from kedge.core.safe_text import visible
 
 HIDDEN = ["\x1b", "\r", "\x7f", "\x9b", "\u202e", "\u2066", "\u200b", "\u200d", "\ufeff", "\u00ad", "\u2028", "\ufe0f"]
 HIDDEN += ["\u3164", "\u2800", "\u00a0", "\u3000", "\U000e0041", "\ue000", "\ud800", "\U000e0101", "\u034f"]
@@ -15,18 +15,18 @@ HIDDEN += ["\u3164", "\u2800", "\u00a0", "\u3000", "\U000e0041", "\ue000", "\ud8
 
 @pytest.mark.parametrize("character", HIDDEN, ids=lambda character: f"u{ord(character):x}")
 def test_what_cannot_be_seen_is_written_out(character: str) -> None:
-    assert shown(f"a{character}b") == f"a\\u{{{ord(character):x}}}b"
+    assert visible(f"a{character}b") == f"a\\u{{{ord(character):x}}}b"
 
 
 def test_what_can_be_seen_stands_as_it_is() -> None:
     for text in ("ls -la 'x y'", "Grüße, 世界", "שלום", "a\n\tb", "🚀"):
-        assert shown(text) == text
-    assert shown("a\nb", keep="") == "a\\u{a}b"
+        assert visible(text) == text
+    assert visible("a\nb", keep="") == "a\\u{a}b"
 
 
 @given(st.text())
 def test_nothing_but_the_visible_passes(text: str) -> None:
-    seen = shown(text, keep="")
+    seen = visible(text, keep="")
     assert all(unicodedata.category(one)[0] not in "CZ" for one in seen.replace(" ", ""))
     assert "\n" not in seen
 

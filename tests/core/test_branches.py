@@ -9,7 +9,7 @@ import pytest
 from kedge.core.commands import Cancel, Command
 from kedge.core.events import LaneEvent
 from kedge.core.lane import Lane, LaneRun, apply, covered_by, decide
-from kedge.core.shown import is_unseen, one_line, shown, shown_diff
+from kedge.core.safe_text import is_invisible, one_line, visible, visible_diff
 from kedge.core.transcript import (
     SUMMARY,
     Binary,
@@ -74,13 +74,13 @@ def test_a_model_is_sent_the_summary_and_what_came_after_it() -> None:
     ],
 )
 def test_what_people_are_shown_hides_nothing(text: str, seen: str) -> None:
-    assert shown(text) == seen
-    assert not any(map(is_unseen, seen.replace("\n", "").replace("\t", "")))
+    assert visible(text) == seen
+    assert not any(map(is_invisible, seen.replace("\n", "").replace("\t", "")))
 
 
 def test_the_sign_of_a_diff_line_is_no_blank_at_its_end() -> None:
-    assert shown_diff(" \n+\n+a\t\n-b\r \n  \n") == " \n+\n+a\\u{9}\n-b\\u{d}\\u{20}\n \\u{20}\n"
-    assert shown("words  ", mark_ends=False) == "words  "
+    assert visible_diff(" \n+\n+a\t\n-b\r \n  \n") == " \n+\n+a\\u{9}\n-b\\u{d}\\u{20}\n \\u{20}\n"
+    assert visible("words  ", mark_ends=False) == "words  "
 
 
 def test_a_title_is_the_first_line_that_says_something_and_is_cut() -> None:

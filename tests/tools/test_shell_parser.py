@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from kedge.core.shown import is_unseen, one_line, shown
+from kedge.core.safe_text import is_invisible, one_line, visible
 from kedge.tools.program_rules import runs_others
 from kedge.tools.shell_parser import (
     APART_WORK_MAX,
@@ -196,14 +196,14 @@ def test_which_programs_run_others(line: str, expected: bool) -> None:
 
 
 def test_nothing_that_people_are_shown_is_hidden() -> None:
-    assert shown("ls -la") == "ls -la"
-    assert shown("a\u202eb\u200bc\x1b[0m\u00a0\u3164\ufe0f\U000e0041") == (
+    assert visible("ls -la") == "ls -la"
+    assert visible("a\u202eb\u200bc\x1b[0m\u00a0\u3164\ufe0f\U000e0041") == (
         "a\\u{202e}b\\u{200b}c\\u{1b}[0m\\u{a0}\\u{3164}\\u{fe0f}\\u{e0041}"
     )
-    assert shown("a\n\tb\r") == "a\n\tb\\u{d}"
-    assert shown("grüße 日本") == "grüße 日本"
+    assert visible("a\n\tb\r") == "a\n\tb\\u{d}"
+    assert visible("grüße 日本") == "grüße 日本"
     long = "x" * 100_000 + "\0"
-    assert shown(long) == "x" * 100_000 + "\\u{0}"
+    assert visible(long) == "x" * 100_000 + "\\u{0}"
 
 
 def test_a_title_is_one_line_and_cut() -> None:
@@ -214,5 +214,5 @@ def test_a_title_is_one_line_and_cut() -> None:
 
 
 def test_what_the_eye_does_not_see_is_known() -> None:
-    assert all(map(is_unseen, "\0\t\n\x7f\x85\u00ad\u200b\u2028\ufeff\ue000\u2800\ud800"))
-    assert not any(map(is_unseen, " aé日+$"))
+    assert all(map(is_invisible, "\0\t\n\x7f\x85\u00ad\u200b\u2028\ufeff\ue000\u2800\ud800"))
+    assert not any(map(is_invisible, " aé日+$"))

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from kedge.agent.active_run import ActiveRun
 from kedge.agent.model_choice import Chosen
 from kedge.core.records import SessionRecord
+from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Message, Text
 from kedge.engine.door import Door, Plain
 from kedge.engine.lane_state import Draught
@@ -65,4 +66,4 @@ def _title_in(said: str) -> str:
     lines = (line.strip().strip("\"'`*# ").removeprefix("Title:").strip() for line in said.splitlines())
     line = next((line for line in lines if line), "")
     line = "".join(letter if letter.isprintable() else " " for letter in line)
-    return line[:TITLE_CHARS_MAX].encode("utf-8", "replace").decode()
+    return without_surrogates(line[:TITLE_CHARS_MAX])

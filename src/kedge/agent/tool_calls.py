@@ -14,6 +14,7 @@ from kedge.agent.model_call import Asking
 from kedge.agent.tool_host import RunToolHost
 from kedge.core.approvals import Ask, Intent, Rules, is_hidden, permit, rule_of
 from kedge.core.records import SessionRecord
+from kedge.core.safe_text import without_surrogates
 from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult
 from kedge.engine.door import Door
@@ -90,8 +91,8 @@ class Calls:
         result = ToolResult(
             call.id,
             call.name,
-            _clean(output.content[:RESULT_CHARS_MAX]),
-            _clean(json.dumps(output.metadata, ensure_ascii=False)) if output.metadata else "",
+            without_surrogates(output.content[:RESULT_CHARS_MAX]),
+            without_surrogates(json.dumps(output.metadata, ensure_ascii=False)) if output.metadata else "",
             output.is_error,
             output.images,
         )
@@ -192,11 +193,11 @@ class Calls:
             tool=call.name,
             kind="approval",
             asked_at=self._clock.now_ms(),
-            description=_clean(intent.description),
-            params=_clean(intent.params),
+            description=without_surrogates(intent.description),
+            params=without_surrogates(intent.params),
             action=intent.action,
-            path=_clean(intent.path),
-            grant=_clean(intent.grant),
+            path=without_surrogates(intent.path),
+            grant=without_surrogates(intent.grant),
             binding=intent.binding,
         )
         return await self.put_ask(active, ask, instead_of=standing)
@@ -262,8 +263,3 @@ def _nobody_to_ask(intent: Intent) -> str:
         f"{intent.names[0]} needs an approval and nobody is there to give it ({intent.description[:200]}); "
         f"allow it with --allow '{rule}', or everything with --yolo."
     )
-
-
-def _clean(text: str) -> str:
-    """Without lone surrogates, which no store and no stream can carry."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from kedge.agent.active_run import ActiveRun
 from kedge.core.approvals import Ask
 from kedge.core.records import FileVersion, SessionRecord, Todo
+from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import ToolCall
 from kedge.engine.door import Door
 from kedge.engine.lane_state import Draught
@@ -99,5 +100,5 @@ class RunToolHost:
 
     def progress(self, text: str) -> None:
         run, feed = self._active.run, self._active.lane.feed
-        shown = text[-PROGRESS_CHARS_MAX:].encode("utf-8", "replace").decode()
+        shown = without_surrogates(text[-PROGRESS_CHARS_MAX:])
         feed.pass_on(run.session_id, feed.encoder.progress(run.session_id, run.run_id, self._call.id, shown))

@@ -21,7 +21,7 @@ from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import visible_line
 from kedge.core.approvals import Answer
-from kedge.core.shown import shown
+from kedge.core.safe_text import visible
 from kedge.errors import AskIsOver, AskNotFound, KedgeError, Unavailable, Unreachable
 from kedge.wire.models import PermissionRequest, QuestionBatch, QuestionBody, QuestionResponse, Resolved
 
@@ -264,6 +264,6 @@ _ACTIONS: dict[str, Answer] = {"y": "allow", "s": "allow_session", "a": "allow_a
 
 
 def _choices(asked: PermissionRequest) -> dict[str, str]:
-    rule = shown(asked.grant, keep="")  # whole: it is what they allow
+    rule = visible(asked.grant, keep="")  # whole: it is what they allow
     standing = {"s": f"[s] this session: {rule}", "a": f"[a] always: {rule}"} if rule else {}
     return {"y": "[y] once", **standing, "n": "[n] no", "m": "[m] no, and say why"}

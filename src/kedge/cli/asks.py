@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kedge.client.safe_text import visible_line
-from kedge.core.shown import shown, shown_diff
+from kedge.core.safe_text import visible, visible_diff
 from kedge.wire.models import PermissionRequest, QuestionBody, QuestionResponse
 
 #: Of a description, which is a title; what it is about follows in full. Characters.
@@ -28,18 +28,18 @@ def approval_lines(asked: PermissionRequest) -> Iterator[str]:
     if isinstance(command, str):
         yield from _block("$ ", command)
     if asked.path:
-        yield f"  {'in' if asked.action == 'execute' else 'file'} {shown(asked.path, keep='')}"
+        yield f"  {'in' if asked.action == 'execute' else 'file'} {visible(asked.path, keep='')}"
     for name, value in params.items():
         if name not in _SHOWN_APART and value not in (None, False, "", [], {}):
-            yield from _block(f"{shown(name, keep='')}: ", _text(value))
+            yield from _block(f"{visible(name, keep='')}: ", _text(value))
     if isinstance(diff, str):
-        yield from (f"  {line}" for line in shown_diff(diff).split("\n") if line)
+        yield from (f"  {line}" for line in visible_diff(diff).split("\n") if line)
 
 
 def _block(begin: str, text: str, *, is_prose: bool = False) -> Iterator[str]:
     """Further lines stand below the first, so that none of them can pass for ours."""
     for number, line in enumerate(text.split("\n")):
-        yield f"  {begin if number == 0 else ' ' * len(begin)}{shown(line, keep=chr(9), mark_ends=not is_prose)}"
+        yield f"  {begin if number == 0 else ' ' * len(begin)}{visible(line, keep=chr(9), mark_ends=not is_prose)}"
 
 
 def _text(value: Any) -> str:

@@ -16,7 +16,7 @@ from kedge.cli.terminal import folded, size
 from kedge.cli.workspace_lookup import opened
 from kedge.client.safe_text import visible_line
 from kedge.core.approvals import Answer
-from kedge.core.shown import shown
+from kedge.core.safe_text import visible
 from kedge.errors import Conflict, NotFound
 from kedge.wire.models import GrantBody, PermissionRequest, QuestionBatch, Resolved
 
@@ -82,14 +82,14 @@ def list_(as_json: bool, cwd: str, host: str | None) -> int:
         click.echo(f"{asked.id}  asked {ago(asked.asked_at)} ago, session {asked.session_id}")
         _echo(approval_lines(asked))
         if asked.grant:
-            click.echo(f"    --session and --always stand for {shown(asked.grant, keep='')}")
+            click.echo(f"    --session and --always stand for {visible(asked.grant, keep='')}")
     for batch in found.questions:
         click.echo(f"{batch.id}  asked {ago(batch.asked_at)} ago, session {batch.session_id}")
         for question in batch.questions:
             _echo(question_lines(question))
     for grant in found.grants:
         scope = f"in session {grant.session_id}" if grant.session_id else "always"
-        click.echo(f"{grant.id}  allowed {scope}: {shown(grant.rule, keep='')}")
+        click.echo(f"{grant.id}  allowed {scope}: {visible(grant.rule, keep='')}")
     return 0
 
 
@@ -193,7 +193,7 @@ def forget(grant: str, cwd: str, host: str | None) -> int:
             return found
 
     forgotten = asyncio.run(act())
-    click.echo(f"no longer allowed without asking: {shown(forgotten.rule, keep='')}")
+    click.echo(f"no longer allowed without asking: {visible(forgotten.rule, keep='')}")
     return 0
 
 

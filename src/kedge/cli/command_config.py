@@ -15,7 +15,7 @@ from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.printing import print_json
 from kedge.cli.workspace_lookup import opened
 from kedge.client.safe_text import one_line
-from kedge.core.shown import shown
+from kedge.core.safe_text import visible
 
 if TYPE_CHECKING:
     from kedge.config.load import Loaded, RepositoryFile
@@ -111,9 +111,9 @@ def trust(yes: bool, revoke: bool, cwd: str) -> int:
         click.echo("There is nothing to trust here." if not any(map(_dangerous, files)) else "It is trusted already.")
         return 0
     for file in waiting:
-        click.echo(f"{shown(str(file.path), keep='')} wants to set:\n")
+        click.echo(f"{visible(str(file.path), keep='')} wants to set:\n")
         for name, value in _dangerous(file):
-            click.echo(f"  {shown(name, keep='')} = {shown(value, keep='')}")
+            click.echo(f"  {visible(name, keep='')} = {visible(value, keep='')}")
         click.echo()
     if not yes and not _agreed():
         click.echo("Nothing was trusted.")
@@ -121,7 +121,7 @@ def trust(yes: bool, revoke: bool, cwd: str) -> int:
     for file in waiting:
         # What was shown, and not what the file may hold by now.
         known.add(file.path, file.content or b"")
-        click.echo(f"Trusted: {shown(str(file.path), keep='')}")
+        click.echo(f"Trusted: {visible(str(file.path), keep='')}")
     return 0
 
 
@@ -140,7 +140,7 @@ def _revoke(workspace: Path) -> int:
     candidates = [place / name for place in levels(workspace) for name in FILE_NAMES]
     revoked = [file for file in candidates if known.revoke(file)]
     for file in revoked:
-        click.echo(f"No longer trusted: {shown(str(file), keep='')}")
+        click.echo(f"No longer trusted: {visible(str(file), keep='')}")
     if not revoked:
         click.echo("Nothing here was trusted.")
     return 0

@@ -18,7 +18,7 @@ from kedge.cli.transcript_lines import transcript_lines
 from kedge.cli.workspace_lookup import find_session, opened
 from kedge.client.followed_run import FollowedSummary
 from kedge.client.safe_text import harmless, one_line
-from kedge.core.shown import shown
+from kedge.core.safe_text import visible
 from kedge.wire.models import MessageBody, SearchHitBody, SessionBody, UndoReply
 
 
@@ -209,7 +209,7 @@ def undo(session: str, run_id: str | None, as_json: bool, cwd: str, host: str | 
     else:
         click.echo(f"undone: what run {undone.run_id} changed")
         for file in undone.files:
-            click.echo(f"  {shown(file, keep='')}")
+            click.echo(f"  {visible(file, keep='')}")
     return 0
 
 

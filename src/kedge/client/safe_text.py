@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kedge.core.shown import shown
+from kedge.core.safe_text import visible
 
 # Controls are shown by their picture, so that nothing is hidden and nothing takes effect. A carriage return is left
 # out: alone it would let text overwrite what stands before it, and with a line feed it is noise.
@@ -30,7 +30,7 @@ def harmless(text: str) -> str:
 
 def visible_line(text: str, chars_max: int = 300) -> str:
     """The beginning of the text as one line with nothing hidden in it."""
-    line = shown(" ".join(text[: 4 * chars_max].split()), keep="")
+    line = visible(" ".join(text[: 4 * chars_max].split()), keep="")
     return line if len(line) <= chars_max else line[: chars_max - 1] + "…"
 
 

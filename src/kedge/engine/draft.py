@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Message, Part, Reasoning, Tail, Text
 
 DraftKind = Literal["text", "reasoning"]
@@ -67,9 +68,7 @@ class Draft:
     def add(self, kind: DraftKind, text: str, signature: str = "") -> None:
         if self.closed:
             return
-        if not text.isascii():
-            # Half a surrogate pair is a legal Python string and breaks every store and stream: it becomes a "?".
-            text = text.encode("utf-8", "replace").decode()
+        text = without_surrogates(text)
         if not self._parts or self._parts[-1].kind != kind or self._parts[-1].signature:
             self._parts.append(_DraftPart(kind))
         part = self._parts[-1]

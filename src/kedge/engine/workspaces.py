@@ -22,6 +22,7 @@ from kedge.engine.feed import Feed, Reader
 from kedge.engine.lane_state import OpenLane
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.errors import (
+    RESTORE_BACKUP,
     ClientNotAttached,
     ClientRetired,
     Invalid,
@@ -37,8 +38,6 @@ from kedge.tools.known_files import KnownFiles
 
 log = logging.getLogger("kedge.engine")
 
-#: What to do about damage, where the store has not said it.
-_WAY_OUT = "restore the data directory from a backup, or move it away to begin a new one"
 #: Stands for all clients of the last process; no client's id, which is a UUID.
 _LOST = "lost"
 #: Clients that said they are gone, kept so that a late request of theirs is refused. Items, the oldest forgotten first.
@@ -313,8 +312,9 @@ class Workspaces:
         """It is damaged: from now on everybody is refused, and nothing more is written to it.
 
         For the start, when no Run of it is at work yet."""
-        way_out = "" if "restore the data directory" in error.message else f"; {_WAY_OUT}"
-        told = f"workspace {record.id} ({record.path}) is damaged and left as it is: {error.message}{way_out}"
+        has_remedy = isinstance(error, StoreDamaged) and error.remedy
+        remedy = "" if has_remedy else f"; {RESTORE_BACKUP}"
+        told = f"workspace {record.id} ({record.path}) is damaged and left as it is: {error.message}{remedy}"
         self._damaged[record.id] = told
         log.error("%s; other workspaces are served", told)
         if workspace := self._open.get(record.id):

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.llm.base import REDACTED, ModelRequest, ToolSpec
 from kedge.llm.content import (
@@ -23,7 +24,6 @@ from kedge.llm.content import (
     NO_OUTPUT,
     Json,
     Refusing,
-    clean,
     command_text,
     file_text,
     image_path,
@@ -221,7 +221,11 @@ def _user(message: Message, refuse: Refusing) -> list[Json]:
 def _file(file: Binary, refuse: Refusing) -> Json | str:
     if file.mime_type == "application/pdf":
         source = {"type": "base64", "media_type": file.mime_type, "data": file.data}
-        return {"type": "document", "source": source, **({"title": clean(file.path)[:200]} if file.path else {})}
+        return {
+            "type": "document",
+            "source": source,
+            **({"title": without_surrogates(file.path)[:200]} if file.path else {}),
+        }
     if file.mime_type in IMAGE_TYPES:
         return refuse.image(file.path) or _image_of_data(file)
     # An SVG is an image by name, and text.
@@ -257,11 +261,11 @@ def _is_thought(block: Json) -> bool:
 def _thought(part: Reasoning) -> Json:
     if part.signature.startswith(REDACTED):
         return {"type": "redacted_thinking", "data": part.signature.removeprefix(REDACTED)}
-    return {"type": "thinking", "thinking": clean(part.thinking), "signature": part.signature}
+    return {"type": "thinking", "thinking": without_surrogates(part.thinking), "signature": part.signature}
 
 
 def _result(result: ToolResult, sent_id: str, accepts_images: bool) -> Json:
-    texts = [clean(result.content)] if result.content.strip() else []
+    texts = [without_surrogates(result.content)] if result.content.strip() else []
     images = [image for image in map(_image, result.images) if image] if accepts_images else []
     if len(images) < len(result.images):
         texts.append(NO_IMAGES)
@@ -276,4 +280,4 @@ def _tool(tool: ToolSpec) -> Json:
 
 
 def _text(text: str) -> Json:
-    return {"type": "text", "text": clean(text)}
+    return {"type": "text", "text": without_surrogates(text)}

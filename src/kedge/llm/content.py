@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Binary, ImageUrl, Message, ShellCommand
 from kedge.errors import ModelFailed
 from kedge.llm.base import ModelRequest
@@ -29,11 +30,6 @@ NO_IMAGES: Final = "[An image was left out here, since this model cannot be show
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def clean(text: str) -> str:
-    """Without lone surrogates, which no JSON in UTF-8 can carry."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
 def tool_name(name: str) -> str:
     """The name of a call in the form that providers take back: a model may have called what no tool can be called."""
     return _NOT_IN_NAMES.sub("_", name[:TOOL_NAME_CHARS_MAX]) or "unknown"
@@ -42,7 +38,7 @@ def tool_name(name: str) -> str:
 def tool_input(given: str) -> str:
     """The JSON text of an object, as the model wrote it if it is one: providers parse the input of earlier calls and
     fail on what a model got wrong."""
-    text = clean(given) or "{}"
+    text = without_surrogates(given) or "{}"
     try:
         msgspec.json.decode(text, type=dict[str, msgspec.Raw])  # its values are checked, not built
         return text

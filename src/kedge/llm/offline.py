@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kedge.core.safe_text import json_object
 from kedge.core.transcript import SUMMARY, Message, ShellCommand, ToolCall, ToolResult
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, TextDelta
 from kedge.llm.look import phrase
@@ -131,9 +132,9 @@ def _used(messages: tuple[Message, ...]) -> list[Used]:
     calls = {call.id: call for message in messages for call in message.all(ToolCall)}
     return [
         Used(
-            _object(calls[result.tool_call_id].input),
+            json_object(calls[result.tool_call_id].input),
             result.content,
-            _object(result.metadata),
+            json_object(result.metadata),
             result.is_error,
             message.session_id,
         )
@@ -141,14 +142,6 @@ def _used(messages: tuple[Message, ...]) -> list[Used]:
         for result in message.all(ToolResult)
         if result.tool_call_id in calls
     ]
-
-
-def _object(text: str) -> dict[str, Any]:
-    """A JSON object; an empty one for anything else, since the transcript may be another model's."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {}
 
 
 def _json(given: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.llm.base import ModelRequest, ToolSpec
 from kedge.llm.content import (
@@ -13,7 +14,6 @@ from kedge.llm.content import (
     NO_IMAGES,
     Json,
     Refusing,
-    clean,
     command_text,
     file_text,
     image_path,
@@ -30,7 +30,7 @@ def request_body(request: ModelRequest, shown_name: str, limit_name: str = "max_
     """The body to post. ModelFailed when the newest prompt holds a file that the format cannot carry."""
     messages: list[Json] = []
     if request.system:
-        messages.append({"role": "system", "content": clean(request.system)})
+        messages.append({"role": "system", "content": without_surrogates(request.system)})
     for message, refuse in refusing(request, shown_name):
         match message.role:
             case "user":
@@ -40,7 +40,7 @@ def request_body(request: ModelRequest, shown_name: str, limit_name: str = "max_
             case "tool":
                 messages += _results(message.all(ToolResult), request.accepts_images)
             case "system":
-                messages.append({"role": "system", "content": clean(message.text)})
+                messages.append({"role": "system", "content": without_surrogates(message.text)})
     body: Json = {
         "model": request.model,
         "messages": messages,
@@ -84,12 +84,12 @@ def _file(file: Binary, refuse: Refusing) -> Json:
 def _assistant(message: Message, provider: str) -> Json:
     """Without the reasoning: most of these endpoints refuse or ignore it when it comes back. Those that think between
     calls (DeepSeek's, Moonshot's) refuse to go on without it: they get theirs back, with the calls it led to."""
-    said: Json = {"role": "assistant", "content": clean(message.text) or None}
+    said: Json = {"role": "assistant", "content": without_surrogates(message.text) or None}
     calls = message.all(ToolCall)
     if calls:
         thoughts = [part.thinking for part in message.all(Reasoning) if part.signature == WANTED_BACK]
         if thoughts and message.provider == provider:
-            said[WANTED_BACK] = clean("".join(thoughts))
+            said[WANTED_BACK] = without_surrogates("".join(thoughts))
         said["tool_calls"] = [
             {
                 "id": call.id,
@@ -107,7 +107,7 @@ def _results(results: list[ToolResult], accepts_images: bool) -> list[Json]:
     messages: list[Json] = []
     shown: list[Json] = []
     for result in results:
-        content = clean(result.content)
+        content = without_surrogates(result.content)
         if result.images and not accepts_images:
             content = f"{content}\n{NO_IMAGES}".lstrip()
         elif result.images:
@@ -129,4 +129,4 @@ def _image(url: str, detail: str = "") -> Json:
 
 
 def _text(text: str) -> Json:
-    return {"type": "text", "text": clean(text)}
+    return {"type": "text", "text": without_surrogates(text)}

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
+from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.llm.base import ModelRequest
 from kedge.llm.content import (
     NO_IMAGES,
     NO_OUTPUT,
     Refusing,
-    clean,
     command_text,
     file_text,
     image_path,
@@ -67,7 +67,7 @@ def request_messages(library: Any, request: ModelRequest, kind: str, system: str
                 results = [_result(words, result, request.accepts_images) for result in message.all(ToolResult)]
                 messages.append(words.ModelRequest(results))
             case "system":
-                messages.append(words.ModelRequest([words.SystemPromptPart(clean(message.text))]))
+                messages.append(words.ModelRequest([words.SystemPromptPart(without_surrogates(message.text))]))
     return messages
 
 
@@ -78,7 +78,7 @@ def request_parameters(library: Any, request: ModelRequest) -> Any:
         )
         for tool in request.tools
     ]
-    system = [library.messages.InstructionPart(content=clean(request.system))] if request.system else []
+    system = [library.messages.InstructionPart(content=without_surrogates(request.system))] if request.system else []
     return library.models.ModelRequestParameters(function_tools=tools, instruction_parts=system)
 
 
@@ -99,13 +99,13 @@ def _user(words: Any, message: Message, files: Refusing, kind: str) -> str | lis
     for part in message.parts:
         match part:
             case Text(text=text):
-                content.append(clean(text))
+                content.append(without_surrogates(text))
             case Binary():
                 content.append(_file(words, part, files, kind))
             case ImageUrl(url=url):
                 content.append(files.image(image_path(part)) or _image(words, url))
             case ShellCommand():
-                content.append(clean(command_text(part)))
+                content.append(without_surrogates(command_text(part)))
     return "\n\n".join(content) if all(isinstance(part, str) for part in content) else content
 
 
@@ -119,7 +119,7 @@ def _file(words: Any, file: Binary, files: Refusing, kind: str) -> Any:
         except (binascii.Error, ValueError):
             return files.other(file, "a file that can be read")
     text = file_text(file)
-    return files.other(file, "an image") if text is None else clean(text)
+    return files.other(file, "an image") if text is None else without_surrogates(text)
 
 
 def _image(words: Any, url: str) -> Any:
@@ -131,14 +131,14 @@ def _assistant(words: Any, message: Message, system: str) -> list[Any]:
     for part in message.parts:
         match part:
             case Text(text=text) if text:
-                said.append(words.TextPart(clean(text)))
+                said.append(words.TextPart(without_surrogates(text)))
             case Reasoning(thinking=thinking, signature=signature):
                 # Without a signature of theirs, providers ignore a thought or take it for something that was said.
                 signed = Signed.read(signature)
                 if signed and signed.provider == system:
                     said.append(
                         words.ThinkingPart(
-                            clean(thinking),
+                            without_surrogates(thinking),
                             id=signed.id or None,
                             signature=signed.signature or None,
                             provider_name=signed.provider,
@@ -152,7 +152,7 @@ def _assistant(words: Any, message: Message, system: str) -> list[Any]:
 
 
 def _result(words: Any, result: ToolResult, accepts_images: bool) -> Any:
-    content: Any = clean(result.content) or NO_OUTPUT
+    content: Any = without_surrogates(result.content) or NO_OUTPUT
     if result.images:
         shown = [_image(words, url) for url in result.images] if accepts_images else [NO_IMAGES]
         content = [content, *shown]

@@ -26,7 +26,7 @@ from kedge.config.load import Config
 from kedge.config.reload import UserConfig, WorkspaceConfig
 from kedge.config.trust import FILE_NAME as TRUST_FILE
 from kedge.config.trust import Trust
-from kedge.core.shown import shown
+from kedge.core.safe_text import visible
 from kedge.engine.engine import Engine
 from kedge.engine.sandbox import OwnFiles
 from kedge.engine.tool_processes import WardenMachine
@@ -61,7 +61,7 @@ class LogFormatter(logging.Formatter):
     """Further lines of an entry are indented: a path or an error of a provider with a newline in it begins no entry."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return shown(super().format(record), mark_ends=False).replace("\n", "\n    ")
+        return visible(super().format(record), mark_ends=False).replace("\n", "\n    ")
 
 
 class _Server(uvicorn.Server):

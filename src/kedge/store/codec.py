@@ -18,7 +18,7 @@ from kedge.core.approvals import Ask, Grant
 from kedge.core.events import EVENT_TYPES, Event, RetryReported
 from kedge.core.records import FileVersion, Prompt, RunRecord, SessionRecord
 from kedge.core.transcript import PART_TYPES, Message, Part, Tail, with_tails
-from kedge.errors import StoreDamaged, StoreError, VersionConflict, WrongType
+from kedge.errors import RESTORE_BACKUP, StoreDamaged, StoreError, VersionConflict, WrongType
 from kedge.store.base import LogEntry, Write
 
 T = TypeVar("T")
@@ -148,8 +148,7 @@ def checked_entries(workspace_id: str, previous: bytes, start: int, rows: Iterab
 
 def damaged(workspace_id: str, position: int, what: str) -> StoreDamaged:
     return StoreDamaged(
-        f"the log of workspace {workspace_id} is damaged at position {position}: {what}; "
-        "restore the data directory from a backup, or move it away to begin a new one"
+        f"the log of workspace {workspace_id} is damaged at position {position}: {what}", RESTORE_BACKUP
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import apsw
 
-from kedge.errors import StoreDamaged
+from kedge.errors import RESTORE_BACKUP, StoreDamaged
 
 #: Bytes at the end of each page for its checksum, and where in the file SQLite notes their number.
 CHECKSUM_BYTES, _CHECKSUM_BYTES_AT = 8, 20
@@ -81,10 +81,7 @@ def _number(db: apsw.Connection, pragma: str) -> int:
 
 
 def _damaged(path: Path, how: str) -> StoreDamaged:
-    return StoreDamaged(
-        f"the database {path} is damaged ({how}); "
-        "restore the data directory from a backup, or move it away to begin a new one"
-    )
+    return StoreDamaged(f"the database {path} is damaged ({how})", RESTORE_BACKUP)
 
 
 def _fits(page: bytes) -> bool:

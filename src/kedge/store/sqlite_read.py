@@ -9,7 +9,7 @@ import apsw
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
-from kedge.errors import MessageNotFound, StoreDamaged
+from kedge.errors import RESTORE_BACKUP, MessageNotFound, StoreDamaged
 from kedge.store import codec, words
 from kedge.store.base import LogEntry, SearchHit
 from kedge.store.sqlite_write import unknown_workspace
@@ -213,9 +213,7 @@ def file_versions(db: apsw.Connection, workspace_id: str, session_id: str, run_i
     found: list[FileVersion] = []
     for version_id, record, version, content in rows:
         if version is None:
-            raise StoreDamaged(
-                f"the content of file version {version_id} is missing; restore the data directory from a backup"
-            )
+            raise StoreDamaged(f"the content of file version {version_id} is missing", RESTORE_BACKUP)
         found.append(codec.decode_file(record, content))
     return found
 

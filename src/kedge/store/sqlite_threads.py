@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from kedge.errors import KedgeError, StoreDamaged, StoreUnavailable
+from kedge.errors import RESTORE_BACKUP, KedgeError, StoreDamaged, StoreUnavailable
 from kedge.store import codec
 from kedge.store.witness import Witness
 
@@ -228,7 +228,7 @@ def fault(error: Exception, database: str, about: str = "") -> Exception:
     """What the one who asked is told: what happened, and what to do about it."""
     told = _fault(error, database)
     if isinstance(told, StoreDamaged) and about not in str(told):
-        return StoreDamaged(f"{told}; this was met while looking at {about}")
+        return StoreDamaged(f"{told.damage}; found while reading {about}", told.remedy)
     return told
 
 
@@ -265,7 +265,4 @@ def _extended_code(error: apsw.Error) -> int:
 
 
 def _damaged(how: str, database: str) -> StoreDamaged:
-    return StoreDamaged(
-        f"the database {database} is damaged ({how}); "
-        "restore the data directory from a backup, or move it away to begin a new one"
-    )
+    return StoreDamaged(f"the database {database} is damaged ({how})", RESTORE_BACKUP)

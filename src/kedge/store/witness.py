@@ -42,8 +42,8 @@ class Witness:
             if reached < known:
                 raise StoreDamaged(
                     f"the database {database} is damaged: it has lost what was acknowledged (it ends with transaction "
-                    f"{reached}, and {known} was the last); restore the data directory from a backup, or remove "
-                    f"{self._path} to go on with what is left"
+                    f"{reached}, and {known} was the last)",
+                    f"restore the data directory from a backup, or remove {self._path} to continue with what is left",
                 )
         self.note(reached, durable=False)
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from kedge.core.approvals import Intent
-from kedge.core.shown import shown_diff
+from kedge.core.safe_text import visible_diff
 from kedge.tools import disk
 from kedge.tools.base import Prepared, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.diff import DIFF_BYTES_MAX, Diff, compare, is_the_same
@@ -178,7 +178,7 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
     verb = "Create" if is_new else "Edit" if "edit" in names[0] else "Write"
     is_special = target.is_guarded or not target.is_inside
     shown = {"path": target.shown, "diff": diff.text, "is_new": is_new}
-    if (spelled := shown_diff(diff.text)) != diff.text:
+    if (spelled := visible_diff(diff.text)) != diff.text:
         shown["shown"] = spelled  # for clients that would draw what they are given
     endings = ""
     if change.endings:

@@ -24,7 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
-from kedge.core.shown import is_unseen
+from kedge.core.safe_text import is_invisible
 from kedge.tools.known_files import bind
 from kedge.tools.processes import ToolFailed
 from kedge.tools.tool_threads import checkpoint
@@ -197,7 +197,7 @@ def _grant(tool: str, path: Path) -> str:
 
 def printable(text: str) -> str:
     """A name on one line: what people would not see, and bytes that are no text, are written out."""
-    unseen = {ord(c): c.encode("unicode_escape").decode("ascii") for c in set(text) if is_unseen(c)}
+    unseen = {ord(c): c.encode("unicode_escape").decode("ascii") for c in set(text) if is_invisible(c)}
     return text.translate(unseen)
 
 

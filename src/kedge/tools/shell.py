@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
-from kedge.core.shown import one_line, shown
+from kedge.core.safe_text import one_line, visible
 from kedge.programs import first_program, is_outside, program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
@@ -122,7 +122,7 @@ def _plan(args: BashInput, context: ToolContext) -> _Plan:
         params=json.dumps(
             {
                 "command": command,
-                "shown": shown(command),
+                "shown": visible(command),
                 "cwd": str(cwd),
                 "timeout_s": args.timeout_s,
                 "background": args.background,
@@ -175,9 +175,9 @@ def _directory(root: Path, args: str) -> Path:
     except (OSError, ValueError):
         is_there = False
     if not is_there:
-        raise ToolFailed(f"there is no directory {shown(args, keep='')!r}; cwd is relative to the workspace")
+        raise ToolFailed(f"there is no directory {visible(args, keep='')!r}; cwd is relative to the workspace")
     if not cwd.is_dir():
-        raise ToolFailed(f"{shown(args, keep='')!r} is no directory")
+        raise ToolFailed(f"{visible(args, keep='')!r} is no directory")
     return cwd
 
 
@@ -210,7 +210,7 @@ def _grant(words: tuple[str, ...] | None, cwd: Path, root: Path) -> str:
         return ""
     rule = f"bash({' '.join(words)})"
     grant = rule if cwd == root else granted_in(rule, cwd.relative_to(root).as_posix())
-    return grant if len(grant) <= RULE_CHARS_MAX and shown(grant, keep="") == grant else ""
+    return grant if len(grant) <= RULE_CHARS_MAX and visible(grant, keep="") == grant else ""
 
 
 def _harmless(

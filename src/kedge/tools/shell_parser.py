@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from kedge.core.approvals import RULE_CHARS_MAX
-from kedge.core.shown import is_unseen
+from kedge.core.safe_text import is_invisible
 from kedge.tools.program_rules import (
     FIND_RUNS,
     FINDERS,
@@ -122,7 +122,7 @@ def read_line(text: str) -> Line:
 def plain_words(text: str) -> tuple[str, ...] | None:
     """The literal words of one simple command, or None."""
     text = text.strip(" \t\n")
-    if not text or len(text) > PLAIN_CHARS_MAX or any(map(is_unseen, text)):
+    if not text or len(text) > PLAIN_CHARS_MAX or any(map(is_invisible, text)):
         return None
     words: list[str] = []
     place = 0

@@ -20,7 +20,7 @@ from textual.widgets import Static
 
 from kedge.client.safe_text import visible_line
 from kedge.core.approvals import Answer
-from kedge.core.shown import shown
+from kedge.core.safe_text import visible
 from kedge.tui.looks import Look
 from kedge.tui.session_acts import short
 from kedge.tui.whole import Row, Whole, diff_rows, folded, lines_for_asking
@@ -171,7 +171,7 @@ class ApprovalPanel(Vertical):
             self.query_one("#keys", Static).update("your answer is on its way …")
             return
         ask = self.approval
-        rule = shown(ask.grant, keep="") if ask else ""
+        rule = visible(ask.grant, keep="") if ask else ""
         named = rule if len(rule) <= RULE_IN_KEYS_CHARS_MAX else "the rule above"
         keys: list[tuple[str, str]] = [("F2 once", "app.approve('allow')")]
         if rule:
@@ -197,12 +197,12 @@ def _rows(ask: m.PermissionRequest, width: int) -> Iterator[Row]:
         yield from folded(command, width, "k.text", "$ ", "k.accent")
     if ask.path:
         where = "in " if ask.action == "execute" else "file "
-        yield from folded(shown(short(ask.path), keep=""), width, "k.muted", where)
+        yield from folded(visible(short(ask.path), keep=""), width, "k.muted", where)
     for name, value in params.items():
         if name not in _SHOWN_APART and value not in (None, False, "", [], {}):
             yield from folded(_text(value), width, "k.text", f"{visible_line(name, NAME_CHARS_MAX)}: ")
     if len(ask.grant) > RULE_IN_KEYS_CHARS_MAX:
-        yield from folded(shown(ask.grant, keep=""), width, "k.text", "rule: ")
+        yield from folded(visible(ask.grant, keep=""), width, "k.text", "rule: ")
     if isinstance(diff, str):
         yield from diff_rows(diff, width)
 

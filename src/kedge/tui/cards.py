@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 from textual.strip import Strip
 
+from kedge.core.safe_text import json_object
 from kedge.tui.conversation import Conversation, Entry
 from kedge.tui.diff import diff_rows, draw_row
 from kedge.tui.model import View
@@ -205,16 +205,8 @@ def _child_state(child: m.RunBody) -> str:
 
 
 def _prompt(data: dict[str, Any]) -> str:
-    return str(_object(data["input"]).get("prompt") or "")
+    return str(json_object(data["input"]).get("prompt") or "")
 
 
 def _metadata(result: m.PartBody) -> dict[str, Any]:
-    return _object(result.data.get("metadata") or "")
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return json_object(result.data.get("metadata") or "")

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection
 from urllib.parse import unquote, urlsplit
 
-from kedge.core.shown import shown
+from kedge.core.safe_text import visible
 
 #: A paste that is longer is text, whatever it begins with. Characters: some 20 long paths.
 PATHS_CHARS_MAX = 8192
@@ -29,7 +29,7 @@ def begun(before: str) -> tuple[int, str] | None:
 
 def can_be_mentioned(name: str) -> bool:
     """Not if it has a quote, or what nobody would see: that is neither shown nor typed."""
-    return '"' not in name and shown(name, keep="") == name
+    return '"' not in name and visible(name, keep="") == name
 
 
 def mention(name: str) -> str:

@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from kedge.core.shown import shown, shown_diff
+from kedge.core.safe_text import visible, visible_diff
 from kedge.tui.diff import SIDE_BY_SIDE_WIDTH
 from kedge.tui.looks import Look
 from kedge.tui.pen import Pen
@@ -80,7 +80,7 @@ class Whole(ScrollView, can_focus=False):
 def folded(text: str, width: int, style: str, begin: str = "", begin_style: str = "k.muted") -> Iterator[Row]:
     """The text with everything odd in it spelled out, behind what it begins with."""
     lead = cell_len(begin)
-    for line in shown(text).split("\n"):
+    for line in visible(text).split("\n"):
         for piece in _pieces(line, max(4, width - lead)):
             yield ((begin, begin_style), (piece, style))
             begin = " " * lead
@@ -88,7 +88,7 @@ def folded(text: str, width: int, style: str, begin: str = "", begin_style: str 
 
 def worded(text: str, width: int, style: str) -> Iterator[Row]:
     """The same for prose: folded between words."""
-    for line in shown(text, mark_ends=False).split("\n"):
+    for line in visible(text, mark_ends=False).split("\n"):
         for part in textwrap.wrap(line, width, tabsize=4, break_on_hyphens=False) or [""]:
             yield from (((piece, style),) for piece in _pieces(part, width))
 
@@ -103,7 +103,7 @@ def _pieces(line: str, width: int) -> list[str]:
 def diff_rows(diff: str, width: int) -> list[Row]:
     """Unified, or side by side where there is room. The lines that name the files are left out, and nothing else: a
     changed line may well begin with the same marks."""
-    lines = shown_diff(diff).split("\n")
+    lines = visible_diff(diff).split("\n")
     if lines and not lines[-1]:
         lines.pop()
     begin = next((number for number, line in enumerate(lines) if line.startswith("@@")), 0)

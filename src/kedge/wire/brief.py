@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from kedge.core.safe_text import json_object
 
 #: What of a tool's input says most, in this order. A tool that is not listed shows its input as it is.
 _TELLING: dict[str, tuple[str, ...]] = {
@@ -25,7 +25,7 @@ _TELLING: dict[str, tuple[str, ...]] = {
 
 def call_brief(name: str, given: str) -> str:
     """What a call is about: `$ pytest -q`, `src/app.py`. `given` is its input, which may be malformed JSON."""
-    fields = _object(given)
+    fields = json_object(given)
     match name:
         case "bash" if fields.get("command"):
             return f"$ {fields['command']}"
@@ -44,7 +44,7 @@ def call_brief(name: str, given: str) -> str:
 
 def result_brief(metadata: str, content: str, *, is_error: bool) -> str:
     """What came of it: `exit 1, 2.3 s`, `+3 -1`; empty when the content says it best."""
-    fields = _object(metadata)
+    fields = json_object(metadata)
     if fields.get("denied"):
         return "denied"
     if is_error:
@@ -69,15 +69,7 @@ def result_brief(metadata: str, content: str, *, is_error: bool) -> str:
 
 def diff_of(metadata: str) -> str:
     """The diff of a call that changed a file; empty for others."""
-    return str(_object(metadata).get("diff") or "")
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return str(json_object(metadata).get("diff") or "")
 
 
 def _todos(todos: list[Any]) -> str:
