@@ -1,22 +1,18 @@
-"""The house itself, held by tests: who may import whom, how large things get, which words are used, what is public."""
+"""Rules for the source: which package imports which, sizes, words in names, the public surface."""
 
 from __future__ import annotations
 
 import ast
 import re
 import runpy
-import subprocess
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-SRC = ROOT / "src"
+from tests.source import ROOT, SRC, imports, modules, package_of
 
 #: What each package may import of ours. `errors`, `paths`, `programs`, `waiting` and `children` stand alone; all may
 #: use the first.
@@ -99,57 +95,6 @@ OTHER_MACHINES = {
 }
 
 PUBLIC = ROOT / "tests" / "public_surface.txt"
-
-
-@cache
-def modules() -> dict[str, ast.Module]:
-    found: dict[str, ast.Module] = {}
-    for path in sorted(SRC.rglob("*.py")):
-        parts = path.relative_to(SRC).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(), str(path))
-    return found
-
-
-def package_of(module: str) -> str:
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "kedge"
-
-
-def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, bool, ast.stmt]]:
-    """(imported module, whether at module level, node) for every import of ours. Type-only imports are left out."""
-    top = _top_level(tree)
-    types = {part for node in ast.walk(tree) if _is_for_types_only(node) for part in ast.walk(node)}
-    for node in ast.walk(tree):
-        if node in types:
-            continue
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            names = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules() else base for alias in node.names]
-        else:
-            continue
-        for name in names:
-            if name.split(".")[0] == "kedge":
-                yield name, node in top, node
-
-
-def _top_level(tree: ast.AST) -> set[ast.stmt]:
-    found: set[ast.stmt] = set()
-    stack: list[ast.AST] = [tree]
-    while stack:
-        for child in ast.iter_child_nodes(stack.pop()):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or _is_for_types_only(child):
-                continue
-            if isinstance(child, ast.stmt):
-                found.add(child)
-            stack.append(child)
-    return found
-
-
-def _is_for_types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def test_imports_go_one_way() -> None:
@@ -320,74 +265,3 @@ def test_generated_documents_are_fresh() -> None:
     assert (ROOT / "docs" / "scenarios.md").read_text() == scenarios(), "run scripts/docs"
     configuration = runpy.run_path(str(ROOT / "scripts" / "configuration.py"))["page"]
     assert (ROOT / "docs" / "configuration.md").read_text() == configuration(), "run scripts/docs"
-
-
-def test_the_version_is_the_same_everywhere() -> None:
-    import kedge
-
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert declared == kedge.__version__
-    assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text()
-
-
-def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
-    """The client path stays light: a real `kedge run`, and what it has loaded when it ends."""
-    (tmp_path / "config.toml").write_text("[server]\nidle_exit_s = 1.0\n")
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-        "KEDGE_DATA_DIR": str(tmp_path / "data"),
-        "KEDGE_CONFIG": str(tmp_path / "config.toml"),
-        "PYTHONPATH": str(SRC),
-    }
-    program = (
-        "import atexit, sys\n"
-        "atexit.register(lambda: print('LOADED', *sorted(sys.modules), file=sys.stderr))\n"
-        "from kedge.cli.main import main\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "run", "--cwd", str(tmp_path), "list the files"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-500:]
-    loaded = set(done.stderr.rpartition("LOADED ")[2].split())
-    ours = {package_of(name) for name in loaded if name.startswith("kedge")}
-    assert ours <= {"kedge", "__main__", "cli", "client", "wire", "core", "errors", "paths"}
-    third_party = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"kedge"}
-    heavy = {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "textual", "rich", "anthropic", "openai"}
-    assert third_party & heavy == set()
-    assert {name for name in third_party if not name.startswith("_")} <= {
-        *("click", "httpx2", "httpcore2", "msgspec", "anyio", "idna", "h11", "truststore", "certifi"),
-        *("typing_extensions", "sniffio", "sitecustomize", "usercustomize", "apport_python_hook"),
-    }
-
-
-def test_the_terminal_loads_nothing_of_the_server() -> None:
-    """What it costs to open: the screen's library, the client, and what both speak."""
-    program = "import sys, kedge.cli.command_tui, kedge.tui.app\nprint(*sys.modules)"
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SRC)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    ours = {package_of(name) for name in loaded if name.startswith("kedge")}
-    assert ours <= {"kedge", "cli", "client", "wire", "core", "tui", "errors", "paths", "programs", "waiting"}
-    third_party = {name.split(".")[0] for name in loaded}
-    assert third_party & {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "anthropic", "openai"} == set()
-
-
-def test_the_native_path_to_a_model_loads_no_providers_library() -> None:
-    """A server with both native formats in use: what others need for theirs is loaded when it is configured."""
-    program = (
-        "import sys\n"
-        "import kedge.server.listen, kedge.llm.openai, kedge.llm.anthropic, kedge.llm.catalogue\n"
-        "kedge.llm.catalogue.facts('openai', 'gpt-5-mini')\n"
-        "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
-    heavy = {"pydantic", "pydantic_ai", "openai", "anthropic", "google", "boto3", "botocore", "mistralai", "cohere"}
-    heavy |= {"groq", "genai_prices", "xllamacpp", "bs4", "markdownify", "tree_sitter", "keyring"}
-    assert set(done.stdout.split()) & heavy == set()
