@@ -27,13 +27,13 @@ from kedge.errors import KedgeError, StoreUnavailable
 from kedge.llm import anthropic_request, openai_request
 from kedge.llm.base import Model, ModelPart, ModelRequest, TextDelta
 from kedge.llm.catalogue import Price
-from kedge.server.ports import WireEncoder
 from kedge.store.base import LogEntry, Write
 from kedge.store.memory import MemoryStore
 from kedge.testing.machine import CountingIds, ManualClock
 from kedge.testing.rules import anthropic_refusal, openai_refusal
 from kedge.testing.scripted import Reply, ScriptedModel, ScriptedRequest
 from kedge.tools.base import Prepared, Tool, ToolContext, ToolOutput
+from kedge.wire import frames
 
 CLIENT = "00000000-0000-4000-8000-000000000001"
 #: A Run that is to time out in the middle of something: longer than a busy machine needs to get there. Seconds.
@@ -244,7 +244,7 @@ async def begin(
     ids = CountingIds(after=100 * sum(len(log.rows) for log in store.data.logs.values()))
     chooser = models or OneModel(model)
     given = msgspec.convert(config, Config)
-    engine = Engine(store, clock, ids, WireEncoder(), chooser, given, tools=tools, machine=machine)
+    engine = Engine(store, clock, ids, frames, chooser, given, tools=tools, machine=machine)
     await engine.open()
     workspace = await engine.workspaces.open(str(directory), CLIENT)
     made = Rig(engine, store, clock, model, workspace, ids=ids)

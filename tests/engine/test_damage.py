@@ -18,10 +18,10 @@ from kedge.config.load import Config
 from kedge.core.records import Prompt, RunOptions, RunRecord
 from kedge.engine.engine import Engine
 from kedge.errors import StoreDamaged
-from kedge.server.ports import WireEncoder
 from kedge.store.sqlite import SqliteStore
 from kedge.testing.machine import CountingIds, ManualClock
 from kedge.testing.scripted import Hold, Reply, Say, ScriptedModel
+from kedge.wire import frames
 from tests.engine.rig import CLIENT, OneModel
 
 #: What befalls the second workspace, as SQL with its id. Each page stays well-formed.
@@ -86,7 +86,7 @@ class Left:
 @asynccontextmanager
 async def process(data: Path, model: ScriptedModel, ids_after: int) -> AsyncIterator[Engine]:
     store, ids = SqliteStore(data), CountingIds(after=ids_after)
-    engine = Engine(store, ManualClock(), ids, WireEncoder(), OneModel(model), Config())
+    engine = Engine(store, ManualClock(), ids, frames, OneModel(model), Config())
     await engine.open()
     try:
         yield engine

@@ -19,10 +19,10 @@ from kedge.errors import (
     WorkspaceNotFound,
     WrongType,
 )
-from kedge.server.ports import WireEncoder
 from kedge.store.base import Write
 from kedge.testing.machine import CountingIds, ManualClock
 from kedge.testing.scripted import Call, Fail, Hold, Linger, Say, ScriptedModel
+from kedge.wire import frames
 from tests.engine.rig import CLIENT, TIMEOUT_S, FaultyStore, OneModel, Rig, rig, spin, until
 
 
@@ -345,7 +345,7 @@ async def test_a_broken_file_in_a_repository_does_not_keep_the_server_from_going
         await r.model.wait_requests(1)
     (tmp_path / "kedge.toml").write_text("model = ")
     ids, models = CountingIds(after=1000), OneModel(ScriptedModel("done"))
-    engine = Engine(FaultyStore(store.data), ManualClock(), ids, WireEncoder(), models, Config())
+    engine = Engine(FaultyStore(store.data), ManualClock(), ids, frames, models, Config())
     await engine.open()
     (workspace,) = engine.workspaces.all()
     assert (await engine.wait_run(workspace, "b", 20)).text == "done"

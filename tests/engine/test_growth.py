@@ -21,10 +21,10 @@ from kedge.engine.engine import Engine
 from kedge.engine.lane_state import OpenLane
 from kedge.engine.workspaces import IDLE_LANES_MAX, Workspace
 from kedge.llm.base import ModelRequest
-from kedge.server.ports import WireEncoder
 from kedge.store.sqlite import SqliteStore
 from kedge.testing.machine import CountingIds, ManualClock
 from kedge.testing.scripted import Call, Hold, Reply, Say, ScriptedModel
+from kedge.wire import frames
 from tests.engine.rig import CLIENT, ActingTool, OneModel, Rig, rig, spin
 from tests.proof import proof, size
 
@@ -176,7 +176,7 @@ def reply(request: ModelRequest) -> Reply:
 async def acts(directory: Path) -> AsyncIterator[Acts]:
     model, tool = ScriptedModel(reply), ActingTool()
     store = SqliteStore(directory / "store")
-    engine = Engine(store, ManualClock(), CountingIds(), WireEncoder(), OneModel(model), Config(), tools=(tool,))
+    engine = Engine(store, ManualClock(), CountingIds(), frames, OneModel(model), Config(), tools=(tool,))
     await engine.open()
     (directory / "workspace").mkdir()
     workspace = await engine.workspaces.open(str(directory / "workspace"), CLIENT)

@@ -90,8 +90,12 @@ TOLD = (
     Mutant(
         "a log reader is told of other events",
         "engine.feed",
-        "                return self.encoder.ask(entry.position, event, ask)",
-        "                return self.encoder.ask(entry.position, Asked(event.run_id, ask_id), ask)",
+        "        return self.encode(entry.position, entry.session_id, entry.event, record)",
+        "        from kedge.core.events import Asked, AskSettled\n"
+        "        event = entry.event\n"
+        "        if isinstance(event, AskSettled):\n"
+        "            event = Asked(event.run_id, event.ask_id)\n"
+        "        return self.encode(entry.position, entry.session_id, event, record)",
         "A dialog that was answered opens again for who reads the log.",
     ),
     Mutant(

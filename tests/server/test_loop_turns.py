@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kedge.core.records import SessionRecord
+from kedge.core.records import SessionRecord, SessionView
 from kedge.core.transcript import Finish, Message, Text, ToolCall
 from kedge.errors import TooLarge
 from kedge.server.app import _body, _encoded, route
@@ -76,7 +76,7 @@ def test_an_export_comes_in_pieces_and_shows_every_call() -> None:
     assert deep.input in b"".join(as_markdown(session, messages)).decode()
     for given in ([], messages):
         whole = {
-            "session": session_body(session, is_busy=False, attached_clients=0),
+            "session": session_body(SessionView(session)),
             "messages": [message_body(message) for message in given],
         }
         expected = msgspec.json.format(msgspec.json.encode(whole), indent=2)

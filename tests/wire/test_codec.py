@@ -10,7 +10,7 @@ import pytest
 from kedge.core import events as e
 from kedge.core.approvals import Ask
 from kedge.core.transcript import PART_TYPES, Finish, Message, Part, Text
-from kedge.wire import codec
+from kedge.wire import codec, frames
 from kedge.wire import models as m
 from kedge.wire.export import as_html, as_json, as_markdown
 from tests.wire.samples import NASTY, RUN, SAMPLES, SESSION
@@ -26,7 +26,7 @@ def parsed(frame: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def test_there_is_a_sample_of_every_event() -> None:
-    assert set(SAMPLES) == set(get_args(e.Event)) == set(e.EVENT_TYPES.values())
+    assert set(SAMPLES) == set(frames.EVENTS) == set(get_args(e.Event)) == set(e.EVENT_TYPES.values())
 
 
 @pytest.mark.parametrize("event", SAMPLES.values(), ids=lambda event: type(event).__name__)
@@ -42,11 +42,11 @@ def test_every_event_is_one_frame_also_when_its_record_is_gone(event: e.Event, g
 
 @pytest.mark.parametrize("text", [NASTY, "\u0000", "\U0001f600", "</script>"])
 def test_no_text_can_forge_a_frame(text: str) -> None:
-    frame = codec.delta_frame("m1", 0, text)
-    assert frame.count(b"\n") == 2
-    assert frame.endswith(b"\n\n")
-    assert b"\r" not in frame
-    assert json.loads(frame[6:])["payload"]["payload"]["text"] == text
+    data = frames.delta("m1", 0, text, "text")
+    assert data.count(b"\n") == 2
+    assert data.endswith(b"\n\n")
+    assert b"\r" not in data
+    assert json.loads(data[6:])["payload"]["payload"]["text"] == text
 
 
 @pytest.mark.parametrize("kind", PART_TYPES.values(), ids=PART_TYPES.keys())
@@ -67,7 +67,7 @@ def test_an_unknown_part_is_passed_over_and_an_unknown_field_ignored() -> None:
 
 
 def test_a_run_leaves_out_what_it_does_not_have() -> None:
-    body = json.loads(codec.frame("run", "updated", codec.run_body(RUN))[6:])["payload"]["payload"]
+    body = json.loads(frames.frame("run", "updated", codec.run_body(RUN))[6:])["payload"]["payload"]
     assert "outcome" not in body
     assert "text" not in body
     assert body["usage"] == {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from kedge.core import events as e
 from kedge.core.approvals import Ask
-from kedge.core.records import RunRecord
-from kedge.core.transcript import Message
-from kedge.server.ports import WireEncoder
+from kedge.core.records import Record, RunRecord, SessionView
+from kedge.wire import frames
 from tests.wire.samples import APPROVAL, ENDED, MESSAGE, NASTY, QUESTION, RUN, SAMPLES, SESSION
 
 GOLDEN = Path(__file__).with_name("golden_frames.json")
@@ -24,31 +23,20 @@ def frame_of(
     deleted: bool = False,
     run: RunRecord = RUN,
     ask: Ask = APPROVAL,
-    message: Message = MESSAGE,
     position: int | None = 7,
 ) -> bytes:
-    encoder = WireEncoder()
-    if isinstance(event, e.Asked | e.AskSettled):
-        return encoder.ask(position, event, None if deleted else ask)
-    assert position is not None
-    match event:
-        case e.SessionChanged():
-            return encoder.session(position, event, None if deleted else SESSION, True, 3)
-        case e.MessageChanged():
-            return encoder.message(position, event, None if deleted else message, "s1")
-        case e.FileChanged():
-            return encoder.file(position, "s1", event)
-        case _:
-            return encoder.run(position, "s1", event, None if deleted else run)
+    records: dict[str, Record] = {"run": run, "session": SessionView(SESSION, True, 3), "message": MESSAGE, "ask": ask}
+    named = frames.record_of(event)
+    record = records[named[0]] if named and not deleted else None
+    return frames.encode(position, "s1", event, record)
 
 
-def frames() -> dict[str, bytes]:
+def all_frames() -> dict[str, bytes]:
     result: dict[str, bytes] = {}
     for event in SAMPLES.values():
         result[type(event).__name__] = frame_of(event)
         result[f"{type(event).__name__}, record deleted"] = frame_of(event, deleted=True)
     settled, answered = SAMPLES[e.AskSettled], replace(APPROVAL, state="answered", answered_by="c1")
-    encoder = WireEncoder()
     return result | {
         "RunEnded, failed": frame_of(e.RunEnded("r1", "failed", "timeout", 1), run=ENDED),
         "RunReported, failed": frame_of(e.RunReported("r1", "failed", "timeout"), run=ENDED),
@@ -64,19 +52,19 @@ def frames() -> dict[str, bytes]:
         "AskSettled, denied": frame_of(settled, ask=replace(answered, answer="deny")),
         "AskSettled, withdrawn": frame_of(settled, ask=replace(APPROVAL, state="withdrawn")),
         "AskSettled, question": frame_of(settled, ask=replace(QUESTION, state="answered", answer="answered")),
-        "delta, text": encoder.delta("m1", 0, NASTY, "text"),
-        "delta, reasoning": encoder.delta("m1", 1, "why", "reasoning"),
-        "snapshot": encoder.snapshot(MESSAGE),
-        "gap": encoder.gap("evicted", 9),
-        "progress": encoder.progress("s1", "r1", "c1", NASTY),
-        "presence": encoder.presence("s1", 2),
-        "skip": encoder.skip("c1"),
-        "skip, ended": encoder.skip(""),
+        "delta, text": frames.delta("m1", 0, NASTY, "text"),
+        "delta, reasoning": frames.delta("m1", 1, "why", "reasoning"),
+        "snapshot": frames.snapshot(MESSAGE),
+        "gap": frames.gap("evicted", 9),
+        "progress": frames.progress("s1", "r1", "c1", NASTY),
+        "presence": frames.presence("s1", 2),
+        "skip": frames.skip("c1"),
+        "skip, ended": frames.skip(""),
     }
 
 
 def test_frames_are_encoded_as_recorded() -> None:
-    encoded = {name: data.decode() for name, data in frames().items()}
+    encoded = {name: data.decode() for name, data in all_frames().items()}
     if os.environ.get("KEDGE_GOLDEN") == "write":
         GOLDEN.write_text(json.dumps(encoded, indent=1) + "\n")
     assert encoded == json.loads(GOLDEN.read_text())

@@ -13,6 +13,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kedge.core.approvals import Ask
 from kedge.core.events import (
     CancelMarked,
     FoldMarked,
@@ -209,6 +210,19 @@ class RunRecord(Struct, frozen=True):
     #: What the last request to its model held, with the reply to it; 0: not known.
     context_tokens: int = 0
     cleanup: Literal["clean", "failed"] = "clean"
+
+
+class SessionView(Struct, frozen=True):
+    """A session and its live state, which is not stored."""
+
+    session: SessionRecord
+    is_busy: bool = False
+    attached_clients: int = 0
+
+
+#: The records that an event can name in a field such as `run_id`.
+RecordKind = Literal["session", "run", "message", "ask"]
+Record = SessionView | RunRecord | Message | Ask
 
 
 #: Where logs begin, in bytes of a random number: 2**48 places, so that the ranges of two logs practically never meet,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -19,13 +19,9 @@ from msgspec.structs import replace
 
 from kedge.core.commands import Command, Submit
 from kedge.core.events import (
-    Asked,
-    AskSettled,
     Change,
     ErrorReported,
-    FileChanged,
     LaneEvent,
-    MessageChanged,
     RunAccepted,
     RunEnded,
     RunFolded,
@@ -34,9 +30,9 @@ from kedge.core.events import (
     SessionChanged,
 )
 from kedge.core.lane import apply_all, decide
-from kedge.core.records import LaneRecord, RunRecord, SessionRecord, project, restore, user_message
+from kedge.core.records import LaneRecord, RecordKind, RunRecord, SessionRecord, project, restore, user_message
 from kedge.engine.draft import Draft
-from kedge.engine.feed import Frame
+from kedge.engine.feed import Frame, StoredRecord
 from kedge.engine.lane_state import Addition, Compose, Decided, Draught, OpenLane, session_after, withdrawn_asks
 from kedge.engine.ports import Clock, Ids
 from kedge.errors import RunNotActive, SessionNotFound, StoreError, StoreUnavailable, VersionConflict
@@ -215,22 +211,18 @@ class Door:
         return feed.publish(first, frames)
 
     def _frames(self, lane: OpenLane, first: int, draught: Draught, runs: dict[str, RunRecord]) -> list[Frame]:
-        feed = lane.feed
+        feed, session = lane.feed, lane.session
+        records: dict[RecordKind, Mapping[str, StoredRecord]] = {
+            "session": {} if lane.deleted else {session.id: session},
+            "run": runs,
+            "message": draught.messages,
+            "ask": draught.asks,
+        }
         frames: list[Frame] = []
         for position, event in enumerate(draught.log, first):
-            match event:
-                case MessageChanged(message_id=message_id):
-                    message = draught.messages.get(message_id)
-                    data = feed.encoder.message(position, event, message, lane.session.id)
-                case SessionChanged():
-                    data = feed.encode_session(position, event, None if event.change == "deleted" else lane.session)
-                case Asked() | AskSettled():
-                    data = feed.encoder.ask(position, event, draught.asks[event.ask_id])
-                case FileChanged():
-                    data = feed.encoder.file(position, lane.session.id, event)
-                case _:
-                    data = feed.encoder.run(position, lane.session.id, event, runs.get(event.run_id))
-            frames.append(Frame(position, lane.session.id, "all", data))
+            named = feed.encoder.record_of(event)
+            record = records[named[0]].get(named[1]) if named else None
+            frames.append(Frame(position, session.id, "all", feed.encode(position, session.id, event, record)))
         return frames
 
     async def refresh(self, lane: OpenLane) -> None:

@@ -23,8 +23,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from kedge.core.events import Asked, AskSettled, FileChanged, MessageChanged, SessionChanged
-from kedge.core.records import SessionRecord
+from kedge.core.approvals import Ask
+from kedge.core.events import Event
+from kedge.core.records import RunRecord, SessionRecord, SessionView
+from kedge.core.transcript import Message
 from kedge.engine.draft import Draft
 from kedge.engine.ports import Clock, Encoder
 from kedge.store.base import LogEntry, Store
@@ -45,6 +47,7 @@ SNAPSHOT_S = 1 / 30
 SNAPSHOT_BYTES_PER_S = 20_000_000
 
 Audience = Literal["all", "deltas", "snapshots"]
+StoredRecord = SessionRecord | RunRecord | Message | Ask
 
 
 @dataclass(slots=True)
@@ -57,11 +60,7 @@ class Frame:
 
 
 class SessionViews(Protocol):
-    """How a session looks beyond its record."""
-
-    def is_busy(self, session_id: str) -> bool: ...
-
-    def attached_clients(self, session_id: str) -> int: ...
+    def view(self, session: SessionRecord) -> SessionView: ...
 
 
 class Feed:
@@ -311,27 +310,22 @@ class Feed:
         return b"".join([*parts, self._notice]), self.end
 
     async def encode_entry(self, entry: LogEntry) -> bytes:
-        """A log entry as a frame, with its record as it stands now."""
-        event = entry.event
-        match event:
-            case SessionChanged():
-                session = await self.store.session(self.workspace_id, entry.session_id)
-                return self.encode_session(entry.position, event, session)
-            case MessageChanged(message_id=message_id):
-                message = await self.store.message(self.workspace_id, message_id)
-                return self.encoder.message(entry.position, event, message, entry.session_id)
-            case Asked(ask_id=ask_id) | AskSettled(ask_id=ask_id):
-                ask = await self.store.ask(self.workspace_id, ask_id)
-                return self.encoder.ask(entry.position, event, ask)
-            case FileChanged():
-                return self.encoder.file(entry.position, entry.session_id, event)
-            case _:
-                run = await self.store.run(self.workspace_id, event.run_id)
-                return self.encoder.run(entry.position, entry.session_id, event, run)
+        """Return a log entry as a frame, with its record as it is now."""
+        record: StoredRecord | None = None
+        match self.encoder.record_of(entry.event):
+            case ("session", session_id):
+                record = await self.store.session(self.workspace_id, session_id)
+            case ("run", run_id):
+                record = await self.store.run(self.workspace_id, run_id)
+            case ("message", message_id):
+                record = await self.store.message(self.workspace_id, message_id)
+            case ("ask", ask_id):
+                record = await self.store.ask(self.workspace_id, ask_id)
+        return self.encode(entry.position, entry.session_id, entry.event, record)
 
-    def encode_session(self, position: int, event: SessionChanged, session: SessionRecord | None) -> bytes:
-        busy, clients = self._views.is_busy(event.session_id), self._views.attached_clients(event.session_id)
-        return self.encoder.session(position, event, session, busy, clients)
+    def encode(self, position: int, session_id: str, event: Event, record: StoredRecord | None) -> bytes:
+        shown = self._views.view(record) if isinstance(record, SessionRecord) else record
+        return self.encoder.encode(position, session_id, event, shown)
 
 
 class Reader:

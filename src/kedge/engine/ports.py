@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from kedge.config.load import Config
-from kedge.core.approvals import Ask
-from kedge.core.events import Asked, AskSettled, Event, FileChanged, MessageChanged, SessionChanged
-from kedge.core.records import RunRecord, SessionRecord
+from kedge.core.events import Event
+from kedge.core.records import Record, RecordKind, RunRecord
 from kedge.core.transcript import Message
 from kedge.tools.processes import Processes
 
@@ -28,35 +27,31 @@ class Ids(Protocol):
 
 
 class Encoder(Protocol):
-    """Turns what happened into the bytes that readers get. The engine does not know the format."""
+    """Encodes events, with the records they show, as the bytes that readers receive."""
 
-    def run(self, position: int, session_id: str, event: Event, run: RunRecord | None) -> bytes: ...
-
-    def session(
-        self, position: int, event: SessionChanged, session: SessionRecord | None, is_busy: bool, clients: int
-    ) -> bytes: ...
-
-    def message(self, position: int, event: MessageChanged, message: Message | None, session_id: str) -> bytes: ...
-
-    def ask(self, position: int | None, event: Asked | AskSettled, ask: Ask | None) -> bytes:
-        """Without a position: it is pending, and shown to a client that has come since."""
+    def record_of(self, event: Event) -> tuple[RecordKind, str] | None:
+        """Return the kind and the id of the record that the frame of this event shows."""
         ...
 
-    def file(self, position: int, session_id: str, event: FileChanged) -> bytes: ...
+    def encode(self, position: int | None, session_id: str, event: Event, record: Record | None) -> bytes:
+        """Return the frame of an event. `record` is None if it was deleted since.
 
-    def progress(self, session_id: str, run_id: str, tool_call_id: str, text: str) -> bytes: ...
-
-    def presence(self, session_id: str, clients: int) -> bytes: ...
-
-    def skip(self, given_by: str) -> bytes:
-        """Approvals are skipped because of this client; empty: they are not."""
+        A pending Ask is sent without a position to a client that connects later."""
         ...
 
     def delta(self, message_id: str, part: int, text: str, kind: Literal["text", "reasoning"]) -> bytes: ...
 
     def snapshot(self, message: Message) -> bytes: ...
 
-    def gap(self, reason: str, position: int) -> bytes: ...
+    def gap(self, reason: Literal["evicted", "epoch"], position: int) -> bytes: ...
+
+    def progress(self, session_id: str, run_id: str, tool_call_id: str, text: str) -> bytes: ...
+
+    def presence(self, session_id: str, clients: int) -> bytes: ...
+
+    def skip(self, client_id: str) -> bytes:
+        """Approvals are skipped because of this client; empty: they are not skipped."""
+        ...
 
 
 class Machine(Protocol):

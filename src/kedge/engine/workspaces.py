@@ -17,7 +17,7 @@ from msgspec import Struct
 from kedge.config.load import Config, load_workspace
 from kedge.core.claims import Claims
 from kedge.core.events import Asked
-from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
+from kedge.core.records import RunRecord, SessionRecord, SessionView, WorkspaceRecord, first_position
 from kedge.engine.feed import Feed, Reader
 from kedge.engine.lane_state import OpenLane
 from kedge.engine.ports import Clock, Encoder, Ids
@@ -153,6 +153,9 @@ class Workspace:
 
     def attached_clients(self, session_id: str) -> int:
         return sum(1 for looked_at in self.current.values() if looked_at == session_id)
+
+    def view(self, session: SessionRecord) -> SessionView:
+        return SessionView(session, self.is_busy(session.id), self.attached_clients(session.id))
 
     @property
     def skip_approvals(self) -> bool:
@@ -383,9 +386,9 @@ class Workspaces:
         except BaseException:
             reader.close()
             raise
-        encode = workspace.feed.encoder.ask
+        encode = workspace.feed.encoder.encode
         wanted = [ask for ask in asks if session_id in (None, ask.session_id)]
-        reader.pending = b"".join(encode(None, Asked(ask.run_id, ask.id), ask) for ask in wanted)
+        reader.pending = b"".join(encode(None, ask.session_id, Asked(ask.run_id, ask.id), ask) for ask in wanted)
         return reader
 
     # --- time ----------------------------------------------------------------------------------------------------

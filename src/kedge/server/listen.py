@@ -33,8 +33,8 @@ from kedge.engine.tool_processes import WardenMachine
 from kedge.errors import BadConfig, Invalid, KedgeError
 from kedge.server.app import App
 from kedge.server.auth import Gate
-from kedge.server.ports import RandomIds, SystemClock, WireEncoder
 from kedge.server.room import Bounded, make_room
+from kedge.server.system import RandomIds, SystemClock
 from kedge.server.table import make_app
 from kedge.server.watchdog import Watchdog
 from kedge.store.base import Store
@@ -42,6 +42,7 @@ from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
 from kedge.tools.registry import all_tools
 from kedge.warden.warden import Warden
+from kedge.wire import frames
 from kedge.wire.identity import write_record
 
 log = logging.getLogger("kedge.server")
@@ -120,7 +121,7 @@ async def _run(hosts: list[str], store_url: str | None, allow_remote: bool, exit
     models = Models()
     clock = SystemClock()
     engine = Engine(
-        *(_store(store_url), clock, RandomIds(), WireEncoder(), models, config),
+        *(_store(store_url), clock, RandomIds(), frames, models, config),
         tools=all_tools((paths.config_file(), paths.data_dir())),
         machine=WardenMachine(Warden(), _own_files(hosts)),
         prompts=WrittenPrompts(clock.today, paths.config_file().parent),

@@ -116,8 +116,7 @@ class AgentRoutes:
     async def session(self, call: Call) -> m.SessionBody:
         workspace = self._workspace(call)
         session = await self._engine.session(workspace, call.path["sid"])
-        busy, clients = workspace.is_busy(session.id), workspace.attached_clients(session.id)
-        return session_body(session, is_busy=busy, attached_clients=clients)
+        return session_body(workspace.view(session))
 
     async def queued(self, call: Call) -> int:
         return len(await self._engine.queue(self._workspace(call), call.path["sid"]))

@@ -10,7 +10,6 @@ from msgspec import UNSET, Meta, Struct
 import kedge
 from kedge.config.model_names import Offer, offers
 from kedge.core.ids import check_client_id
-from kedge.core.records import SessionRecord
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import Invalid, ShuttingDown, TooLarge, WrongType
@@ -106,16 +105,16 @@ class WorkspaceRoutes:
     async def sessions(self, call: Call) -> Iterator[m.SessionBody]:
         workspace = self._workspace(call)
         found = await self._engine.sessions(workspace)
-        return (_session(workspace, session) for session in found)
+        return (session_body(workspace.view(session)) for session in found)
 
     async def create_session(self, call: Call) -> m.SessionBody:
         workspace = self._workspace(call)
         session = await self._engine.create_session(workspace, _check_title(call.body.title))
-        return _session(workspace, session)
+        return session_body(workspace.view(session))
 
     async def session(self, call: Call) -> m.SessionBody:
         workspace = self._workspace(call)
-        return _session(workspace, await self._engine.session(workspace, call.path["sid"]))
+        return session_body(workspace.view(await self._engine.session(workspace, call.path["sid"])))
 
     async def change_session(self, call: Call) -> m.SessionBody:
         workspace = self._workspace(call)
@@ -125,7 +124,7 @@ class WorkspaceRoutes:
         if title is None and model is None:
             raise WrongType("title or model is needed: what to change")
         changed = await self._engine.change_session(workspace, call.path["sid"], title, model)
-        return _session(workspace, changed)
+        return session_body(workspace.view(changed))
 
     async def delete_session(self, call: Call) -> m.Ok:
         await self._engine.delete_session(self._workspace(call), call.path["sid"])
@@ -142,7 +141,7 @@ class WorkspaceRoutes:
         if not call.body.message_id:
             raise Invalid("message_id is needed: the last message the new session keeps")
         session = await self._engine.fork_session(workspace, call.path["sid"], call.body.message_id)
-        return _session(workspace, session)
+        return session_body(workspace.view(session))
 
     async def export(self, call: Call) -> Raw:
         query: ExportQuery = call.query
@@ -208,11 +207,6 @@ class WorkspaceRoutes:
                 other_media_types=("application/json", "text/html"),
             ),
         ]
-
-
-def _session(workspace: Workspace, session: SessionRecord) -> m.SessionBody:
-    busy, clients = workspace.is_busy(session.id), workspace.attached_clients(session.id)
-    return session_body(session, is_busy=busy, attached_clients=clients)
 
 
 def _model(offer: Offer) -> m.ModelBody:

@@ -12,7 +12,7 @@ from kedge.engine.engine import Engine
 from kedge.engine.feed import Reader
 from kedge.errors import BadPosition, KedgeError, TooManyStreams
 from kedge.server.app import STREAMED, Call, Streamed
-from kedge.wire.codec import HEARTBEAT
+from kedge.wire.frames import HEARTBEAT
 from kedge.wire.limits import STREAMS_MAX
 
 log = logging.getLogger("kedge.server")

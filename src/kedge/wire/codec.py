@@ -1,38 +1,19 @@
-"""The one table between the core's words and the wire's: which Event is which frame, which record is which body."""
+"""Conversion between records and the bodies that cross the wire."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from kedge.core.approvals import Ask
-from kedge.core.events import (
-    Asked,
-    AskSettled,
-    ErrorReported,
-    Event,
-    FileChanged,
-    MessageChanged,
-    RetryReported,
-    RunAccepted,
-    RunReported,
-    SessionChanged,
-)
-from kedge.core.records import RunRecord, SessionRecord, Usage
+from kedge.core.records import RunRecord, SessionView, Usage
 from kedge.core.transcript import PART_TYPES, Message, Part
 from kedge.wire import models as m
 
-_encode = msgspec.json.Encoder().encode
-
 #: Wire names of part fields that differ from ours: the reference system spells these three its own way.
 _PART_FIELDS = {"binary": {"path": "Path", "mime_type": "MIMEType", "data": "Data"}}
-
-HEARTBEAT = b": heartbeat\n\n"
-
-
-# --- records ---------------------------------------------------------------------------------------------------------
 
 
 def usage_body(usage: Usage) -> m.UsageBody:
@@ -76,7 +57,8 @@ def receipt(run: RunRecord) -> m.Receipt:
     )
 
 
-def session_body(session: SessionRecord, *, is_busy: bool, attached_clients: int) -> m.SessionBody:
+def session_body(view: SessionView) -> m.SessionBody:
+    session = view.session
     return m.SessionBody(
         id=session.id,
         parent_session_id=session.parent_session_id,
@@ -87,8 +69,8 @@ def session_body(session: SessionRecord, *, is_busy: bool, attached_clients: int
         cost=round(session.usage.cost_usd, 9),
         created_at=session.created_at,
         updated_at=session.updated_at,
-        is_busy=is_busy,
-        attached_clients=attached_clients,
+        is_busy=view.is_busy,
+        attached_clients=view.attached_clients,
         todos=[
             m.TodoBody(content=todo.content, status=todo.status, active_form=todo.active_form) for todo in session.todos
         ],
@@ -128,64 +110,6 @@ def part_from_body(body: m.PartBody) -> Part | None:
     known = kind.__struct_fields__
     data: dict[str, Any] = {ours.get(name, name): value for name, value in body.data.items()}
     return msgspec.convert({name: value for name, value in data.items() if name in known}, kind)
-
-
-# --- frames ----------------------------------------------------------------------------------------------------------
-
-
-def frame(kind: m.EventType, change: str, payload: object, position: int | None = None) -> bytes:
-    """One SSE frame. JSON has no raw line break, so no text in the payload can forge another frame."""
-    body = b'data: {"type":"%b","payload":{"type":"%b","payload":%b}}\n\n' % (
-        kind.encode(),
-        change.encode(),
-        _encode(payload),
-    )
-    return body if position is None else b"id: %d\n%b" % (position, body)
-
-
-def delta_frame(message_id: str, part: int, text: str, kind: Literal["text", "reasoning"] = "text") -> bytes:
-    return frame("delta", "updated", m.DeltaBody(message_id=message_id, part=part, text=text, kind=kind))
-
-
-def gap_frame(reason: str, position: int) -> bytes:
-    return frame("gap", "created", {"reason": reason, "position": position})
-
-
-def snapshot_frame(message: Message) -> bytes:
-    """A streaming message as it stands: without a Position, since nothing durable happened."""
-    return frame("message", "updated", message_body(message))
-
-
-def session_frame(position: int, event: SessionChanged, body: m.SessionBody | None) -> bytes:
-    return frame("session", event.change if body else "deleted", body or {"id": event.session_id}, position)
-
-
-def message_frame(position: int, event: MessageChanged, message: Message | None, session_id: str) -> bytes:
-    if message is None:
-        return frame("message", "deleted", {"id": event.message_id, "session_id": session_id}, position)
-    return frame("message", event.change, message_body(message), position)
-
-
-def run_frame(position: int, session_id: str, event: Event, run: RunRecord | None) -> bytes:
-    """The frame of any event that is about a Run. The record is gone when its session was deleted since."""
-    match event:
-        case RunReported():
-            return frame("run_complete", "created", _run_complete(session_id, event, run), position)
-        case ErrorReported(run_id=run_id):
-            error = run.error if run else "the session was deleted"
-            body = m.AgentEvent(type="error", error=error, run_id=run_id, session_id=session_id)
-            return frame("agent_event", "created", body, position)
-        case RetryReported(run_id=run_id, attempt=attempt, attempts_max=most, wait_s=wait_s, error=why):
-            said = f"Trying again in {wait_s:g} s (attempt {attempt} of {most})."
-            retry = m.AgentEvent(type="retry", error=why, run_id=run_id, session_id=session_id, message=said)
-            retry.attempt, retry.attempts_max, retry.wait_s = attempt, most, wait_s
-            return frame("agent_event", "created", retry, position)
-        case SessionChanged() | MessageChanged() | Asked() | AskSettled() | FileChanged():
-            raise AssertionError("not an event about a Run")
-        case _ if run is None:
-            return frame("run", "deleted", {"run_id": event.run_id, "session_id": session_id}, position)
-        case _:
-            return frame("run", "created" if isinstance(event, RunAccepted) else "updated", run_body(run), position)
 
 
 def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:
@@ -232,62 +156,3 @@ def _params(ask: Ask) -> Any:
         return msgspec.json.decode(ask.params or "{}")
     except (msgspec.DecodeError, UnicodeError):
         return {}
-
-
-def ask_frame(position: int | None, event: Asked | AskSettled, ask: Ask | None) -> bytes:
-    """The record is gone when its session was deleted since: then there is nothing left to show or to close."""
-    if ask is None:
-        body = {"id": event.ask_id, "run_id": event.run_id}
-        return frame("permission_request", "deleted", body, position)
-    if isinstance(event, Asked):
-        kind: m.EventType = "permission_request" if ask.kind == "approval" else "question_batch_request"
-        return frame(kind, "created", ask_body(ask), position)
-    where = {"id": ask.id, "session_id": ask.session_id, "run_id": ask.run_id, "tool_call_id": ask.tool_call_id}
-    withdrawn = ask.state == "withdrawn"
-    if ask.kind == "question":
-        answered = ask.answer == "answered"
-        told = m.QuestionNotification(**where, answered=answered, answered_by=ask.answered_by, withdrawn=withdrawn)
-        return frame("question_batch_notification", "created", told, position)
-    closed = m.PermissionNotification(
-        **where,
-        granted=ask.is_allowed,
-        denied=not ask.is_allowed,
-        answer=ask.answer,
-        answered_by=ask.answered_by,
-        withdrawn=withdrawn,
-    )
-    return frame("permission_notification", "created", closed, position)
-
-
-def file_frame(position: int, session_id: str, event: FileChanged) -> bytes:
-    body = m.FileEvent(path=event.path, run_id=event.run_id, session_id=session_id, version_id=event.version_id)
-    return frame("file", event.change, body, position)
-
-
-def progress_frame(session_id: str, run_id: str, tool_call_id: str, text: str) -> bytes:
-    body = m.ProgressBody(session_id=session_id, run_id=run_id, tool_call_id=tool_call_id, text=text)
-    return frame("progress", "updated", body)
-
-
-def presence_frame(session_id: str, clients: int) -> bytes:
-    return frame("presence", "updated", m.PresenceBody(session_id=session_id, attached_clients=clients))
-
-
-def skip_frame(given_by: str) -> bytes:
-    return frame("permission_skip", "updated", m.SkipState(skip=bool(given_by), given_by=given_by))
-
-
-def _run_complete(session_id: str, event: RunReported, run: RunRecord | None) -> m.RunComplete:
-    return m.RunComplete(
-        session_id=session_id,
-        run_id=event.run_id,
-        message_id=run.message_id if run else "",
-        text=run.text if run else "",
-        outcome=event.outcome,
-        reason=event.reason,
-        usage=usage_body(run.usage if run else Usage()),
-        cleanup=run.cleanup if run else "clean",
-        error=(run.error if run else "") or UNSET,
-        cancelled=event.outcome == "cancelled" or UNSET,
-        folded_into=(run.folded_into if run else None) or UNSET,
-    )

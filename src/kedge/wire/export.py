@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from kedge.core.records import SessionRecord
+from kedge.core.records import SessionRecord, SessionView
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.wire.brief import call_brief, diff_of, result_brief
 from kedge.wire.codec import message_body, session_body
@@ -32,8 +32,7 @@ pre + pre { margin-top: .6rem; } .output { font: 13px/1.5 ui-monospace, monospac
 
 
 def as_json(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
-    about = session_body(session, is_busy=False, attached_clients=0)
-    yield b'{\n  "session": ' + _indented(about, 2) + b',\n  "messages": ['
+    yield b'{\n  "session": ' + _indented(session_body(SessionView(session)), 2) + b',\n  "messages": ['
     for index, message in enumerate(messages):
         yield (b",\n    " if index else b"\n    ") + _indented(message_body(message), 4)
     yield (b"\n  " if messages else b"") + b"]\n}"

@@ -28,7 +28,6 @@ from kedge.engine.engine import Engine
 from kedge.engine.workspaces import FixedConfig
 from kedge.errors import KedgeError, Unavailable, Unreachable, WorkspaceNotFound
 from kedge.server.auth import Gate
-from kedge.server.ports import WireEncoder
 from kedge.server.table import make_app
 from kedge.testing.machine import CountingIds
 from kedge.testing.sim.client import DIRECTORY, SimClient
@@ -42,6 +41,7 @@ from kedge.testing.sim.store import Faults, FaultyStore
 from kedge.tools.agent import AgentTool
 from kedge.tools.question import QuestionTool
 from kedge.tools.shell import BashTool
+from kedge.wire import frames
 
 #: When all faults are over every Run ends within as long, or it never does. Seconds of the simulated clock.
 SETTLE_S = 600.0
@@ -118,7 +118,7 @@ class World:
         tools = (BashTool(), QuestionTool(), AgentTool())
         config = self._config()
         engine = Engine(
-            *(store, self.scene.clock, self.ids, WireEncoder(), self.model, config),
+            *(store, self.scene.clock, self.ids, frames, self.model, config),
             tools=tools,
             machine=self.machine,
             make_source=lambda path, strict: FixedConfig(config),  # no file of the real machine has a say
