@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.client.safe_text import visible_line
-from kedge.core.safe_text import visible
+from kedge.core.untrusted_text import visible
 
 HIDDEN = ["\x1b", "\r", "\x7f", "\x9b", "\u202e", "\u2066", "\u200b", "\u200d", "\ufeff", "\u00ad", "\u2028", "\ufe0f"]
 HIDDEN += ["\u3164", "\u2800", "\u00a0", "\u3000", "\U000e0041", "\ue000", "\ud800", "\U000e0101", "\u034f"]

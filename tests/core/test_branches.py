@@ -9,7 +9,6 @@ import pytest
 from kedge.core.commands import Cancel, Command
 from kedge.core.events import LaneEvent
 from kedge.core.lane import Lane, LaneRun, apply, covered_by, decide
-from kedge.core.safe_text import is_invisible, one_line, visible, visible_diff
 from kedge.core.transcript import (
     SUMMARY,
     Binary,
@@ -26,6 +25,7 @@ from kedge.core.transcript import (
     for_model,
     since_summary,
 )
+from kedge.core.untrusted_text import is_invisible, one_line, visible, visible_diff
 
 
 def message(number: int, role: Role, text: str, is_summary: bool = False) -> Message:

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from kedge.core.safe_text import is_invisible, one_line, visible
+from kedge.core.untrusted_text import is_invisible, one_line, visible
 from kedge.tools.program_rules import runs_others
 from kedge.tools.shell_parser import (
     APART_WORK_MAX,

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from kedge.agent.active_run import ActiveRun
 from kedge.agent.model_choice import Chosen
 from kedge.core.records import SessionRecord
-from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Message, Text
+from kedge.core.untrusted_text import without_surrogates
 from kedge.engine.door import Door, Plain
 from kedge.engine.lane_state import Draught
 from kedge.errors import KedgeError

@@ -14,9 +14,9 @@ from kedge.agent.model_call import Asking
 from kedge.agent.tool_host import RunToolHost
 from kedge.core.approvals import Ask, Intent, Rules, is_hidden, permit, rule_of
 from kedge.core.records import SessionRecord
-from kedge.core.safe_text import without_surrogates
 from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult
+from kedge.core.untrusted_text import without_surrogates
 from kedge.engine.door import Door
 from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Agents, Clock, Ids, Machine

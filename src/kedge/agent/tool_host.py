@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from kedge.agent.active_run import ActiveRun
 from kedge.core.approvals import Ask
 from kedge.core.records import FileVersion, SessionRecord, Todo
-from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import ToolCall
+from kedge.core.untrusted_text import without_surrogates
 from kedge.engine.door import Door
 from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Agents, Clock, Ids

@@ -21,7 +21,7 @@ from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import visible_line
 from kedge.core.approvals import Answer
-from kedge.core.safe_text import visible
+from kedge.core.untrusted_text import visible
 from kedge.errors import AskIsOver, AskNotFound, KedgeError, Unavailable, Unreachable
 from kedge.wire.models import PermissionRequest, QuestionBatch, QuestionBody, QuestionResponse, Resolved
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from kedge.client.safe_text import visible_line
-from kedge.core.safe_text import visible, visible_diff
+from kedge.core.untrusted_text import visible, visible_diff
 from kedge.wire.models import PermissionRequest, QuestionBody, QuestionResponse
 
 #: Of a description, which is a title; what it is about follows in full. Characters.

@@ -16,7 +16,7 @@ from kedge.cli.terminal import folded, size
 from kedge.cli.workspace_lookup import opened
 from kedge.client.safe_text import visible_line
 from kedge.core.approvals import Answer
-from kedge.core.safe_text import visible
+from kedge.core.untrusted_text import visible
 from kedge.errors import Conflict, NotFound
 from kedge.wire.models import GrantBody, PermissionRequest, QuestionBatch, Resolved
 

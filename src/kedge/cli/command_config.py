@@ -15,7 +15,7 @@ from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.printing import print_json
 from kedge.cli.workspace_lookup import opened
 from kedge.client.safe_text import one_line
-from kedge.core.safe_text import visible
+from kedge.core.untrusted_text import visible
 
 if TYPE_CHECKING:
     from kedge.config.load import Loaded, RepositoryFile

@@ -18,7 +18,7 @@ from kedge.cli.transcript_lines import transcript_lines
 from kedge.cli.workspace_lookup import find_session, opened
 from kedge.client.followed_run import FollowedSummary
 from kedge.client.safe_text import harmless, one_line
-from kedge.core.safe_text import visible
+from kedge.core.untrusted_text import visible
 from kedge.wire.models import MessageBody, SearchHitBody, SessionBody, UndoReply
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kedge.core.safe_text import visible
+from kedge.core.untrusted_text import visible
 
 # Controls are shown by their picture, so that nothing is hidden and nothing takes effect. A carriage return is left
 # out: alone it would let text overwrite what stands before it, and with a line feed it is noise.

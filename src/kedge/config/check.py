@@ -29,7 +29,7 @@ from kedge.config.providers import all_providers
 from kedge.config.schema import MASK, masked_secret
 from kedge.config.secrets import missing
 from kedge.config.trust import Trust
-from kedge.core.safe_text import one_line
+from kedge.core.untrusted_text import one_line
 from kedge.errors import BadConfig
 
 TRUST_IT = "kedge config trust"

@@ -16,7 +16,7 @@ from kedge.config.idle_rules import idle_rules
 from kedge.config.load import FILE_NAMES, Config, Loaded, layered, user_layer
 from kedge.config.repository import levels
 from kedge.config.trust import Trust
-from kedge.core.safe_text import one_line
+from kedge.core.untrusted_text import one_line
 from kedge.errors import BadConfig
 
 log = logging.getLogger("kedge.engine")

@@ -9,8 +9,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Message, Part, Reasoning, Tail, Text
+from kedge.core.untrusted_text import without_surrogates
 
 DraftKind = Literal["text", "reasoning"]
 

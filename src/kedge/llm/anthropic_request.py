@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
+from kedge.core.untrusted_text import without_surrogates
 from kedge.llm.base import REDACTED, ModelRequest, ToolSpec
 from kedge.llm.content import (
     IMAGE_TYPES,

@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Binary, ImageUrl, Message, ShellCommand
+from kedge.core.untrusted_text import without_surrogates
 from kedge.errors import ModelFailed
 from kedge.llm.base import ModelRequest
 from kedge.llm.transport import NOT_JSON

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from kedge.core.safe_text import json_object
 from kedge.core.transcript import SUMMARY, Message, ShellCommand, ToolCall, ToolResult
+from kedge.core.untrusted_text import json_object
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, TextDelta
 from kedge.llm.look import phrase
 from kedge.llm.offline_requests import Next, Used, understood

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from kedge.core.safe_text import without_surrogates
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
+from kedge.core.untrusted_text import without_surrogates
 from kedge.llm.base import ModelRequest
 from kedge.llm.content import (
     NO_IMAGES,

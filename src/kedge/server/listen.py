@@ -26,7 +26,7 @@ from kedge.config.load import Config
 from kedge.config.reload import UserConfig, WorkspaceConfig
 from kedge.config.trust import FILE_NAME as TRUST_FILE
 from kedge.config.trust import Trust
-from kedge.core.safe_text import visible
+from kedge.core.untrusted_text import visible
 from kedge.engine.engine import Engine
 from kedge.engine.sandbox import OwnFiles
 from kedge.engine.tool_processes import WardenMachine

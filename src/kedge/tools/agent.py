@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import Intent
-from kedge.core.safe_text import one_line
+from kedge.core.untrusted_text import one_line
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
 
 TITLE_CHARS_MAX = 100

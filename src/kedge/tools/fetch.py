@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from kedge.core.approvals import Intent
-from kedge.core.safe_text import one_line
+from kedge.core.untrusted_text import one_line
 from kedge.tools import fetch_worker
 from kedge.tools.addresses import Address, is_reachable, parse_address
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from kedge.core.approvals import Intent
-from kedge.core.safe_text import visible_diff
+from kedge.core.untrusted_text import visible_diff
 from kedge.tools import disk
 from kedge.tools.base import Prepared, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.diff import DIFF_BYTES_MAX, Diff, compare, is_the_same

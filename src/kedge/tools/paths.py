@@ -24,7 +24,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
-from kedge.core.safe_text import is_invisible
+from kedge.core.untrusted_text import is_invisible
 from kedge.tools.known_files import bind
 from kedge.tools.processes import ToolFailed
 from kedge.tools.tool_threads import checkpoint

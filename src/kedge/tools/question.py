@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import Intent
-from kedge.core.safe_text import one_line
+from kedge.core.untrusted_text import one_line
 from kedge.tools.base import Prepared, Question, QuestionOption, ToolContext, ToolFailed, ToolOutput
 
 #: Of questions at once, and of options for one: what fits on a screen.

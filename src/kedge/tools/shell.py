@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
-from kedge.core.safe_text import one_line, visible
+from kedge.core.untrusted_text import one_line, visible
 from kedge.programs import first_program, is_outside, program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput

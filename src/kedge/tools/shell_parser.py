@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from kedge.core.approvals import RULE_CHARS_MAX
-from kedge.core.safe_text import is_invisible
+from kedge.core.untrusted_text import is_invisible
 from kedge.tools.program_rules import (
     FIND_RUNS,
     FINDERS,

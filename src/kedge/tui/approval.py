@@ -20,7 +20,7 @@ from textual.widgets import Static
 
 from kedge.client.safe_text import visible_line
 from kedge.core.approvals import Answer
-from kedge.core.safe_text import visible
+from kedge.core.untrusted_text import visible
 from kedge.tui.looks import Look
 from kedge.tui.session_acts import short
 from kedge.tui.whole import Row, Whole, diff_rows, folded, lines_for_asking

@@ -9,7 +9,7 @@ from msgspec import Struct
 from rich.cells import cell_len, chop_cells
 from textual.strip import Strip
 
-from kedge.core.safe_text import json_object
+from kedge.core.untrusted_text import json_object
 from kedge.tui.conversation import Conversation, Entry
 from kedge.tui.diff import diff_rows, draw_row
 from kedge.tui.model import View

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection
 from urllib.parse import unquote, urlsplit
 
-from kedge.core.safe_text import visible
+from kedge.core.untrusted_text import visible
 
 #: A paste that is longer is text, whatever it begins with. Characters: some 20 long paths.
 PATHS_CHARS_MAX = 8192

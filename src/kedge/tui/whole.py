@@ -11,7 +11,7 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from kedge.core.safe_text import visible, visible_diff
+from kedge.core.untrusted_text import visible, visible_diff
 from kedge.tui.diff import SIDE_BY_SIDE_WIDTH
 from kedge.tui.looks import Look
 from kedge.tui.pen import Pen

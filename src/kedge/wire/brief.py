@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kedge.core.safe_text import json_object
+from kedge.core.untrusted_text import json_object
 
 #: What of a tool's input says most, in this order. A tool that is not listed shows its input as it is.
 _TELLING: dict[str, tuple[str, ...]] = {
