@@ -1,6 +1,6 @@
 """docs/reliability.md: what is guaranteed, how far that was tried, and what the trying has found. None of it is typed.
 
-`reliability.py LINES [SECONDS]` first sums the lines that proofs have told (tests/proof.py) into docs/figures.json; the
+`reliability.py LINES [SECONDS]` first sums the lines that proofs wrote (proof/figures.py) into docs/figures.json; the
 seconds are what a run of all of them took, and are left out for a run of some. The page, and the part of the README
 about it, are written from that file and from the tests themselves: which proofs there are, and which faults they keep
 from coming back (`@pytest.mark.found`).
@@ -139,7 +139,7 @@ def test_files() -> dict[str, ast.Module]:
     """By their path, those that have something to tell: to parse all of them would take seconds."""
     return {
         path.relative_to(ROOT).as_posix(): ast.parse(text, str(path))
-        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for path in sorted([*(ROOT / "proof").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
         if re.search(r"\bproof\(|\bmark\.found\(", text := path.read_text())
     }
 

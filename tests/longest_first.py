@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from tests.proof import FIGURES
+from proof.figures import FIGURES
 
 
 def durations_s() -> dict[str, float]:

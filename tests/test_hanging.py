@@ -25,7 +25,7 @@ async def test_hangs():
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_test_that_hangs_says_where_and_fails(tmp_path: Path, workers: str) -> None:
     (tmp_path / "test_one.py").write_text(HANGS)
-    options = ("-c", str(ROOT / "pyproject.toml"), "--confcutdir", str(tmp_path), "-p", "tests.conftest", "-n", workers)
+    options = ("-c", str(ROOT / "pyproject.toml"), "--confcutdir", str(tmp_path), "-p", "conftest", "-n", workers)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_one.py")],
         cwd=ROOT,

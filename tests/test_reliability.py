@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests import proof as proofs  # not by its own name: these are no proofs to be listed
+from proof import figures as proofs  # not by its own name: these are no proofs to be listed
 
 ROOT = Path(__file__).parent.parent
 RELIABILITY = runpy.run_path(str(ROOT / "scripts" / "reliability.py"))

@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from proof.figures import slices
 from tests.conformance.harness import WAIT_S, Json, Server
-from tests.proof import slices
 
 TOKEN = "a-token-for-loops-of-thousands"
 ROOT = Path(__file__).parents[2]

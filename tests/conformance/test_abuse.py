@@ -17,11 +17,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from proof.figures import IS_LONG, proof, size
 from tests.conformance.harness import WAIT_S, Server, results_of
 from tests.conformance.loops import ROOT, Place, Wire, open_workspace, place_of
 from tests.conformance.test_i_agent import call
 from tests.conformance.watching import open_files
-from tests.proof import IS_LONG, proof, size
 
 SLOW, STREAMS = 500, 1_000
 #: Of the flood: a tenth to a fifth of what one core answers. More would measure how one core is shared, nothing else.

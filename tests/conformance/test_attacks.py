@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from proof.figures import proof
 from tests.conformance.attacks import ATTACKS
-from tests.proof import proof
 
 ROOT = Path(__file__).parents[2]
 #: Cases of all attacks together: each set of parameters of a test is one. Far below what there are.

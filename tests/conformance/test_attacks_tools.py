@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from proof.figures import IS_LONG, proof, size
 from tests.conformance.harness import Endpoint, Json, Peer, Server, results_of, unique
 from tests.conformance.test_attacks_permissions import tried, tried_at_once
 from tests.conformance.test_b_tools import marked, processes_with, until_gone, until_seen, until_there
 from tests.conformance.test_i_agent import call
-from tests.proof import IS_LONG, proof, size
 
 #: Variables that hold secrets on many machines, besides those that kedge itself is given.
 SECRET_VARIABLES = (

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from proof.figures import IS_LONG, proof, size
 from tests.conformance.harness import Endpoint, Peer, Stream, open_http, results_of, unique
 from tests.conformance.loops import TOKEN, nest, replay, seeds
 from tests.conformance.test_i_agent import call
-from tests.proof import IS_LONG, proof, size
 from tests.warden.nasty import HARD_TO_SEE, KINDS
 from tests.warden.newcomers import Newcomers
 

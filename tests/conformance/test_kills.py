@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from proof.figures import IS_LONG, proof
 from tests.conformance.harness import WAIT_S, Endpoint, Json, text_of, unique
 from tests.conformance.loops import (
     Envelope,
@@ -35,7 +36,6 @@ from tests.conformance.loops import (
 )
 from tests.conformance.test_i_agent import call
 from tests.conformance.watching import words
-from tests.proof import IS_LONG, proof
 
 #: Phase -> (what of it a client sees, how many of those at the most, and so many seconds later at the most).
 PHASES: dict[str, tuple[str, int, float]] = {

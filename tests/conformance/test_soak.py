@@ -25,11 +25,11 @@ from statistics import median
 
 import pytest
 
+from proof.figures import Figure, proof
 from tests.conformance.harness import WAIT_S, Json, Server, unique
 from tests.conformance.loops import Envelope, Follower, Place, Wire, new_client, open_workspace, place_of
 from tests.conformance.test_i_agent import call
 from tests.conformance.watching import open_files, words
-from tests.proof import Figure, proof
 
 SOAK_S = float(os.environ.get("KEDGE_SOAK_S", "3600"))
 #: Looks at the server, each when nothing is going on. Items.

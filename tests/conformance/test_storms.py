@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from proof.figures import IS_LONG, proof
 from tests.conformance.harness import WAIT_S, unique
 from tests.conformance.loops import Envelope, Follower, Place, Wire, open_workspace, place_of, replay, seeds, whole_log
-from tests.proof import IS_LONG, proof
 
 #: Attempts of one part, to each of which a seed belongs; the first one's is that of the part.
 EACH = 2_500 if IS_LONG else 500

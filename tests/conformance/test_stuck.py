@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from proof.figures import IS_LONG, proof, size
 from tests.conformance.harness import Peer, Server, open_http
 from tests.conformance.loops import ROOT, Place, new_client, place_of
 from tests.conformance.test_d_readers import much_text
 from tests.conformance.watching import memory_peak_kb, metric, until_metric
-from tests.proof import IS_LONG, proof, size
 
 #: What is said meanwhile: more than the kernel's buffers take of it for a reader that takes nothing. Bytes.
 TEXT_BYTES = 8_000_000

@@ -25,8 +25,8 @@ from kedge.store.sqlite import SqliteStore
 from kedge.testing.machine import CountingIds, ManualClock
 from kedge.testing.scripted import Call, Hold, Reply, Say, ScriptedModel
 from kedge.wire import frames
+from proof.figures import proof, size
 from tests.engine.rig import CLIENT, ActingTool, OneModel, Rig, rig, spin
-from tests.proof import proof, size
 
 #: Sessions; some dozens more than are kept.
 MANY = IDLE_LANES_MAX + 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tests.proof import slices
+from proof.figures import slices
 
 #: Set to play one seed alone.
 VARIABLE = "KEDGE_FUZZ_SEED"

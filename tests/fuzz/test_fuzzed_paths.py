@@ -13,8 +13,8 @@ import pytest
 from kedge.tools import disk
 from kedge.tools.paths import GUARDED_DIRECTORIES, Target, resolve
 from kedge.tools.processes import ToolFailed
+from proof.figures import IS_LONG, proof
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
-from tests.proof import IS_LONG, proof
 
 #: Paths made by one seed. Items.
 EACH = 100

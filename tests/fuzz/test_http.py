@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import pytest
 
 from kedge.testing.hosted import HostedEndpoint
+from proof.figures import IS_LONG, proof
 from tests.conformance.harness import WAIT_S, Server
 from tests.conformance.watching import memory_peak_kb
 from tests.fuzz.made_requests import framed, pieces, wild
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
-from tests.proof import IS_LONG, proof
 
 #: Requests with a clear end on one connection; the last thing sent on it is a wild one. Items.
 FRAMED_EACH = 38

@@ -15,9 +15,9 @@ from urllib.parse import quote_plus
 import pytest
 
 from kedge.testing.hosted import HostedEndpoint
+from proof.figures import IS_LONG, proof
 from tests.conformance.harness import WAIT_S, Peer, Server
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
-from tests.proof import IS_LONG, proof
 
 #: Values tried by one seed: those that are refused go over one connection. Items.
 EACH = 50

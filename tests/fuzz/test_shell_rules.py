@@ -12,9 +12,9 @@ import pytest
 
 from kedge.core.approvals import parse_rules
 from kedge.tools.shell_parser import plain_words
+from proof.figures import IS_LONG, proof
 from tests.fuzz.made_lines import CANARY, PROGRAMS, RULES, denied_of, line_of, quoted
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
-from tests.proof import IS_LONG, proof
 from tests.tools.test_rules import corpus, said
 
 #: Lines made by one seed. Items.

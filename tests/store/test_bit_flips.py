@@ -12,7 +12,7 @@ import pytest
 from kedge.errors import StoreDamaged
 from kedge.store.base import Write
 from kedge.store.sqlite import SqliteStore
-from tests.proof import IS_LONG, proof, slices
+from proof.figures import IS_LONG, proof, slices
 from tests.store.flips import DAMAGES_EACH, PAGE_BYTES, answers, damage_all, meet, swap, victim
 from tests.store.power import DATABASE, NOTE, WAL
 from tests.store.samples import BASE, W, accepted, events, file_version, message, run, session, with_workspace

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.proof import IS_LONG, proof, slices
+from proof.figures import IS_LONG, proof, slices
 from tests.store.faults import ERRORS, aim, attempt, plot
 from tests.store.story import memory_directory
 

@@ -11,7 +11,7 @@ import pytest
 
 from kedge.errors import StoreDamaged
 from kedge.store.sqlite import SqliteStore
-from tests.proof import IS_LONG, proof, slices
+from proof.figures import IS_LONG, proof, slices
 from tests.store.cuts import CUTS_EACH, cut, look, platter_at, record
 from tests.store.power import DATABASE, NOTE, WAL
 from tests.store.samples import with_workspace

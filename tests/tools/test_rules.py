@@ -9,7 +9,7 @@ import pytest
 
 from kedge.core.approvals import Intent, Permit, Rules, parse_rules, permit
 from kedge.tools.shell_parser import read_line
-from tests.proof import proof
+from proof.figures import proof
 
 HERE = Path(__file__).parent
 #: Lines each corpus has at least, so that none is lost unnoticed.

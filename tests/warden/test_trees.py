@@ -13,7 +13,7 @@ import pytest
 
 from kedge.warden.base import Wanted, WardenFailed
 from kedge.warden.warden import Warden
-from tests.proof import IS_LONG, proof, size
+from proof.figures import IS_LONG, proof, size
 from tests.warden.nasty import HARD_TO_SEE, KINDS, start
 from tests.warden.newcomers import Newcomers
 from tests.warden.support import MECHANISMS, PATH, is_alive, marked, new_mark, parent_of, spec, state_of, until
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 SERVER = """
 import asyncio, sys
 from kedge.warden.warden import Warden
-from tests.proof import IS_LONG, proof, size
+from proof.figures import IS_LONG, proof, size
 from tests.warden.nasty import start
 
 async def main(wanted, kind, mark):

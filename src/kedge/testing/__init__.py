@@ -3,8 +3,6 @@
 - `ScriptedModel` (with `Say`, `Think`, `Hold`, `Linger`, `Call`, `Fail`, `End`): a model inside the process that says
   what the test wrote down.
 - `ManualClock`, `CountingIds`: the engine's ports on a machine that does the same every time.
-- `walk`: every history of so many prompts, cancels and crashes through the real Lane.
-- `SimLoop`, `SimProcess`: an event loop with made-up time, whose order is drawn from a seed; what dies together in it.
 - `ScriptedEndpoint`, `HostedEndpoint`: a real HTTP server that speaks OpenAI's format and follows the prompt's script.
 
 Names are loaded when they are first used, so that a test pays only for what it needs.
@@ -17,11 +15,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kedge.testing.endpoint import EndpointRequest, ScriptedEndpoint
-    from kedge.testing.histories import WalkResult, walk
     from kedge.testing.hosted import HostedEndpoint
     from kedge.testing.machine import CountingIds, ManualClock
     from kedge.testing.scripted import Call, End, Fail, Hold, Linger, Say, ScriptedModel, ScriptedRequest, Think
-    from kedge.testing.sim.loop import SimLoop, SimProcess
 
 __all__ = [
     "Call",
@@ -37,11 +33,7 @@ __all__ = [
     "ScriptedEndpoint",
     "ScriptedModel",
     "ScriptedRequest",
-    "SimLoop",
-    "SimProcess",
     "Think",
-    "WalkResult",
-    "walk",
 ]
 
 _HOME = {
@@ -50,10 +42,6 @@ _HOME = {
     "HostedEndpoint": "hosted",
     "ManualClock": "machine",
     "ScriptedEndpoint": "endpoint",
-    "SimLoop": "sim.loop",
-    "SimProcess": "sim.loop",
-    "WalkResult": "histories",
-    "walk": "histories",
 }
 
 

@@ -1,0 +1,337 @@
+"""A network in memory between real clients and real servers: httpx on one side, ASGI on the other, faults between.
+
+A request takes time to arrive and so does its reply. A connection can be cut at any moment: before the request is
+there, after the server has acted and before it is heard, in the middle of a frame. A server that is gone refuses; one
+that was killed leaves its connections broken. A reader that does not read makes the server wait, as a full socket does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx2
+import msgspec
+
+from kedge.client.http_transport import ANSWER_S_MAX, SILENCE_S_MAX, Transport, decode_error, parse_host
+from proof.sim.loop import SimLoop, SimProcess
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Head = tuple[int, list[tuple[bytes, bytes]]]
+
+#: What the sockets between two machines hold before a sender has to wait. Bytes.
+IN_FLIGHT_BYTES = 16_384
+_CONNECTED = re.compile(rb": connected\nid: (\d+)\n\n")
+#: The longest way of a packet. Seconds.
+LATENCY_S = 0.05
+
+
+class Network:
+    def __init__(self, loop: SimLoop, chance: random.Random) -> None:
+        self._loop = loop
+        self._chance = chance
+        self._server: tuple[SimProcess, App] | None = None
+        self._connections: list[Connection] = []
+        #: How likely it is that a connection is cut, each time something is about to be sent over it.
+        self.cut_rate = 0.0
+        self.cuts = 0
+
+    def listen(self, process: SimProcess, app: App) -> None:
+        self._server = (process, app)
+
+    def take_no_more(self) -> None:
+        """New connections are refused; those there are go on."""
+        self._server = None
+
+    def stop_listening(self) -> None:
+        """Nobody answers any more, and every connection is broken."""
+        self.take_no_more()
+        self.cut_all()
+
+    def cut_all(self) -> None:
+        for connection in self._connections:
+            connection.cut()
+        self._connections.clear()
+
+    def cut_of(self, client: str) -> None:
+        for connection in self._connections:
+            if connection.client == client:
+                self.cuts += not connection.is_over
+                connection.cut()
+
+    async def connect(self, scope: Message, body: bytes, client: str) -> Connection:
+        await self.delay()
+        if self._server is None or self._is_cut():
+            raise httpx2.ConnectError("nobody listens")
+        process, app = self._server
+        connection = Connection(self, scope, body, client)
+        self._connections = [known for known in self._connections if not known.is_over]
+        self._connections.append(connection)
+        self._loop.spawn(process, connection.serve(app), f"{scope['method']} {scope['path']}")
+        return connection
+
+    async def delay(self) -> None:
+        await asyncio.sleep(self._chance.random() ** 3 * LATENCY_S)
+
+    def _is_cut(self) -> bool:
+        if self.cut_rate and self._chance.random() < self.cut_rate:
+            self.cuts += 1
+            return True
+        return False
+
+    def piece_of(self, data: bytes) -> tuple[bytes, bool]:
+        """What arrives of this data, and whether the connection is cut behind it."""
+        if not self._is_cut():
+            return data, False
+        return data[: self._chance.randrange(len(data) + 1)], True
+
+
+class Connection:
+    """One request and its reply. The server's half runs in the server's process, the client's in the client's."""
+
+    def __init__(self, network: Network, scope: Message, body: bytes, client: str) -> None:
+        self.client = client
+        self._network = network
+        self._body: bytes | None = body
+        self._scope = {**scope, "type": "http", "kedge.local_socket": True, "kedge.abort": self.cut}
+        self._start: Message | None = None
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._complete = False
+        self.is_broken = False
+        self._hung_up = False
+        self._changed: list[asyncio.Future[None]] = []
+        #: Apart: whoever waits for the end of the connection alone need not hear of each piece.
+        self._ended: list[asyncio.Future[None]] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_broken or self._hung_up
+
+    def cut(self) -> None:
+        self.is_broken = True
+        self._end()
+
+    def hang_up(self) -> None:
+        """The client has closed its end."""
+        self._hung_up = True
+        self._end()
+
+    def _end(self) -> None:
+        _wake(self._ended)
+        _wake(self._changed)
+
+    # --- the server's half ---------------------------------------------------------------------------------------
+
+    async def serve(self, app: App) -> None:
+        await app(self._scope, self._receive, self._send)
+        self._complete = True
+        _wake(self._changed)
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        if not self.is_over:
+            await _told(self._ended)
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if self.is_over:
+            return  # as a server does: what is written to a lost connection goes nowhere
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        data, is_cut = self._network.piece_of(message.get("body", b""))
+        if data:
+            self._pieces.append(data)
+            self._size += len(data)
+        if is_cut:
+            self.cut()
+        else:
+            self._complete = not message.get("more_body")
+            _wake(self._changed)
+        while self._size > IN_FLIGHT_BYTES and not self.is_over:
+            await _told(self._changed)
+
+    # --- the client's half ---------------------------------------------------------------------------------------
+
+    async def head(self) -> Head:
+        while self._start is None or not (self._pieces or self._complete):
+            if self.is_over or self._complete:
+                raise httpx2.ReadError("the connection was cut")
+            await _told(self._changed)
+        return self._start["status"], self._start["headers"]
+
+    async def next(self) -> bytes:
+        """What came since; empty at the end."""
+        while not self._pieces:
+            if self.is_broken:
+                raise httpx2.ReadError("the connection was cut")
+            if self._complete:
+                return b""
+            await _told(self._changed)
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        _wake(self._changed)
+        return data
+
+
+async def _told(waiting: list[asyncio.Future[None]]) -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting.append(future)
+    await future
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    waiting.clear()
+
+
+class SimTransport(httpx2.AsyncBaseTransport):
+    """What a client's HTTP library talks to."""
+
+    def __init__(self, network: Network, client: str) -> None:
+        self._network = network
+        self._client = client
+        #: It does not read until then.
+        self.paused_until = 0.0
+        #: Told the Position at which a stream begins, as the server names it first of all.
+        self.on_connected: Callable[[int], None] = lambda position: None
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        scope = {
+            "method": request.method,
+            "path": request.url.path,
+            "query_string": request.url.query,
+            "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        }
+        timeout = request.extensions.get("timeout", {}).get("read")
+        connection, (status, headers) = await self.send(scope, await request.aread(), timeout)
+        return httpx2.Response(status, headers=headers, stream=_Body(self, connection, timeout))
+
+    async def send(self, scope: Message, body: bytes, timeout: float | None) -> tuple[Connection, Head]:
+        connection = None
+        try:
+            async with asyncio.timeout(timeout):
+                connection = await self._network.connect(scope, body, self._client)
+                head = await connection.head()
+        except BaseException as error:
+            if connection is not None:
+                connection.hang_up()
+            if isinstance(error, TimeoutError):
+                raise httpx2.ReadTimeout("no answer") from None
+            raise
+        return connection, head
+
+
+class ShortTransport(Transport):
+    """The client's own transport without the HTTP library in between: that costs half of a simulation, and hardly any
+    of what is to be found is in it. Some simulations take the long way."""
+
+    def __init__(self, host: str, token: str, network: SimTransport) -> None:
+        # Not that of the base class: the HTTP library's client alone costs more than a request.
+        self.address = parse_host(host)
+        self._network = network
+
+    async def aclose(self) -> None: ...
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: object = None,
+        answer_s_max: float = ANSWER_S_MAX,
+    ) -> bytes:
+        content = b"" if body is None else msgspec.json.encode(body)
+        scope = _scope(method, path, params, {"content-type": "application/json"} if content else {})
+        pieces: list[bytes] = []
+        try:
+            connection, (status, _) = await self._network.send(scope, content, answer_s_max)
+            while piece := await connection.next():
+                pieces.append(piece)
+        except httpx2.TransportError as error:
+            raise self.unreachable(error) from error
+        if status < 300:
+            return b"".join(pieces)
+        raise decode_error(status, b"".join(pieces))
+
+    async def open_stream(self, path: str, params: Mapping[str, Any], headers: dict[str, str]) -> Any:
+        try:
+            connection, (status, given) = await self._network.send(
+                _scope("GET", path, params, headers), b"", ANSWER_S_MAX
+            )
+            body = _Body(self._network, connection, SILENCE_S_MAX)
+            if status == 200:
+                return _ShortResponse(body, given)
+            pieces = [piece async for piece in body]
+        except httpx2.TransportError as error:
+            raise self.unreachable(error) from error
+        raise decode_error(status, b"".join(pieces))
+
+
+class _ShortResponse:
+    """As much of a response as the parser of events wants to see."""
+
+    request = httpx2.Request("GET", "http://localhost:1/")
+
+    def __init__(self, body: _Body, headers: list[tuple[bytes, bytes]]) -> None:
+        self._body = body
+        self.headers = {name.decode(): value.decode() for name, value in headers}
+
+    async def aiter_text(self) -> AsyncIterator[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        async for data in self._body:
+            yield decoder.decode(data)
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+def _scope(method: str, path: str, params: Mapping[str, Any] | None, headers: dict[str, str]) -> Message:
+    given = {name: value for name, value in (params or {}).items() if value is not None}
+    return {
+        "method": method,
+        "path": f"/v1{path}",
+        "query_string": urlencode(given).encode(),
+        "headers": [(b"host", b"localhost:1"), *((name.encode(), value.encode()) for name, value in headers.items())],
+    }
+
+
+class _Body(httpx2.AsyncByteStream):
+    def __init__(self, transport: SimTransport, connection: Connection, timeout: float | None) -> None:
+        self._transport = transport
+        self._connection = connection
+        self._timeout = timeout
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        while True:
+            if (pause := self._transport.paused_until - loop.time()) > 0:
+                await asyncio.sleep(pause)
+            try:
+                async with asyncio.timeout(self._timeout):
+                    data = await self._connection.next()
+            except TimeoutError:
+                raise httpx2.ReadTimeout("silence") from None
+            if not data:
+                return
+            if (began := _CONNECTED.search(data)) is not None:
+                self._transport.on_connected(int(began[1]))
+            yield data
+
+    async def aclose(self) -> None:
+        with suppress(RuntimeError):
+            self._connection.hang_up()

@@ -1,0 +1,106 @@
+"""What the simulator has found: each as a small plan, tried at many moments, since its seed will mean another one."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from proof.sim.plan import Act, Plan, draw
+from proof.sim.world import simulate_all
+
+
+def assert_kept(plans: list[Plan], *met: str) -> None:
+    """Every promise was kept in all of them; and what could have broken it was met, in many."""
+    reports = list(simulate_all(plans))
+    for what in met:
+        assert sum(bool(report.counted[what]) for report in reports) > len(plans) / 4, what
+    assert [report.broken for report in reports if report.broken] == []
+
+
+def plan(seed: int, *acts: Act) -> Plan:
+    """One client that allows everything and sees everything, in one session."""
+    return replace(
+        draw(seed), acts=acts, clients=1, sessions=1, answers=("allow",), streams=((None, True),), schedule="random"
+    )
+
+
+@pytest.mark.found(
+    "seed 3547 of the simulator",
+    "A server that stopped while an agent's child was being accepted did not begin the child, and its parent waited "
+    "for its end: ten seconds later it ended with a failed clean-up. A parent waits for children at work only.",
+)
+def test_a_server_that_stops_while_a_child_is_accepted_does_not_wait_for_it() -> None:
+    submit = Act(0.0, "submit", script="p0:agent 2;wait 2 say 1")
+    plans = [plan(seed, submit, Act(0.003 * seed, "restart", for_s=0.2)) for seed in range(120)]
+    assert_kept(plans, "orderly restart")
+
+
+@pytest.mark.found(
+    "seed 11418 of the simulator",
+    "The store failed once while an answer was streaming, and the words it was given then were missing in the middle "
+    "of the answer after a crash. What may or may not be stored is put again, with the whole message.",
+)
+def test_words_the_store_failed_to_take_are_not_missing_after_a_crash() -> None:
+    submit = Act(0.0, "submit", script="p0:say 2 wait 1 say 2 wait 1 say 2")
+    for after in (False, True):
+        plans = [
+            plan(
+                seed,
+                submit,
+                Act(0.0, "nth", run=2 + seed % 5, own_id=after),
+                Act(0.4 + 0.03 * seed, "crash", for_s=0.2),
+            )
+            for seed in range(100)
+        ]
+        assert_kept(plans, "crash", f"store error {'after' if after else 'before'} the commit")
+
+
+@pytest.mark.found(
+    "seed 7812 of the simulator",
+    "A session was deleted while the store failed once, and its Lane was let go although a submit had it in hand: the "
+    "second try to delete made another, saw nothing to wait for, and removed a session with a live Run.",
+)
+def test_a_deletion_that_failed_leaves_no_second_lane_behind() -> None:
+    plans = [
+        plan(
+            seed,
+            Act(0.0, "nth", run=1 + seed % 8, own_id=bool(seed % 2)),
+            Act(0.001 * (seed % 9), "submit", script="p0:run broken;say 4"),
+            Act(0.001 * (seed % 9), "delete", for_s=0.5),
+            Act(0.001 * (seed % 7), "delete", for_s=0.5),
+        )
+        for seed in range(400)
+    ]
+    assert_kept(plans)
+
+
+@pytest.mark.found(
+    "seed 18242 of the simulator",
+    "The store failed while an agent's child was accepted, and then its parent was cancelled: the parent gave up "
+    "waiting for the child's end and ended before it. A cancel does not cut that wait short any more.",
+)
+def test_a_child_accepted_in_doubt_does_not_outlive_its_cancelled_parent() -> None:
+    submit = Act(0.0, "submit", script="p0:agent 2;say 2 wait 1 say 2")
+    plans = [
+        plan(seed, submit, Act(0.0, "nth", run=4 + seed % 3, own_id=True), Act(0.4 + 0.003 * seed, "cancel_run"))
+        for seed in range(200)
+    ]
+    assert_kept(plans, "store error after the commit")
+
+
+@pytest.mark.found(
+    "seed 351288 of the simulator",
+    "A session was deleted while its Run was accepted and the server shut down: the Run was not begun any more, and "
+    "the request waited for its end for ever. It is told now that the server shuts down.",
+)
+def test_a_deletion_does_not_wait_for_a_run_that_a_stopping_server_never_began() -> None:
+    plans = [
+        plan(
+            seed,
+            Act(0.0, "submit", script="p0:run quick;wait 2 say 1"),
+            Act(0.001 * (seed % 5), "delete", for_s=0.5),
+            Act(0.002 * (seed // 5), "restart", for_s=0.2),
+        )
+        for seed in range(250)
+    ]
+    assert_kept(plans, "orderly restart")

@@ -1,0 +1,156 @@
+"""The simulated event loop itself: time, order, processes, and what it says when nothing goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from proof.sim.loop import Schedule, SimLoop, SimProcess, Stuck
+
+
+def lived(seed: int, schedule: Schedule, tasks: int = 4, steps: int = 3) -> list[str]:
+    """Who did what in which order: each task notes its steps."""
+    loop = SimLoop(seed, schedule)
+    noted: list[str] = []
+
+    async def walk(name: str) -> None:
+        for step in range(steps):
+            noted.append(f"{name}{step}")
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*(walk("abcdefgh"[number]) for number in range(tasks)))
+
+    loop.run_until_complete(main())
+    loop.dispose()
+    return noted
+
+
+def test_time_jumps_to_the_next_timer_when_nobody_can_go_on() -> None:
+    loop = SimLoop(1)
+
+    async def main() -> float:
+        await asyncio.sleep(3600)
+        return loop.time()
+
+    assert loop.run_until_complete(main()) == 3600
+    loop.dispose()
+
+
+def test_fifo_is_the_order_of_asyncio_itself() -> None:
+    assert lived(1, "fifo") == [f"{name}{step}" for step in range(3) for name in "abcd"]
+
+
+@pytest.mark.parametrize("schedule", ["random", "priority"])
+def test_order_differs_with_the_seed_and_never_with_anything_else(schedule: Schedule) -> None:
+    orders = {tuple(lived(seed, schedule)) for seed in range(20)}
+    assert len(orders) > 10
+    assert lived(7, schedule) == lived(7, schedule)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_order_within_a_task_is_kept(seed: int) -> None:
+    noted = lived(seed, "random")
+    assert all([note for note in noted if note[0] == name] == [f"{name}{step}" for step in range(3)] for name in "abcd")
+
+
+def test_callbacks_of_one_task_are_called_in_their_order() -> None:
+    for seed in range(20):
+        loop = SimLoop(seed, "random")
+        called: list[int] = []
+
+        async def main() -> None:
+            for number in range(5):
+                asyncio.get_running_loop().call_soon(called.append, number)  # noqa: B023
+            await asyncio.sleep(1)
+
+        loop.run_until_complete(main())
+        loop.dispose()
+        assert called == [0, 1, 2, 3, 4]
+
+
+def test_a_killed_process_is_frozen_and_runs_no_finally() -> None:
+    loop = SimLoop(1)
+    noted: list[str] = []
+
+    async def work() -> None:
+        try:
+            noted.append("begun")
+            await asyncio.sleep(5)
+            noted.append("went on")
+        finally:
+            noted.append("cleaned up")
+
+    async def main() -> None:
+        process = SimProcess("server")
+        task = loop.spawn(process, work(), "work")
+        await asyncio.sleep(1)
+        process.kill()
+        await asyncio.sleep(10)
+        noted.append("frozen" if not task.done() else "done")
+
+    loop.run_until_complete(main())
+    loop.dispose()
+    assert noted == ["begun", "frozen"]
+
+
+def test_what_a_process_starts_belongs_to_it() -> None:
+    loop = SimLoop(1)
+    noted: list[str] = []
+
+    async def child() -> None:
+        await asyncio.sleep(5)
+        noted.append("child")
+
+    async def parent() -> None:
+        await asyncio.gather(asyncio.create_task(child()), child())
+
+    async def main() -> None:
+        process = SimProcess("server")
+        loop.spawn(process, parent(), "parent")
+        await asyncio.sleep(1)
+        process.kill()
+        await asyncio.sleep(10)
+
+    loop.run_until_complete(main())
+    loop.dispose()
+    assert noted == []
+
+
+def test_a_simulation_in_which_nobody_can_go_on_says_so() -> None:
+    loop = SimLoop(1)
+
+    async def main() -> None:
+        await loop.create_future()
+
+    with pytest.raises(Stuck, match="nobody can go on"):
+        loop.run_until_complete(main())
+    loop.dispose()
+
+
+def test_a_simulation_that_goes_round_in_circles_says_so() -> None:
+    loop = SimLoop(1)
+
+    async def main() -> None:
+        while True:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    with pytest.raises(Stuck, match="not over after"):
+        loop.run_until_complete(main())
+    loop.dispose()
+
+
+def test_an_error_nobody_looked_at_is_noted() -> None:
+    loop = SimLoop(1)
+
+    async def fails() -> None:
+        raise ValueError("lost")
+
+    async def main() -> None:
+        asyncio.create_task(fails(), name="the task")  # noqa: RUF006
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(main())
+    assert loop.complaints() == ["nobody looked at the error of the task: ValueError('lost')"]
+    loop.dispose()

@@ -1,0 +1,74 @@
+"""The proof of the Lane: every interleaving of so many prompts, cancels and crashes, on the real decide and apply.
+
+Here states are walked and counted; that they are the right ones has a second opinion: test_lane_spec.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from kedge.core.commands import Cancel, CancelRun, ClearQueue, Submit
+from kedge.core.lane import LIFECYCLE
+from proof.figures import proof
+from proof.walk import Bounds, Transition, WalkResult, walk
+
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
+
+
+def walked(bounds: Bounds) -> WalkResult:
+    """The walk within these bounds, with its figures told."""
+    with (
+        proof("G1", "states of the Lane, every command tried in each", "broken promises") as states,
+        proof(
+            "G2", "cancels put to the Lane, held against the Runs accepted before them", "covered wrongly"
+        ) as cancels,
+    ):
+
+        def tell(transition: Transition) -> None:
+            match transition.command:
+                case Cancel() | CancelRun() | ClearQueue():
+                    cancels.count += 1
+                case Submit(when_busy="interrupt") if len(transition.events) > 2:  # somebody was there to be covered
+                    cancels.count += 1
+
+        result = walk(**asdict(bounds), tell=tell)
+        states.count = result.states
+        states.notes["commands put"] = result.transitions
+    return result
+
+
+# The numbers are pinned: a change of the Lane or of the walk that makes it look at less is seen here.
+def test_every_history_of_3_prompts_2_cancels_and_1_crash_keeps_the_promises() -> None:
+    result = walked(Bounds(prompts=3, cancels=2, crashes=1, run_cancels=2, steps=2, moves=1, clears=1, late_folds=1))
+    assert (result.states, result.transitions, result.ended) == (6055, 190679, 311)
+    assert result.rows == set(LIFECYCLE)
+
+
+def test_every_history_of_4_prompts_1_cancel_and_1_crash_keeps_the_promises() -> None:
+    result = walked(Bounds(prompts=4, cancels=1, crashes=1, run_cancels=1, steps=2))
+    assert (result.states, result.transitions, result.ended) == (3868, 132050, 79)
+
+
+def test_every_history_of_2_prompts_and_3_crashes_keeps_the_promises() -> None:
+    result = walked(Bounds(prompts=2, cancels=1, crashes=3, run_cancels=1, steps=2, resumes_max=2))
+    assert (result.states, result.transitions, result.ended) == (450, 10112, 45)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_history_of_4_prompts_2_cancels_and_1_crash_keeps_the_promises() -> None:
+    result = walked(Bounds(prompts=4, cancels=2, crashes=1, run_cancels=2, steps=2, moves=1, clears=1))
+    assert (result.states, result.transitions, result.ended) == (23713, 906670, 411)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_history_of_5_prompts_2_cancels_and_1_crash_keeps_the_promises() -> None:
+    result = walked(Bounds(prompts=5, cancels=2, crashes=1, run_cancels=1, steps=2))
+    assert (result.states, result.transitions, result.ended) == (15215, 622547, 157)
+
+
+def test_every_row_of_the_lifecycle_is_used() -> None:
+    assert walk(prompts=3, cancels=1, late_folds=1).rows == set(LIFECYCLE)
