@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from kedge.core.records import OFFLINE
 from kedge.tui.cards import DIFF_LINES, DONE_LINES
 from kedge.tui.conversation import Conversation
 from kedge.tui.diff import diff_lines
@@ -18,7 +19,7 @@ from kedge.tui.looks import LOOKS, LookName
 from kedge.tui.markdown import Growing
 from kedge.tui.model import View
 from kedge.tui.pen import Pen
-from kedge.tui.welcome import OFFLINE, welcome
+from kedge.tui.welcome import welcome
 from tests.tui import story as s
 from tests.tui.story import Json
 

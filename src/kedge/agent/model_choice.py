@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from kedge.config.model_names import Choice
 from kedge.config.model_names import chosen as choice_of
-from kedge.config.schema import DEMO, OFFLINE, Config, Provider
+from kedge.config.schema import DEMO, Config, Provider
 from kedge.config.secrets import KEYRING
-from kedge.core.records import Usage
+from kedge.core.records import OFFLINE, Usage
 from kedge.errors import BadConfig
 from kedge.llm.base import Model
 from kedge.llm.catalogue import Price, cost_usd

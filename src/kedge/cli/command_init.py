@@ -16,12 +16,11 @@ from kedge.cli.terminal import StatusLine, StdoutWriter
 from kedge.cli.workspace_lookup import opened
 from kedge.client.client import Client, new_run_id
 from kedge.client.followed_run import FollowedRun
+from kedge.core.records import OFFLINE
 from kedge.errors import KedgeError
 from kedge.wire.models import SubmitPrompt
 
 FILE_NAME = "AGENTS.md"
-#: The built-in model without words of its own.
-OFFLINE = "kedge/offline"
 
 
 @click.command(epilog=examples("kedge init", "kedge init --force          # improve the one that is there"))

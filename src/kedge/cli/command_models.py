@@ -12,6 +12,7 @@ from kedge import paths
 from kedge.cli.options import cwd_option, examples, json_option
 from kedge.cli.printing import print_json, print_table
 from kedge.client.safe_text import one_line
+from kedge.core.records import OFFLINE
 
 if TYPE_CHECKING:
     from kedge.config.model_names import Offer
@@ -39,7 +40,7 @@ def models(as_json: bool, cwd: str) -> int:
     """List the models of your providers: how much they hold, and US dollars per million tokens in and out.
 
     Those that are chosen are marked: large for the work itself, small for titles."""
-    from kedge.config.load import OFFLINE, layered, user_layer
+    from kedge.config.load import layered, user_layer
     from kedge.config.model_names import chosen, offers
     from kedge.config.trust import FILE_NAME, Trust
     from kedge.errors import BadConfig

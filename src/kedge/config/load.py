@@ -29,7 +29,6 @@ from kedge.config.schema import (
     CONTEXT_FILES_MAX,
     DEMO,
     MASK,
-    OFFLINE,
     Config,
     McpServer,
     ModelEntry,
@@ -45,7 +44,6 @@ from kedge.errors import BadConfig, Invalid
 __all__ = [
     "DEMO",
     "MASK",
-    "OFFLINE",
     "Config",
     "Loaded",
     "McpServer",

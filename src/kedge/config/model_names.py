@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from kedge.config.providers import all_providers, api_key, is_makers_own, no_provider, provider_for
-from kedge.config.schema import DEMO, OFFLINE, Config, ModelEntry, Provider
+from kedge.config.schema import DEMO, Config, ModelEntry, Provider
+from kedge.core.records import OFFLINE
 from kedge.errors import BadConfig
 from kedge.llm import catalogue
 from kedge.llm.catalogue import ModelFacts, Price

@@ -21,10 +21,10 @@ from kedge.core.approvals import PARSED_MAX, Rule, Rules, parse_rules
 from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import OnCrash, WhenBusy
 from kedge.core.patterns import has_wildcard
+from kedge.core.records import OFFLINE
 from kedge.tools.paths import real_path
 from kedge.tools.processes import ToolFailed
 
-OFFLINE = "kedge/offline"
 #: Further instruction files: each is looked for in each directory from the repository's root down. Items.
 CONTEXT_FILES_MAX = 50
 #: A true but tiny language model on this machine, without a network.

@@ -38,6 +38,9 @@ OnApproval = Literal["ask", "fail"]
 #: answer: what most Runs do. summary: replace the history by a summary, and nothing else.
 Purpose = Literal["answer", "summary"]
 
+#: The built-in model, used where none is configured.
+OFFLINE = "kedge/offline"
+
 
 class Attachment(Struct, frozen=True):
     file_path: str

@@ -1,8 +1,8 @@
-"""The built-in model: no network, no key, nothing to install. It does a few plain requests with the real tools.
+"""The built-in model: no network, no key, no language model. It carries out a few plain requests with the real tools.
 
-It makes the first command of the README work on any machine, and lets a newcomer see approvals, diffs, cancel and undo
-before any key is at hand. It keeps nothing between two Steps: what to do next is read off the last request of the user
-and the results of the calls made since.
+It makes the first command of the README work on any machine and shows approvals, diffs, cancel and undo before a key is
+configured. It keeps no state between two Steps: each request is a generator of tool calls, and every Step replays it
+with the results in the transcript.
 """
 
 from __future__ import annotations
@@ -10,30 +10,35 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final
 
 import msgspec
 
-from kedge.core.transcript import SUMMARY, Message, ShellCommand, ToolCall, ToolResult
-from kedge.core.untrusted_text import json_object
+from kedge.core.transcript import Message, ShellCommand, ToolCall, ToolResult
+from kedge.core.untrusted_text import json_object, one_line, visible
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, TextDelta
-from kedge.llm.look import phrase
-from kedge.llm.offline_requests import Next, Used, understood
 
-#: Between two pieces, so that one sees it stream.
+#: Pause between two pieces, so that the answer visibly streams. Seconds.
 PIECE_S: Final = 0.01
-#: Pieces of one answer: with the pause above the whole answer takes at most about a second.
+#: Pieces of one answer: with this pause, an answer takes at most about a second.
 PIECES_MAX: Final = 100
-#: Words of a piece, unless there would be too many pieces.
-PIECE_WORDS_MIN: Final = 3
-#: Calls of one Run. No request takes as many; one that did would go round in circles.
-CALLS_MAX: Final = 8
-#: Prompts named in a summary.
-PROMPTS_TOLD_MAX: Final = 50
+#: A longer prompt is not a plain request. Characters.
+REQUEST_CHARS_MAX: Final = 1000
+#: Lines of a tool result repeated in the answer, and characters of each; the result itself holds the rest.
+LINES_MAX: Final = 60
+LINE_CHARS_MAX: Final = 300
+#: The longest that the bash tool waits for a command.
+COMMAND_S_MAX: Final = 600
 
-#: What a config.toml needs for a real model; it is printed, and a test reads it back.
+EXAMPLES: Final = (
+    "what is in this directory?",
+    "read README.md",
+    "find TODO",
+    "run `git status`",
+    'replace "old" with "new" in notes.txt',
+)
 EXAMPLE_CONFIG: Final = """\
 model = "openai/gpt-5-mini"
 
@@ -43,25 +48,140 @@ base_url = "https://api.openai.com/v1"
 api_key = "$OPENAI_API_KEY"              # read from the environment
 models = [{ id = "gpt-5-mini" }]
 """
-
-#: What it understands; it is printed, and a test tries them all.
-EXAMPLES: Final = (
-    "what is in this directory?",
-    "read README.md",
-    "find TODO",
-    "run `git status`",
-    'replace "old" with "new" in notes.txt',
-    "write notes.txt with some text",
+ABOUT: Final = (
+    "No language model is configured. This is kedge's built-in offline model. It understands only these requests:\n\n"
+    + "".join(f"  {example}\n" for example in EXAMPLES)
+    + f"\nTo use a real model, add this to your config.toml (`kedge config path` prints its path):\n\n{EXAMPLE_CONFIG}"
 )
+FOOTER: Final = (
+    "This is kedge's built-in offline model. To use a real model, add one to your config.toml "
+    "(`kedge config path` prints its path)."
+)
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """A result of a tool call; `metadata` is what the tool reports to front ends."""
+
+    content: str
+    metadata: dict[str, Any]
+    session_id: str
+
+
+class _CallFailed(Exception):
+    """A tool call failed; the text is the answer unless the script handles it."""
+
+
+#: Yields tool calls (name and arguments), receives their results, and returns the answer.
+Script = Generator[tuple[str, dict[str, Any]], _Result, str]
+
+
+def _list(path: str = ".") -> Script:
+    try:
+        listing = yield "ls", {"path": path, "depth": 1}
+    except _CallFailed:
+        return (yield from _read(path))  # it may be a file
+    rows = [row for row in listing.content.split("\n") if row.startswith("  ")]
+    folders = sum(bool(re.search(r"/(?: \(.*\))?$", row)) for row in rows)
+    name = "This directory" if path == "." else f"{path.rstrip('/')}/"
+    lines = [f"{name} contains {_count(len(rows) - folders, 'file')} and {_count(folders, 'folder')}."]
+    if readme := next((row.strip() for row in rows if row.lower().startswith("  readme")), ""):
+        with suppress(_CallFailed):  # a rule may hide it; the listing is still the answer
+            view = yield "view", {"path": f"{path}/{readme}", "limit": LINES_MAX}
+            if title := next((line for line in _viewed_lines(view) if line.startswith("# ")), ""):
+                lines.append(f"The title of {readme} is: {one_line(title[2:], 100)}")
+    return "\n".join([*lines, "", _cut(rows)])
+
+
+def _read(path: str) -> Script:
+    view = yield "view", {"path": path, "limit": LINES_MAX}
+    lines, total = _viewed_lines(view), view.metadata.get("lines")
+    if not lines:
+        return view.content  # an empty file, a picture or a binary file
+    if total == len(lines):
+        return f"{path} contains:\n\n{_cut(lines)}"
+    return f"{path} has {total or 'very many'} lines. The first {len(lines)}:\n\n{_cut(lines)}"
+
+
+def _find(text: str, path: str = ".") -> Script:
+    grep = yield "grep", {"pattern": text, "path": path, "literal": True, "ignore_case": True}
+    lines, files = _count(grep.metadata.get("matches", 0), "line"), _count(grep.metadata.get("files", 0), "file")
+    return f'"{text}" occurs on {lines} in {files}:\n\n{_cut(grep.content.splitlines())}'
+
+
+def _run(command: str) -> Script:
+    bash = yield "bash", {"command": command, "timeout_s": COMMAND_S_MAX}
+    code = bash.metadata.get("exit_code")
+    output = bash.content.removesuffix(f"\n\nExit code {code}")
+    return f"`{command}` ended with exit code {code}:\n\n{_cut(output.splitlines(), from_end=True)}"
+
+
+def _replace(old: str, new: str, path: str) -> Script:
+    yield "view", {"path": path, "limit": LINES_MAX}  # the edit tool requires that the file was read
+    try:
+        edit = yield "edit", {"path": path, "old_string": old, "new_string": new, "replace_all": True}
+    except _CallFailed as failed:
+        return str(failed).replace("old_string", f'"{old}"')
+    diff = _cut(str(edit.metadata.get("diff", "")).rstrip("\n").split("\n"))
+    summary, _, _ = edit.content.partition("\n")
+    return f"{summary}\n\n{diff}\n\nUndo with: kedge sessions undo {edit.session_id}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
+def _cut(lines: list[str], *, from_end: bool = False) -> str:
+    rows = [line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}…" for line in lines]
+    if len(lines) <= LINES_MAX:
+        return "\n".join(rows)
+    more = f"... ({len(lines) - LINES_MAX} more lines)"
+    return "\n".join([more, *rows[-LINES_MAX:]] if from_end else [*rows[:LINES_MAX], more])
+
+
+def _viewed_lines(view: _Result) -> list[str]:
+    """Return the lines of the file, without the line numbers and remarks of the view tool."""
+    return re.findall(r"^ *\d+\t(.*)$", view.content, re.MULTILINE)
+
+
+_QUOTED: Final = r"\"[^\"]+\"|'[^']+'|`[^`]+`"
+_HERE: Final = r"(?:here|(?:all )?(?:the )?files|(?:this|the|my) (?:directory|folder|project|repository|code))"
+_PATH: Final = rf"(?:(?!{_HERE})the )?(?:file )?(?P<path>{_QUOTED}|{_HERE}|(?!\w+://)\S+?)(?: folder| directory)?"
+#: Single spaces instead of repeats bound the time of a match for any prompt.
+_REQUESTS: Final[tuple[tuple[str, Callable[..., Script]], ...]] = (
+    (rf"(?:ls(?: -\w+)?|list)(?: {_PATH})?", _list),
+    (rf"(?:(?:list|show(?: me)?) (?:all )?(?:the )?files(?: in)?|what(?:'s| is| files are) in)(?: {_PATH})?", _list),
+    (rf"(?:read|show|view|open|cat|print)(?: me)? {_PATH}", _read),
+    (rf"(?:find|search for|grep(?: for)?|look for) (?P<text>{_QUOTED}|.+?)(?: in {_PATH})?", _find),
+    (rf"(?:replace|change) (?P<old>{_QUOTED}|.+?) (?:with|by|to) (?P<new>{_QUOTED}|.+?) in {_PATH}", _replace),
+)
+#: A command is taken verbatim, to the last character. "Run the tests" is not a command.
+_COMMAND: Final = r"(?:(?:run|execute) (?:the command:? )?|\$ )(?!(?:the|this|my|all|a|an|it)\b)(?P<command>.+)"
+
+
+def understand(prompt: str) -> Script | None:
+    """Return the script of a request, or None. A request is one line: text piped in before a prompt is not one."""
+    if len(prompt) > REQUEST_CHARS_MAX or "\n" in prompt or "\0" in prompt:
+        return None
+    line = re.sub(r"^(?:(?:please|now|can you|could you),? )+", "", prompt, flags=re.IGNORECASE)
+    plain = re.sub(r"(?:,? please)?(?:[?!]+|(?<=[\w\"'`/])\.)?$", "", line, flags=re.IGNORECASE)
+    for pattern, script, text in [(_COMMAND, _run, line), *((*request, plain) for request in _REQUESTS)]:
+        if match := re.fullmatch(pattern, text, re.IGNORECASE):
+            groups = {key: value for key, value in match.groupdict().items() if value}
+            if re.fullmatch(_HERE, groups.get("path", ""), re.IGNORECASE):
+                groups["path"] = "."
+            return script(**{key: _unquoted(value) for key, value in groups.items()})
+    return None
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if re.fullmatch(_QUOTED, text) else text
 
 
 class OfflineModel:
     provider = "kedge"
     name = "offline"
 
-    def __init__(self, config_path: str = "", piece_s: float = PIECE_S) -> None:
-        #: Where the user's config.toml is, if the caller knows; otherwise the answer says how to find out.
-        self._where = f"to {config_path}" if config_path else "to your config.toml (`kedge config path` says where)"
+    def __init__(self, piece_s: float = PIECE_S) -> None:
         self._piece_s = piece_s
 
     @asynccontextmanager
@@ -70,93 +190,52 @@ class OfflineModel:
             yield parts
 
     async def _parts(self, request: ModelRequest) -> AsyncGenerator[ModelPart, None]:
-        found = self._next(request)
-        if isinstance(found, str):
-            for piece in pieces(found):
-                yield TextDelta(piece)
-                await asyncio.sleep(self._piece_s)
-            yield ModelEnd("end_turn")
-        else:
-            calls = (ToolCall(f"call_{uuid.uuid4().hex}", use.tool, _json(use.given)) for use in found)
-            yield ModelEnd("tool_use", tuple(calls))
+        step = _next_step(request)
+        if isinstance(step, ToolCall):
+            yield ModelEnd("tool_use", (step,))
+            return
+        for piece in pieces(visible(step, mark_ends=False)):
+            yield TextDelta(piece)
+            await asyncio.sleep(self._piece_s)
+        yield ModelEnd("end_turn")
 
-    def _next(self, request: ModelRequest) -> Next:
-        place, prompt = _last_prompt(request.messages)
-        if prompt.startswith("Summarize") and (not request.tools or "conversation" in prompt[:50]):
-            return _summary(request.messages[:place])
-        wish = understood(prompt) if request.tools else None
-        if wish is None:
-            return self._says_what_it_can(has_tools=bool(request.tools))
-        used = _used(request.messages[place + 1 :])
-        found = wish.next(used) if len(used) < CALLS_MAX else "I have tried several things, and gave up."
-        if not isinstance(found, str):
-            offered = {tool.name for tool in request.tools}
-            missing = next((use.tool for use in found if use.tool not in offered), "")
-            if not missing:
-                return found
-            found = f"That takes the tool {missing}, which is switched off here."
-        return f"{found}\n\nThis is kedge's built-in offline model; to use a real one, add it {self._where}."
 
-    def _says_what_it_can(self, *, has_tools: bool) -> str:
-        given = (
-            "I can do these with kedge's tools" if has_tools else "Given tools (there are none here), I could do these"
-        )
-        return (
-            "I cannot answer that: no language model is configured, and I am only kedge's built-in offline model. "
-            f"{given}, in about these words:\n\n"
-            + "".join(f"  {example}\n" for example in EXAMPLES)
-            + f"\nTo use a real model, add this {self._where}:\n\n{EXAMPLE_CONFIG}\n"
-            "This is kedge's built-in offline model; the lines above configure a real one."
-        )
+def _next_step(request: ModelRequest) -> ToolCall | str:
+    """Return the next tool call of the last request of the user, or the answer."""
+    last = max((index for index, message in enumerate(request.messages) if _is_prompt(message)), default=-1)
+    script = understand(request.messages[last].text.strip()) if last >= 0 else None
+    if script is None:
+        return ABOUT
+    results = [
+        (result, message.session_id) for message in request.messages[last:] for result in message.all(ToolResult)
+    ]
+    try:
+        name, arguments = next(script)
+        for result, session_id in results:
+            name, arguments = _send(script, result, session_id)
+    except StopIteration as ended:
+        return f"{ended.value}\n\n{FOOTER}"
+    except _CallFailed as failed:
+        return f"{failed}\n\n{FOOTER}"
+    if name not in (tool.name for tool in request.tools):
+        return f"This request needs the tool {name}, which is not available in this session.\n\n{FOOTER}"
+    return ToolCall(f"call_{uuid.uuid4().hex}", name, msgspec.json.encode(arguments).decode())
+
+
+def _is_prompt(message: Message) -> bool:
+    return message.role == "user" and not message.all(ShellCommand)
+
+
+def _send(script: Script, result: ToolResult, session_id: str) -> tuple[str, dict[str, Any]]:
+    metadata = json_object(result.metadata)
+    if not result.is_error:
+        return script.send(_Result(result.content, metadata, session_id))
+    denied = "You denied the request, so nothing was done."
+    return script.throw(_CallFailed(denied if metadata.get("denied") else f"That did not work: {result.content}"))
 
 
 def pieces(text: str) -> list[str]:
-    """The text in pieces of a few words, with their blanks: together they are the text again."""
+    """Split the text into pieces of a few words; joined, they are the text."""
     words = re.findall(r"\s*\S+|\s+$", text)
-    size = max(PIECE_WORDS_MIN, -(-len(words) // PIECES_MAX))
+    size = max(3, -(-len(words) // PIECES_MAX))
     return ["".join(words[start : start + size]) for start in range(0, len(words), size)]
-
-
-# --- the transcript ----------------------------------------------------------------------------------------------
-
-
-def _last_prompt(messages: tuple[Message, ...]) -> tuple[int, str]:
-    """Its place among the messages, and its text. Commands that people ran themselves are no prompts."""
-    for place in range(len(messages) - 1, -1, -1):
-        if messages[place].role == "user" and not messages[place].all(ShellCommand):
-            return place, messages[place].text.strip()
-    return -1, ""
-
-
-def _used(messages: tuple[Message, ...]) -> list[Used]:
-    calls = {call.id: call for message in messages for call in message.all(ToolCall)}
-    return [
-        Used(
-            json_object(calls[result.tool_call_id].input),
-            result.content,
-            json_object(result.metadata),
-            result.is_error,
-            message.session_id,
-        )
-        for message in messages
-        for result in message.all(ToolResult)
-        if result.tool_call_id in calls
-    ]
-
-
-def _json(given: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(given).decode()
-
-
-def _summary(messages: tuple[Message, ...]) -> str:
-    """What was asked so far, word for word: without a language model there is nothing better to be had."""
-    asked: list[str] = []
-    for message in messages:
-        if message.role == "user" and message.text.startswith(SUMMARY):
-            asked += [line[2:] for line in message.text.split("\n") if line.startswith("- ")]
-        elif message.role == "user" and message.text.strip():
-            asked.append(phrase(message.text.strip().split("\n")[0]))
-    if not asked:
-        return "Nothing was asked so far."
-    more = f"(and {len(asked) - PROMPTS_TOLD_MAX} before these)\n" if len(asked) > PROMPTS_TOLD_MAX else ""
-    return f"The user asked, in this order:\n\n{more}" + "\n".join(f"- {line}" for line in asked[-PROMPTS_TOLD_MAX:])

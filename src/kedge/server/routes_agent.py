@@ -7,10 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from kedge.config.load import OFFLINE
 from kedge.core.approvals import parse_rules
 from kedge.core.ids import check_run_id
-from kedge.core.records import Attachment, Prompt, RunOptions
+from kedge.core.records import OFFLINE, Attachment, Prompt, RunOptions
 from kedge.engine.engine import Cancelled, Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import EmptyPrompt, Invalid, TooLarge

@@ -21,6 +21,7 @@ from textual.widget import Widget
 from kedge.client.attachment_files import attachments
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import one_line
+from kedge.core.records import OFFLINE
 from kedge.errors import Invalid, KedgeError
 from kedge.tui.approval import ApprovalPanel, AskLine
 from kedge.tui.ask_acts import AskActs
@@ -288,7 +289,7 @@ class KedgeApp(AskActs):
 
     @property
     def _model(self) -> str:
-        return str(self.link.workspace.config.get("model") or "kedge/offline") if self._following else ""
+        return str(self.link.workspace.config.get("model") or OFFLINE) if self._following else ""
 
     async def show_session(self, session_id: str) -> None:
         """Show this session, unless another one is wanted by the time it is read."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
+from kedge.core.records import OFFLINE
 from kedge.tui.keys import KEYS
 from kedge.tui.pen import Pen
 
-#: The model that is built in: it has no language, and is there so that one can begin.
-OFFLINE = "kedge/offline"
 #: The keys that one needs first, by what they do.
 _FIRST = (
     ("palette", "all commands"),
