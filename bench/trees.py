@@ -34,7 +34,7 @@ async def tool_start(setting: Setting) -> list[Line]:
     # Never the same command again, for a model that repeats itself is stopped.
     steps = " | step | ".join(f"tool bash {json.dumps({'command': f'true {number}'})}" for number in range(count + 1))
     async with setting.client() as client, client.stream() as stream:
-        run_id = await client.submit(await client.session(), f"script: {steps} | say done", yolo=True)
+        run_id = await client.submit(await client.session(), f"script: {steps} | say done", skip_approvals=True)
         await stream.until_complete(run_id)
     first_ms, *through_ms = _call_times_ms(stream)
     started_ms, ended_ms, plain_ms = await _bare_times_ms(count, str(setting.running.server.workspace))
@@ -132,7 +132,7 @@ async def _cancelled(setting: Setting, client: Client, stream: Stream, command: 
     """(until the last of them was dead, until the end of the Run was seen), in seconds from the cancel."""
     mark, session, start = uuid.uuid4().hex, await client.session(), len(stream.frames)
     given = json.dumps({"command": command.format(mark=mark)})
-    run_id = await client.submit(session, f"script: tool bash {given} | say never", yolo=True)
+    run_id = await client.submit(session, f"script: tool bash {given} | say never", skip_approvals=True)
     async with _deaths(setting.running.server.workspace, mark) as last_death:
         sent = time.perf_counter()
         await client.cancel(session)

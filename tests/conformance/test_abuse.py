@@ -174,7 +174,7 @@ async def test_strangers_cannot_take_the_files_that_the_store_and_tools_need(
                 line.connect((place.host, place.port))
             # Over the connection it has; the server needs new ones to the model, pipes for a process, and a file.
             looks = f"{call('bash', command='echo hello')} | step | {call('view', path='notes.txt')}"
-            receipt = await peer.submit(session, f"script: {looks} | say done", yolo=True)
+            receipt = await peer.submit(session, f"script: {looks} | say done", skip_approvals=True)
             (complete,) = await stream.until_complete(receipt["run_id"])
             assert (complete["outcome"], complete["text"]) == ("completed", "done")
             results = results_of(await peer.messages(session))

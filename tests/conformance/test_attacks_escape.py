@@ -108,7 +108,7 @@ async def test_an_escaped_daemon_is_refused_and_ended(server: SubreaperServer, w
         command = f"{sys.executable} -I -S daemon.py {server.socket} {route}; true"
         session = await kedge.session()
         script = f"script: {call('bash', command=command)} | say over"
-        run_id = (await kedge.submit(session, script, yolo=True))["run_id"]
+        run_id = (await kedge.submit(session, script, skip_approvals=True))["run_id"]
         run = await kedge.wait(run_id)
         assert (run["outcome"], run["cleanup"]) == ("completed", "clean")
         daemon = int((workspace / "daemon").read_text())

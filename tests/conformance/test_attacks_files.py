@@ -127,7 +127,7 @@ async def test_a_search_of_the_workspace_does_not_go_through_its_links(kedge: Pe
 async def test_the_server_does_not_look_into_processes_even_when_all_is_allowed(kedge: Peer, path: str) -> None:
     (kedge.directory / "environ").symlink_to("/proc/self/environ")
     (kedge.directory / "root").symlink_to("/proc/self/root")
-    results = await tried_at_once(kedge, *looks(path), yolo=True)
+    results = await tried_at_once(kedge, *looks(path), skip_approvals=True)
     assert all(result["is_error"] for result in results)
     assert "PATH=" not in str(results)
 
@@ -153,7 +153,7 @@ async def test_devices_pipes_and_sockets_are_told_from_files_and_nothing_hangs(k
         os.close(where)
         (kedge.directory / "a.txt").write_text("needle\n")
         paths = ("pipe", "socket", "zero", "tty", "random")
-        looked = await tried_at_once(kedge, *(made for path in paths for made in looks(path)), yolo=True)
+        looked = await tried_at_once(kedge, *(made for path in paths for made in looks(path)), skip_approvals=True)
         assert [result["content"] for result in looked if not result["is_error"]] == []
         # Never with all of it allowed: these tests may run as root.
         changed = (made for path in paths for made in changes(path))

@@ -299,7 +299,7 @@ async def test_a_denied_command_of_the_corpus_is_denied_by_a_configuration_even_
             config.write_text(before + permissions(allow=("bash",), deny=rules))
             for some in in_steps(commands):
                 made = (call("bash", command=command) for command in some)
-                results = await tried_at_once(kedge, *made, yolo=True, allow=["bash", "*"])
+                results = await tried_at_once(kedge, *made, skip_approvals=True, allow=["bash", "*"])
                 denied = [result["content"].startswith("Not allowed") for result in results]
                 assert [command for command, was in zip(some, denied, strict=True) if not was] == []
     assert list(workspace.iterdir()) == []
@@ -356,7 +356,7 @@ async def test_the_whole_command_is_shown_however_long_it_is(kedge: Peer) -> Non
     assert "nothing to see here" in asked["description"]
     assert "$ true" in asked["description"]
     await kedge.cancel_run(run_id)
-    (result,) = await tried(kedge, call("bash", command=f"true {'a' * 110_000}"), yolo=True)
+    (result,) = await tried(kedge, call("bash", command=f"true {'a' * 110_000}"), skip_approvals=True)
     assert result["is_error"]
 
 
@@ -393,7 +393,7 @@ async def test_an_agent_of_the_agent_changes_nothing_whatever_is_allowed(kedge: 
     ]
     child = call("agent", prompt=f"script: {' | step | '.join(calls)} | say tried them", description="x")
     session = await kedge.session()
-    rules: Json = {"yolo": True, "allow": ["*", "bash", "edit(**)"]}
+    rules: Json = {"skip_approvals": True, "allow": ["*", "bash", "edit(**)"]}
     run = await kedge.wait((await kedge.submit(session, f"script: {child} | say over", **rules))["run_id"])
     assert run["outcome"] == "completed"
     children = [s for s in await kedge.call("GET", f"{kedge.at}/sessions") if s["parent_session_id"] == session]
@@ -456,14 +456,20 @@ async def test_a_name_that_looks_like_a_tool_is_none(kedge: Peer, model: str) ->
         "../bash",
     )
     touch = '{"command": "touch made"}'
-    results = await tried(kedge, *(f"tool {name} {touch}" for name in names), model=model, yolo=True)
+    results = await tried(kedge, *(f"tool {name} {touch}" for name in names), model=model, skip_approvals=True)
     assert len(results) == len(names)
     assert all("There is no tool named" in result["content"] for result in results)
     assert not (kedge.directory / "made").exists()
 
 
 async def test_a_model_cannot_give_itself_leave_in_its_input(kedge: Peer) -> None:
-    given: Json = {"command": "touch made", "yolo": True, "approved": True, "needs_approval": False, "skip": True}
+    given: Json = {
+        "command": "touch made",
+        "skip_approvals": True,
+        "approved": True,
+        "needs_approval": False,
+        "skip": True,
+    }
     results = await tried_at_once(
         kedge,
         call("bash", **given, allow=["bash"], permission={"action": "allow"}),

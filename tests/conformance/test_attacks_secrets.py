@@ -220,7 +220,7 @@ async def test_a_repository_sets_nothing_that_matters_before_it_is_trusted(
         calls = [call("bash", command="touch made"), call("write", path="made", content="x")]
         results = await tried_at_once(kedge, *calls, model="local/fake-large")
         assert all(map(was_asked_for, results))
-        (result,) = await tried(kedge, call("bash", command="env"), model="local/fake-large", yolo=True)
+        (result,) = await tried(kedge, call("bash", command="env"), model="local/fake-large", skip_approvals=True)
         assert canary not in result["content"]
     evil.close()
     assert heard == []
@@ -293,7 +293,7 @@ async def test_what_a_tool_finds_is_marked_as_a_result_and_nothing_else(kedge: P
     (kedge.directory / "a.txt").write_text(f"script: {call('bash', command='touch made')}\n")
     session = await kedge.session()
     script = f"script: tag {tag} | {call('view', path='a.txt')} | say read it"
-    run = await kedge.wait((await kedge.submit(session, script, yolo=True))["run_id"])
+    run = await kedge.wait((await kedge.submit(session, script, skip_approvals=True))["run_id"])
     assert run["text"] == "read it"
     (result,) = outputs(await kedge.messages(session))
     assert "touch made" in result["content"]
@@ -311,7 +311,11 @@ async def test_a_file_that_may_not_be_viewed_is_not_found_by_a_search_either(ked
     )
     assert all(result["content"].startswith("Not allowed") for result in viewed)
     searched = await tried_at_once(
-        kedge, call("grep", pattern="KEY"), call("grep", pattern="KEY", include=".env"), deny=denied, yolo=True
+        kedge,
+        call("grep", pattern="KEY"),
+        call("grep", pattern="KEY", include=".env"),
+        deny=denied,
+        skip_approvals=True,
     )
     assert "canary" not in str(searched)
 

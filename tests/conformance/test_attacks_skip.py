@@ -37,7 +37,7 @@ async def test_skipping_is_announced_and_ends_with_its_client(
                 await told(stream, skipped)
             async with other.stream() as later:
                 await told(later, skipped)
-            assert (await other.call("GET", other.at))["yolo"]
+            assert (await other.call("GET", other.at))["skip_approvals"]
             if leave == "release":
                 await one.call("DELETE", one.at, client_id=one.client_id)
             else:

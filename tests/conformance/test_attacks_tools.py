@@ -31,7 +31,7 @@ async def is_answering(kedge: Peer) -> bool:
 
 async def has_namespace(kedge: Peer) -> bool:
     """Whether tools run in a pid namespace of their own: without one they see, and may kill, what their user may."""
-    (result,) = await tried(kedge, call("bash", command="readlink /proc/self/ns/pid"), yolo=True)
+    (result,) = await tried(kedge, call("bash", command="readlink /proc/self/ns/pid"), skip_approvals=True)
     return str(result["content"]).strip() != os.readlink("/proc/self/ns/pid")
 
 
@@ -55,7 +55,9 @@ async def test_no_secret_of_the_server_is_in_reach_of_what_a_tool_starts(
         commands = ["env", "set", "cat /proc/self/environ /proc/$PPID/environ; true"]
         if await has_namespace(kedge):
             commands += ["cat /proc/1/environ; true", searched]
-        results = await tried_at_once(kedge, *(call("bash", command=command) for command in commands), yolo=True)
+        results = await tried_at_once(
+            kedge, *(call("bash", command=command) for command in commands), skip_approvals=True
+        )
         shell = f"{kedge.at}/agent/sessions/{await kedge.session()}/shell"
         typed = await kedge.call("POST", shell, {"command": "env"})
     for text in (*(result["content"] for result in results), typed["output"]):
@@ -67,7 +69,7 @@ async def test_no_secret_of_the_server_is_in_reach_of_what_a_tool_starts(
 async def test_a_process_has_the_usual_three_descriptors_and_no_terminal(kedge: Peer) -> None:
     listed = "find /proc/$$/fd -type l -printf '%f %l\\n'; true"
     results = await tried(
-        kedge, call("bash", command=listed), call("bash", command="echo x > /dev/tty; tty"), yolo=True
+        kedge, call("bash", command=listed), call("bash", command="echo x > /dev/tty; tty"), skip_approvals=True
     )
     found = dict(line.split(" ", 1) for line in results[0]["content"].strip().split("\n"))
     assert {"0", "1", "2"} <= set(found) <= {"0", "1", "2", "255"}  # a shell keeps one of its own at 255
@@ -144,7 +146,7 @@ async def test_the_server_lives_and_the_run_ends_whatever_a_command_does(kedge: 
     # Long enough to be looked at on a busy machine before its time is over.
     bash = call("bash", command=marked(mark, f"touch ready; {command}"), timeout_s=3)
     async with kedge.stream(session_id=session) as stream:
-        run_id = (await kedge.submit(session, f"script: {bash} | say over", yolo=True))["run_id"]
+        run_id = (await kedge.submit(session, f"script: {bash} | say over", skip_approvals=True))["run_id"]
         await until_there(kedge.directory / "ready")
         await until_seen(mark)
         (kedge.directory / "seen").touch()
@@ -172,7 +174,7 @@ async def test_a_command_that_pours_out_gigabytes_leaves_the_server_answering(
     with proof("G14", "megabytes poured out by commands", "servers that did not answer") as figure:
         # The stream holds the workspace open: this may take longer than one without a client is kept.
         async with kedge.stream():
-            run_id = (await kedge.submit(session, f"script: {bash} | say over", yolo=True))["run_id"]
+            run_id = (await kedge.submit(session, f"script: {bash} | say over", skip_approvals=True))["run_id"]
             await until_there(kedge.directory / "ready")
             answers = 0
             while (await kedge.run(run_id))["state"] != "ended":
@@ -188,7 +190,9 @@ async def test_a_command_that_pours_out_gigabytes_leaves_the_server_answering(
 async def test_a_bomb_is_ended_by_a_cancel_to_its_last_process(kedge: Peer) -> None:
     session, mark = await kedge.session(), unique("mark")
     bomb = marked(mark, "f() { [ $1 -eq 0 ] && sleep 1000; f $(($1 - 1)) & f $(($1 - 1)) & touch ready; wait; }; f 7")
-    run_id = (await kedge.submit(session, f"script: {call('bash', command=bomb)} | say never", yolo=True))["run_id"]
+    run_id = (await kedge.submit(session, f"script: {call('bash', command=bomb)} | say never", skip_approvals=True))[
+        "run_id"
+    ]
     await until_there(kedge.directory / "ready")
     await until_seen(mark)
     await kedge.cancel_run(run_id)
@@ -202,7 +206,7 @@ async def test_a_kill_of_the_server_takes_a_daemon_along(own_server: Callable[..
     daemon = "(setsid sh -c 'trap \"\" TERM HUP; touch ready; while :; do sleep 1; done' &); sleep 1000"
     async with server.peer(workspace) as kedge:
         bash = call("bash", command=marked(mark, daemon), background=True)
-        await kedge.submit(await kedge.session(), f"script: {bash} | hang", yolo=True)
+        await kedge.submit(await kedge.session(), f"script: {bash} | hang", skip_approvals=True)
         await until_there(workspace / "ready")
         await until_seen(mark)
     server.kill()
@@ -251,10 +255,10 @@ async def test_the_sandbox_keeps_commands_from_writing_what_kedge_believes(
     async with server.peer(workspace) as kedge:
         targets = (config, server.data_dir / "trusted.json", server.data_dir / "token", tmp_path / "elsewhere/x")
         commands = [f"echo x >> {target}" for target in targets]
-        results = await tried(kedge, *(call("bash", command=command) for command in commands), yolo=True)
+        results = await tried(kedge, *(call("bash", command=command) for command in commands), skip_approvals=True)
         refusals = ("denied", "Read-only file system", "No such file")  # the last: kedge's data directory is hidden
         assert all(any(text in result["content"] for text in refusals) for result in results)
-        await tried(kedge, call("bash", command="echo x >> here"), yolo=True)
+        await tried(kedge, call("bash", command="echo x >> here"), skip_approvals=True)
     assert (workspace / "here").read_text() == "x\n"
     assert config.read_bytes() == before
     assert not (server.data_dir / "trusted.json").exists()
@@ -276,7 +280,7 @@ async def test_fetch_reaches_nothing_of_this_machine_or_its_network_even_with_le
     urls = [f"http://{host}:{port}/v1/models" for host in hosts]
     urls += [f"file://{Path('/etc/passwd')}", f"http://user:x@127.0.0.1:{port}/", "http://127.0.0.1:22/"]
     urls += ["gopher://127.0.0.1/", f"https://localhost:{port}/", f"http:\\\\127.0.0.1:{port}/", "http:///etc/passwd"]
-    results = await tried_at_once(kedge, *(call("fetch", url=url) for url in urls), yolo=True)
+    results = await tried_at_once(kedge, *(call("fetch", url=url) for url in urls), skip_approvals=True)
     reached = [url for url, result in zip(urls, results, strict=True) if not result["is_error"]]
     assert reached == []
     assert all("fake-large" not in result["content"] and "root:" not in result["content"] for result in results)
@@ -313,7 +317,7 @@ async def test_many_hanging_commands_in_many_sessions_leave_the_server_answering
     busy = "while :; do :; done"
     sessions = [await kedge.session() for _ in range(5)]
     runs = [
-        await kedge.submit(session, f"script: {call('bash', command=busy)} | say never", yolo=True)
+        await kedge.submit(session, f"script: {call('bash', command=busy)} | say never", skip_approvals=True)
         for session in sessions
     ]
     again = await kedge.wait((await kedge.submit(await kedge.session(), "script: say fine"))["run_id"])

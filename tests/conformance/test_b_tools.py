@@ -66,7 +66,9 @@ async def test_b9_a_cancel_during_a_tool_ends_the_whole_process_tree_first(kedge
     session, mark = await kedge.session(), unique("mark")
     command = call("bash", command=marked(mark, STUBBORN))
     async with kedge.stream(session_id=session) as stream:
-        run_id = (await kedge.submit(session, f"script: {command} | say never", model=model, yolo=True))["run_id"]
+        run_id = (await kedge.submit(session, f"script: {command} | say never", model=model, skip_approvals=True))[
+            "run_id"
+        ]
         await until_there(kedge.directory / "ready")
         await until_seen(mark)
         assert (await kedge.cancel(session))["covered"][0]["run_id"] == run_id
@@ -154,7 +156,7 @@ async def test_b15_nothing_of_a_run_goes_on_behind_its_end(kedge: Peer, endpoint
     session, mark = await kedge.session(), unique("mark")
     writer = f"while :; do echo {mark} >> log; sleep 0.01; done"
     script = f"script: {call('bash', command=writer, background=True)} | say left it running"
-    run = await kedge.wait((await kedge.submit(session, script, yolo=True))["run_id"])
+    run = await kedge.wait((await kedge.submit(session, script, skip_approvals=True))["run_id"])
     assert (run["outcome"], run["cleanup"]) == ("completed", "clean")
     assert processes_with(mark) == []
     size = (kedge.directory / "log").stat().st_size
@@ -168,7 +170,7 @@ async def test_i10_background_commands_are_listed_looked_at_and_ended(kedge: Pee
     steps = [started, call("jobs", action="list"), call("jobs", action="output", id="b1")]
     steps.append(call("jobs", action="kill", id="b1"))
     run = await kedge.wait(
-        (await kedge.submit(session, f"script: {' | step | '.join(steps)} | say ok", yolo=True))["run_id"]
+        (await kedge.submit(session, f"script: {' | step | '.join(steps)} | say ok", skip_approvals=True))["run_id"]
     )
     assert run["outcome"] == "completed"
     begun, listed, _, killed = results_of(await kedge.messages(session))
@@ -182,7 +184,7 @@ async def test_i10_output_is_bounded_whatever_a_command_writes(kedge: Peer) -> N
     session = await kedge.session()
     noisy = "head -c 50000000 /dev/zero | tr '\\0' x; echo; seq 200000; printf '\\377\\376 binary \\000 end'"
     run = await kedge.wait(
-        (await kedge.submit(session, f"script: {call('bash', command=noisy)} | say ok", yolo=True))["run_id"]
+        (await kedge.submit(session, f"script: {call('bash', command=noisy)} | say ok", skip_approvals=True))["run_id"]
     )
     assert run["outcome"] == "completed"
     (result,) = results_of(await kedge.messages(session))
@@ -262,7 +264,7 @@ async def test_rules_of_a_run_allow_and_deny_and_deny_wins_over_skipping(kedge: 
     session = await kedge.session()
     made, denied = call("bash", command="touch made"), call("bash", command="true && rm made")
     script = f"script: {made} | {denied} | say ok"
-    rules: Json = {"allow": ["bash(touch made)"], "deny": ["bash(rm *)"], "yolo": True}
+    rules: Json = {"allow": ["bash(touch made)"], "deny": ["bash(rm *)"], "skip_approvals": True}
     run = await kedge.wait((await kedge.submit(session, script, **rules))["run_id"])
     assert run["outcome"] == "completed"
     assert (kedge.directory / "made").exists()
@@ -338,9 +340,9 @@ async def test_g2_a_tool_in_flight_is_not_run_again_after_a_crash_and_leaves_no_
         kedge = await Peer(http, workspace).open()
         session = await kedge.session()
         command = marked(mark, "echo once >> log; touch ready; sleep 1000")
-        run_id = (await kedge.submit(session, f"script: {call('bash', command=command)} | say over", yolo=True))[
-            "run_id"
-        ]
+        run_id = (
+            await kedge.submit(session, f"script: {call('bash', command=command)} | say over", skip_approvals=True)
+        )["run_id"]
         await until_there(workspace / "ready")
         await until_seen(mark)
         await restarted(server, kedge)
@@ -409,14 +411,14 @@ async def test_e12_closing_one_workspace_leaves_the_tools_of_another_alone(
         async with stays.stream() as stream:
             session = await stays.session()
             command = marked(mark, "touch ready; while [ ! -e go ]; do sleep 0.01; done; echo went")
-            run_id = (await stays.submit(session, f"script: {call('bash', command=command)} | say over", yolo=True))[
-                "run_id"
-            ]
+            run_id = (
+                await stays.submit(session, f"script: {call('bash', command=command)} | say over", skip_approvals=True)
+            )["run_id"]
             await until_there(tmp_path / "a" / "ready")
             async with goes.stream():
                 other = await goes.session()
                 script = f"script: {call('bash', command='echo hi')} | say ok"
-                assert (await goes.wait((await goes.submit(other, script, yolo=True))["run_id"]))[
+                assert (await goes.wait((await goes.submit(other, script, skip_approvals=True))["run_id"]))[
                     "outcome"
                 ] == "completed"
                 await goes.call("DELETE", goes.at, client_id=goes.client_id)
@@ -437,7 +439,7 @@ async def test_e11_a_server_that_is_told_to_stop_ends_its_tools_first(
         kedge = await Peer(http, workspace).open()
         session = await kedge.session()
         command = marked(mark, "touch ready; sleep 1000")
-        await kedge.submit(session, f"script: {call('bash', command=command)} | say over", yolo=True)
+        await kedge.submit(session, f"script: {call('bash', command=command)} | say over", skip_approvals=True)
         await until_there(workspace / "ready")
         await until_seen(mark)
     assert server.terminate() == 0

@@ -48,7 +48,7 @@ async def start(kedge: Peer, stream: Stream, kind: str, mark: str) -> tuple[str,
     newcomers = Newcomers(mark)
     session = await kedge.session()
     script = f"script: {call('bash', command=command(kind, mark))} | say never"
-    run_id = (await kedge.submit(session, script, yolo=True))["run_id"]
+    run_id = (await kedge.submit(session, script, skip_approvals=True))["run_id"]
 
     def has_written(stream: Stream) -> bool:
         """The first progress is the command as it was given; what comes then is its output."""

@@ -40,7 +40,9 @@ async def test_i1_parallel_calls_run_side_by_side_and_each_has_its_result(kedge:
     meet = "touch {mine}; while [ ! -e {other} ]; do sleep 0.01; done; echo met {other}"
     first, second = (call("bash", command=meet.format(mine=a, other=b)) for a, b in (("a", "b"), ("b", "a")))
     run = await kedge.wait(
-        (await kedge.submit(session, f"script: {first} | {second} | say both", model=model, yolo=True))["run_id"]
+        (await kedge.submit(session, f"script: {first} | {second} | say both", model=model, skip_approvals=True))[
+            "run_id"
+        ]
     )
     assert (run["outcome"], run["text"]) == ("completed", "both")
     assert {result["content"].split("\n")[0] for result in results_of(await kedge.messages(session))} == {
@@ -273,7 +275,7 @@ async def test_i9_an_agent_works_in_a_child_session_and_is_cancelled_with_its_pa
 async def test_i9_a_child_may_only_look(kedge: Peer) -> None:
     session = await kedge.session()
     child = call("agent", prompt=f"script: {call('bash', command='touch made')} | say tried", description="x")
-    run = await kedge.wait((await kedge.submit(session, f"script: {child} | say ok", yolo=True))["run_id"])
+    run = await kedge.wait((await kedge.submit(session, f"script: {child} | say ok", skip_approvals=True))["run_id"])
     assert run["outcome"] == "completed"
     assert not (kedge.directory / "made").exists()
 

@@ -345,7 +345,9 @@ class Siege:
     async def cancel_stubborn(self, wire: Wire, session: str, chance: random.Random) -> None:
         """It takes its time to end, so that a kill falls between the cancel's reply and the end."""
         command = f"trap '' TERM; {SAY_BEGUN}"
-        sent = await self.submit(wire, session, f"{call('bash', command=command)} | say done", "done", yolo=True)
+        sent = await self.submit(
+            wire, session, f"{call('bash', command=command)} | say done", "done", skip_approvals=True
+        )
         begun = self.begun.setdefault(sent.run_id, asyncio.Event())
         if not self._is_down:
             async with asyncio.timeout(WAIT_S):
@@ -367,7 +369,9 @@ class Siege:
 
     async def use_tool(self, wire: Wire, session: str, chance: random.Random) -> None:
         command = f"echo RUN >> {self.effects.name}; {SAY_BEGUN}"
-        sent = await self.submit(wire, session, f"{call('bash', command=command)} | say done", "done", yolo=True)
+        sent = await self.submit(
+            wire, session, f"{call('bash', command=command)} | say done", "done", skip_approvals=True
+        )
         await self.wait(wire, sent.run_id)
 
     async def ask_first(self, wire: Wire, session: str, chance: random.Random) -> None:

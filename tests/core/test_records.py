@@ -276,6 +276,10 @@ def test_the_same_request_has_the_same_digest() -> None:
         ("s", PROMPT, RunOptions(timeout_s=1.0)),
         ("s", PROMPT, RunOptions(budget_usd=1.0)),
         ("s", PROMPT, RunOptions(on_disconnect="cancel")),
+        ("s", PROMPT, RunOptions(on_approval="fail")),
+        ("s", PROMPT, RunOptions(allow=("bash",))),
+        ("s", PROMPT, RunOptions(deny=("bash",))),
+        ("s", PROMPT, RunOptions(skip_approvals=True)),
     ],
 )
 def test_another_request_has_another_digest(session_id: str, prompt: Prompt, options: RunOptions) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kedge.core import events as e
 from kedge.core.approvals import Ask
+from kedge.core.records import RunOptions
 from kedge.core.transcript import PART_TYPES, Finish, Message, Part, Text
 from kedge.wire import codec, frames
 from kedge.wire import models as m
@@ -71,6 +72,11 @@ def test_a_run_leaves_out_what_it_does_not_have() -> None:
     assert "outcome" not in body
     assert "text" not in body
     assert body["usage"] == {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
+
+
+def test_a_prompt_carries_every_option_that_clients_may_set() -> None:
+    internal = {"purpose", "parent_run_id"}
+    assert set(RunOptions.__struct_fields__) - internal <= set(m.SubmitPrompt.__struct_fields__)
 
 
 def test_a_session_can_be_exported_for_reading_and_for_programs() -> None:

@@ -50,7 +50,7 @@ class Limits(TypedDict):
     budget_usd: float | None
     allow: tuple[str, ...]
     deny: tuple[str, ...]
-    asks_nobody: bool
+    skip_approvals: bool
 
 
 def limit_options(command: F) -> F:
@@ -86,7 +86,7 @@ def limit_options(command: F) -> F:
                 callback=_rules,
                 help="Never allow, whatever else is said. May be repeated.",
             ),
-            click.option("--yolo", "asks_nobody", is_flag=True, help="Allow everything that no deny rule forbids."),
+            click.option("--yolo", "skip_approvals", is_flag=True, help="Allow everything that no deny rule forbids."),
         )
     ):
         command = option(command)
@@ -98,7 +98,7 @@ def limited(prompt: SubmitPrompt, limits: Limits) -> SubmitPrompt:
     prompt.model, prompt.timeout_s = limits["model"] or os.environ.get("KEDGE_MODEL"), limits["timeout_s"]
     prompt.max_steps, prompt.budget_usd = limits["max_steps"], limits["budget_usd"]
     prompt.allow, prompt.deny = [*prompt.allow, *limits["allow"]], list(limits["deny"])
-    prompt.yolo = limits["asks_nobody"]
+    prompt.skip_approvals = limits["skip_approvals"]
     prompt.on_approval = "ask" if can_ask() else "fail"
     return prompt
 

@@ -86,20 +86,9 @@ class RunOptions(Struct, frozen=True):
         )
 
 
-#: The options there were first: always part of a digest. Later ones are part of it when they say something, so that a
-#: prompt sent again after an upgrade is still the same one.
-_FIRST_OPTIONS = ("model", "max_steps", "timeout_s", "budget_usd", "on_disconnect")
-
-
 def content_digest(session_id: str, prompt: Prompt, options: RunOptions) -> str:
-    """Equal iff a Run is asked to do the same: where, what and within which limits. How to wait is not part of it."""
-    said = ", ".join(
-        f"{name}={getattr(options, name)!r}"
-        for name, default in zip(options.__struct_fields__, options.__struct_defaults__, strict=True)
-        if name in _FIRST_OPTIONS or getattr(options, name) != default
-    )
-    asked = f"({session_id!r}, {prompt!r}, RunOptions({said}))"
-    return hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()
+    """Return a digest that two submits share iff they ask for the same Run: session, prompt and options."""
+    return hashlib.sha256(repr((session_id, prompt, options)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Usage(Struct, frozen=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert
+from msgspec.structs import replace
 
 from kedge.core.approvals import parse_rules
 from kedge.core.ids import check_run_id
@@ -207,18 +208,9 @@ def _attachments(given: list[m.AttachmentBody]) -> tuple[Attachment, ...]:
 
 
 def _options(body: m.SubmitPrompt) -> RunOptions:
-    model = check_text(body.model, "model") if body.model else None
-    allow = tuple(check_text(rule, "allow") for rule in body.allow)
-    deny = tuple(check_text(rule, "deny") for rule in body.deny)
-    parse_rules(allow, deny)  # a rule that is none is refused before anything is accepted
-    return RunOptions(
-        model,
-        body.max_steps,
-        body.timeout_s,
-        body.budget_usd,
-        body.on_disconnect,
-        body.on_approval,
-        allow,
-        deny,
-        body.yolo,
-    )
+    options = convert(body, RunOptions, from_attributes=True)
+    for field, texts in (("model", [options.model or ""]), ("allow", options.allow), ("deny", options.deny)):
+        for text in texts:
+            check_text(text, field)
+    parse_rules(options.allow, options.deny)  # refuse invalid rules before the Run is accepted
+    return replace(options, model=options.model or None)

@@ -169,7 +169,7 @@ class WorkspaceRoutes:
             data_dir=self._data_dir,
             version=kedge.__version__,
             config=workspace.config.shown(),
-            yolo=workspace.skip_approvals,
+            skip_approvals=workspace.skip_approvals,
         )
 
     def routes(self) -> list[Route]:

@@ -63,7 +63,7 @@ class SubmitPrompt(Struct, kw_only=True, omit_defaults=True):
     allow: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
     deny: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
     #: Nobody is asked in this Run; deny rules still hold.
-    yolo: bool = False
+    skip_approvals: bool = False
 
 
 class AskRef(Struct, kw_only=True):
@@ -163,7 +163,7 @@ class WorkspaceBody(Struct, kw_only=True):
     data_dir: str
     version: str
     config: dict[str, Any]
-    yolo: bool = False
+    skip_approvals: bool = False
     debug: bool = False
     env: list[str] = []
     channels: list[str] = []
