@@ -83,7 +83,7 @@ BANNED_WORDS = {
 }
 BANNED_ALLOWED = {
     # The wire keeps some older names, and they live there only.
-    *(("kedge.wire.models", "notification"),),
+    ("kedge.wire.models", "notification"),
 }
 
 #: Tests that stand in for another machine (an older boot, a missing extension, a clock that has gone on) by replacing

@@ -30,11 +30,11 @@ def test_files_are_sent_by_content_with_their_type(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "-a", "notes.md", "--attach", "deep/data", "what is it?")
     assert (done.code, done.err) == (0, "")
     files = [part["data"] for part in first_message(server)["parts"] if part["type"] == "binary"]
-    assert [(file["Path"], file["MIMEType"]) for file in files] == [
+    assert [(file["path"], file["mime_type"]) for file in files] == [
         ("notes.md", "text/markdown"),
         ("deep/data", "text/plain"),
     ]
-    assert base64.b64decode(files[0]["Data"]) == b"remember the milk"
+    assert base64.b64decode(files[0]["data"]) == b"remember the milk"
 
 
 def test_a_text_file_needs_no_prompt(server: Server) -> None:

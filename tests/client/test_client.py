@@ -10,7 +10,7 @@ from kedge import errors
 from kedge.client.client import Client, new_run_id
 from kedge.client.event_stream import EventStream, StreamEvent
 from kedge.client.followed_run import FollowedSummary
-from kedge.wire.models import AttachmentBody, QuestionResponse, SubmitPrompt
+from kedge.wire.models import AttachmentBody, QuestionResponse, RunBody, SubmitPrompt
 from tests.client.process import Home, Server
 from tests.client.standin import Asked, StandIn, json
 
@@ -42,7 +42,6 @@ async def test_a_workspace_is_opened_listed_and_released(client: Client, home: H
     assert (await client.workspace(workspace.id)).path == str(home.workspace)
     assert (await client.config(workspace.id))["model"] == "local/fake-large"
     assert "secret-canary-key" not in str(await client.config(workspace.id))
-    assert (await client.agent(workspace.id)).is_ready
     await client.release_workspace(workspace.id)
     with pytest.raises(errors.WorkspaceNotFound):
         await client.workspace(workspace.id)
@@ -92,7 +91,7 @@ async def said(client: Client, workspace_id: str, session_id: str, run_id: str) 
     """The prompt of this Run as the transcript has it: its text, and the names of its files."""
     messages = [message async for message in client.all_messages(workspace_id, session_id)]
     own = next(message for message in messages if message.run_id == run_id and message.role == "user")
-    return [str(part.data.get("Path") or part.data.get("text")) for part in own.parts]
+    return [str(part.data.get("path") or part.data.get("text")) for part in own.parts]
 
 
 async def test_c2_a_queued_run_is_told_to_fold_and_keeps_its_files(client: Client, home: Home) -> None:
@@ -129,15 +128,20 @@ async def test_an_edit_may_bring_other_files(client: Client, home: Home) -> None
     assert await said(client, workspace_id, session_id, queued.run_id) == [long_text, "b.txt"]
 
 
+async def queued_runs(client: Client, workspace_id: str, session_id: str) -> list[RunBody]:
+    runs = await client.session_runs(workspace_id, session_id)
+    return sorted((run for run in runs if run.state == "queued"), key=lambda run: run.place)
+
+
 async def test_the_queue_is_seen_edited_moved_cleared_and_cancelled(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     active = await client.submit(workspace_id, prompt(session_id, "script: hang"))
     first, second, third = [await client.submit(workspace_id, prompt(session_id, f"p{n}")) for n in (1, 2, 3)]
     assert (active.state, first.state) == ("active", "queued")
-    assert await client.queued_count(workspace_id, session_id) == 3
+    assert [run.prompt for run in await queued_runs(client, workspace_id, session_id)] == ["p1", "p2", "p3"]
     assert (await client.edit_run(workspace_id, first.run_id, "edited")).prompt == "edited"
     await client.move_run(workspace_id, third.run_id, before=first.run_id)
-    assert await client.queued_prompts(workspace_id, session_id) == ["p3", "edited", "p2"]
+    assert [run.prompt for run in await queued_runs(client, workspace_id, session_id)] == ["p3", "edited", "p2"]
     queued = {run.run_id for run in await client.runs("queued")}
     assert {first.run_id, second.run_id, third.run_id} <= queued
     assert active.run_id not in queued
@@ -187,7 +191,7 @@ async def test_a_workspace_the_server_forgot_is_opened_again(
 async def test_a_request_heard_while_its_workspace_is_let_go_is_asked_again() -> None:
     workspace = {"id": "w", "path": "/the/path", "data_dir": "", "version": "", "config": {}}
     refusal = {"message": "?", "code": "workspace_closing"}
-    answers = iter([(200, workspace), (409, refusal), (200, workspace), (200, 7)])
+    answers = iter([(200, workspace), (409, refusal), (200, workspace), (200, [])])
 
     async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(json(*next(answers)))
@@ -195,7 +199,7 @@ async def test_a_request_heard_while_its_workspace_is_let_go_is_asked_again() ->
 
     async with StandIn(handler) as standin, Client(standin.host) as client:
         await client.create_workspace("/the/path")
-        assert await client.queued_count("w", "s") == 7
+        assert await client.session_runs("w", "s") == []
         asked = [one.path for one in standin.asked]
         assert asked == ["/workspaces", asked[1], "/workspaces", asked[1]]
 

@@ -270,7 +270,7 @@ class Peer:
         return found
 
     async def answer(self, ask_id: str, action: str, *, expect: int = 200, message: str = "") -> Json:
-        body = {"permission": {"id": ask_id}, "action": action, "message": message}
+        body = {"id": ask_id, "action": action, "message": message}
         path = f"{self.at}/permissions/grant"
         reply: Json = await self.call("POST", path, body, expect=expect, client_id=self.client_id)
         return reply

@@ -189,7 +189,7 @@ async def test_a3_a_queued_run_removed_many_times_at_once_is_removed_once(kedge:
         ]
         replies = await asyncio.gather(*(kedge.cancel_run(run_id) for run_id in [second, third] * 10))
         assert sorted(run["run_id"] for reply in replies for run in reply["covered"]) == sorted([second, third])
-        assert await kedge.call("GET", f"{kedge.at}/agent/sessions/{session}/prompts/queued") == 1
+        assert [run["state"] for run in await kedge.runs(session)].count("queued") == 1
         endpoint.release(key)
         ends = await stream.until_complete(active, second, third, fourth)
         assert [end["outcome"] for end in ends] == ["completed", "cancelled", "cancelled", "completed"]

@@ -144,7 +144,7 @@ async def test_only_the_id_of_an_answer_counts(kedge: Peer) -> None:
         "path": "/",
         "params": {"command": "touch forged", "shown": "touch forged", "cwd": "/"},
     }
-    body = {"permission": forged, "action": "allow_always"}
+    body = {**forged, "action": "allow_always"}
     reply = await kedge.call("POST", f"{kedge.at}/permissions/grant", body, client_id=kedge.client_id)
     assert reply == {"resolved": True}
     await kedge.wait(run_id)
@@ -427,7 +427,7 @@ async def test_a_yes_to_a_question_allows_nothing_and_is_no_answer_to_an_approva
         await kedge.answer(asked_id, "allow_always", expect=400)
         answer = {
             "batch_request_id": asked_id,
-            "responses": [{"request_id": "q1", "selected_ids": ["o1"], "fill_in_text": "allow_always", "yes": True}],
+            "responses": [{"request_id": "q1", "selected_ids": ["o1"], "fill_in_text": "allow_always"}],
         }
         unknown = {**answer, "responses": [{"request_id": "q2", "fill_in_text": "to nothing that was asked"}]}
         await kedge.call("POST", f"{kedge.at}/questions/answer", unknown, expect=400)
@@ -492,6 +492,6 @@ async def test_an_answer_stands_for_a_rule_only_where_people_were_shown_one(kedg
     assert not (kedge.directory / "made").exists()
     await kedge.cancel_run(run_id)
     async with open_http(str(kedge.http.base_url), "x" * 43) as stranger:
-        body = {"permission": {"id": asked["id"]}, "action": "allow"}
+        body = {"id": asked["id"], "action": "allow"}
         reply = await stranger.post(f"/v1{kedge.at}/permissions/grant", json=body)
         assert reply.status_code == 401

@@ -83,7 +83,7 @@ def names_of_providers() -> list[str]:
 async def seen_by_clients(kedge: Peer, sessions: list[str], stream: Stream) -> dict[str, str]:
     """Everything the server tells: what -> its text."""
     told = {"stream": json.dumps([[frame.type, frame.payload] for frame in stream.frames])}
-    paths = ["/runs", "/workspaces", "/version", kedge.at, f"{kedge.at}/config", f"{kedge.at}/agent"]
+    paths = ["/runs", "/workspaces", "/version", kedge.at, f"{kedge.at}/config"]
     paths += [f"{kedge.at}/models", f"{kedge.at}/sessions", f"{kedge.at}/permissions", f"{kedge.at}/search"]
     for session in sessions:
         here = f"{kedge.at}/sessions/{session}"

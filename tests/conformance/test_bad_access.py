@@ -250,7 +250,7 @@ async def test_ids_that_exist_nowhere_are_not_found_on_any_route(kedge: Peer) ->
         "before": None,
         "command": "x",
     }
-    body |= {"permission": {"id": "nobody"}, "action": "deny", "batch_request_id": "nobody", "skip": False}
+    body |= {"id": "nobody", "action": "deny", "batch_request_id": "nobody", "skip": False}
     async with no_trace(kedge, session):
         for path, operations in (await reference(kedge)).items():
             for workspace in ("nowhere", kedge.workspace):

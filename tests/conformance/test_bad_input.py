@@ -235,7 +235,7 @@ FIELDS: list[tuple[str, str, Any, int]] = [
     ("POST", "AT/agent/runs/nobody/move", {"before": 5}, 422),
     ("POST", "AT/agent/runs/nobody/cancel", None, 404),
     ("POST", "AT/agent/sessions/nobody/cancel", None, 404),
-    ("POST", "AT/agent/sessions/nobody/prompts/clear", None, 404),
+    ("POST", "AT/agent/sessions/nobody/queue/clear", None, 404),
     ("POST", "/control", {}, 422),
     ("POST", "/control", {"command": "dance"}, 422),
     ("POST", "/control", {"command": "shutdown", "force": "yes"}, 422),

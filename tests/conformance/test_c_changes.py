@@ -82,7 +82,7 @@ async def test_c8_a_removed_prompt_ends_cancelled_for_all(
         await other.cancel_run(b)
         for stream in (mine, theirs):
             (end,) = await stream.until_complete(b)
-            assert (end["outcome"], end["cancelled"]) == ("cancelled", True)
+            assert end["outcome"] == "cancelled"
         assert await queued(kedge, session) == ["script: say c"]
         endpoint.release(key)
         assert outcomes(await mine.until_complete(a, c)) == [("completed", "a done"), ("completed", "c")]
@@ -92,7 +92,7 @@ async def test_c8_clearing_the_queue_ends_each_and_touches_nothing_else(
     kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
 ) -> None:
     session, neighbour = await kedge.session(), await kedge.session()
-    clear = f"{kedge.at}/agent/sessions/{session}/prompts/clear"
+    clear = f"{kedge.at}/agent/sessions/{session}/queue/clear"
     async with more_peers(kedge, shared, 1) as (other,), kedge.stream() as mine, other.stream() as theirs:
         a, _, key = await held_run(kedge, endpoint, session)
         next_door, _, other_key = await held_run(kedge, endpoint, neighbour)

@@ -29,9 +29,9 @@ async def queue_up(peer: Peer, session: str, *words: str) -> list[str]:
 
 
 async def queued(peer: Peer, session: str) -> list[str]:
-    found: list[str] = await peer.call("GET", f"{peer.at}/agent/sessions/{session}/prompts/list")
-    assert await peer.call("GET", f"{peer.at}/agent/sessions/{session}/prompts/queued") == len(found)
-    return found
+    """The prompts of the queued Runs in their order."""
+    runs = [run for run in await peer.runs(session) if run["state"] == "queued"]
+    return [run["prompt"] for run in sorted(runs, key=lambda run: run["place"])]
 
 
 def outcomes(ends: list[Json]) -> list[tuple[str, str]]:

@@ -326,7 +326,7 @@ async def test_d5_text_cannot_forge_a_frame(kedge: Peer, nasty: str) -> None:
     assert [(complete["run_id"], complete["text"]) for complete in completes] == [(receipt["run_id"], run["text"])]
     users = [envelope["payload"]["payload"] for envelope in envelopes if envelope["type"] == "message"]
     assert text_of(users[0]) == nasty
-    assert users[0]["parts"][1]["data"]["Path"] == nasty
+    assert users[0]["parts"][1]["data"]["path"] == nasty
 
 
 def encoded(text: str) -> str:

@@ -83,7 +83,7 @@ async def test_i2_a_denied_approval_ends_the_step_with_a_clear_result(kedge: Pee
         assert await kedge.answer(asked.payload["id"], "deny", message="not in this house") == {"resolved": True}
         await stream.until_complete(run_id)
         (closed,) = stream.of("permission_notification")
-        assert (closed.payload["granted"], closed.payload["denied"]) == (False, True)
+        assert (closed.payload["granted"], closed.payload["answer"]) == (False, "deny")
     (result,) = results_of(await kedge.messages(session))
     assert result["is_error"]
     assert "denied" in result["content"]

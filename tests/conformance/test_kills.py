@@ -258,7 +258,7 @@ class Siege:
         wire = Wire(place)
         try:
             self.saw("answering")
-            body = {"permission": {"id": ask_id}, "action": "allow", "message": ""}
+            body = {"id": ask_id, "action": "allow", "message": ""}
             path = f"/permissions/grant?client_id={self.followers[0].client_id}"
             status, reply = await self.call(wire, "POST", path, body)
             # Settled: it ended, or an answer that was on its way when the server was killed had arrived after all.
@@ -344,10 +344,8 @@ class Siege:
 
     async def cancel_stubborn(self, wire: Wire, session: str, chance: random.Random) -> None:
         """It takes its time to end, so that a kill falls between the cancel's reply and the end."""
-        command = f"trap '' TERM; {SAY_BEGUN}"
-        sent = await self.submit(
-            wire, session, f"{call('bash', command=command)} | say done", "done", skip_approvals=True
-        )
+        command = call("bash", command=f"trap '' TERM; {SAY_BEGUN}")
+        sent = await self.submit(wire, session, f"{command} | say done", "done", skip_approvals=True)
         begun = self.begun.setdefault(sent.run_id, asyncio.Event())
         if not self._is_down:
             async with asyncio.timeout(WAIT_S):
@@ -368,10 +366,8 @@ class Siege:
         self.saw("cancelling")
 
     async def use_tool(self, wire: Wire, session: str, chance: random.Random) -> None:
-        command = f"echo RUN >> {self.effects.name}; {SAY_BEGUN}"
-        sent = await self.submit(
-            wire, session, f"{call('bash', command=command)} | say done", "done", skip_approvals=True
-        )
+        command = call("bash", command=f"echo RUN >> {self.effects.name}; {SAY_BEGUN}")
+        sent = await self.submit(wire, session, f"{command} | say done", "done", skip_approvals=True)
         await self.wait(wire, sent.run_id)
 
     async def ask_first(self, wire: Wire, session: str, chance: random.Random) -> None:

@@ -43,7 +43,7 @@ async def approval_of(stream: Stream, run_id: str) -> Json:
 
 
 async def answer(peer: Peer, approval: Json, action: str) -> None:
-    reply = await peer.call("POST", f"{peer.at}/permissions/grant", {"permission": approval, "action": action})
+    reply = await peer.call("POST", f"{peer.at}/permissions/grant", {"id": approval["id"], "action": action})
     assert reply == {"resolved": True}
 
 
@@ -181,7 +181,7 @@ async def test_cancel_withdraws_a_pending_approval(peer: Peer, workspace: Path) 
         approval = await approval_of(stream, receipt["run_id"])
         await peer.cancel(session)
         assert (await peer.wait(receipt["run_id"]))["outcome"] == "cancelled"
-    late = {"permission": approval, "action": "allow"}
+    late = {"id": approval["id"], "action": "allow"}
     reply = await peer.reply("POST", f"{peer.at}/permissions/grant", late)
     assert reply.status_code >= 400, reply.text
     assert not (workspace / "made").exists()

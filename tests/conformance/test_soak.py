@@ -137,7 +137,7 @@ class Soak:
 
     async def approve(self, wire: Wire, session: str) -> None:
         run_id = await self.submit(wire, session, f"{call('bash', command='touch asked')} | say answered")
-        body = {"permission": {"id": await self.asks.get()}, "action": self.chance.choice(("allow", "deny"))}
+        body = {"id": await self.asks.get(), "action": self.chance.choice(("allow", "deny"))}
         wire.close()
         path = f"/workspaces/{self.workspace}/permissions/grant?client_id={self.follower.client_id}"
         await wire.expect(200, "POST", path, {**body, "message": ""})

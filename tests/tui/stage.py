@@ -61,7 +61,7 @@ MESSAGES: list[dict[str, Any]] = [
     story.message("m8", "assistant", story.call("c3", "bash", {"command": _COMMAND}), run="r2"),
 ]
 SESSION = story.session_body("s1", "Clients that come back at once", NOON_MS) | {
-    "cost": 0.031,
+    "usage": {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.031},
     "is_busy": True,
     "attached_clients": 2,
     "message_count": len(MESSAGES),

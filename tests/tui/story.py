@@ -49,9 +49,9 @@ def run_body(run: str = "r1", state: str = "active", *, session: str = "s1", seq
 
 
 def session_body(session: str = "s1", title: str = "", updated_at: int = 1) -> Json:
-    body: Json = {"id": session, "parent_session_id": "", "title": title, "message_count": 0, "prompt_tokens": 0}
-    body |= {"completion_tokens": 0, "cost": 0.0, "created_at": 1, "updated_at": updated_at}
-    return body | {"is_busy": False, "attached_clients": 1}
+    body: Json = {"id": session, "parent_session_id": "", "title": title, "message_count": 0}
+    body |= {"usage": {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}, "created_at": 1}
+    return body | {"updated_at": updated_at, "is_busy": False, "attached_clients": 1}
 
 
 def approval(ask: str, *, run: str = "r1", call_id: str = "c1", session: str = "s1") -> Json:
@@ -62,7 +62,7 @@ def approval(ask: str, *, run: str = "r1", call_id: str = "c1", session: str = "
 def settled(ask: str, answer: str, by: str = "", *, run: str = "r1", call_id: str = "c1") -> Json:
     body: Json = {"id": ask, "session_id": "s1", "run_id": run, "tool_call_id": call_id, "answered_by": by}
     is_granted = answer.startswith("allow")
-    return body | {"granted": is_granted, "denied": not is_granted, "answer": answer, "withdrawn": not answer}
+    return body | {"granted": is_granted, "answer": answer, "withdrawn": not answer}
 
 
 @dataclass

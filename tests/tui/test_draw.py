@@ -145,7 +145,7 @@ def test_a_text_that_was_taken_back_is_drawn_from_its_beginning() -> None:
 
 
 def test_prompts_have_a_bar_and_tell_what_is_attached() -> None:
-    file = {"type": "binary", "data": {"Path": "notes.txt", "MIMEType": "text/plain", "Data": ""}}
+    file = {"type": "binary", "data": {"path": "notes.txt", "mime_type": "text/plain", "data": ""}}
     lines = drawn(s.message("m1", "user", s.text("do *this*\nand that"), file))
     assert lines == ["▌ do *this*", "▌ and that", "▌ attached: notes.txt", ""]
 
@@ -294,7 +294,7 @@ def test_an_empty_session_tells_how_to_begin_and_how_to_get_a_model(width: int) 
 @pytest.mark.parametrize("width", [60, 140])
 def test_nothing_that_a_terminal_obeys_is_in_any_line(width: int) -> None:
     told = [
-        s.message("m1", "user", s.text(NASTY), {"type": "binary", "data": {"Path": NASTY}}),
+        s.message("m1", "user", s.text(NASTY), {"type": "binary", "data": {"path": NASTY}}),
         s.message("m2", "user", {"type": "shell_command", "data": {"command": NASTY, "output": NASTY, "exit_code": 0}}),
         s.message(
             "m3",

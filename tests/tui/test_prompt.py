@@ -34,7 +34,7 @@ async def attached(r: Rig) -> list[tuple[str, str]]:
     """Path and type of each file in the session, as the server has them."""
     messages = [message async for message in r.app.link.client.all_messages(r.app.link.id, r.app.session_id)]
     parts: list[dict[str, Any]] = [part.data for message in messages for part in message.parts if part.type == "binary"]
-    return [(part["Path"], part["MIMEType"]) for part in parts]
+    return [(part["path"], part["mime_type"]) for part in parts]
 
 
 def offered(r: Rig) -> list[str]:

@@ -136,7 +136,7 @@ async def test_an_edited_prompt_gets_the_files_that_it_speaks_of_now(server: Ser
         server.home.endpoint.release("q13")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
         session = r.app.view.conversations[r.app.session_id]
-        files = {part.data["Path"] for entry in session.ordered() for part in entry.body.parts if part.type == "binary"}
+        files = {part.data["path"] for entry in session.ordered() for part in entry.body.parts if part.type == "binary"}
         assert files == {"notes.txt"}
     notes.unlink()
 

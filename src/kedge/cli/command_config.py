@@ -57,7 +57,7 @@ def show(as_json: bool, cwd: str, host: str | None) -> int:
         return _show_servers(host, cwd, as_json)
     loaded = _loaded(Path(cwd))
     if as_json:
-        print_json({**loaded.config.shown(), "sources": loaded.sources, "ignored": loaded.ignored})
+        print_json({**loaded.config.masked(), "sources": loaded.sources, "ignored": loaded.ignored})
         return 0
     rows = [
         (f"{name} = {one_line(value, VALUE_CHARS_MAX)}", _source(loaded.sources, name))

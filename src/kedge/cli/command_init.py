@@ -64,8 +64,7 @@ def init(force: bool, quiet: bool, verbose: bool, cwd: str, host: str | None, **
 
 
 async def _check_model(client: Client, workspace_id: str, model: str | None) -> None:
-    chosen = (await client.agent(workspace_id)).model
-    if (model or f"{chosen.get('provider')}/{chosen.get('id')}") == OFFLINE:
+    if (model or (await client.config(workspace_id))["model"] or OFFLINE) == OFFLINE:
         raise KedgeError(
             f"writing {FILE_NAME} needs a language model, and none is configured: add one (see `kedge config path` and "
             "`kedge models`) or write the file yourself"

@@ -18,6 +18,7 @@ from kedge.cli.transcript_lines import transcript_lines
 from kedge.cli.workspace_lookup import find_session, opened
 from kedge.client.followed_run import FollowedSummary
 from kedge.client.safe_text import harmless, one_line
+from kedge.core.records import OFFLINE
 from kedge.core.untrusted_text import visible
 from kedge.wire.models import MessageBody, SearchHitBody, SessionBody, UndoReply
 
@@ -227,8 +228,7 @@ def model(session: str, name: str | None, as_json: bool, cwd: str, host: str | N
             client, found = workspace.client, await find_session(workspace, session)
             if name is not None:
                 found = await client.change_session(workspace.id, found.id, model=name)
-            configured = (await client.agent(workspace.id)).model
-            return found, f"{configured.get('provider')}/{configured.get('id')}"
+            return found, (await client.config(workspace.id))["model"] or OFFLINE
 
     found, configured = asyncio.run(act())
     if as_json:

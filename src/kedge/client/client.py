@@ -235,8 +235,7 @@ class Client:
     ) -> m.Resolved:
         """The first answer wins. A denial may say why; the model reads it. `binding`: that of the request that was
         shown; the answer is refused if it is not what waits."""
-        ref = m.AskRef(id=permission_id)
-        body = m.GrantPermission(permission=ref, action=action, message=message, binding=binding)
+        body = m.GrantPermission(id=permission_id, action=action, message=message, binding=binding)
         return await self._answer(workspace_id, "permissions", "grant", body=body)
 
     async def skip_permissions(self, workspace_id: str, skip: bool | None = None) -> bool:
@@ -275,9 +274,6 @@ class Client:
         return await self._inside("POST", workspace_id, *parts, body=body, params=params, reply=m.Resolved)
 
     # --- runs ---------------------------------------------------------------------------------------------------------
-
-    async def agent(self, workspace_id: str) -> m.AgentInfo:
-        return await self._inside("GET", workspace_id, "agent", reply=m.AgentInfo)
 
     async def submit(self, workspace_id: str, prompt: m.SubmitPrompt) -> m.Receipt:
         """Have a prompt accepted. With a run_id of its own it may be repeated: that is the idempotency key."""
@@ -335,15 +331,10 @@ class Client:
         """Have a queued Run join the active one at its next Step."""
         return await self._inside("POST", workspace_id, "agent", "runs", run_id, "fold", reply=m.RunBody)
 
-    async def queued_count(self, workspace_id: str, session_id: str) -> int:
-        return await self._inside("GET", workspace_id, *_prompts(session_id, "queued"), reply=int)
-
-    async def queued_prompts(self, workspace_id: str, session_id: str) -> list[str]:
-        return await self._inside("GET", workspace_id, *_prompts(session_id, "list"), reply=list[str])
-
     async def clear_queue(self, workspace_id: str, session_id: str) -> m.CancelReply:
         """End every queued Run of the session; the active one goes on."""
-        return await self._inside("POST", workspace_id, *_prompts(session_id, "clear"), reply=m.CancelReply)
+        parts = ("agent", "sessions", session_id, "queue", "clear")
+        return await self._inside("POST", workspace_id, *parts, reply=m.CancelReply)
 
     # --- how ----------------------------------------------------------------------------------------------------------
 
@@ -386,7 +377,3 @@ def _path(*parts: str) -> str:
         if part in ("", ".", ".."):
             raise Invalid(f"{part!r} is no id")
     return "/" + "/".join(quote(part, safe="") for part in parts)
-
-
-def _prompts(session_id: str, what: str) -> tuple[str, str, str, str, str]:
-    return ("agent", "sessions", session_id, "prompts", what)

@@ -198,7 +198,6 @@ def _completed(run: RunBody) -> RunComplete:
         usage=run.usage,
         cleanup=run.cleanup,
         error=run.error,
-        cancelled=run.outcome == "cancelled" or msgspec.UNSET,
         folded_into=run.folded_into,
     )
 

@@ -21,7 +21,6 @@ from kedge.core.approvals import PARSED_MAX, Rule, Rules, parse_rules
 from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import OnCrash, WhenBusy
 from kedge.core.patterns import has_wildcard
-from kedge.core.records import OFFLINE
 from kedge.tools.paths import real_path
 from kedge.tools.processes import ToolFailed
 
@@ -233,20 +232,6 @@ class Config(Struct, forbid_unknown_fields=True):
             for table in ("env", "headers"):
                 server[table] = {name: masked_secret(value) for name, value in server[table].items()}
         return plain
-
-    def shown(self) -> dict[str, Any]:
-        """For clients: everything but secrets, with what clients of an older system look for."""
-        plain = self.masked()
-        for name, provider in plain["providers"].items():
-            provider |= {"id": name, "name": name}
-        large = self.model or OFFLINE
-        plain["models"] = {"large": _selected(large), "small": _selected(self.small_model or large)}
-        return plain
-
-
-def _selected(name: str) -> dict[str, str]:
-    provider, _, model = name.partition("/")
-    return {"provider": provider, "model": model}
 
 
 def masked_secret(value: str) -> str:

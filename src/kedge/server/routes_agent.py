@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from kedge.core.approvals import parse_rules
 from kedge.core.ids import check_run_id
-from kedge.core.records import OFFLINE, Attachment, Prompt, RunOptions
+from kedge.core.records import Attachment, Prompt, RunOptions
 from kedge.engine.engine import Cancelled, Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import EmptyPrompt, Invalid, TooLarge
 from kedge.server.app import Call, Route, route
 from kedge.server.routes_workspaces import PageLimit, check_text
 from kedge.wire import models as m
-from kedge.wire.codec import receipt, run_body, session_body
+from kedge.wire.codec import receipt, run_body
 from kedge.wire.limits import (
     ATTACHMENTS_MAX,
     BODY_BYTES_MAX,
@@ -40,18 +40,6 @@ class AgentRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def info(self, call: Call) -> m.AgentInfo:
-        workspace = self._workspace(call)
-        provider, _, name = (workspace.config.model or OFFLINE).partition("/")
-        busy = any(workspace.is_busy(session_id) for session_id in workspace.lanes)
-        model = {"id": name, "name": name, "provider": provider}
-        return m.AgentInfo(is_ready=True, is_busy=busy, model=model, model_cfg={"model": name, "provider": provider})
-
-    async def nothing_to_do(self, call: Call) -> m.Ok:
-        """Clients of the reference system prepare the agent by this; here it is always ready."""
-        self._workspace(call)
-        return m.Ok()
-
     async def submit(self, call: Call) -> m.Receipt:
         body: m.SubmitPrompt = call.body
         workspace = self._workspace(call)
@@ -63,7 +51,7 @@ class AgentRoutes:
             _prompt(body),
             _options(body),
             check_run_id(body.run_id) if body.run_id else None,
-            None if body.when_busy == "auto" else body.when_busy,
+            body.when_busy,
         )
         return receipt(run)
 
@@ -113,17 +101,6 @@ class AgentRoutes:
     async def fold(self, call: Call) -> m.RunBody:
         return run_body(await self._engine.fold_run(self._workspace(call), call.path["run_id"]))
 
-    async def session(self, call: Call) -> m.SessionBody:
-        workspace = self._workspace(call)
-        session = await self._engine.session(workspace, call.path["sid"])
-        return session_body(workspace.view(session))
-
-    async def queued(self, call: Call) -> int:
-        return len(await self._engine.queue(self._workspace(call), call.path["sid"]))
-
-    async def queue(self, call: Call) -> list[str]:
-        return [run.prompt.text for run in await self._engine.queue(self._workspace(call), call.path["sid"])]
-
     async def clear_queue(self, call: Call) -> m.CancelReply:
         return _cancel_reply(await self._engine.clear_queue(self._workspace(call), call.path["sid"]))
 
@@ -135,7 +112,6 @@ class AgentRoutes:
         session, run = f"{agent}/sessions/{{sid}}", f"{agent}/runs/{{run_id}}"
         cancelled, one, many = m.CancelReply, m.RunBody, list[m.RunBody]
         return [
-            route("GET", agent, self.info, "The agent of this workspace", reply=m.AgentInfo),
             route(
                 *("POST", agent, self.submit, "Submit a prompt"),
                 body=m.SubmitPrompt,
@@ -143,14 +119,15 @@ class AgentRoutes:
                 status=202,
                 body_bytes_max=BODY_BYTES_MAX,
             ),
-            route("POST", f"{agent}/init", self.nothing_to_do, "Kept for older clients", reply=m.Ok),
-            route("POST", f"{agent}/update", self.nothing_to_do, "Kept for older clients", reply=m.Ok),
-            route("GET", session, self.session, "One session", reply=m.SessionBody),
             route("POST", f"{session}/cancel", self.cancel, "Cancel all accepted so far", reply=cancelled),
             route("GET", f"{session}/runs", self.runs, "Runs of a session", query=PageQuery, reply=many),
-            route("GET", f"{session}/prompts/queued", self.queued, "How many are queued", reply=int),
-            route("GET", f"{session}/prompts/list", self.queue, "The queued prompts", reply=list[str]),
-            route("POST", f"{session}/prompts/clear", self.clear_queue, "Cancel the queued runs", reply=cancelled),
+            route(
+                "POST",
+                f"{session}/queue/clear",
+                self.clear_queue,
+                "Cancel the queued runs of a session",
+                reply=cancelled,
+            ),
             route("POST", f"{session}/summarize", self.summarize, "Summarize the session", reply=m.Receipt),
             route(
                 *("POST", f"{session}/shell", self.shell, "Run a command for the user"),

@@ -34,7 +34,7 @@ class ApprovalRoutes:
         message = check_text(body.message, "message")
         approvals = self._engine.approvals
         answered = await approvals.answer(
-            self._workspace(call), body.permission.id, body.action, message, call.query.client_id, body.binding
+            self._workspace(call), body.id, body.action, message, call.query.client_id, body.binding
         )
         return _resolved(answered)
 
@@ -148,6 +148,4 @@ def _words(question: m.QuestionBody, given: m.QuestionResponse | None) -> str:
     labels = [option.label for option in question.options if option.id in given.selected_ids]
     text = check_text(given.fill_in_text, "fill_in_text").strip()
     said = [*labels, *([text] if text else [])]
-    if given.yes is not None and not said:
-        said = ["yes" if given.yes else "no"]
     return ", ".join(said)

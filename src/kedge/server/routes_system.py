@@ -44,8 +44,6 @@ class System:
     async def version(self, call: Call) -> m.Version:
         return m.Version(
             version=kedge.__version__,
-            commit="",
-            build_id=kedge.__version__,
             platform=f"{platform.system().lower()}/{platform.machine()}",
             python_version=platform.python_version(),
             pid=os.getpid(),

@@ -83,7 +83,7 @@ class WorkspaceRoutes:
     async def config(self, call: Call) -> dict[str, Any]:
         workspace = self._workspace(call)
         workspace.look_at_config()
-        return workspace.config.shown()
+        return workspace.config.masked()
 
     async def models(self, call: Call) -> list[m.ModelBody]:
         workspace = self._workspace(call)
@@ -168,7 +168,7 @@ class WorkspaceRoutes:
             path=workspace.record.path,
             data_dir=self._data_dir,
             version=kedge.__version__,
-            config=workspace.config.shown(),
+            config=workspace.config.masked(),
             skip_approvals=workspace.skip_approvals,
         )
 

@@ -47,7 +47,7 @@ class Drawer(Cards):
                     for strip in self.pen.text(part.data["text"].strip("\n"), "k.user", self.width - MARGIN):
                         yield Line(Strip.join([self.pen.line(MARGIN, ("▌", "k.accent")), strip]))
                 case "binary" | "image_url":
-                    name = part.data.get("Path") or part.data.get("url", "")[:60] or "without a name"
+                    name = part.data.get("path") or part.data.get("url", "")[:60] or "without a name"
                     yield Line(self.pen.line(self.width, ("▌ ", "k.accent"), (f"attached: {name}", "k.muted")))
                 case "shell_command":
                     yield from self._shell(body.id, part.data)

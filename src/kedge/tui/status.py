@@ -53,7 +53,7 @@ class TopLine(Widget):
             (0, SKIPPED if self._skip else ""),
             (2, one_line(self._model, 100)),
             (1, self._context_words),
-            (3, _dollars(session.cost) if session else ""),
+            (3, _dollars(session.usage.cost_usd) if session else ""),
             (4, f"{clients} clients here" if clients > 1 else ""),
         ]
         told = " · ".join(fitted(right, width - TITLE_CELLS_MIN))

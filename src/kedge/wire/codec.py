@@ -12,9 +12,6 @@ from kedge.core.records import RunRecord, SessionView, Usage
 from kedge.core.transcript import PART_TYPES, Message, Part
 from kedge.wire import models as m
 
-#: Wire names of part fields that differ from ours: the reference system spells these three its own way.
-_PART_FIELDS = {"binary": {"path": "Path", "mime_type": "MIMEType", "data": "Data"}}
-
 
 def usage_body(usage: Usage) -> m.UsageBody:
     return m.UsageBody(
@@ -64,9 +61,7 @@ def session_body(view: SessionView) -> m.SessionBody:
         parent_session_id=session.parent_session_id,
         title=session.title,
         message_count=session.message_count,
-        prompt_tokens=session.usage.input_tokens,
-        completion_tokens=session.usage.output_tokens,
-        cost=round(session.usage.cost_usd, 9),
+        usage=usage_body(session.usage),
         created_at=session.created_at,
         updated_at=session.updated_at,
         is_busy=view.is_busy,
@@ -81,9 +76,7 @@ def session_body(view: SessionView) -> m.SessionBody:
 
 
 def part_body(part: Part) -> m.PartBody:
-    names = _PART_FIELDS.get(part.kind, {})
-    data = {names.get(name, name): getattr(part, name) for name in part.__struct_fields__}
-    return m.PartBody(type=part.kind, data=data)
+    return m.PartBody(type=part.kind, data={name: getattr(part, name) for name in part.__struct_fields__})
 
 
 def message_body(message: Message) -> m.MessageBody:
@@ -102,14 +95,9 @@ def message_body(message: Message) -> m.MessageBody:
 
 
 def part_from_body(body: m.PartBody) -> Part | None:
-    """The part again, for clients; None for a type this version does not know."""
+    """Return the part, or None for a type that this version does not know."""
     kind = PART_TYPES.get(body.type)
-    if kind is None:
-        return None
-    ours = {wire: own for own, wire in _PART_FIELDS.get(body.type, {}).items()}
-    known = kind.__struct_fields__
-    data: dict[str, Any] = {ours.get(name, name): value for name, value in body.data.items()}
-    return msgspec.convert({name: value for name, value in data.items() if name in known}, kind)
+    return None if kind is None else msgspec.convert(body.data, kind)
 
 
 def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:

@@ -76,7 +76,6 @@ def _run_complete(event: RunReported, run: RunRecord | None, session_id: str) ->
         usage=usage_body(run.usage if run else Usage()),
         cleanup=run.cleanup if run else "clean",
         error=(run.error if run else "") or UNSET,
-        cancelled=event.outcome == "cancelled" or UNSET,
         folded_into=(run.folded_into if run else None) or UNSET,
     )
     return "run_complete", "created", body
@@ -137,7 +136,7 @@ def _ask_settled(event: AskSettled, ask: Ask | None, session_id: str) -> Shown:
     if ask.kind == "question":
         answered = m.QuestionNotification(**common, answered=ask.answer == "answered")
         return "question_batch_notification", "created", answered
-    closed = m.PermissionNotification(**common, granted=ask.is_allowed, denied=not ask.is_allowed, answer=ask.answer)
+    closed = m.PermissionNotification(**common, granted=ask.is_allowed, answer=ask.answer)
     return "permission_notification", "created", closed
 
 

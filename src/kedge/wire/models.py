@@ -51,7 +51,7 @@ class SubmitPrompt(Struct, kw_only=True, omit_defaults=True):
     prompt: str = ""
     run_id: str = ""
     attachments: list[AttachmentBody] | None = None
-    when_busy: WhenBusy | Literal["auto"] | None = None
+    when_busy: WhenBusy | None = None
     on_disconnect: OnDisconnect = "continue"
     model: Annotated[str, Meta(max_length=MODEL_CHARS_MAX)] | None = None
     max_steps: Annotated[int, Meta(gt=0, le=OPTION_MAX)] | None = None
@@ -62,18 +62,12 @@ class SubmitPrompt(Struct, kw_only=True, omit_defaults=True):
     #: Rules for this Run, over the configured ones.
     allow: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
     deny: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
-    #: Nobody is asked in this Run; deny rules still hold.
+    #: Ask for no approval in this Run; deny rules still hold.
     skip_approvals: bool = False
 
 
-class AskRef(Struct, kw_only=True):
-    """Of an approval only the id is believed; clients may send back all of it."""
-
-    id: str = ""
-
-
 class GrantPermission(Struct, kw_only=True):
-    permission: AskRef
+    id: str
     action: Answer
     #: As the request that was shown has it: then the answer counts for exactly that. Empty: it is not checked.
     binding: str = ""
@@ -97,7 +91,6 @@ class QuestionResponse(Struct, kw_only=True):
     request_id: str = ""
     selected_ids: list[str] = []
     fill_in_text: Annotated[str, Meta(max_length=MESSAGE_CHARS_MAX)] = ""
-    yes: bool | None = None
 
 
 class AnswerQuestions(Struct, kw_only=True):
@@ -147,12 +140,8 @@ class Ok(Struct, kw_only=True):
 
 class Version(Struct, kw_only=True):
     version: str
-    commit: str
-    build_id: str
     platform: str
     python_version: str
-    #: Kept for clients of the reference system, which expect the field.
-    go_version: str = ""
     pid: int = 0
     data_dir: str = ""
 
@@ -164,10 +153,6 @@ class WorkspaceBody(Struct, kw_only=True):
     version: str
     config: dict[str, Any]
     skip_approvals: bool = False
-    debug: bool = False
-    env: list[str] = []
-    channels: list[str] = []
-    skills: list[str] = []
 
 
 class ModelBody(Struct, kw_only=True):
@@ -207,9 +192,7 @@ class SessionBody(Struct, kw_only=True):
     parent_session_id: str
     title: str
     message_count: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float
+    usage: UsageBody
     created_at: int
     updated_at: int
     is_busy: bool
@@ -291,13 +274,6 @@ class CancelReply(Struct, kw_only=True):
     covered: list[CoveredBody]
 
 
-class AgentInfo(Struct, kw_only=True):
-    is_ready: bool
-    is_busy: bool
-    model: dict[str, Any]
-    model_cfg: dict[str, Any]
-
-
 class SearchHitBody(Struct, kw_only=True):
     session_id: str
     message_id: str
@@ -317,7 +293,6 @@ class RunComplete(Struct, kw_only=True):
     usage: UsageBody
     cleanup: Literal["clean", "failed"]
     error: str | UnsetType = UNSET
-    cancelled: bool | UnsetType = UNSET
     folded_into: str | UnsetType = UNSET
 
 
@@ -362,7 +337,6 @@ class PermissionNotification(Struct, kw_only=True):
     run_id: str
     tool_call_id: str
     granted: bool
-    denied: bool
     #: allow, allow_session, allow_always, deny; empty when it was withdrawn.
     answer: str = ""
     answered_by: str = ""
