@@ -202,21 +202,21 @@ SERVER = (
 CLIENT = (
     Mutant(
         "the client resumes one event too far",
-        "client.stream",
+        "client.event_stream",
         'headers["last-event-id"] = str(self.position)',
         'headers["last-event-id"] = str(self.position + 1)',
         "A client that was cut off misses an event.",
     ),
     Mutant(
         "the client resumes at its beginning",
-        "client.stream",
+        "client.event_stream",
         "                return None\n            self.position = position",
         "                return None\n            self.position = self.position or position",
         "A client sees events again after each reconnect.",
     ),
     Mutant(
         "the client does not open its workspace again",
-        "client.stream",
+        "client.event_stream",
         "                await self._reopen_workspace()",
         "                pass",
         "After a restart of the server a client stays dark.",
@@ -225,9 +225,9 @@ CLIENT = (
     ),
     Mutant(
         "the client takes the position before the event",
-        "client.stream",
-        "            self.position = position\n            self._steady()",
-        "            self.position = position + 1\n            self._steady()",
+        "client.event_stream",
+        "            self.position = position\n            self._reset_backoff()",
+        "            self.position = position + 1\n            self._reset_backoff()",
         "A client drops events that follow each other.",
     ),
 )

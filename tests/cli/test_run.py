@@ -100,7 +100,7 @@ def test_a_server_that_dies_for_good_is_exit_4(own_server: Server) -> None:
     own_server.kill()
     _, err = run.communicate(timeout=20)
     assert run.returncode == 4
-    assert err.startswith("kedge: no server answers at unix://")
+    assert err.startswith("kedge: No server is listening at unix://")
     assert err.count("\n") == 1
 
 
@@ -119,7 +119,7 @@ def test_a_server_that_dies_and_returns_is_survived(own_server: Server, endpoint
 def test_no_server_at_the_host_is_exit_4(home: Home) -> None:
     done = home.kedge("run", "--host", "unix:///nowhere.sock", "hello")
     assert (done.code, done.out) == (4, "")
-    assert done.err == "kedge: no server answers at unix:///nowhere.sock: start one with `kedge serve`\n"
+    assert done.err == "kedge: No server is listening at unix:///nowhere.sock. Start one with: kedge serve\n"
 
 
 @pytest.mark.parametrize(

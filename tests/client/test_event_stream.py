@@ -271,7 +271,7 @@ async def test_an_event_that_is_too_large_or_no_event_ends_the_stream(monkeypatc
         with pytest.raises(errors.TooLarge, match="500 byte"):
             await anext(client.events("w"))
     async with StandIn(always(STREAM + b"data: {}\n\n")) as standin, Client(standin.host) as client:
-        with pytest.raises(errors.KedgeError, match="cannot be understood"):
+        with pytest.raises(errors.KedgeError, match="Cannot decode"):
             await anext(client.events("w"))
     async with StandIn(always(answer(200, b"<html>", "text/html"))) as standin, Client(standin.host) as client:
         with pytest.raises(errors.KedgeError, match="text/event-stream"):

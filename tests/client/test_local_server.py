@@ -74,12 +74,12 @@ async def test_a_stale_socket_is_no_obstacle(in_home: Home) -> None:
 
 async def test_a_server_that_cannot_start_says_why(in_home: Home) -> None:
     in_home.config.write_text("model = [broken")
-    with pytest.raises(errors.Unreachable, match=r"did not start \(exit 1\): kedge: .*config\.toml is not valid TOML"):
+    with pytest.raises(errors.Unreachable, match=r"did not start \(exit code 1\): kedge: .*config\.toml is not valid TOML"):
         await find_or_start()
 
 
 async def test_a_server_that_never_answers_is_not_waited_for_for_ever(in_home: Home) -> None:
-    with pytest.raises(errors.Unreachable, match=r"does not answer: see .*server\.log"):
+    with pytest.raises(errors.Unreachable, match=r"does not answer\. See .*server\.log"):
         await find_or_start(start_s_max=0.01)
 
 

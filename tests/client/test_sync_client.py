@@ -163,8 +163,8 @@ def test_the_public_surface_is_what_it_says() -> None:
         kedge.no_such_name  # noqa: B018
 
 
-class Passing:
-    """The time as the facade sees it. The test lets it pass."""
+class MovedClock:
+    """The clock of retries, which the test moves forward."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -181,14 +181,14 @@ class Passing:
 def test_a_restart_late_in_a_long_wait_goes_unnoticed(
     own_server: Server, endpoint: HostedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    passing = Passing()
-    monkeypatch.setattr("kedge.client.sync_client.time", passing)
+    clock = MovedClock()
+    monkeypatch.setattr("kedge.client.retry.loop_time", clock.monotonic)
     with kedge.connect(own_server.home.workspace, own_server.host) as k:
         run = k.session().submit("script: tag late | say one | hold facade-2 | say two")
         with ThreadPoolExecutor() as threads:
             waiting = threads.submit(run.wait)
             endpoint.wait_until(lambda endpoint: endpoint.open_by_tag["late"] == 1)
-            passing.passed_s = 3600.0
+            clock.passed_s = 3600.0
             own_server.kill()
             endpoint.release("facade-2")
             own_server.start()

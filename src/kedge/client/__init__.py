@@ -1,1 +1,1 @@
-"""The Python client: routes (`client`), the resuming stream, finding a server, and the facade without `async`."""
+"""The Python client: one method per route, the resuming event stream, the local server, the synchronous client."""

@@ -1,4 +1,4 @@
-"""Files given with a prompt: read here, sent by content."""
+"""Attachments of a prompt, read from files."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kedge.errors import Invalid
 from kedge.wire.limits import ATTACHMENTS_MAX, BODY_BYTES_MAX, PROMPT_BYTES_MAX
 from kedge.wire.models import AttachmentBody
 
-#: Of all files of one prompt: what fits into the largest body beside the largest prompt, as base64. Bytes.
+#: All files of one prompt: what fits, as base64, into the largest body next to the largest prompt. Bytes.
 FILES_BYTES_MAX = (BODY_BYTES_MAX - 2 * PROMPT_BYTES_MAX) * 3 // 4
 
-#: How files begin whose type is not to be guessed from a name that may be wrong.
-_BEGINNINGS = {
+#: Magic numbers: more reliable than file names.
+_SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF87a": "image/gif",
@@ -23,17 +23,17 @@ _BEGINNINGS = {
 }
 
 
-def attachments(files: Sequence[str], cwd: str) -> list[AttachmentBody]:
-    """The files, or an error that names the one that cannot be sent."""
+def read_attachments(files: Sequence[str], cwd: str) -> list[AttachmentBody]:
+    """Read the files. Raises Invalid with the name of the file that cannot be sent."""
     if len(files) > ATTACHMENTS_MAX:
-        raise Invalid(f"{len(files)} attachments; at most {ATTACHMENTS_MAX} are taken")
-    found: list[AttachmentBody] = []
+        raise Invalid(f"{len(files)} attachments given; at most {ATTACHMENTS_MAX} are allowed.")
+    result: list[AttachmentBody] = []
     left = FILES_BYTES_MAX
     for file in files:
         path = _path(file, cwd)
         content = _read(file, path, left)
         left -= len(content)
-        found.append(
+        result.append(
             AttachmentBody(
                 file_path=path,
                 file_name=os.path.basename(file),
@@ -41,7 +41,7 @@ def attachments(files: Sequence[str], cwd: str) -> list[AttachmentBody]:
                 content=content,
             )
         )
-    return found
+    return result
 
 
 def _read(file: str, path: str, bytes_max: int) -> bytes:
@@ -49,25 +49,25 @@ def _read(file: str, path: str, bytes_max: int) -> bytes:
         with open(file, "rb") as opened:
             content = opened.read(bytes_max + 1)
     except OSError as error:
-        raise Invalid(f"{path} cannot be attached: {error.strerror}") from None
+        raise Invalid(f"Cannot attach {path}: {error.strerror}.") from None
     if len(content) > bytes_max:
         raise Invalid(
-            f"{path} is too large: the files of a prompt have at most {FILES_BYTES_MAX // 1024 // 1024} MiB together; "
-            "name it in the prompt instead"
+            f"{path} is too large: the attachments of a prompt may total {FILES_BYTES_MAX // 1024 // 1024} MiB. "
+            "Name the file in the prompt instead."
         )
     return content
 
 
 def _path(file: str, cwd: str) -> str:
-    """As the model finds it again: relative inside the workspace, else absolute."""
+    """Return a path that the model can use: relative inside the workspace, else absolute."""
     path = os.path.abspath(file)
     return os.path.relpath(path, cwd) if path.startswith(cwd.rstrip("/") + "/") else path
 
 
 def mime_type(file: str, content: bytes) -> str:
-    """By how the file begins; text is what reads as text; only then the name counts."""
-    for beginning, kind in _BEGINNINGS.items():
-        if content.startswith(beginning):
+    """Guess by signature, then by whether the content is UTF-8 text, then by name."""
+    for signature, kind in _SIGNATURES.items():
+        if content.startswith(signature):
             return kind
     if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
         return "image/webp"

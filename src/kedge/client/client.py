@@ -1,4 +1,4 @@
-"""The Python client: one method for each route, wire models in and out, errors as the typed errors they are.
+"""The Python client: one method per route, with wire models as arguments and results and typed errors.
 
     async with Client() as client:
         workspace = await client.create_workspace("/path/to/project")
@@ -7,7 +7,7 @@
         receipt = await client.submit(workspace.id, prompt)
         run = await client.wait_run(workspace.id, receipt.run_id)
 
-A workspace that this client opened is opened again when the server has forgotten it, after a restart for example.
+A workspace that this client opened is reopened when the server no longer has it, for example after a restart.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from urllib.parse import quote
 
 import msgspec
 
-from kedge.client.event_stream import GIVE_UP_S, EventStream, loop_time
+from kedge.client.event_stream import EventStream
 from kedge.client.http_transport import ANSWER_S_MAX, Transport
+from kedge.client.retry import GIVE_UP_S, loop_time
 from kedge.core.approvals import Answer
+from kedge.core.transcript import USER_COMMAND_S_MAX
 from kedge.errors import Invalid, KedgeError, TooLarge, WorkspaceClosing, WorkspaceNotFound
 from kedge.wire import models as m
 from kedge.wire.limits import WAIT_S_MAX
 
-#: Messages asked for at once: large enough to be quick, small enough to stay below the largest reply. Items.
+#: Page size of `all_messages`: few requests, and below REPLY_BYTES_MAX for text. Items.
 PAGE_MESSAGES = 200
-#: A health check needs no store and no model: later than this is not healthy. Seconds.
+#: A health check needs neither store nor model. A slower server is not healthy. Seconds.
 HEALTH_S_MAX = 5.0
-#: One request to wait for a Run's end; asked again until it has ended. Below WAIT_S_MAX, so that a connection that died
-#: silently costs this and not more. Seconds.
+#: One request that waits for a Run's end; repeated until then. Shorter than WAIT_S_MAX, since a connection that died
+#: silently costs this long. Seconds.
 WAIT_S = min(60.0, WAIT_S_MAX)
-#: The server ends a command it runs for a user after 120 s; this is longer, so that it is the one to say so. Seconds.
-COMMAND_S_MAX = 130.0
 
 R = TypeVar("R")
 
@@ -45,14 +45,14 @@ def new_run_id() -> str:
 
 
 class Client:
-    """One client of one server: `unix:///path.sock`, `tcp://127.0.0.1:PORT` or `http://...`; by default the user's own.
+    """A client of one server: `unix:///path.sock`, `tcp://127.0.0.1:PORT` or `http://...`; by default the user's own.
 
-    It does not start a server: `kedge.client.local_server.find_or_start` does."""
+    It does not start a server; `kedge.client.local_server.find_or_start` does."""
 
     def __init__(self, host: str | None = None, token: str | None = None, transport: Transport | None = None) -> None:
         self._transport = transport or Transport(host, token)
         self.client_id = str(uuid.uuid4())
-        #: Directories of the workspaces this client opened and did not release.
+        #: Workspaces that this client has open: id -> directory.
         self._paths: dict[str, str] = {}
 
     @property
@@ -73,7 +73,7 @@ class Client:
     # --- the server ---------------------------------------------------------------------------------------------------
 
     async def health(self) -> None:
-        """Returns when the server answers; raises Unreachable when none does."""
+        """Return if the server answers; else raise Unreachable."""
         await self._transport.request("GET", "/health", answer_s_max=HEALTH_S_MAX)
 
     async def version(self) -> m.Version:
@@ -83,7 +83,7 @@ class Client:
         await self._transport.request("POST", "/control", body=m.Control(command=command, force=force))
 
     async def retire(self) -> None:
-        """Drop all claims of this client; the server refuses its later creates."""
+        """Drop all claims of this client. The server refuses new ones from it."""
         self._paths.clear()
         await self._transport.request("DELETE", _path("clients", self.client_id))
 
@@ -94,13 +94,13 @@ class Client:
         return await self._call("GET", "/openapi.json", reply=dict[str, Any])
 
     async def runs(self, state: Literal["queued", "active"] | None = None) -> list[m.RunBody]:
-        """All live Runs on this server, in every workspace."""
+        """Return the live Runs of all workspaces of this server."""
         return await self._call("GET", "/runs", params={"state": state}, reply=list[m.RunBody])
 
     # --- workspaces ---------------------------------------------------------------------------------------------------
 
     async def create_workspace(self, path: str) -> m.WorkspaceBody:
-        """Open a directory; the same one for every client that names it."""
+        """Open a directory. All clients that open it share one workspace."""
         body = m.CreateWorkspace(path=path, client_id=self.client_id)
         workspace = await self._call("POST", "/workspaces", body=body, reply=m.WorkspaceBody)
         self._paths[workspace.id] = path
@@ -113,7 +113,7 @@ class Client:
         return await self._inside("GET", workspace_id, reply=m.WorkspaceBody)
 
     async def release_workspace(self, workspace_id: str) -> None:
-        """Give up this client's claim. Live Runs keep theirs."""
+        """Release this client's claim. Live Runs keep theirs."""
         self._paths.pop(workspace_id, None)
         path = _path("workspaces", workspace_id)
         await self._transport.request("DELETE", path, params={"client_id": self.client_id})
@@ -123,11 +123,11 @@ class Client:
         await self._inside_raw("POST", workspace_id, "current-session", body=body, params=params)
 
     async def config(self, workspace_id: str) -> dict[str, Any]:
-        """The configuration in force there, without secrets."""
+        """Return the effective configuration, with secrets masked."""
         return await self._inside("GET", workspace_id, "config", reply=dict[str, Any])
 
     async def models(self, workspace_id: str) -> list[m.ModelBody]:
-        """What a session or a Run there can be given."""
+        """Return the models that sessions and Runs of this workspace can use."""
         return await self._inside("GET", workspace_id, "models", reply=list[m.ModelBody])
 
     async def search(self, workspace_id: str, query: str, limit: int | None = None) -> list[m.SearchHitBody]:
@@ -143,9 +143,9 @@ class Client:
         after: int | None = None,
         give_up_s: float = GIVE_UP_S,
     ) -> EventStream:
-        """The events of a workspace, or of one session in it, from now on or after a Position.
+        """Return the events of a workspace or of one of its sessions, from now on or after a Position.
 
-        `async with` subscribes at once; plain iteration subscribes at its first step."""
+        `async with` subscribes at once; plain iteration subscribes on its first step."""
         params = {"client_id": self.client_id, "session_id": session_id, "deltas": 1 if deltas else None}
         return EventStream(self._transport, workspace_id, params, reopen=self._reopen, after=after, give_up_s=give_up_s)
 
@@ -164,7 +164,7 @@ class Client:
     async def change_session(
         self, workspace_id: str, session_id: str, *, title: str | None = None, model: str | None = None
     ) -> m.SessionBody:
-        """Another title or another model; None leaves it as it is, and an empty model means the configured one."""
+        """Set the title or the model. None leaves it unchanged; an empty model selects the configured one."""
         body = m.UpdateSession(title=title, model=model)
         return await self._inside("PUT", workspace_id, "sessions", session_id, body=body, reply=m.SessionBody)
 
@@ -172,18 +172,18 @@ class Client:
         return await self.change_session(workspace_id, session_id, title=title)
 
     async def delete_session(self, workspace_id: str, session_id: str) -> None:
-        """Its Runs are cancelled first."""
+        """Cancel the session's Runs, then delete it."""
         await self._inside_raw("DELETE", workspace_id, "sessions", session_id)
 
     async def messages(
         self, workspace_id: str, session_id: str, *, after: str | None = None, limit: int | None = None
     ) -> list[m.MessageBody]:
-        """One page of the transcript: the messages behind message `after`."""
+        """Return one page of the transcript: the messages that follow message `after`."""
         parts, params = ("sessions", session_id, "messages"), {"after": after, "limit": limit}
         return await self._inside("GET", workspace_id, *parts, params=params, reply=list[m.MessageBody])
 
     async def all_messages(self, workspace_id: str, session_id: str) -> AsyncIterator[m.MessageBody]:
-        """The whole transcript, page by page."""
+        """Yield the whole transcript, page by page."""
         after: str | None = None
         limit = PAGE_MESSAGES
         while True:
@@ -192,7 +192,7 @@ class Client:
             except TooLarge:
                 if limit == 1:
                     raise
-                limit = max(1, limit // 4)  # many pictures
+                limit = max(1, limit // 4)  # large attachments
                 continue
             for message in page:
                 yield message
@@ -201,61 +201,63 @@ class Client:
             after = page[-1].id
 
     async def fork_session(self, workspace_id: str, session_id: str, message_id: str = "") -> m.SessionBody:
-        """A new session with the transcript up to that message."""
+        """Create a session with a copy of the transcript up to this message."""
         body = m.ForkSession(message_id=message_id)
         return await self._inside("POST", workspace_id, "sessions", session_id, "fork", body=body, reply=m.SessionBody)
 
     async def export_session(
         self, workspace_id: str, session_id: str, form: Literal["md", "json", "html"] = "md"
     ) -> bytes:
-        """The transcript as a document."""
+        """Return the transcript as a document."""
         parts = ("sessions", session_id, "export")
         return await self._inside_raw("GET", workspace_id, *parts, params={"format": form})
 
     async def undo(self, workspace_id: str, session_id: str, run_id: str | None = None) -> m.UndoReply:
-        """Put files back as they were before that Run, or before the last one that changed any."""
+        """Restore the files that this Run changed, or the last Run that changed any."""
         body = m.UndoRun(run_id=run_id)
         return await self._inside("POST", workspace_id, "sessions", session_id, "undo", body=body, reply=m.UndoReply)
 
     async def shell(self, workspace_id: str, session_id: str, command: str) -> m.ShellReply:
-        """Run a command for the user; it becomes part of the transcript."""
+        """Run a shell command of the user. It becomes part of the transcript."""
         parts, body = ("agent", "sessions", session_id, "shell"), m.RunShell(command=command)
         return await self._inside(
-            "POST", workspace_id, *parts, body=body, answer_s_max=COMMAND_S_MAX + ANSWER_S_MAX, reply=m.ShellReply
+            "POST", workspace_id, *parts, body=body, answer_s_max=USER_COMMAND_S_MAX + ANSWER_S_MAX, reply=m.ShellReply
         )
 
     # --- approvals and questions --------------------------------------------------------------------------------------
 
     async def permissions(self, workspace_id: str) -> list[m.PermissionRequest]:
-        """Approvals that wait for an answer."""
+        """Return the pending approvals."""
         return await self._inside("GET", workspace_id, "permissions", reply=list[m.PermissionRequest])
 
     async def answer_permission(
         self, workspace_id: str, permission_id: str, action: Answer, message: str = "", binding: str = ""
     ) -> m.Resolved:
-        """The first answer wins. A denial may say why; the model reads it. `binding`: that of the request that was
-        shown; the answer is refused if it is not what waits."""
+        """Answer an approval; the first answer wins. The model receives the message of a denial.
+
+        `binding` is that of the request that the user saw. The server refuses the answer if the pending one differs."""
         body = m.GrantPermission(id=permission_id, action=action, message=message, binding=binding)
         return await self._answer(workspace_id, "permissions", "grant", body=body)
 
     async def skip_permissions(self, workspace_id: str, skip: bool | None = None) -> bool:
-        """Whether approvals are skipped in this workspace; say True or False to change that. True lasts as long as this
-        client holds the workspace."""
+        """Return whether approvals are skipped in this workspace, after setting it to `skip` unless that is None.
+
+        True lasts as long as this client holds the workspace."""
         method, body = ("GET", None) if skip is None else ("POST", m.SkipPermissions(skip=skip))
         parts, params = ("permissions", "skip"), {} if skip is None else {"client_id": self.client_id}
         reply = await self._inside(method, workspace_id, *parts, body=body, params=params, reply=m.SkipState)
         return reply.skip
 
     async def grants(self, workspace_id: str) -> list[m.GrantBody]:
-        """Standing answers: what was allowed for a session, or always."""
+        """Return the standing grants: rules allowed for a session, or always."""
         return await self._inside("GET", workspace_id, "permissions", "grants", reply=list[m.GrantBody])
 
     async def forget_grant(self, workspace_id: str, grant_id: str) -> None:
-        """Take a standing answer back: people are asked again."""
+        """Revoke a standing grant."""
         await self._inside_raw("DELETE", workspace_id, "permissions", "grants", grant_id)
 
     async def questions(self, workspace_id: str) -> list[m.QuestionBatch]:
-        """Questions of models that wait for answers."""
+        """Return the pending questions of models."""
         return await self._inside("GET", workspace_id, "questions", reply=list[m.QuestionBatch])
 
     async def answer_questions(
@@ -265,7 +267,7 @@ class Client:
         return await self._answer(workspace_id, "questions", "answer", body=body)
 
     async def cancel_questions(self, workspace_id: str, batch_id: str) -> m.Resolved:
-        """Rather not answer."""
+        """Decline to answer."""
         body = m.CancelQuestions(batch_request_id=batch_id)
         return await self._answer(workspace_id, "questions", "cancel", body=body)
 
@@ -276,11 +278,11 @@ class Client:
     # --- runs ---------------------------------------------------------------------------------------------------------
 
     async def submit(self, workspace_id: str, prompt: m.SubmitPrompt) -> m.Receipt:
-        """Have a prompt accepted. With a run_id of its own it may be repeated: that is the idempotency key."""
+        """Submit a prompt. Its run_id is the idempotency key: a submit that has one can be repeated."""
         return await self._inside("POST", workspace_id, "agent", body=prompt, reply=m.Receipt)
 
     async def summarize(self, workspace_id: str, session_id: str) -> m.Receipt:
-        """A Run like any other, that replaces what the model is shown of the session by a summary."""
+        """Start a Run that replaces the session's context for the model by a summary."""
         parts = ("agent", "sessions", session_id, "summarize")
         return await self._inside("POST", workspace_id, *parts, reply=m.Receipt)
 
@@ -292,14 +294,17 @@ class Client:
         return await self._inside("GET", workspace_id, *parts, reply=list[m.RunBody])
 
     async def wait_run(self, workspace_id: str, run_id: str, timeout_s: float | None = None) -> m.RunBody:
-        """The Run when it has ended, or as it is when the timeout has passed."""
+        """Return the Run once it has ended, or as it is after `timeout_s`."""
         deadline = None if timeout_s is None else loop_time() + timeout_s
         while True:
             wait_s = WAIT_S if deadline is None else max(0.0, min(WAIT_S, deadline - loop_time()))
             run = await self._inside(
                 "GET",
                 workspace_id,
-                *("agent", "runs", run_id, "wait"),
+                "agent",
+                "runs",
+                run_id,
+                "wait",
                 params={"timeout_s": wait_s},
                 answer_s_max=wait_s + ANSWER_S_MAX,
                 reply=m.RunBody,
@@ -308,72 +313,72 @@ class Client:
                 return run
 
     async def cancel_run(self, workspace_id: str, run_id: str) -> m.CancelReply:
-        """Stop this Run, queued or active, and no other."""
+        """Cancel this Run, queued or active, and no other."""
         return await self._inside("POST", workspace_id, "agent", "runs", run_id, "cancel", reply=m.CancelReply)
 
     async def cancel_session(self, workspace_id: str, session_id: str) -> m.CancelReply:
-        """Stop every Run of the session accepted until now."""
+        """Cancel every Run of the session accepted so far."""
         return await self._inside("POST", workspace_id, "agent", "sessions", session_id, "cancel", reply=m.CancelReply)
 
     async def edit_run(
         self, workspace_id: str, run_id: str, prompt: str, attachments: list[m.AttachmentBody] | None = None
     ) -> m.RunBody:
-        """Another prompt for a queued Run, and other files; None: those it has."""
+        """Replace the prompt of a queued Run, and its attachments unless they are None."""
         body = m.EditRun(prompt=prompt, attachments=attachments)
         return await self._inside("PATCH", workspace_id, "agent", "runs", run_id, body=body, reply=m.RunBody)
 
     async def move_run(self, workspace_id: str, run_id: str, before: str | None = None) -> m.RunBody:
-        """Put a queued Run before another one, or last."""
+        """Move a queued Run before another one, or to the end."""
         body = m.MoveRun(before=before)
         return await self._inside("POST", workspace_id, "agent", "runs", run_id, "move", body=body, reply=m.RunBody)
 
     async def fold_run(self, workspace_id: str, run_id: str) -> m.RunBody:
-        """Have a queued Run join the active one at its next Step."""
+        """Fold a queued Run into the active one at its next Step."""
         return await self._inside("POST", workspace_id, "agent", "runs", run_id, "fold", reply=m.RunBody)
 
     async def clear_queue(self, workspace_id: str, session_id: str) -> m.CancelReply:
-        """End every queued Run of the session; the active one goes on."""
+        """Cancel every queued Run of the session. The active one continues."""
         parts = ("agent", "sessions", session_id, "queue", "clear")
         return await self._inside("POST", workspace_id, *parts, reply=m.CancelReply)
 
-    # --- how ----------------------------------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     async def _call(self, method: str, path: str, *, reply: type[R], **options: Any) -> R:
-        return _understood(method, path, await self._transport.request(method, path, **options), reply)
+        return _decode_reply(method, path, await self._transport.request(method, path, **options), reply)
 
     async def _inside(self, method: str, workspace_id: str, *parts: str, reply: type[R], **options: Any) -> R:
         body = await self._inside_raw(method, workspace_id, *parts, **options)
-        return _understood(method, _path("workspaces", workspace_id, *parts), body, reply)
+        return _decode_reply(method, _path("workspaces", workspace_id, *parts), body, reply)
 
     async def _inside_raw(self, method: str, workspace_id: str, *parts: str, **options: Any) -> bytes:
         path = _path("workspaces", workspace_id, *parts)
         try:
             return await self._transport.request(method, path, **options)
-        except (WorkspaceNotFound, WorkspaceClosing):  # nothing was done; the second was let go while we were heard
+        except (WorkspaceNotFound, WorkspaceClosing):  # refused before it had an effect
             if await self._reopen(workspace_id) != workspace_id:
                 raise
         return await self._transport.request(method, path, **options)
 
     async def _reopen(self, workspace_id: str) -> str:
-        """Open a workspace again that the server has forgotten; its id, which stays the same while the store does."""
+        """Reopen a workspace that the server no longer has open. Its id changes only if the store does."""
         path = self._paths.get(workspace_id)
         if path is None:
-            raise WorkspaceNotFound(f"no workspace {workspace_id!r} is open on {self.host}: open its directory first")
+            raise WorkspaceNotFound(f"Workspace {workspace_id!r} is not open on {self.host}. Open its directory first.")
         return (await self.create_workspace(path)).id
 
 
-def _understood(method: str, path: str, body: bytes, kind: type[R]) -> R:
+def _decode_reply(method: str, path: str, body: bytes, kind: type[R]) -> R:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise KedgeError(
-            f"the reply to {method} {path} cannot be understood ({error}): is the server of another version?"
+            f"Cannot decode the reply to {method} {path} ({error}). Is the server another version of kedge?"
         ) from error
 
 
 def _path(*parts: str) -> str:
-    """A path of these parts, each one a part whatever is in it."""
+    """Join the parts into a path, each one quoted."""
     for part in parts:
         if part in ("", ".", ".."):
-            raise Invalid(f"{part!r} is no id")
+            raise Invalid(f"{part!r} is not a valid id")
     return "/" + "/".join(quote(part, safe="") for part in parts)

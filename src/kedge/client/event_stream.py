@@ -1,18 +1,17 @@
-"""The event stream as a client sees it: one iterator that outlives connections and server restarts.
+"""The event stream of a workspace: one iterator that survives lost connections and server restarts.
 
-Rules it keeps:
-- the Position of the last durable event that was handed out is where it resumes; older ones are dropped, so that every
-  durable event is handed out once;
-- Deltas have no Position: after a reconnect the server first sends the current text of streaming messages, which
-  replaces what the reader has;
-- where the server cannot resume, and where no Position is known yet, the reader gets a `gap` and reads the state again;
-- a silent connection is dropped (the server sends heartbeats), and a server that stays away for `give_up_s` is gone.
+- It resumes at the Position of the last durable event that it returned and drops older ones, so that every durable
+  event is returned once.
+- Deltas have no Position. After a reconnect the server first sends the current text of streaming messages, which
+  replaces the reader's text.
+- Where the server cannot resume, or no Position is known yet, the reader receives a `gap` and must reread the state.
+- A silent connection is closed (the server sends heartbeats). A server that is away for `give_up_s` raises an error.
 """
 
 from __future__ import annotations
 
 import random
-from asyncio import get_running_loop, sleep
+from asyncio import sleep
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
@@ -23,33 +22,26 @@ import msgspec
 from msgspec import Struct
 
 from kedge.client.http_transport import Transport
+from kedge.client.retry import GIVE_UP_S, RETRY_S_MAX, RETRY_S_MIN, loop_time
 from kedge.errors import Busy, KedgeError, TooLarge, Unavailable, Unreachable, WorkspaceClosing, WorkspaceNotFound
+from kedge.waiting import backoff_s
 from kedge.wire.limits import BODY_BYTES_MAX
 from kedge.wire.models import Change, Envelope
 
 #: One event is at most one message: a prompt with the largest attachments, each byte escaped at worst. Bytes.
 EVENT_BYTES_MAX = 4 * BODY_BYTES_MAX
-#: A server that is started again is back within a few seconds; a person waits about this long. Seconds.
-GIVE_UP_S = 30.0
-#: Waits between attempts double from the first to the second, each shortened at random so that clients spread. Seconds.
-PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 2.0
-#: A connection that lasted this long was a good one: its loss begins a new count of `give_up_s`. Seconds.
+#: The loss of a connection that lasted this long restarts the backoff and `give_up_s`. Seconds.
 STEADY_S = 5.0
 
 _decode = msgspec.json.Decoder(Envelope).decode
 _encode = msgspec.json.Encoder().encode
 
-#: The server may be back, or have room, in a moment.
-_PASSING = (Unreachable, Busy, Unavailable, WorkspaceClosing)
-
-
-def loop_time() -> float:
-    """The clock that waits go by: the event loop's own, which a simulation makes up."""
-    return get_running_loop().time()
+#: Errors that may pass within moments.
+_TRANSIENT = (Unreachable, Busy, Unavailable, WorkspaceClosing)
 
 
 class StreamEvent(Struct, frozen=True):
-    """One envelope of the stream. `position` is None for what is not durable: Deltas, snapshots and gaps."""
+    """One envelope of the stream. `position` is None for frames that are not durable: Deltas, snapshots and gaps."""
 
     type: str
     change: str
@@ -57,13 +49,13 @@ class StreamEvent(Struct, frozen=True):
     position: int | None = None
 
     def envelope(self) -> bytes:
-        """As it was on the wire, without a line break."""
+        """Return the wire form, without a line break."""
         change: Any = self.change
         return _encode(Envelope(type=self.type, payload=Change(type=change, payload=self.payload)))
 
 
 class EventStream:
-    """Async iterator of StreamEvents. `async with` connects before its body runs: what happens from then on is seen."""
+    """An async iterator of StreamEvents. `async with` connects first, so that the body misses no event."""
 
     def __init__(
         self,
@@ -76,9 +68,9 @@ class EventStream:
         give_up_s: float = GIVE_UP_S,
     ) -> None:
         self.workspace_id = workspace_id
-        #: The last durable Position handed out. It may be set before one is known, to where reading began.
+        #: The last durable Position returned. A reader may set it to its starting point before one is known.
         self.position = self._after = after
-        #: Connections made so far.
+        #: Number of connections so far.
         self.connects = 0
         self._transport = transport
         self._params = params
@@ -88,10 +80,10 @@ class EventStream:
         self._frames: AsyncIterator[httpx2.ServerSentEvent] | None = None
         self._connected_at = 0.0
         self._failing_since: float | None = None
-        self._failures = 0
-        #: The parser repeats the last id for frames that have none; this tells the two apart.
+        self._delays = backoff_s(RETRY_S_MIN, RETRY_S_MAX)
+        #: The parser repeats the last id for frames without one. Compared with this to detect a new id.
         self._frame_id = ""
-        #: Told whenever the connection is lost, and when there is one again.
+        #: Called with True after each connect, and with False after each failure.
         self.on_connected: Callable[[bool], None] = lambda connected: None
 
     async def __aenter__(self) -> Self:
@@ -109,9 +101,9 @@ class EventStream:
     async def __anext__(self) -> StreamEvent:
         while True:
             if self._frames is None:
-                lost_place = self.connects > 0 and self.position is None
+                may_have_missed = self.connects > 0 and self.position is None
                 await self.connect()
-                if lost_place:
+                if may_have_missed:
                     return StreamEvent("gap", "created", {"reason": "unknown", "position": 0})
             frame = await self._next_frame()
             event = self._event(frame) if frame else None
@@ -119,19 +111,19 @@ class EventStream:
                 return event
 
     async def connect(self) -> None:
-        """Be subscribed. The first attempt fails at once; later ones are repeated until `give_up_s` have passed."""
+        """Subscribe. The first connect is not retried; a reconnect is, for `give_up_s`."""
         reopened = False
         while self._frames is None:
             try:
                 await self._open()
             except WorkspaceNotFound as error:
-                # The server was started again, or has closed the workspace since.
+                # The server was restarted, or has closed the workspace.
                 if reopened:
-                    await self._pause(error)
+                    await self._back_off(error)
                 reopened = True
                 await self._reopen_workspace()
-            except _PASSING as error:
-                await self._pause(error)
+            except _TRANSIENT as error:
+                await self._back_off(error)
 
     async def aclose(self) -> None:
         frames, self._frames = self._frames, None
@@ -159,30 +151,30 @@ class EventStream:
     async def _reopen_workspace(self) -> None:
         try:
             self.workspace_id = await self._reopen(self.workspace_id)
-        except _PASSING as error:
-            await self._pause(error)
+        except _TRANSIENT as error:
+            await self._back_off(error)
 
     async def _next_frame(self) -> httpx2.ServerSentEvent | None:
-        """The next frame; None when the connection ended or broke, which is then closed."""
+        """Return the next frame, or close a connection that ended or broke and return None."""
         assert self._frames is not None
         try:
             return await anext(self._frames)
         except StopAsyncIteration:
-            lost: KedgeError = Unreachable(f"the server at {self._transport.address.host} ended the stream")
+            lost: KedgeError = Unreachable(f"The server at {self._transport.address.host} ended the stream.")
         except httpx2.SSEError as error:
-            # Asking again would bring the same frame, or the same page that is no stream.
+            # A retry would get the same frame, or the same page that is not a stream.
             await self.aclose()
-            raise TooLarge(f"the event stream cannot be read: {error}") from error
+            raise TooLarge(f"Cannot read the event stream: {error}") from error
         except httpx2.TransportError as error:
             lost = self._transport.unreachable(error)
         await self.aclose()
         if loop_time() - self._connected_at >= STEADY_S:
-            self._steady()
-        await self._pause(lost)
+            self._reset_backoff()
+        await self._back_off(lost)
         return None
 
-    async def _pause(self, error: KedgeError) -> None:
-        """Wait before the next attempt, or raise the error when there should be none."""
+    async def _back_off(self, error: KedgeError) -> None:
+        """Sleep before the next attempt, or raise the error after `give_up_s`."""
         if self.connects == 0:
             raise error
         self.on_connected(False)
@@ -191,12 +183,11 @@ class EventStream:
         left = self._failing_since + self._give_up_s - now
         if left <= 0:
             raise error
-        pause = min(PAUSE_S_MIN * 2**self._failures, PAUSE_S_MAX) * random.uniform(0.5, 1.0)
-        self._failures = min(self._failures + 1, 16)
-        await sleep(min(pause, left))
+        # Jitter: many clients do not reconnect at the same moment.
+        await sleep(min(next(self._delays) * random.uniform(0.5, 1.0), left))
 
-    def _steady(self) -> None:
-        self._failing_since, self._failures = None, 0
+    def _reset_backoff(self) -> None:
+        self._failing_since, self._delays = None, backoff_s(RETRY_S_MIN, RETRY_S_MAX)
 
     def _event(self, frame: httpx2.ServerSentEvent) -> StreamEvent | None:
         position: int | None = None
@@ -204,20 +195,20 @@ class EventStream:
             self._frame_id = frame.id
             position = int(frame.id) if frame.id.isdecimal() else None
         if not frame.data:
-            # An id alone: the place where reading began.
+            # An id alone: the Position at which reading began.
             self.position = self.position if position is None else position
             return None
         try:
             envelope = _decode(frame.data)
         except msgspec.DecodeError as error:
-            raise KedgeError(f"the server sent an event that cannot be understood ({error}): other version?") from error
+            raise KedgeError(f"Cannot decode an event ({error}). Is the server another version of kedge?") from error
         payload = envelope.payload.payload
         if envelope.type == "gap":
-            # Earlier Positions mean nothing from here on: they may be of another log, and higher.
+            # Earlier Positions are void: they may belong to another log, and be higher.
             self.position = payload.get("position")
         elif position is not None:
             if self.position is not None and position <= self.position:
                 return None
             self.position = position
-            self._steady()  # not for what every connection begins with: some break off right behind that
+            self._reset_backoff()  # only for durable events: a connection may break right after its first frames
         return StreamEvent(envelope.type, envelope.payload.type, payload, position)

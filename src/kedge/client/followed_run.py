@@ -1,45 +1,33 @@
-"""One prompt from its submit to its own end: what `kedge run` and the facade follow.
+"""One prompt followed from its submit to its `run_complete`, for `kedge run` and the synchronous client.
 
-The order matters: subscribe, then submit, so that no event of the Run can come before somebody listens. The Run ends
-here with its own `run_complete` and with nothing else: other Runs of the session, their errors and their ends pass by.
+It subscribes before it submits, so that no event of the Run is missed. Only the Run's own `run_complete` ends it: the
+events of other Runs of the session are skipped.
 """
 
 from __future__ import annotations
 
-import time
-from asyncio import sleep
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import msgspec
 
 from kedge.client.client import Client
-from kedge.client.event_stream import GIVE_UP_S, PAUSE_S_MAX, PAUSE_S_MIN, StreamEvent
-from kedge.errors import Unavailable, Unreachable
-from kedge.waiting import backoff_s
-from kedge.wire.models import (
-    CancelReply,
-    PermissionRequest,
-    QuestionBatch,
-    Receipt,
-    RunBody,
-    RunComplete,
-    SubmitPrompt,
-)
-
-T = TypeVar("T")
+from kedge.client.event_stream import StreamEvent
+from kedge.client.retry import GIVE_UP_S, retry_while_away
+from kedge.wire.models import CancelReply, PermissionRequest, QuestionBatch, Receipt, RunBody, RunComplete, SubmitPrompt
 
 
 class FollowedRun:
-    """`async with` subscribes; `submit` has the prompt accepted; iterating gives the Run's own events up to its end."""
+    """`async with` subscribes, `submit` submits the prompt, and iteration yields the Run's own events up to its end."""
 
     def __init__(
         self, client: Client, workspace_id: str, prompt: SubmitPrompt, *, give_up_s: float = GIVE_UP_S
     ) -> None:
         self.run_id = prompt.run_id
         self.receipt: Receipt | None = None
-        #: The payload of its `run_complete`, once that has come.
+        #: The payload of its `run_complete`, once received.
         self.complete: RunComplete | None = None
         self._client = client
         self._prompt = prompt
@@ -48,8 +36,8 @@ class FollowedRun:
         #: Runs whose messages belong to this one: itself, and the one it was folded into.
         self._writers = {prompt.run_id}
         self._messages: set[str] = set()
-        #: Approvals and questions of this Run that nobody has answered yet: id -> the type of what closes them.
-        self._asked: dict[str, str] = {}
+        #: Pending approvals and questions of this Run: id -> the event type that closes them.
+        self._pending: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
         await self._stream.connect()
@@ -65,27 +53,15 @@ class FollowedRun:
         return self._stream.workspace_id
 
     async def submit(self) -> Receipt:
-        """Accepted, durably. A lost answer is asked for again: the run_id makes that the same Run."""
-        assert self.run_id, "a Run whose submit may be repeated has an id from the beginning"
-        self.receipt = await self._insist(lambda: self._client.submit(self.workspace_id, self._prompt))
+        """Submit the prompt; it is durable when this returns. Retries are safe: the run_id is the idempotency key."""
+        assert self.run_id, "a submit that may be retried needs a run_id"
+        submit = partial(self._client.submit, self.workspace_id, self._prompt)
+        self.receipt = await retry_while_away(submit, self._give_up_s)
         return self._accepted(self.receipt)
-
-    async def _insist(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Ask again while the server is away, for as long as a lost stream is given."""
-        deadline = time.monotonic() + self._give_up_s
-        pauses = backoff_s(PAUSE_S_MIN, PAUSE_S_MAX)
-        while True:
-            pause = next(pauses)
-            try:
-                return await call()
-            except (Unreachable, Unavailable):
-                if time.monotonic() + pause > deadline:
-                    raise
-            await sleep(pause)
 
     def _accepted(self, receipt: Receipt) -> Receipt:
         if self._stream.position is None:
-            # A stream lost before its first event then still resumes before everything this Run did.
+            # A stream that is lost before its first event then resumes before the first event of this Run.
             self._stream.position = receipt.position - 1
         return receipt
 
@@ -94,11 +70,13 @@ class FollowedRun:
 
     async def __aiter__(self) -> AsyncIterator[StreamEvent]:
         async for event in self._stream:
-            found = [event] if event.type != "gap" else [event, *await self._insist(self._reread)]
-            for own in filter(self._is_own, found):
+            events = [event]
+            if event.type == "gap":
+                events += await retry_while_away(self._reread, self._give_up_s)
+            for own in filter(self._is_own, events):
                 if own.type == "run_complete":
                     self.complete = msgspec.convert(own.payload, RunComplete)
-                self._keep_asked(own)
+                self._track_pending(own)
                 yield own
                 if self.complete:
                     return
@@ -110,7 +88,7 @@ class FollowedRun:
                 return payload.get("message_id") in self._messages
             case "message":
                 if payload.get("run_id") not in self._writers:
-                    return payload.get("id") in self._messages  # `deleted` names no Run
+                    return payload.get("id") in self._messages  # `deleted` has no run_id
                 self._messages.add(payload["id"])
                 return True
             case "session":
@@ -128,14 +106,14 @@ class FollowedRun:
             case _:
                 return payload.get("run_id") in (None, self.run_id)
 
-    def _keep_asked(self, event: StreamEvent) -> None:
+    def _track_pending(self, event: StreamEvent) -> None:
         if event.type in _CLOSED_BY and event.change != "deleted":
-            self._asked[event.payload["id"]] = _CLOSED_BY[event.type]
+            self._pending[event.payload["id"]] = _CLOSED_BY[event.type]
         elif event.type in _CLOSED_BY or event.type in _CLOSED_BY.values():
-            self._asked.pop(event.payload["id"], None)
+            self._pending.pop(event.payload["id"], None)
 
     async def _reread(self) -> list[StreamEvent]:
-        """The state, as the events that would have told it."""
+        """Read the state and return it as the events that would have reported it."""
         run = await self._client.run(self.workspace_id, self.run_id)
         if run.folded_into:
             self._writers.add(run.folded_into)
@@ -146,13 +124,13 @@ class FollowedRun:
             if message.run_id in self._writers
         ]
         events.append(StreamEvent("run", "updated", _builtins(run)))
-        events += await self._reread_asked()
+        events += await self._reread_pending()
         if run.state == "ended":
-            events.append(StreamEvent("run_complete", "created", _builtins(_completed(run))))
+            events.append(StreamEvent("run_complete", "created", _completed(run)))
         return events
 
-    async def _reread_asked(self) -> list[StreamEvent]:
-        """What waits for people now; and the end of what did, and does not any more."""
+    async def _reread_pending(self) -> list[StreamEvent]:
+        """Return the pending approvals and questions, and the end of those that are no longer pending."""
         asked: list[tuple[str, PermissionRequest | QuestionBatch]] = [
             *(("permission_request", ask) for ask in await self._client.permissions(self.workspace_id)),
             *(("question_batch_request", ask) for ask in await self._client.questions(self.workspace_id)),
@@ -160,48 +138,39 @@ class FollowedRun:
         pending = {ask.id for _, ask in asked}
         closed = [
             StreamEvent(kind, "created", {"id": ask_id, "run_id": self.run_id, "withdrawn": True})
-            for ask_id, kind in self._asked.items()
+            for ask_id, kind in self._pending.items()
             if ask_id not in pending
         ]
         return closed + [StreamEvent(kind, "created", _builtins(ask)) for kind, ask in asked]
 
 
 class FollowedSummary(FollowedRun):
-    """A Run that summarizes a session. The server gives it its id; what it did before we know that is in the stream."""
+    """A Run that summarizes a session. The server assigns its id; its earlier events are still in the stream."""
 
     def __init__(self, client: Client, workspace_id: str, session_id: str, *, give_up_s: float = GIVE_UP_S) -> None:
         super().__init__(client, workspace_id, SubmitPrompt(session_id=session_id), give_up_s=give_up_s)
 
     async def submit(self) -> Receipt:
-        """Accepted, durably. Not repeated: a second one would be another Run."""
+        """Request the summary. Not retried: a second request would start another Run."""
         self.receipt = await self._client.summarize(self.workspace_id, self._prompt.session_id)
         self.run_id = self.receipt.run_id
         self._writers = {self.run_id}
         return self._accepted(self.receipt)
 
 
-#: What people are asked by, and what tells that it is over.
+#: Event type of a request -> event type that closes it.
 _CLOSED_BY = {
     "permission_request": "permission_notification",
     "question_batch_request": "question_batch_notification",
 }
 
 
-def _completed(run: RunBody) -> RunComplete:
-    return RunComplete(
-        session_id=run.session_id,
-        run_id=run.run_id,
-        message_id=run.message_id or "",
-        text=run.text or "",
-        outcome=run.outcome or "interrupted",
-        reason=run.reason or "",
-        usage=run.usage,
-        cleanup=run.cleanup,
-        error=run.error,
-        folded_into=run.folded_into,
-    )
+def _completed(run: RunBody) -> dict[str, Any]:
+    """Return the payload of the Run's `run_complete`: the fields that it shares with RunBody."""
+    values = {"message_id": "", "text": "", "reason": "", **_builtins(run)}
+    return {name: values[name] for name in RunComplete.__struct_fields__ if name in values}
 
 
 def _builtins(body: msgspec.Struct) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(body)
-    return found
+    result: dict[str, Any] = msgspec.to_builtins(body)
+    return result

@@ -1,8 +1,8 @@
-"""Find the user's server, or start it. However many clients do this at once, one server is started.
+"""Find the user's server, or start it. Of several clients that do this at once, one starts it.
 
-The one who holds the lock in the runtime directory starts it and keeps the lock until the server answers; the others
-look at the socket meanwhile. The lock is the kernel's: it ends with its holder, so a crash leaves nothing to clean up.
-A stale socket file is replaced by the server itself, which alone can know that nobody listens there.
+The client that holds the lock in the runtime directory starts the server and keeps the lock until it answers. The
+others poll the socket. The kernel releases the lock when its holder exits, so a crash leaves nothing to clean up. A
+stale socket file is replaced by the server, which holds the lock of the data directory.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from kedge.client.safe_text import one_line
 from kedge.errors import ShuttingDown, Unreachable
 from kedge.wire.models import WorkspaceBody
 
-#: A cold start takes under a second; a busy machine with a cold disk some more. Seconds.
+#: A start takes under a second; on a busy machine with a cold disk it takes longer. Seconds.
 START_S_MAX = 15.0
-#: Between two looks at the socket. Seconds.
-LOOK_S = 0.03
-#: The log is for the last few starts; beyond this it is begun anew. Bytes.
+#: Interval of polling the socket. Seconds.
+POLL_S = 0.03
+#: A larger log is truncated at the next start. Bytes.
 LOG_BYTES_MAX = 5 * 1024 * 1024
 #: Enough for the last line of a traceback. Bytes.
 LOG_TAIL_BYTES = 4096
 
-#: Variables that hold paths: the server runs elsewhere, where a relative one would mean another place.
+#: Variables that hold paths. They are made absolute, since the server runs in another directory.
 _PATHS = ("KEDGE_DATA_DIR", "KEDGE_CONFIG", "PYTHONPATH")
 
 
 async def is_running() -> bool:
-    """Whether the user's server answers. Starts nothing."""
+    """Return whether the user's server answers, without starting it."""
     async with Client(paths.default_host()) as client:
         return await _answers(client)
 
 
 async def find_or_start(start_s_max: float = START_S_MAX) -> str:
-    """The host of the user's server, which answers; Unreachable if it cannot be started."""
+    """Return the address of the user's running server. Raises Unreachable if it cannot be started."""
     async with Client(paths.default_host()) as client:
         if await _answers(client):
             return client.host
@@ -59,12 +59,12 @@ async def find_or_start(start_s_max: float = START_S_MAX) -> str:
                 if is_ours:
                     await _start(client, deadline)
                     return client.host
-            await asyncio.sleep(LOOK_S)
-    raise Unreachable(f"another kedge is starting the server and has not finished: see {paths.server_log()}")
+            await asyncio.sleep(POLL_S)
+    raise Unreachable(f"Another process is starting the server and has not finished. See {paths.server_log()}")
 
 
 async def open_workspace(client: Client, path: str, *, may_start: bool) -> WorkspaceBody:
-    """Open a directory on the user's server, or on a new one when that is just leaving."""
+    """Open a directory. With `may_start`, a server that is not running or is shutting down is started again."""
     deadline = time.monotonic() + START_S_MAX
     while True:
         if may_start:
@@ -72,37 +72,37 @@ async def open_workspace(client: Client, path: str, *, may_start: bool) -> Works
         try:
             return await client.create_workspace(path)
         except (Unreachable, ShuttingDown):
-            # It answered, and then was gone or going: it had been idle for long enough.
+            # The server answered and then shut down, because it was idle.
             if not may_start or time.monotonic() > deadline:
                 raise
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def _answers(client: Client) -> bool:
     try:
         await client.health()
     except WrongServer:
-        raise  # another server could not listen there
+        raise  # a new server could not bind the socket either
     except Unreachable:
         return False
     return True
 
 
 def _private_directory(directory: Path) -> None:
-    """A directory of ours that nobody else can look into. It may lie in a place where everybody can make one."""
+    """Create a directory that only the user can access. Its parent may be writable by other users."""
     if len(os.fsencode(paths.socket_file())) > paths.SOCKET_PATH_BYTES_MAX:
-        raise Unreachable(f"{paths.socket_file()} is too long for a socket: set KEDGE_DATA_DIR to a shorter path")
+        raise Unreachable(f"{paths.socket_file()} is too long for a socket path. Set KEDGE_DATA_DIR to a shorter path.")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise Unreachable(f"{directory} is not a directory of yours: remove it, or set XDG_RUNTIME_DIR to one that is")
-    if found.st_mode & 0o077:
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise Unreachable(f"{directory} is not a directory that you own. Remove it, or set XDG_RUNTIME_DIR to another.")
+    if status.st_mode & 0o077:
         directory.chmod(0o700)
 
 
 @contextmanager
 def _start_lock() -> Iterator[bool]:
-    """Whether this process may start the server. Never waits."""
+    """Try to take the start lock, without waiting. Yield whether this process holds it."""
     handle = os.open(paths.runtime_dir() / "start.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
@@ -122,21 +122,21 @@ async def _start(client: Client, deadline: float) -> None:
         if await _answers(client):
             return
         if ended is not None:
-            raise Unreachable(f"the server did not start (exit {ended}): {_last_log_line()}")
-        await asyncio.sleep(LOOK_S)
-    raise Unreachable(f"the server was started (pid {server.pid}) and does not answer: see {paths.server_log()}")
+            raise Unreachable(f"The server did not start (exit code {ended}): {_last_log_line()}")
+        await asyncio.sleep(POLL_S)
+    raise Unreachable(f"The server was started (pid {server.pid}) but does not answer. See {paths.server_log()}")
 
 
 def _start_process() -> subprocess.Popen[bytes]:
     log = _open_log()
     environment = dict(os.environ)
     for name in _PATHS:
-        if given := environment.get(name):
-            entries = given.split(os.pathsep) if name == "PYTHONPATH" else [os.path.expanduser(given)]
+        if value := environment.get(name):
+            entries = value.split(os.pathsep) if name == "PYTHONPATH" else [os.path.expanduser(value)]
             environment[name] = os.pathsep.join(os.path.abspath(entry) for entry in entries if entry)
     try:
-        # Never import from the current directory, which may be an untrusted repository: -P. Isolated like this
-        # process, if it is, since PYTHONPATH may name such a directory.
+        # -P: never import from the current directory, which may be an untrusted repository. -I if this process is
+        # isolated, since PYTHONPATH may name such a directory.
         return _Detached(
             [sys.executable, "-I" if sys.flags.isolated else "-P", "-m", "kedge", "serve", "--exit-when-idle"],
             stdin=subprocess.DEVNULL,
@@ -151,7 +151,7 @@ def _start_process() -> subprocess.Popen[bytes]:
 
 
 class _Detached(subprocess.Popen[bytes]):
-    """A process that is meant to outlive us: forgetting it is no leak, so there is nothing to warn about."""
+    """A process that outlives this one. Dropping it is not a leak, so `__del__` must not warn."""
 
     def __del__(self) -> None:
         if self.poll() is None:
@@ -173,5 +173,5 @@ def _last_log_line() -> str:
             lines = log.read().decode("utf-8", "replace").split("\n")
     except OSError:
         lines = []
-    found = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-    return f"{one_line(found)} (log: {paths.server_log()})"
+    last = next((line for line in reversed(lines) if line.strip()), "(no output)")
+    return f"{one_line(last)} (log: {paths.server_log()})"

@@ -1,6 +1,6 @@
-"""Who listens on a Unix socket: asked of the kernel on the connection itself, before the first byte is sent on it.
+"""The process that listens on a Unix socket, checked with SO_PEERCRED before the first byte is sent.
 
-A prompt may hold a password. Another process that has put its socket in the server's place must not get one.
+A prompt may contain a password. A process that replaced the server's socket with its own must not receive it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kedge import paths
 from kedge.errors import Unreachable
 from kedge.wire.identity import is_recorded
 
-#: A hook of httpcore: its name is public ("trace extension"), and it is awaited before anything else happens.
+#: httpcore's public "trace" extension, which is awaited before the request continues.
 Trace = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
 class WrongServer(Unreachable):
-    """Another process than the user's server listens. Nothing was sent to it."""
+    """Another process than the user's server listens on the socket. Nothing was sent to it."""
 
 
-def checked(path: str) -> Trace:
-    """Checks each new connection to this socket; raises WrongServer."""
+def peer_check(path: str) -> Trace:
+    """Return a hook that raises WrongServer for a connection of this socket with the wrong peer."""
 
     async def trace(event: str, info: dict[str, Any]) -> None:
         if event == "connection.connect_unix_socket.complete":
@@ -41,14 +41,14 @@ def checked(path: str) -> Trace:
 
 def _check(path: str, connection: Any) -> None:
     if not hasattr(socket, "SO_PEERCRED"):
-        return  # macOS: the modes of the directory keep other users out
+        return  # macOS: the mode of the directory keeps other users out
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, user, _ = struct.unpack("3i", credentials)
     if user != os.getuid() and os.getuid() != 0:
-        raise WrongServer(f"the process that listens at {path} (pid {pid}) belongs to another user: use another socket")
-    # A server at another address may have another data directory, and its record there.
+        raise WrongServer(f"Process {pid}, which listens on {path}, belongs to another user. Use another socket.")
+    # A server on another socket may have another data directory, with its record there.
     if Path(path) == paths.socket_file() and not is_recorded(paths.server_record(), pid):
         raise WrongServer(
-            f"the process that listens at {path} (pid {pid}) is not the kedge server of {paths.data_dir()}: "
-            "nothing was sent to it; end it or remove the socket, then try again"
+            f"Process {pid}, which listens on {path}, is not the kedge server of {paths.data_dir()}. Nothing "
+            "was sent to it. End it or remove the socket, then try again."
         )

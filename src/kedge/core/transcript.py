@@ -68,6 +68,10 @@ class ImageUrl(Struct, frozen=True):
     detail: str = ""
 
 
+#: Limit of a command that the user runs (`!ls`): the user waits for it. Seconds.
+USER_COMMAND_S_MAX = 120.0
+
+
 class ShellCommand(Struct, frozen=True):
     kind: ClassVar[str] = "shell_command"
     command: str

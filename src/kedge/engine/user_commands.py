@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from kedge.core.records import SessionRecord
-from kedge.core.transcript import Message, ShellCommand
+from kedge.core.transcript import USER_COMMAND_S_MAX, Message, ShellCommand
 from kedge.engine.door import Door
 from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Clock, Ids, Machine
@@ -17,8 +17,6 @@ from kedge.errors import Invalid, ShuttingDown
 from kedge.tools.background import GRACE_S, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
 
-#: Somebody waits for it; what takes longer belongs into a terminal. Seconds.
-COMMAND_S_MAX = 120.0
 #: Like a shell's own code for a command that was killed because its time was over.
 EXIT_TIMEOUT = 124
 
@@ -72,13 +70,13 @@ class Shell:
         processes = await self._machine.processes(workspace.config, workspace.record.path)
         running = RunningCommand(await processes.start(("/bin/sh", "-c", command), workspace.root), command)
         try:
-            is_over = await running.wait(COMMAND_S_MAX)
+            is_over = await running.wait(USER_COMMAND_S_MAX)
         finally:
             if not running.is_gone:
                 await running.end_surely(GRACE_S)
         output = running.take().text(OUTPUT_CHARS_MAX)
         if not is_over:
-            return Done(EXIT_TIMEOUT, f"{output}\n(ended after {COMMAND_S_MAX:g} s)")
+            return Done(EXIT_TIMEOUT, f"{output}\n(ended after {USER_COMMAND_S_MAX:g} s)")
         return Done(-1 if running.exit_code is None else running.exit_code, output)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from textual.events import Resize
 from textual.timer import Timer
 from textual.widget import Widget
 
-from kedge.client.attachment_files import attachments
+from kedge.client.attachment_files import read_attachments
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import one_line
 from kedge.core.records import OFFLINE
@@ -348,7 +348,7 @@ class KedgeApp(AskActs):
         try:
             # Read before anything else happens: nothing that is done later may come to the server earlier.
             files = mentioned(text, self.link.path, self.part(Prompt).dropped)
-            attached = attachments(files, self.link.path)
+            attached = read_attachments(files, self.link.path)
         except Invalid as error:
             self.tell(error.message, "error")
             self._give_back([event.text])
@@ -365,7 +365,7 @@ class KedgeApp(AskActs):
         files = mentioned(text, self.link.path, dropped)
         try:
             others = files != mentioned(run.prompt, self.link.path, dropped)
-            attached = attachments(files, self.link.path) if others else None
+            attached = read_attachments(files, self.link.path) if others else None
         except Invalid as error:
             self.tell(error.message, "error")
             self._give_back([text])

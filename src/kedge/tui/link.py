@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from kedge.client.client import Client
-from kedge.client.event_stream import PAUSE_S_MAX, PAUSE_S_MIN, EventStream, StreamEvent
+from kedge.client.event_stream import EventStream, StreamEvent
 from kedge.client.local_server import find_or_start, open_workspace
+from kedge.client.retry import RETRY_S_MAX, RETRY_S_MIN
 from kedge.errors import KedgeError, Unavailable, Unreachable
 from kedge.tui.model import View
 from kedge.waiting import backoff_s, retrieve_exception
@@ -138,7 +139,7 @@ class Link:
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """For what may be asked twice: again and again while the server is away."""
         deadline = asyncio.get_running_loop().time() + INSIST_S
-        pauses = backoff_s(PAUSE_S_MIN, PAUSE_S_MAX)
+        pauses = backoff_s(RETRY_S_MIN, RETRY_S_MAX)
         while True:
             pause = next(pauses)
             try:
