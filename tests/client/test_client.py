@@ -179,7 +179,7 @@ async def test_a_workspace_the_server_forgot_is_opened_again(
     assert (await own_client.session(workspace_id, session_id)).id == session_id
     async with Client(own_server.host) as stranger:
         await own_client.release_workspace(workspace_id)
-        with pytest.raises(errors.WorkspaceNotFound, match="open its directory"):
+        with pytest.raises(errors.WorkspaceNotFound, match="Open its directory"):
             await stranger.sessions(workspace_id)
 
 

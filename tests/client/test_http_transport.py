@@ -121,7 +121,7 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
         unused.bind(("127.0.0.1", 0))
         host = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
         async with Client(host) as client:
-            with pytest.raises(NotConnected, match=f"{host}: start one with `kedge serve`"):
+            with pytest.raises(NotConnected, match=f"{host}. Start one with: kedge serve"):
                 await client.health()
     async with Client("unix:///nowhere/k.sock") as client:
         with pytest.raises(NotConnected, match="unix:///nowhere/k.sock"):

@@ -89,7 +89,7 @@ async def test_whoever_starts_it_may_die_without_leaving_a_lock(in_home: Home) -
         assert is_ours
         with local_server._start_lock() as other:
             assert not other
-        with pytest.raises(errors.Unreachable, match="another kedge is starting"):
+        with pytest.raises(errors.Unreachable, match="Another process is starting"):
             await find_or_start(start_s_max=0.1)
     await find_or_start()
 
@@ -99,7 +99,7 @@ async def test_a_directory_of_somebody_else_is_refused(in_home: Home) -> None:
         pytest.skip("only root can make one")
     paths.runtime_dir().mkdir(mode=0o700)
     os.chown(paths.runtime_dir(), 12345, 12345)
-    with pytest.raises(errors.Unreachable, match="not a directory of yours"):
+    with pytest.raises(errors.Unreachable, match="not a directory that you own"):
         await find_or_start()
 
 

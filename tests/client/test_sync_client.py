@@ -142,7 +142,7 @@ def test_a_connection_that_failed_or_was_closed_leaves_nothing_behind(server: Se
     k = kedge.connect(server.home.workspace, server.host)
     k.close()
     k.close()
-    with pytest.raises(kedge.KedgeError, match="was closed"):
+    with pytest.raises(kedge.KedgeError, match="is closed"):
         k.session()
     assert threading.active_count() == before
 

@@ -16,7 +16,7 @@ from kedge.cli.prompt_input import command_in, prompt_from
 from kedge.cli.run_output import Form, RunPrinter
 from kedge.cli.terminal import StatusLine, StdoutWriter
 from kedge.cli.workspace_lookup import OpenWorkspace, find_session, opened
-from kedge.client.attachment_files import attachments
+from kedge.client.attachment_files import read_attachments
 from kedge.client.client import new_run_id
 from kedge.client.followed_run import FollowedRun
 from kedge.core.approvals import parse_rule
@@ -185,7 +185,7 @@ def run(
 
 def _attached(files: tuple[str, ...], cwd: str) -> list[AttachmentBody] | None:
     try:
-        return attachments(files, cwd) or None
+        return read_attachments(files, cwd) or None
     except Invalid as error:
         raise click.UsageError(error.message) from None
 
