@@ -18,9 +18,9 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from kedge.agent.model_choice import Chosen
+from kedge.agent.model_choice import RunModel
 from kedge.agent.runner import NoPrompts
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY, Message, ToolCall
 from kedge.errors import ContextFull, ModelFailed
@@ -54,9 +54,9 @@ class SimModel:
         self.streaming: Counter[str] = Counter()
         self.faults: list[str] = []
 
-    async def choose(self, config: Config, wanted: str) -> Chosen:
+    async def choose(self, config: Config, wanted: str) -> RunModel:
         model: Model = self
-        return Chosen(model)
+        return RunModel(model)
 
     choose_small = choose
 

@@ -23,7 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from kedge.client.client import Client
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import FixedConfig
 from kedge.errors import KedgeError, Unavailable, Unreachable, WorkspaceNotFound

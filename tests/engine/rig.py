@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from kedge.agent.model_choice import Chosen
-from kedge.config.load import Config
+from kedge.agent.model_choice import RunModel
+from kedge.config.schema import Config
 from kedge.core.approvals import Ask, Intent
 from kedge.core.commands import WhenBusy
 from kedge.core.events import RunEnded
@@ -73,11 +73,11 @@ class OneModel:
     price: Price | None = None
     context_window: int | None = None
 
-    async def choose(self, config: Config, wanted: str) -> Chosen:
-        return Chosen(self.model, self.context_window, price=self.price)
+    async def choose(self, config: Config, wanted: str) -> RunModel:
+        return RunModel(self.model, self.context_window, price=self.price)
 
-    async def choose_small(self, config: Config, wanted: str) -> Chosen:
-        return Chosen(self.small or self.model, price=self.price, writes_titles=self.small is not None)
+    async def choose_small(self, config: Config, wanted: str) -> RunModel:
+        return RunModel(self.small or self.model, price=self.price, writes_titles=self.small is not None)
 
     async def close(self) -> None:
         pass

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kedge.agent.model_choice import Chosen
-from kedge.config.load import Config
+from kedge.agent.model_choice import RunModel
+from kedge.config.schema import Config
 from kedge.core.events import RunAccepted
 from kedge.core.records import Usage
 from kedge.errors import BadConfig
@@ -80,7 +80,7 @@ async def test_a_child_that_ends_before_it_is_waited_for_says_how_it_ended(tmp_p
     class NoModelForChildren(OneModel):
         asked = 0
 
-        async def choose(self, config: Config, wanted: str) -> Chosen:
+        async def choose(self, config: Config, wanted: str) -> RunModel:
             self.asked += 1
             if self.asked == 2:
                 raise BadConfig("there is no model for it")

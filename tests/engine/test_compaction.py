@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kedge.agent.model_choice import Chosen
-from kedge.config.load import Config
+from kedge.agent.model_choice import RunModel
+from kedge.config.schema import Config
 from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY
 from kedge.errors import ContextFull, ModelFailed
@@ -196,8 +196,8 @@ async def test_a_summary_is_asked_for_within_the_limits_of_the_model(tmp_path: P
     """One that takes no images, and writes so much at once: a request that it refuses would be made again and again."""
 
     class Modest(OneModel):
-        async def choose(self, config: Config, wanted: str) -> Chosen:
-            return Chosen(self.model, 1000, output_tokens_max=77, takes_images=False)
+        async def choose(self, config: Config, wanted: str) -> RunModel:
+            return RunModel(self.model, 1000, output_tokens_max=77, takes_images=False)
 
     model = ScriptedModel([*do("a"), NEAR], "in short", "done")
     async with rig(tmp_path, model, models=Modest(model), tools=(ActingTool(),)) as r:

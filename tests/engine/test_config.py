@@ -8,19 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kedge.config.load import (
-    CONFIG_BYTES_MAX,
-    Config,
-    Loaded,
-    McpServer,
-    Provider,
-    layered,
-    load_user,
-    load_workspace,
-    repository_files,
-    user_layer,
-)
-from kedge.config.schema import PermissionsConfig
+from kedge.config.load import CONFIG_BYTES_MAX, Loaded, layered, load_user, load_workspace, repository_files, user_layer
+from kedge.config.schema import Config, McpServer, PermissionsConfig, Provider
 from kedge.config.trust import Trust
 from kedge.errors import BadConfig
 

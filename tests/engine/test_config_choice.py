@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.config.load import Config, ModelEntry, Provider, api_key, base_url, provider_for
-from kedge.config.model_names import Choice, choices, chosen
+from kedge.config.model_names import ResolvedModel, known_models, resolve_model
+from kedge.config.providers import api_key, base_url, provider_for
+from kedge.config.schema import Config, ModelEntry, Provider
 from kedge.config.secrets import missing, secret
 from kedge.errors import BadConfig
 
@@ -30,7 +31,7 @@ CANARY = "sk-canary-0123456789"
 def test_a_model_that_is_not_there_is_refused_with_the_ways_out(name: str, says: str) -> None:
     config = Config(providers={"local": Provider(base_url="http://127.0.0.1:1", models=[ModelEntry("one")])})
     with pytest.raises(BadConfig, match=says):
-        chosen(config, name, {})
+        resolve_model(config, name, {})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_a_model_that_is_not_there_is_refused_with_the_ways_out(name: str, says:
     ],
 )
 def test_a_well_known_provider_needs_only_its_key(name: str, variable: str, url: str) -> None:
-    found = chosen(Config(), f"{name}/some/model", {variable: CANARY})
+    found = resolve_model(Config(), f"{name}/some/model", {variable: CANARY})
     assert (found.provider.type, found.provider.base_url, found.model) == (name, url, "some/model")
     assert found.key({variable: CANARY}) == CANARY
     assert CANARY not in repr(found)
@@ -66,14 +67,14 @@ def test_the_makers_key_never_goes_to_another_address() -> None:
     provider = provider_for(config, "openai", environment)
     assert provider is not None
     assert (provider.base_url, provider.api_key) == ("http://127.0.0.1:1/v1", "")
-    assert chosen(config, "openai/x", environment).key(environment) is None
+    assert resolve_model(config, "openai/x", environment).key(environment) is None
 
 
 def test_what_the_user_says_of_a_model_counts_more_than_the_catalogue() -> None:
     entry = ModelEntry("gpt-5-mini", context_window=1000, input_price=9.0, images=False)
     mine = Config(providers={"openai": Provider(models=[entry])})
-    facts = chosen(mine, "openai/gpt-5-mini", {}).facts
-    known = chosen(Config(), "openai/gpt-5-mini", {"OPENAI_API_KEY": "k"}).facts
+    facts = resolve_model(mine, "openai/gpt-5-mini", {}).facts
+    known = resolve_model(Config(), "openai/gpt-5-mini", {"OPENAI_API_KEY": "k"}).facts
     assert known.context_window
     assert known.context_window > 1000
     assert known.price is not None
@@ -83,7 +84,7 @@ def test_what_the_user_says_of_a_model_counts_more_than_the_catalogue() -> None:
 
 
 def test_an_endpoint_of_ones_own_is_not_taken_for_the_maker() -> None:
-    found = Choice("local", Provider(base_url="http://127.0.0.1:1/v1"), "fake-large")
+    found = ResolvedModel("local", Provider(base_url="http://127.0.0.1:1/v1"), "fake-large")
     assert (found.facts.price, found.facts.context_window) == (None, None)
 
 
@@ -96,11 +97,11 @@ def test_choices_are_the_listed_ones_or_the_known_ones_and_the_chosen_ones() -> 
             "bare": Provider(base_url="http://127.0.0.1:2"),
         },
     )
-    assert [choice.name for choice in choices(config, {})] == ["local/one", "local/two", "bare/unlisted"]
-    with_key = [choice.name for choice in choices(config, {"ANTHROPIC_API_KEY": "k"})]
+    assert [choice.name for choice in known_models(config, {})] == ["local/one", "local/two", "bare/unlisted"]
+    with_key = [choice.name for choice in known_models(config, {"ANTHROPIC_API_KEY": "k"})]
     assert any(name.startswith("anthropic/claude") for name in with_key)
     broken = Config(model="nobody/x")
-    assert choices(broken, {}) == []
+    assert known_models(broken, {}) == []
 
 
 # --- secrets ---------------------------------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ from kedge.agent.system_prompt import (
     system_name,
     system_prompt,
 )
-from kedge.config.load import Config
-from kedge.config.schema import ContextConfig, PermissionsConfig
+from kedge.config.schema import Config, ContextConfig, PermissionsConfig
 
 FACTS = Facts(today="2025-11-16", system="Linux 6.8")
 

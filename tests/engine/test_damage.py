@@ -14,7 +14,7 @@ from typing import Any
 import apsw
 import pytest
 
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.core.records import Prompt, RunOptions, RunRecord
 from kedge.engine.engine import Engine
 from kedge.errors import StoreDamaged

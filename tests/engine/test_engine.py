@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.core.events import MessageChanged, RunEnded, RunReported, RunStarted
 from kedge.engine.engine import Engine
 from kedge.errors import (

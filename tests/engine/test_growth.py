@@ -15,7 +15,7 @@ from weakref import ref
 
 import pytest
 
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.core.records import Prompt, RunOptions
 from kedge.engine.engine import Engine
 from kedge.engine.lane_state import OpenLane

@@ -10,16 +10,8 @@ import pytest
 
 from kedge.agent import model_call as asking
 from kedge.agent.system_prompt import FILES_MAX, instruction_files
-from kedge.config.load import (
-    REPOSITORY_BYTES_MAX,
-    Config,
-    Loaded,
-    _merge,
-    layered,
-    load_workspace,
-    repository_files,
-)
-from kedge.config.schema import CONTEXT_FILES_MAX
+from kedge.config.load import REPOSITORY_BYTES_MAX, Loaded, _merge, layered, load_workspace, repository_files
+from kedge.config.schema import CONTEXT_FILES_MAX, Config
 from kedge.config.trust import Trust
 from kedge.core.step import CALLS_LOOKED_AT, signatures
 from kedge.core.transcript import Message, Part, Role, Text, ToolCall, ToolResult, chars_of, for_model

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from kedge.agent.system_prompt import Facts, system_prompt
-from kedge.config.load import Config, load_workspace, repository_files
+from kedge.config.load import load_workspace, repository_files
 from kedge.config.repository import NotRead, levels, owners, read_inside
+from kedge.config.schema import Config
 
 ANOTHER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kedge.agent.model_choice import Chosen
-from kedge.config.load import Config
+from kedge.agent.model_choice import RunModel
+from kedge.config.schema import Config
 from kedge.core.approvals import Ask
 from kedge.core.records import Attachment, LaneRecord, Prompt, RunOptions, RunRecord, Usage
 from kedge.core.transcript import Message
@@ -132,7 +132,7 @@ async def test_a_question_about_what_is_allowed_by_now_is_withdrawn_before_it_is
 )
 async def test_a_resumed_run_that_cannot_go_on_keeps_its_cost_and_its_calls_have_results(tmp_path: Path) -> None:
     class NoModel(OneModel):
-        async def choose(self, config: Config, wanted: str) -> Chosen:
+        async def choose(self, config: Config, wanted: str) -> RunModel:
             raise BadConfig("there is none any more")
 
     tool, model = ActingTool(), ScriptedModel([*do("a", leave=True), End(usage=Usage(100, 7))])
@@ -293,7 +293,7 @@ async def test_a_run_ends_though_what_it_cost_fits_no_record(tmp_path: Path) -> 
 )
 async def test_an_agent_has_the_model_of_its_session_and_what_is_left_of_the_budget(tmp_path: Path) -> None:
     class Watching(OneModel):
-        async def choose(self, config: Config, wanted: str) -> Chosen:
+        async def choose(self, config: Config, wanted: str) -> RunModel:
             self.wanted = [*getattr(self, "wanted", []), wanted]
             return await super().choose(config, wanted)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.engine.sandbox import OwnFiles, limits
 from kedge.engine.tool_processes import WardenMachine, environment
 from kedge.tools.processes import ToolFailed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.errors import (
     FilesChanged,
     KedgeError,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kedge.config import trust as module
-from kedge.config.load import Config, Loaded, layered
+from kedge.config.load import Loaded, layered
+from kedge.config.schema import Config
 from kedge.config.trust import Trust
 from kedge.errors import BadConfig
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kedge.agent.model_choice import Models, speaks_tls
-from kedge.config.load import Config, Provider
-from kedge.config.schema import ProviderType
+from kedge.config.schema import Config, Provider, ProviderType
 from tests.certificates import with_certificate
 from tests.llm.support import asking, failed
 

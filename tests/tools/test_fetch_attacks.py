@@ -218,7 +218,7 @@ def test_own_networks_are_read_from_the_kernel(tmp_path: Path) -> None:
 async def test_place_without_processes_says_so(tmp_path: Path) -> None:
     from msgspec.structs import replace
 
-    from kedge.config.load import Config
+    from kedge.config.schema import Config
     from kedge.engine.tool_processes import NoMachine
 
     context: ToolContext = replace(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from kedge.agent.history import History
-from kedge.agent.model_choice import Chosen
+from kedge.agent.model_choice import RunModel
 from kedge.core.approvals import Ask
 from kedge.core.records import RunOptions, RunRecord, Usage
 from kedge.core.step import CALLS_LOOKED_AT, Limits, Progress, repeats
@@ -29,7 +29,7 @@ class ActiveRun:
     workspace: Workspace
     history: History
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    chosen: Chosen | None = None
+    chosen: RunModel | None = None
     limits: Limits = field(default_factory=lambda: Limits(1))
     #: The same for the whole Run, since providers keep what begins alike.
     system: str = ""
@@ -105,6 +105,6 @@ class ActiveRun:
             raise RunNotActive(f"run {self.run.run_id} is ending and says no more")
 
     @property
-    def model(self) -> Chosen:
+    def model(self) -> RunModel:
         assert self.chosen is not None, "a Run chooses its model before anything else"
         return self.chosen

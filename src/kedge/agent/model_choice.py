@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kedge.config.model_names import Choice
-from kedge.config.model_names import chosen as choice_of
+from kedge.config.model_names import ResolvedModel, resolve_model
 from kedge.config.schema import DEMO, Config, Provider
 from kedge.config.secrets import KEYRING
 from kedge.core.records import OFFLINE, Usage
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 FREE = Price(0.0, 0.0)
 
 
-class Chosen(Struct, frozen=True):
+class RunModel(Struct, frozen=True):
     """A model, and what a Run must know of it. None: not known."""
 
     model: Model
@@ -46,11 +45,11 @@ class Chosen(Struct, frozen=True):
 class ModelChooser(Protocol):
     """The port: where the engine gets its models from."""
 
-    async def choose(self, config: Config, wanted: str) -> Chosen:
+    async def choose(self, config: Config, wanted: str) -> RunModel:
         """The model of this name, or the configured one, or the built-in one; BadConfig says why there is none."""
         ...
 
-    async def choose_small(self, config: Config, wanted: str) -> Chosen:
+    async def choose_small(self, config: Config, wanted: str) -> RunModel:
         """The one for small things, such as titles; where none is configured, the one of this name."""
         ...
 
@@ -67,34 +66,34 @@ class Models:
         self._opening = asyncio.Lock()
         self._demo: DemoModel | None = None
 
-    async def choose(self, config: Config, wanted: str) -> Chosen:
+    async def choose(self, config: Config, wanted: str) -> RunModel:
         name = wanted or config.model or OFFLINE
         if name == OFFLINE:
-            return Chosen(OfflineModel(), price=FREE, takes_images=False, writes_titles=False)
+            return RunModel(OfflineModel(), price=FREE, takes_images=False, writes_titles=False)
         if name == DEMO:
             from kedge.llm.demo import DemoModel
 
             pool = await self.pool(tls=False)
             self._demo = self._demo or DemoModel(lambda: pool)
-            return Chosen(self._demo, price=FREE, takes_images=False, writes_titles=False)
-        choice = choice_of(config, name)
-        known = choice.facts
-        return Chosen(
-            await self._model(choice),
+            return RunModel(self._demo, price=FREE, takes_images=False, writes_titles=False)
+        resolved = resolve_model(config, name)
+        known = resolved.facts
+        return RunModel(
+            await self._model(resolved),
             known.context_window,
             known.output_tokens_max,
-            choice.entry.thinking_tokens if choice.entry else None,
+            resolved.entry.thinking_tokens if resolved.entry else None,
             known.takes_images is not False,
             known.price,
         )
 
-    async def choose_small(self, config: Config, wanted: str) -> Chosen:
+    async def choose_small(self, config: Config, wanted: str) -> RunModel:
         return await self.choose(config, config.small_model or wanted)
 
-    async def _model(self, choice: Choice) -> Model:
-        provider, name = choice.provider, choice.provider_name
+    async def _model(self, resolved: ResolvedModel) -> Model:
+        provider, name = resolved.provider, resolved.provider_name
         # A locked keyring waits for its user: not on the event loop.
-        key = await asyncio.to_thread(choice.key) if provider.api_key.startswith(KEYRING) else choice.key()
+        key = await asyncio.to_thread(resolved.key) if provider.api_key.startswith(KEYRING) else resolved.key()
         pool = await self.pool(tls=speaks_tls(provider))
         module = provider.type if provider.type in ("openai", "anthropic") else "pydantic_ai"
         await self._load(f"kedge.llm.{module}")
@@ -102,15 +101,15 @@ class Models:
             case "openai":
                 from kedge.llm.openai import OpenAIModel
 
-                return OpenAIModel(name, choice.model, provider.base_url, key, pool)
+                return OpenAIModel(name, resolved.model, provider.base_url, key, pool)
             case "anthropic":
                 from kedge.llm.anthropic import AnthropicModel
 
-                return AnthropicModel(name, choice.model, provider.base_url, key, pool)
+                return AnthropicModel(name, resolved.model, provider.base_url, key, pool)
             case _:
                 from kedge.llm.pydantic_ai import PydanticAIModel
 
-                return PydanticAIModel(name, choice.model, provider.type, provider.base_url, key, pool)
+                return PydanticAIModel(name, resolved.model, provider.type, provider.base_url, key, pool)
 
     async def _load(self, module: str) -> None:
         """Import it in a thread, the first time."""

@@ -20,7 +20,7 @@ from kedge.agent.active_run import ActiveRun
 from kedge.agent.compaction import compact
 from kedge.agent.history import History
 from kedge.agent.model_call import Asking
-from kedge.agent.model_choice import Chosen
+from kedge.agent.model_choice import RunModel
 from kedge.agent.titles import make_title
 from kedge.agent.tool_calls import Calls
 from kedge.core.commands import BeginStep, Finish
@@ -69,7 +69,7 @@ MESSAGES_TAKEN_TO_FIT = 20
 GRACE_S = 1.0
 
 #: Which model a Run uses; and the small one, for titles.
-ChooseModel = Callable[[OpenLane, RunRecord], Awaitable[Chosen]]
+ChooseModel = Callable[[OpenLane, RunRecord], Awaitable[RunModel]]
 
 
 class Prompts(Protocol):

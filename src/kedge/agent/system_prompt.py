@@ -18,8 +18,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from kedge.config.load import Config
 from kedge.config.repository import NotRead, levels, owners, read_inside, read_regular
+from kedge.config.schema import Config
 from kedge.core.approvals import is_hidden
 from kedge.errors import Invalid
 from kedge.tools.paths import guards, is_below, subject_of

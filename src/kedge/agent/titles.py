@@ -7,7 +7,7 @@ import logging
 from msgspec.structs import replace
 
 from kedge.agent.active_run import ActiveRun
-from kedge.agent.model_choice import Chosen
+from kedge.agent.model_choice import RunModel
 from kedge.core.records import SessionRecord
 from kedge.core.transcript import Message, Text
 from kedge.core.untrusted_text import without_surrogates
@@ -26,7 +26,7 @@ TITLE_CHARS_MAX = 80
 REPLY_CHARS_MAX = 2_000
 
 
-async def make_title(active: ActiveRun, small: Chosen, instruction: str, door: Door) -> None:
+async def make_title(active: ActiveRun, small: RunModel, instruction: str, door: Door) -> None:
     """Replace the makeshift title. Whatever goes wrong, the makeshift one stays."""
     run = active.run
     prompt = Message("prompt", run.session_id, "user", (Text(run.prompt.text[:PROMPT_CHARS_MAX]),), 0, 0)

@@ -126,13 +126,13 @@ def _config(cwd: str) -> Config | None:
 
 
 def _models(cwd: str) -> Iterator[Finding]:
-    from kedge.config.model_names import choices
+    from kedge.config.model_names import known_models
 
     config = _config(cwd)
     if config is None:
         yield Finding("models", "warn", "the configuration cannot be read", "see `kedge config check`")
         return
-    found = [choice.name for choice in choices(config)]
+    found = [choice.name for choice in known_models(config)]
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
         yield Finding("models", "ok", f"{found[0]}{more} (see `kedge models`)")

@@ -15,7 +15,7 @@ from kedge.client.safe_text import one_line
 from kedge.core.records import OFFLINE
 
 if TYPE_CHECKING:
-    from kedge.config.model_names import Offer
+    from kedge.config.model_names import ModelListing
 
 
 class ModelLine(Struct):
@@ -41,13 +41,13 @@ def models(as_json: bool, cwd: str) -> int:
 
     Those that are chosen are marked: large for the work itself, small for titles."""
     from kedge.config.load import layered, user_layer
-    from kedge.config.model_names import chosen, offers
+    from kedge.config.model_names import list_models, resolve_model
     from kedge.config.trust import FILE_NAME, Trust
     from kedge.errors import BadConfig
 
     trust = Trust(paths.data_dir() / FILE_NAME)
     config = layered(user_layer(paths.config_file()), Path(cwd), trust, strict=False).config
-    found = [_line(offer) for offer in offers(config)]
+    found = [_line(offer) for offer in list_models(config)]
     if as_json:
         print_json(found)
     else:
@@ -56,13 +56,13 @@ def models(as_json: bool, cwd: str) -> int:
     for name in dict.fromkeys((large, config.small_model or large)):
         if name not in {line.model for line in found}:
             try:
-                chosen(config, name)
+                resolve_model(config, name)
             except BadConfig as error:
                 click.echo(f"kedge: {one_line(error.message, 1000)}", err=True)
     return 0
 
 
-def _line(offer: Offer) -> ModelLine:
+def _line(offer: ModelListing) -> ModelLine:
     facts = offer.facts
     return ModelLine(
         model=offer.name,

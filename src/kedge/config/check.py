@@ -24,7 +24,7 @@ from kedge.config.load import (
     repository_files,
     user_layer,
 )
-from kedge.config.model_names import BUILT_IN, chosen
+from kedge.config.model_names import BUILT_IN, resolve_model
 from kedge.config.providers import all_providers
 from kedge.config.schema import MASK, masked_secret
 from kedge.config.secrets import missing
@@ -115,7 +115,7 @@ def _models(loaded: Loaded, environment: Mapping[str, str]) -> Iterator[Finding]
             yield Finding(key, "ok", f"{name}{where}")
             continue
         try:
-            choice = chosen(loaded.config, name, environment)
+            choice = resolve_model(loaded.config, name, environment)
         except BadConfig as error:
             yield Finding(key, "fail", f"{error.message}{where}", "correct it; `kedge models` lists those there are")
             continue

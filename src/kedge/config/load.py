@@ -23,47 +23,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from kedge.config.providers import api_key, base_url, provider_for
 from kedge.config.repository import NotRead, levels, owners, read_inside, read_regular
 from kedge.config.schema import (
     CONTEXT_FILES_MAX,
-    DEMO,
-    MASK,
     Config,
-    McpServer,
-    ModelEntry,
-    Provider,
-    RunsConfig,
-    ServerConfig,
     first_fault,
 )
-from kedge.config.secrets import secret
 from kedge.config.trust import Trust
 from kedge.errors import BadConfig, Invalid
-
-__all__ = [
-    "DEMO",
-    "MASK",
-    "Config",
-    "Loaded",
-    "McpServer",
-    "ModelEntry",
-    "Provider",
-    "RepositoryFile",
-    "RunsConfig",
-    "ServerConfig",
-    "api_key",
-    "base_url",
-    "environment_keys",
-    "layered",
-    "load_user",
-    "load_workspace",
-    "parsed",
-    "provider_for",
-    "repository_files",
-    "secret",
-    "user_layer",
-]
 
 #: Of the user's own file. It is written by a person, and parsed on the event loop: a hundred kilobytes take some 50 ms,
 #: made to hurt some 200 ms. Bytes.

@@ -18,7 +18,7 @@ from kedge.llm.catalogue import ModelFacts, Price
 BUILT_IN = {OFFLINE: "built in: real tools, no language model", DEMO: "a tiny model on this machine, without tools"}
 
 
-class Choice(Struct, frozen=True):
+class ResolvedModel(Struct, frozen=True):
     """A model at a provider, both known to be there as far as the configuration tells."""
 
     provider_name: str
@@ -51,7 +51,7 @@ class Choice(Struct, frozen=True):
         )
 
 
-class Offer(Struct, frozen=True):
+class ModelListing(Struct, frozen=True):
     """A model that a Run can be given, as people choose among them."""
 
     name: str
@@ -64,7 +64,7 @@ class Offer(Struct, frozen=True):
     about: str = ""
 
 
-def chosen(config: Config, name: str, environment: Mapping[str, str] = os.environ) -> Choice:
+def resolve_model(config: Config, name: str, environment: Mapping[str, str] = os.environ) -> ResolvedModel:
     """Which model a name means; the built-in ones are none of these. BadConfig says why there is none."""
     provider_name, _, model = name.partition("/")
     if not model:
@@ -75,35 +75,35 @@ def chosen(config: Config, name: str, environment: Mapping[str, str] = os.enviro
     listed = {entry.id: entry for entry in provider.models}
     if listed and model not in listed:
         raise BadConfig(f"Model {name}: provider {provider_name} lists {', '.join(listed)}.")
-    return Choice(provider_name, provider, model, listed.get(model))
+    return ResolvedModel(provider_name, provider, model, listed.get(model))
 
 
-def choices(config: Config, environment: Mapping[str, str] = os.environ) -> list[Choice]:
+def known_models(config: Config, environment: Mapping[str, str] = os.environ) -> list[ResolvedModel]:
     """The models that are known by name: those the configuration lists, or else those the catalogue knows of."""
-    found: dict[str, Choice] = {}
+    found: dict[str, ResolvedModel] = {}
     for name, provider in all_providers(config, environment).items():
         for entry in provider.models:
-            found[f"{name}/{entry.id}"] = Choice(name, provider, entry.id, entry)
+            found[f"{name}/{entry.id}"] = ResolvedModel(name, provider, entry.id, entry)
         if not provider.models and is_makers_own(provider):
             for model in catalogue.known(_maker(provider)):
-                found[f"{name}/{model}"] = Choice(name, provider, model)
+                found[f"{name}/{model}"] = ResolvedModel(name, provider, model)
     for wanted in (config.model, config.small_model):  # it may be one that nobody lists
         if wanted and wanted not in BUILT_IN and wanted not in found:
             try:
-                found[wanted] = chosen(config, wanted, environment)
+                found[wanted] = resolve_model(config, wanted, environment)
             except BadConfig:
                 continue  # `config check` tells why
     return list(found.values())
 
 
-def offers(config: Config, environment: Mapping[str, str] = os.environ) -> list[Offer]:
+def list_models(config: Config, environment: Mapping[str, str] = os.environ) -> list[ModelListing]:
     """All that can be chosen: those known by name, then the built-in ones."""
     default = config.model or OFFLINE
     small = config.small_model or default
-    found = [(choice.name, choice.provider_name, choice.facts, "") for choice in choices(config, environment)]
+    found = [(choice.name, choice.provider_name, choice.facts, "") for choice in known_models(config, environment)]
     found += [(name, name.partition("/")[0], ModelFacts(), about) for name, about in BUILT_IN.items()]
     return [
-        Offer(name, provider_name, facts, name == default, name == small, about)
+        ModelListing(name, provider_name, facts, name == default, name == small, about)
         for name, provider_name, facts, about in found
     ]
 

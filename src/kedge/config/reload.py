@@ -13,8 +13,9 @@ from itertools import islice
 from pathlib import Path
 
 from kedge.config.idle_rules import idle_rules
-from kedge.config.load import FILE_NAMES, Config, Loaded, layered, user_layer
+from kedge.config.load import FILE_NAMES, Loaded, layered, user_layer
 from kedge.config.repository import levels
+from kedge.config.schema import Config
 from kedge.config.trust import Trust
 from kedge.core.untrusted_text import one_line
 from kedge.errors import BadConfig

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct, field
 
 from kedge.core.approvals import PARSED_MAX, Rule, Rules, parse_rules
 from kedge.core.claims import GRACE_S, HOLD_S
-from kedge.core.commands import OnCrash, WhenBusy
+from kedge.core.commands import QUEUE_RUNS_MAX, OnCrash, WhenBusy
 from kedge.core.patterns import has_wildcard
 from kedge.tools.paths import real_path
 from kedge.tools.processes import ToolFailed
@@ -131,7 +131,7 @@ class RunsConfig(Struct, forbid_unknown_fields=True):
     #: What becomes of the active Run of a server that was lost: it goes on from its last step, or ends.
     on_crash: OnCrash = "resume"
     #: Runs that may wait in one session.
-    queue_runs_max: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    queue_runs_max: Annotated[int, Meta(ge=1, le=1_000)] = QUEUE_RUNS_MAX
     #: How long a stopped Run's clean-up may take before it ends with `cleanup: failed`.
     cleanup_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     #: Steps after which a Run ends, whatever the model still wants. Long work has dozens.

@@ -9,6 +9,11 @@ from msgspec import Struct
 WhenBusy = Literal["queue", "fold", "reject", "interrupt"]
 OnCrash = Literal["resume", "end"]
 
+#: Queued Runs of one session, unless the configuration sets another limit.
+QUEUE_RUNS_MAX = 100
+#: Resumptions of one Run: a Run that keeps crashing its process ends after this many.
+RESUMES_MAX = 3
+
 
 def when_busy_default(*, has_own_run_id: bool) -> WhenBusy:
     """A client that names its Run waits for that Run's own end; one that does not is steering the work under way."""
@@ -23,7 +28,7 @@ class Submit(Struct, frozen=True):
     now: int
     #: The content accepted earlier under this run_id, live or ended, if any.
     accepted_content: str | None = None
-    queue_runs_max: int = 100
+    queue_runs_max: int = QUEUE_RUNS_MAX
 
 
 class Cancel(Struct, frozen=True):
@@ -89,8 +94,7 @@ class Recover(Struct, frozen=True):
 
     on_crash: OnCrash
     now: int
-    #: A Run that keeps taking its process down is ended after this many resumptions.
-    resumes_max: int = 3
+    resumes_max: int = RESUMES_MAX
 
 
 Command = Submit | Cancel | CancelRun | ClearQueue | EditRun | MoveRun | FoldRun | BeginStep | Finish | Recover

@@ -13,10 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kedge.agent.model_call import Asking
-from kedge.agent.model_choice import Chosen, ModelChooser
+from kedge.agent.model_choice import ModelChooser, RunModel
 from kedge.agent.runner import NoPrompts, Prompts, Runner
 from kedge.agent.tool_calls import Calls
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.core.commands import (
     Cancel,
     CancelRun,
@@ -233,11 +233,11 @@ class Engine:
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, RETRY_S_MAX)
 
-    async def _model_for(self, lane: OpenLane, run: RunRecord) -> Chosen:
+    async def _model_for(self, lane: OpenLane, run: RunRecord) -> RunModel:
         config = self.workspaces.get(run.workspace_id).config
         return await self._models.choose(config, run.options.model or lane.session.model)
 
-    async def _small_model_for(self, lane: OpenLane, run: RunRecord) -> Chosen:
+    async def _small_model_for(self, lane: OpenLane, run: RunRecord) -> RunModel:
         config = self.workspaces.get(run.workspace_id).config
         return await self._models.choose_small(config, run.options.model or lane.session.model)
 

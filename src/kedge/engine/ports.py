@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.core.events import Event
 from kedge.core.records import Record, RecordKind, RunRecord
 from kedge.core.transcript import Message

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from msgspec import Struct
 
 from kedge.agent.history import HISTORY_MESSAGES_MAX
-from kedge.config.load import Config
-from kedge.core.commands import Recover
+from kedge.config.schema import Config
+from kedge.core.commands import RESUMES_MAX, Recover
 from kedge.core.events import Change, LaneEvent, RunAccepted, RunEnded
 from kedge.core.records import LaneRecord, RunRecord, WorkspaceRecord
 from kedge.core.transcript import Finish, Message, ToolCall, ToolResult
@@ -27,8 +27,6 @@ from kedge.store.base import LogEntry, Store
 
 log = logging.getLogger("kedge.engine")
 
-#: A Run that keeps taking its process down is ended after this many resumptions.
-RESUMES_MAX = 3
 #: The newest entries of each log that are checked before the server starts: some ten milliseconds. Whoever reads older
 #: ones has them checked then. Items.
 ENTRIES_CHECKED_MAX = 1_000

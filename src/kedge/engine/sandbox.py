@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.tools.processes import ToolFailed
 from kedge.warden.base import Sandbox
 from kedge.warden.walk import is_below

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import BinaryIO
 
-from kedge.config.load import Config
+from kedge.config.schema import Config
 from kedge.engine.sandbox import Limits, OwnFiles, check, limits
 from kedge.tools.processes import Process, Processes, ToolFailed
 from kedge.warden.base import ProcessFailed, ProcessSpec, WardenFailed

@@ -14,7 +14,8 @@ from weakref import ref
 
 from msgspec import Struct
 
-from kedge.config.load import Config, load_workspace
+from kedge.config.load import load_workspace
+from kedge.config.schema import Config
 from kedge.core.claims import Claims
 from kedge.core.events import Asked
 from kedge.core.records import RunRecord, SessionRecord, SessionView, WorkspaceRecord, first_position

@@ -22,8 +22,8 @@ import uvicorn
 from kedge import paths
 from kedge.agent.model_choice import Models, speaks_tls
 from kedge.agent.prompts import WrittenPrompts
-from kedge.config.load import Config
 from kedge.config.reload import UserConfig, WorkspaceConfig
+from kedge.config.schema import Config
 from kedge.config.trust import FILE_NAME as TRUST_FILE
 from kedge.config.trust import Trust
 from kedge.core.untrusted_text import visible

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct
 
 import kedge
-from kedge.config.model_names import Offer, offers
+from kedge.config.model_names import ModelListing, list_models
 from kedge.core.ids import check_client_id
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
@@ -88,7 +88,7 @@ class WorkspaceRoutes:
     async def models(self, call: Call) -> list[m.ModelBody]:
         workspace = self._workspace(call)
         workspace.look_at_config()
-        return [_model(offer) for offer in offers(workspace.config)[-MODELS_MAX:]]
+        return [_model(offer) for offer in list_models(workspace.config)[-MODELS_MAX:]]
 
     async def search(self, call: Call) -> list[m.SearchHitBody]:
         query: SearchQuery = call.query
@@ -209,7 +209,7 @@ class WorkspaceRoutes:
         ]
 
 
-def _model(offer: Offer) -> m.ModelBody:
+def _model(offer: ModelListing) -> m.ModelBody:
     facts, price = offer.facts, offer.facts.price
     return m.ModelBody(
         model=offer.name,
