@@ -74,7 +74,9 @@ async def test_a_stale_socket_is_no_obstacle(in_home: Home) -> None:
 
 async def test_a_server_that_cannot_start_says_why(in_home: Home) -> None:
     in_home.config.write_text("model = [broken")
-    with pytest.raises(errors.Unreachable, match=r"did not start \(exit code 1\): kedge: .*config\.toml is not valid TOML"):
+    with pytest.raises(
+        errors.Unreachable, match=r"did not start \(exit code 1\): kedge: .*config\.toml is not valid TOML"
+    ):
         await find_or_start()
 
 

@@ -1,5 +1,7 @@
-"""What a cancel covers, in the repository of `session.py`, where this is tests/test_cancel.py. It needs nothing but the
-standard library: `python3 -m unittest`."""
+"""The tests of the repository in `session.py`, where this file is tests/test_cancel.py.
+
+They need only the standard library: `python3 -m unittest`.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,15 @@ def submit(run_id: str) -> Submit:
 
 
 class CancelRules(unittest.TestCase):
-    def test_a_prompt_is_at_work_when_nobody_is(self) -> None:
+    def test_first_prompt_is_active(self) -> None:
         assert after(submit("a")).state_of("a") == "active"
 
-    def test_a_cancel_covers_the_run_accepted_last(self) -> None:
+    def test_cancel_covers_the_last_run(self) -> None:
         assert after(submit("a"), Cancel(2)).state_of("a") == "stopping"
 
-    def test_a_cancel_ends_what_is_queued(self) -> None:
+    def test_cancel_ends_queued_runs(self) -> None:
         assert after(submit("a"), submit("b"), Cancel(2)).state_of("b") is None
 
-    def test_a_cancel_spares_a_run_accepted_later(self) -> None:
+    def test_cancel_spares_later_runs(self) -> None:
         lane = after(submit("a"), Cancel(2), submit("c"), Finish("a", "completed", "", 3))
         assert lane.state_of("c") == "active"
