@@ -58,7 +58,7 @@ LATE_IMPORTS: dict[str, set[str]] = {
     },
     "kedge.cli.command_serve": {"kedge.server.harden", "kedge.server.listen"},
     "kedge.cli.command_stop": {"kedge.warden.processes"},
-    "kedge.cli.command_tui": {"kedge.tui.app", "kedge.tui.looks"},
+    "kedge.cli.command_tui": {"kedge.tui.app", "kedge.tui.render.themes"},
     "kedge.cli.command_config": {
         *("kedge.config.check", "kedge.config.load", "kedge.config.repository", "kedge.config.schema"),
         "kedge.config.trust",

@@ -13,7 +13,7 @@ from kedge.tools.edit import EditTool
 from kedge.tools.shell import BashTool
 from kedge.tools.view import ViewTool
 from kedge.tools.write import WriteTool
-from kedge.tui.approval import _rows
+from kedge.tui.panels.approval_panel import _rows
 from kedge.wire.models import PermissionRequest
 from tests.tools.contexts import call, make_context, prepare
 

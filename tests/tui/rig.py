@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.pilot import Pilot
 
 from kedge.tui.app import KedgeApp
-from kedge.tui.prompt import Prompt
+from kedge.tui.panels.prompt_panel import PromptPanel
 from tests.client.process import WAIT_S, Server
 
 
@@ -27,7 +27,7 @@ class Rig:
 
     async def type(self, text: str) -> None:
         """As if it were pasted: what keys do one by one is tested where it matters."""
-        prompt = self.app.query_one(Prompt)
+        prompt = self.app.query_one(PromptPanel)
         prompt.insert(text)
         await self.pilot.pause()
 
@@ -55,7 +55,7 @@ class Rig:
 
     @property
     def prompt(self) -> str:
-        return self.app.query_one(Prompt).text
+        return self.app.query_one(PromptPanel).text
 
     @property
     def lines(self) -> list[str]:
@@ -73,10 +73,10 @@ async def rig(
     *,
     size: tuple[int, int] = (100, 30),
     session_id: str | None = None,
-    kept: Path | None = None,
+    state_dir: Path | None = None,
     on_message: Callable[[Message], None] | None = None,
 ) -> AsyncIterator[Rig]:
-    app = KedgeApp(str(server.home.workspace), server.host, session_id, kept=kept)
+    app = KedgeApp(str(server.home.workspace), server.host, session_id, state_dir=state_dir)
     async with app.run_test(size=size, notifications=True, message_hook=on_message) as pilot:
         made = Rig(app, pilot)
         await made.until(lambda: app.is_following)

@@ -8,9 +8,9 @@ import string
 import pytest
 
 from kedge.client.client import Client, new_run_id
-from kedge.tui.approval import ApprovalPanel
-from kedge.tui.prompt import Prompt
-from kedge.tui.whole import diff_rows
+from kedge.tui.panels.approval_panel import ApprovalPanel
+from kedge.tui.panels.full_text import diff_rows
+from kedge.tui.panels.prompt_panel import PromptPanel
 from kedge.wire import models as m
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
@@ -69,7 +69,7 @@ async def test_all_of_a_diff_is_shown_and_done_when_f2_allows_it(server: Server)
         await r.shows_no("needs your approval")
         assert "another client" not in r.text
         assert (server.home.workspace / "a.txt").read_text() == "one\ntwo\n"
-        assert await r.app.link.client.grants(r.app.link.id) == []
+        assert await r.app.connection.client.grants(r.app.connection.id) == []
 
 
 async def test_no_key_that_is_typed_in_prose_approves_anything(server: Server) -> None:
@@ -82,7 +82,7 @@ async def test_no_key_that_is_typed_in_prose_approves_anything(server: Server) -
         await r.press("space", "ctrl+j", "backspace", "left", "right", "home", "end", "tab", "y", "shift+tab")
         await r.press("enter")
         assert panel(r).approval == ask
-        assert [pending.id for pending in await r.app.link.client.permissions(r.app.link.id)] == [ask.id]
+        assert [pending.id for pending in await r.app.connection.client.permissions(r.app.connection.id)] == [ask.id]
         assert not (server.home.workspace / "a.txt").exists()
 
 
@@ -93,7 +93,7 @@ async def test_typing_goes_on_in_the_prompt_while_something_is_asked(server: Ser
         await asked(r)
         await r.press("c")
         assert r.prompt == "abc"
-        assert r.app.screen.focused is r.app.query_one(Prompt)
+        assert r.app.screen.focused is r.app.query_one(PromptPanel)
 
 
 async def test_esc_stops_the_run_and_approves_nothing(server: Server) -> None:
@@ -122,7 +122,7 @@ async def test_allowed_for_the_session_is_not_asked_again_there(server: Server) 
         await r.press("f3")
         await ended(r)
         assert (server.home.workspace / "b.txt").exists()
-        (grant,) = await r.app.link.client.grants(r.app.link.id)
+        (grant,) = await r.app.connection.client.grants(r.app.connection.id)
         assert (grant.rule, grant.session_id) == ("edit(**)", r.app.session_id)
 
 
@@ -132,7 +132,7 @@ async def test_f4_allows_it_in_every_session(server: Server) -> None:
         await asked(r)
         await r.press("f4")
         await ended(r)
-        (grant,) = await r.app.link.client.grants(r.app.link.id)
+        (grant,) = await r.app.connection.client.grants(r.app.connection.id)
         assert (grant.rule, grant.session_id) == ("edit(**)", "")
 
 
@@ -158,7 +158,7 @@ async def test_what_stands_in_the_prompt_is_the_reason_of_a_denial(server: Serve
         await r.press("f8")
         assert r.prompt == ""
         await ended(r)
-        messages = [each async for each in r.app.link.client.all_messages(r.app.link.id, r.app.session_id)]
+        messages = [each async for each in r.app.connection.client.all_messages(r.app.connection.id, r.app.session_id)]
         told = [part.data["content"] for each in messages for part in each.parts if part.type == "tool_result"]
         assert "They say: use the other file" in told[0]
         assert not (server.home.workspace / "a.txt").exists()
@@ -187,7 +187,7 @@ async def test_a_long_diff_is_scrolled_and_a_long_line_is_folded(server: Server)
         assert "F2 once" in r.text
         while "THE-END" not in r.text:
             await r.press("alt+pageup")
-        assert r.app.screen.focused is r.app.query_one(Prompt)
+        assert r.app.screen.focused is r.app.query_one(PromptPanel)
 
 
 async def test_on_the_smallest_screen_the_keys_and_the_prompt_stay_in_view(server: Server) -> None:
@@ -211,7 +211,7 @@ async def test_a_click_on_a_key_does_what_the_key_does(server: Server) -> None:
         await asked(r)
         await r.pilot.click("#approval #keys", offset=(3, 0))
         await ended(r)
-        assert r.app.screen.focused is r.app.query_one(Prompt)
+        assert r.app.screen.focused is r.app.query_one(PromptPanel)
 
 
 async def test_a_second_press_does_not_answer_what_is_asked_next(
@@ -220,12 +220,12 @@ async def test_a_second_press_does_not_answer_what_is_asked_next(
     async with rig(server) as r:
         await r.send(f"script: {write('a.txt')} | step | {write('b.txt')} | say last")
         await asked(r)
-        monkeypatch.setattr("kedge.tui.approval.SETTLE_S", 3600.0)
+        monkeypatch.setattr("kedge.tui.panels.approval_panel.SETTLE_S", 3600.0)
         await r.press("f2", "f2")
         await r.shows("Create b.txt")
         await r.press("f2", "f3", "f4", "f8")
         assert panel(r).has_class("settling")
-        (pending,) = await r.app.link.client.permissions(r.app.link.id)
+        (pending,) = await r.app.connection.client.permissions(r.app.connection.id)
         assert pending.path.endswith("b.txt")
         assert (server.home.workspace / "a.txt").exists()
 
@@ -234,12 +234,12 @@ async def test_what_lies_below_another_screen_is_not_answered(server: Server, mo
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         ask = await asked(r)
-        monkeypatch.setattr("kedge.tui.approval.SETTLE_S", 0.001)
+        monkeypatch.setattr("kedge.tui.panels.approval_panel.SETTLE_S", 0.001)
         await r.press("f1")
         await r.until(lambda: len(r.app.screen_stack) == 2)
         for _ in range(5):
             await r.press("f2", "f8")
-        assert [each.id for each in await r.app.link.client.permissions(r.app.link.id)] == [ask.id]
+        assert [each.id for each in await r.app.connection.client.permissions(r.app.connection.id)] == [ask.id]
         r.app.pop_screen()
         assert await asked(r) == ask
 

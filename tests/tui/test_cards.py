@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kedge.tui.approval import ApprovalPanel
+from kedge.tui.panels.approval_panel import ApprovalPanel
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
 

@@ -10,35 +10,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from kedge.client.view.conversation import Conversation
+from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.records import OFFLINE
-from kedge.tui.cards import DIFF_LINES, DONE_LINES
-from kedge.tui.conversation import Conversation
-from kedge.tui.diff import diff_lines
-from kedge.tui.draw import Drawer
-from kedge.tui.looks import LOOKS, LookName
-from kedge.tui.markdown import Growing
-from kedge.tui.model import View
-from kedge.tui.pen import Pen
-from kedge.tui.welcome import welcome
+from kedge.tui.render.diff_lines import diff_lines
+from kedge.tui.render.markdown import GrowingMarkdown
+from kedge.tui.render.message_renderer import MessageRenderer
+from kedge.tui.render.renderer import Renderer
+from kedge.tui.render.themes import THEMES, ThemeName
+from kedge.tui.render.tool_cards import DIFF_LINES, DONE_LINES
+from kedge.tui.render.welcome import welcome
 from tests.tui import story as s
 from tests.tui.story import Json
 
-PEN = Pen(LOOKS["plain"])
+PEN = Renderer(THEMES["plain"])
 #: What a terminal obeys, and what no line may have.
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 NASTY = "a\x1b]0;owned\x07b\x1b[2Jc\x9b31md\x08e\rf"
 
 
-def drawer_of(*told: Json, width: int = 80) -> tuple[Drawer, Conversation]:
+def drawer_of(*told: Json, width: int = 80) -> tuple[MessageRenderer, Conversation]:
     conversation = Conversation()
     conversation.load(s.bodies(*told), 1)
-    return Drawer(View(), PEN, width), conversation
+    return MessageRenderer(WorkspaceView(), PEN, width), conversation
 
 
 def drawn(*told: Json, width: int = 80, unfolded: bool = False) -> list[str]:
-    drawer, conversation = drawer_of(*told, width=width)
-    drawer.unfolds_all = unfolded
-    found = [line for entry in conversation.ordered() for line in drawer.message(entry, conversation)]
+    message_renderer, conversation = drawer_of(*told, width=width)
+    message_renderer.unfolds_all = unfolded
+    found = [line for entry in conversation.ordered() for line in message_renderer.message(entry, conversation)]
     assert {line.strip.cell_length for line in found} <= {width}
     assert all(cell_len(line.strip.text) == width for line in found), "each line is as wide as it says"
     return [line.strip.text.rstrip() for line in found]
@@ -49,7 +49,7 @@ def answer(*parts: Json) -> Json:
 
 
 def marked(text: str, width: int = 78) -> list[str]:
-    return [row.strip.text.rstrip() for row in Growing(PEN, width).rows(text)]
+    return [row.strip.text.rstrip() for row in GrowingMarkdown(PEN, width).rows(text)]
 
 
 # --- markdown -------------------------------------------------------------------------------------------------------
@@ -80,9 +80,9 @@ def test_what_looks_like_html_is_shown_as_it_stands() -> None:
     assert marked("use <div class=x> here\n\n<b>bold</b>\n") == ["use <div class=x> here", "", "<b>bold</b>"]
 
 
-@pytest.mark.parametrize("look", list(LOOKS))
-def test_code_is_set_off_in_every_theme(look: LookName) -> None:
-    rows = Growing(Pen(LOOKS[look]), 40).rows("before\n\n```\ncode\n```")
+@pytest.mark.parametrize("look", list(THEMES))
+def test_code_is_set_off_in_every_theme(look: ThemeName) -> None:
+    rows = GrowingMarkdown(Renderer(THEMES[look]), 40).rows("before\n\n```\ncode\n```")
     assert [row.strip.text.rstrip() for row in rows] == ["before", "", "│ code"]
     assert [row.lead for row in rows] == [0, 0, 2]
     colours = {segment.style.color for row in rows for segment in row.strip if segment.style and segment.text.strip()}
@@ -119,16 +119,16 @@ PIECES += [
 @given(st.lists(st.sampled_from(PIECES), max_size=14))
 @settings(max_examples=60, deadline=None)
 def test_a_text_that_grows_looks_at_the_end_as_if_it_had_been_there_at_once(pieces: list[str]) -> None:
-    growing, text = Growing(PEN, 50), ""
+    growing, text = GrowingMarkdown(PEN, 50), ""
     for piece in pieces:
         text += piece
         growing.rows(text, is_over=False)
-    at_once = Growing(PEN, 50).rows(text)
+    at_once = GrowingMarkdown(PEN, 50).rows(text)
     assert [row.strip.text for row in growing.rows(text)] == [row.strip.text for row in at_once]
 
 
 def test_a_line_that_becomes_something_else_joins_the_block_before_it() -> None:
-    growing, text = Growing(PEN, 50), ""
+    growing, text = GrowingMarkdown(PEN, 50), ""
     for piece in ("text\n** ** ", "more\n", "| a | b |\n|---|---|", "x\n"):
         text += piece
         growing.rows(text, is_over=False)
@@ -136,7 +136,7 @@ def test_a_line_that_becomes_something_else_joins_the_block_before_it() -> None:
 
 
 def test_a_text_that_was_taken_back_is_drawn_from_its_beginning() -> None:
-    growing = Growing(PEN, 50)
+    growing = GrowingMarkdown(PEN, 50)
     growing.rows("one\n\ntwo\n\nthree")
     assert [row.strip.text.rstrip() for row in growing.rows("other")] == ["other"]
 
@@ -322,8 +322,8 @@ def test_nothing_that_a_terminal_obeys_is_in_any_line(width: int) -> None:
 @settings(max_examples=60, deadline=None)
 def test_any_text_is_harmless_and_exactly_as_wide_as_the_screen(words: str, width: int) -> None:
     told = [s.message("m1", "user", s.text(words)), answer(s.text(words))]
-    drawer, conversation = drawer_of(*told, width=width)
+    message_renderer, conversation = drawer_of(*told, width=width)
     for entry in conversation.ordered():
-        for line in drawer.message(entry, conversation):
+        for line in message_renderer.message(entry, conversation):
             assert not CONTROLS.search(line.strip.text)
             assert line.strip.cell_length == width == cell_len(line.strip.text)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from textual.containers import VerticalScroll
 
-from kedge.tui.help import HelpScreen, groups, halves
-from kedge.tui.keys import KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, spelled
+from kedge.tui.key_bindings import KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, spelled
+from kedge.tui.screens.help_screen import HelpScreen, groups, halves
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from kedge.client.safe_text import harmless
-from kedge.tui.cards import Cards
-from kedge.tui.looks import LOOKS
-from kedge.tui.markdown import Growing
-from kedge.tui.model import View
-from kedge.tui.pen import Pen
+from kedge.client.view.workspace_view import WorkspaceView
+from kedge.tui.render.markdown import GrowingMarkdown
+from kedge.tui.render.renderer import Renderer
+from kedge.tui.render.themes import THEMES
+from kedge.tui.render.tool_cards import ToolCards
 
-PEN = Pen(LOOKS["plain"])
+PEN = Renderer(THEMES["plain"])
 CHARS = 1_000_000
 
 
 def marked(text: str, width: int = 78) -> str:
-    return "\n".join(row.strip.text.rstrip() for row in Growing(PEN, width).rows(text))
+    return "\n".join(row.strip.text.rstrip() for row in GrowingMarkdown(PEN, width).rows(text))
 
 
 @pytest.mark.found(
@@ -50,12 +50,14 @@ def test_code_made_for_slow_colours_does_not_stall(before: str, language: str, p
 
 @pytest.mark.timeout(20)
 def test_an_answer_that_grows_costs_no_full_drawing_with_each_word() -> None:
-    growing, text = Growing(PEN, 78), ""
+    growing, text = GrowingMarkdown(PEN, 78), ""
     for number in range(25):
         text += f"- item {number}\n" * 20
         rows = growing.rows(text, is_over=False)
     assert "item 24" in rows[-1].strip.text
-    assert [row.strip.text for row in growing.rows(text)] == [row.strip.text for row in Growing(PEN, 78).rows(text)]
+    assert [row.strip.text for row in growing.rows(text)] == [
+        row.strip.text for row in GrowingMarkdown(PEN, 78).rows(text)
+    ]
 
 
 @pytest.mark.found(
@@ -89,5 +91,7 @@ def test_a_letter_has_only_so_many_accents() -> None:
 
 @pytest.mark.timeout(20)
 def test_the_head_of_a_card_is_cut_before_it_is_measured() -> None:
-    card = Cards(View(), PEN, 80).headed("o", "k.good", "漢" * CHARS, "漢" * CHARS, ("漢" * CHARS, "k.muted"))
+    card = ToolCards(WorkspaceView(), PEN, 80).headed(
+        "o", "k.good", "漢" * CHARS, "漢" * CHARS, ("漢" * CHARS, "k.muted")
+    )
     assert card.cell_length == 80

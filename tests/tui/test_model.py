@@ -11,28 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kedge.client.event_stream import StreamEvent
-from kedge.tui.cards import Line
-from kedge.tui.draw import Drawer
-from kedge.tui.looks import LOOKS
-from kedge.tui.model import Changed, View
-from kedge.tui.pen import Pen
+from kedge.client.view.conversation import ViewChanges
+from kedge.client.view.workspace_view import WorkspaceView
+from kedge.tui.render.message_renderer import MessageRenderer
+from kedge.tui.render.renderer import Renderer
+from kedge.tui.render.themes import THEMES
+from kedge.tui.render.tool_cards import RenderedLine
 from kedge.wire import models as m
 from tests.tui import story as s
 from tests.tui.story import Json, Story
 
-PEN = Pen(LOOKS["plain"])
+PEN = Renderer(THEMES["plain"])
 
 
-def opened(*sessions: str) -> View:
+def opened(*sessions: str) -> WorkspaceView:
     """A view in which these sessions are open, and that knows nothing of them yet."""
-    view = View()
+    view = WorkspaceView()
     for session in sessions or ("s1",):
         view.load_conversation(session, [], 0)
     return view
 
 
-def told(view: View, events: list[StreamEvent]) -> Changed:
-    changed = Changed()
+def told(view: WorkspaceView, events: list[StreamEvent]) -> ViewChanges:
+    changed = ViewChanges()
     for event in events:
         # As from the wire: no two views, and no two tellings, share what is in an event.
         copy = msgspec.json.decode(msgspec.json.encode(event.payload))
@@ -40,14 +41,16 @@ def told(view: View, events: list[StreamEvent]) -> Changed:
     return changed
 
 
-def lines(view: View, session: str = "s1") -> list[str]:
-    drawer = Drawer(view, PEN, 80)
+def lines(view: WorkspaceView, session: str = "s1") -> list[str]:
+    message_renderer = MessageRenderer(view, PEN, 80)
     conversation = view.conversations[session]
-    found: list[Line] = [line for entry in conversation.ordered() for line in drawer.message(entry, conversation)]
+    found: list[RenderedLine] = [
+        line for entry in conversation.ordered() for line in message_renderer.message(entry, conversation)
+    ]
     return [line.strip.text.rstrip() for line in found]
 
 
-def shown(view: View, *, is_drawn: bool = True) -> Json:
+def shown(view: WorkspaceView, *, is_drawn: bool = True) -> Json:
     """All that can be seen of it."""
     found: Json = {"sessions": view.sessions(), "asks": view.asks(), "closed": view.closed_asks}
     for session, conversation in view.conversations.items():
@@ -214,7 +217,7 @@ def test_a_screen_that_joins_in_the_middle_shows_the_same(seed: int) -> None:
 
 
 def test_deltas_count_on_a_message_that_follows_and_on_no_other() -> None:
-    view = View()
+    view = WorkspaceView()
     view.load_conversation("s1", s.bodies(s.message("m1", "assistant", s.text("read"))), 50)
     told(view, [s.delta("m1", " more")])
     assert lines(view) == ["  read", ""], "how much of it was in what was read is not known"

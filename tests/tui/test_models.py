@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.widgets import Input
 
 from kedge.client.client import Client
-from kedge.tui.models import ModelsScreen, offers
+from kedge.tui.screens.models_screen import ModelsScreen, offers
 from kedge.wire import models as m
 from tests.client.process import CONFIG, Home, Server
 from tests.tui.rig import Rig, rig
@@ -33,7 +33,7 @@ def row(r: Rig, name: str) -> str:
 
 
 async def session_model(r: Rig, client: Client) -> str:
-    return (await client.session(r.app.link.id, r.app.session_id)).model
+    return (await client.session(r.app.connection.id, r.app.session_id)).model
 
 
 async def test_the_picker_shows_limits_and_prices_and_marks_the_current_model(own_server: Server) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Input, OptionList
 
-from kedge.tui.keys import KEYS
-from kedge.tui.palette import PaletteScreen, found
+from kedge.tui.key_bindings import KEYS
+from kedge.tui.screens.palette_screen import PaletteScreen, found
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
 

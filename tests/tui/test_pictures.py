@@ -15,16 +15,16 @@ import pytest
 from textual.pilot import Pilot
 
 from kedge.tui.app import KedgeApp
-from kedge.tui.approval import ApprovalPanel
-from kedge.tui.looks import LookName
+from kedge.tui.panels.approval_panel import ApprovalPanel
+from kedge.tui.render.themes import ThemeName
 from tests.client.standin import StandIn
 from tests.tui.stage import NOON_MS, Stage
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 SIZES = {"80x24": (80, 24), "140x40": (140, 40)}
-LOOKS: tuple[LookName, ...] = ("dark", "light")
+THEMES: tuple[ThemeName, ...] = ("dark", "light")
 
-Deed = Callable[[Pilot[int]], Awaitable[None]]
+QueueAction = Callable[[Pilot[int]], Awaitable[None]]
 
 
 async def nothing(pilot: Pilot[int]) -> None: ...
@@ -59,7 +59,7 @@ async def open_help(pilot: Pilot[int]) -> None:
 
 
 #: Name of the picture -> what the server says, and what is done before it is taken.
-SCREENS: dict[str, tuple[Stage, Deed]] = {
+SCREENS: dict[str, tuple[Stage, QueueAction]] = {
     "work": (Stage(), nothing),
     "approval": (Stage(asks=True), look_at_the_keys),
     "welcome": (Stage(is_empty=True), nothing),
@@ -70,17 +70,17 @@ SCREENS: dict[str, tuple[Stage, Deed]] = {
 
 
 #: The other two looks have the same places for everything: a look at what their shades are.
-SHADES: tuple[tuple[str, str, LookName], ...] = (
+SHADES: tuple[tuple[str, str, ThemeName], ...] = (
     *(("approval", "80x24", "contrast"), ("approval", "80x24", "plain")),
     *(("sessions", "80x24", "contrast"), ("sessions", "80x24", "plain")),
 )
 
 
-@pytest.mark.parametrize(("name", "size", "look"), [*product(SCREENS, SIZES, LOOKS), *SHADES])
-async def test_a_screen_looks_as_in_its_picture(name: str, size: str, look: LookName, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "size", "look"), [*product(SCREENS, SIZES, THEMES), *SHADES])
+async def test_a_screen_looks_as_in_its_picture(name: str, size: str, look: ThemeName, tmp_path: Path) -> None:
     stage, deed = SCREENS[name]
     async with StandIn(stage) as server:
-        app = KedgeApp("/w", server.host, look=look)
+        app = KedgeApp("/w", server.host, theme=look)
         app.now_ms = lambda: NOON_MS
         async with app.run_test(size=SIZES[size]) as pilot:
             while not app.is_following or app.is_busy:

@@ -16,14 +16,14 @@ from textual._xterm_parser import XTermParser
 
 from kedge.client.attachment_files import FILES_BYTES_MAX
 from kedge.tui.app import KedgeApp
-from kedge.tui.complete import Completions
-from kedge.tui.drafts import DRAFTS_MAX, Drafts
-from kedge.tui.drafts import KEPT_CHARS_MAX as KEPT_DRAFT_CHARS_MAX
-from kedge.tui.help import HelpScreen
-from kedge.tui.history import HISTORY_MAX, KEPT_CHARS_MAX, History
-from kedge.tui.palette import PaletteScreen
-from kedge.tui.prompt import NEW_LINE_KEYS, Prompt
-from kedge.tui.queue import Queue
+from kedge.tui.panels.file_completions import FileCompletions
+from kedge.tui.panels.prompt_panel import NEW_LINE_KEYS, PromptPanel
+from kedge.tui.panels.queue_panel import QueuePanel
+from kedge.tui.screens.help_screen import HelpScreen
+from kedge.tui.screens.palette_screen import PaletteScreen
+from kedge.tui.state.drafts import DRAFTS_MAX, Drafts
+from kedge.tui.state.drafts import KEPT_CHARS_MAX as KEPT_DRAFT_CHARS_MAX
+from kedge.tui.state.prompt_history import HISTORY_MAX, KEPT_CHARS_MAX, PromptHistory
 from tests.client.process import Server, has_reader
 from tests.tui.rig import Rig, rig
 
@@ -32,13 +32,15 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 async def attached(r: Rig) -> list[tuple[str, str]]:
     """Path and type of each file in the session, as the server has them."""
-    messages = [message async for message in r.app.link.client.all_messages(r.app.link.id, r.app.session_id)]
+    messages = [
+        message async for message in r.app.connection.client.all_messages(r.app.connection.id, r.app.session_id)
+    ]
     parts: list[dict[str, Any]] = [part.data for message in messages for part in message.parts if part.type == "binary"]
     return [(part["path"], part["mime_type"]) for part in parts]
 
 
 def offered(r: Rig) -> list[str]:
-    names = r.app.query_one(Completions)
+    names = r.app.query_one(FileCompletions)
     assert names.display == (names.option_count > 0)
     return [str(names.get_option_at_index(place).prompt) for place in range(names.option_count)]
 
@@ -73,7 +75,7 @@ async def test_what_is_typed_after_enter_belongs_to_the_next_prompt(server: Serv
 
 async def test_a_long_paste_is_shown_as_it_is_and_scrolls_in_ten_lines(server: Server) -> None:
     async with rig(server, size=(60, 16)) as r:
-        prompt = r.app.query_one(Prompt)
+        prompt = r.app.query_one(PromptPanel)
         assert prompt.size.height == 1
         await r.paste("one\rtwo\r\nthree")
         assert (r.prompt, prompt.size.height) == ("one\ntwo\nthree", 3)
@@ -138,19 +140,19 @@ async def test_ctrl_c_empties_the_prompt_and_up_brings_it_back(server: Server) -
 
 
 async def test_history_outlives_the_screen(server: Server, tmp_path: Path) -> None:
-    async with rig(server, kept=tmp_path / "tui") as r:
+    async with rig(server, state_dir=tmp_path / "tui") as r:
         await r.send("script: say one\ntwo")
         await r.shows("one")
     (file,) = (tmp_path / "tui").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    async with rig(server, kept=tmp_path / "tui") as r:
+    async with rig(server, state_dir=tmp_path / "tui") as r:
         await r.press("up")
         assert r.prompt == "script: say one\ntwo"
-    assert History(tmp_path / "tui", "/another/workspace").earlier == []
+    assert PromptHistory(tmp_path / "tui", "/another/workspace").earlier == []
 
 
 def test_the_history_stays_small_and_survives_a_broken_line(tmp_path: Path) -> None:
-    history = History(tmp_path, "/work")
+    history = PromptHistory(tmp_path, "/work")
     for number in range(2 * HISTORY_MAX):
         history.add(f"prompt {number}")
     history.add("x" * (KEPT_CHARS_MAX + 1))
@@ -158,7 +160,7 @@ def test_the_history_stays_small_and_survives_a_broken_line(tmp_path: Path) -> N
     (file,) = tmp_path.iterdir()
     with file.open("a") as opened:
         opened.write('{"not": "text"}\n"cut off')
-    again = History(tmp_path, "/work")
+    again = PromptHistory(tmp_path, "/work")
     assert again.earlier == [f"prompt {number}" for number in range(HISTORY_MAX + 2, 2 * HISTORY_MAX)]
     assert len(file.read_text().splitlines()) == HISTORY_MAX
     assert [stat.S_IMODE(found.stat().st_mode) for found in tmp_path.iterdir()] == [0o600]
@@ -180,15 +182,15 @@ async def test_drafts_are_kept_per_session(server: Server) -> None:
 
 
 async def test_a_draft_outlives_the_screen_and_goes_when_it_is_sent(server: Server, tmp_path: Path) -> None:
-    async with rig(server, kept=tmp_path / "tui") as r:
+    async with rig(server, state_dir=tmp_path / "tui") as r:
         session_id = r.app.session_id
         await r.type("half a thought")
-    async with rig(server, kept=tmp_path / "tui", session_id=session_id) as r:
+    async with rig(server, state_dir=tmp_path / "tui", session_id=session_id) as r:
         await r.until(lambda: r.prompt == "half a thought")
         assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in (tmp_path / "tui").iterdir())
         await r.press("enter")
         await r.shows("You said: half a thought")
-    async with rig(server, kept=tmp_path / "tui", session_id=session_id) as r:
+    async with rig(server, state_dir=tmp_path / "tui", session_id=session_id) as r:
         await r.shows("You said: half a thought")
         assert r.prompt == ""
 
@@ -217,7 +219,7 @@ async def test_what_is_written_before_the_server_is_there_stays(server: Server) 
     app = KedgeApp(str(server.home.workspace), server.host)
     async with app.run_test() as pilot:
         r = Rig(app, pilot)
-        app.query_one(Prompt).insert("early")
+        app.query_one(PromptPanel).insert("early")
         await r.until(lambda: app.is_following)
         await r.shows("enter sends")
         assert r.prompt == "early"
@@ -231,7 +233,7 @@ async def test_a_queued_prompt_is_not_edited_from_another_session(server: Server
         await r.send("script: say queued")
         await r.shows("1 queued")
         await r.type("my draft")
-        r.app.query_one(Queue).focus()
+        r.app.query_one(QueuePanel).focus()
         await r.press("e")
         await r.until(lambda: r.prompt == "script: say queued")
         await r.press("ctrl+n")
@@ -365,7 +367,7 @@ async def test_files_that_are_too_large_leave_the_text_in_the_prompt(server: Ser
         await r.send("what is @large.bin about?")
         await r.shows("large.bin is too large")
         assert r.prompt == "what is @large.bin about?"
-        assert await r.app.link.client.session_runs(r.app.link.id, r.app.session_id) == []
+        assert await r.app.connection.client.session_runs(r.app.connection.id, r.app.session_id) == []
 
 
 # --- commands of the person's own -----------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from kedge.client.client import Client
-from kedge.tui.prompt import Prompt
-from kedge.tui.question import Choices, Own, QuestionPanel
+from kedge.tui.panels.prompt_panel import PromptPanel
+from kedge.tui.panels.question_panel import OwnAnswer, QuestionChoices, QuestionPanel
 from kedge.wire import models as m
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
@@ -40,7 +40,7 @@ async def asked(r: Rig, question: str) -> m.QuestionBatch:
 async def told(r: Rig) -> str:
     """What the model was told, when it has gone on."""
     await r.until(lambda: r.app.view.active(r.app.session_id) is None)
-    messages = [each async for each in r.app.link.client.all_messages(r.app.link.id, r.app.session_id)]
+    messages = [each async for each in r.app.connection.client.all_messages(r.app.connection.id, r.app.session_id)]
     results = [part.data["content"] for each in messages for part in each.parts if part.type == "tool_result"]
     return str(results[-1])
 
@@ -56,7 +56,7 @@ async def test_a_question_is_answered_with_a_number(server: Server) -> None:
         await r.press("2")
         assert await told(r) == "Which colour?\nAnswer: Green"
         assert panel(r).asked is None
-        assert r.app.screen.focused is r.app.query_one(Prompt)
+        assert r.app.screen.focused is r.app.query_one(PromptPanel)
 
 
 async def test_up_down_and_enter_choose_too(server: Server) -> None:
@@ -74,8 +74,8 @@ async def test_a_question_does_not_take_the_focus_and_prose_does_not_answer_it(s
         await r.press("1", "2", "y", "space", "down", "enter")
         await r.shows("1 queued")
         assert panel(r).asked == batch
-        assert r.app.screen.focused is r.app.query_one(Prompt)
-        assert [each.id for each in await r.app.link.client.questions(r.app.link.id)] == [batch.id]
+        assert r.app.screen.focused is r.app.query_one(PromptPanel)
+        assert [each.id for each in await r.app.connection.client.questions(r.app.connection.id)] == [batch.id]
 
 
 async def test_several_questions_come_one_after_the_other_and_are_answered_at_once(server: Server) -> None:
@@ -90,7 +90,7 @@ async def test_several_questions_come_one_after_the_other_and_are_answered_at_on
         await r.shows("1  [ ] tests")
         await r.press("1", "enter")
         await asked(r, "Question 3 of 3")
-        assert isinstance(r.app.screen.focused, Own)
+        assert isinstance(r.app.screen.focused, OwnAnswer)
         await r.press(*"Ada", "enter")
         answers = "Which colour?\nAnswer: Red\n\nWhich parts?\nAnswer: tests, docs\n\nWhat is its name?\nAnswer: Ada"
         assert await told(r) == answers
@@ -115,7 +115,7 @@ async def test_it_can_be_answered_in_other_words(server: Server) -> None:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
         await r.press("ctrl+a", "4")
-        await r.until(lambda: isinstance(r.app.screen.focused, Own))
+        await r.until(lambda: isinstance(r.app.screen.focused, OwnAnswer))
         await r.press("m", "1", "space", "?", "enter")
         assert await told(r) == "Which colour?\nAnswer: m1 ?"
 
@@ -125,7 +125,7 @@ async def test_people_may_rather_not_answer(server: Server) -> None:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
         await r.press("ctrl+a", "up")
-        assert r.app.query_one(Choices).highlighted == 4
+        assert r.app.query_one(QuestionChoices).highlighted == 4
         await r.press("enter")
         assert (await told(r)).startswith("They would rather not answer.")
 
@@ -134,7 +134,7 @@ async def test_a_click_chooses(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
-        await r.pilot.click(Choices, offset=(5, 1))
+        await r.pilot.click(QuestionChoices, offset=(5, 1))
         assert await told(r) == "Which colour?\nAnswer: Green"
 
 
@@ -150,7 +150,7 @@ async def test_another_clients_answer_closes_it_and_gives_the_focus_back(server:
         await r.shows(f"the question: answered by another client ({client.client_id[:4]})")
         assert await told(r) == "Which colour?\nAnswer: Red"
         assert panel(r).asked is None
-        await r.until(lambda: r.app.screen.focused is r.app.query_one(Prompt))
+        await r.until(lambda: r.app.screen.focused is r.app.query_one(PromptPanel))
 
 
 async def test_esc_stops_the_run_and_closes_it(server: Server) -> None:
@@ -159,7 +159,7 @@ async def test_esc_stops_the_run_and_closes_it(server: Server) -> None:
         await asked(r, "Which colour?")
         await r.press("ctrl+a", "escape")
         await r.shows("the question: no longer asked, since the run was stopped")
-        await r.until(lambda: r.app.screen.focused is r.app.query_one(Prompt))
+        await r.until(lambda: r.app.screen.focused is r.app.query_one(PromptPanel))
 
 
 async def test_what_a_model_writes_into_a_question_is_harmless(server: Server) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kedge.client.client import Client
-from kedge.tui.prompt import Prompt
-from kedge.tui.queue import Queue
+from kedge.tui.panels.prompt_panel import PromptPanel
+from kedge.tui.panels.queue_panel import QueuePanel
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
 
@@ -19,14 +19,14 @@ async def three_queued(r: Rig, key: str) -> None:
 
 
 async def choose(r: Rig, place: int) -> None:
-    queue = r.app.query_one(Queue)
+    queue = r.app.query_one(QueuePanel)
     queue.focus()
     queue.highlighted = place
     await r.pilot.pause()
 
 
 async def outcomes(r: Rig) -> dict[str, str]:
-    runs = await r.app.link.client.session_runs(r.app.link.id, r.app.session_id)
+    runs = await r.app.connection.client.session_runs(r.app.connection.id, r.app.session_id)
     return {run.prompt.rpartition("say ")[2]: str(run.outcome) for run in runs}
 
 
@@ -101,7 +101,7 @@ async def test_c2_a_queued_prompt_is_folded_into_the_run_at_work(server: Server)
         await r.shows_no("please hurry\n  ")
         server.home.endpoint.release("q6")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
-        runs = await r.app.link.client.session_runs(r.app.link.id, r.app.session_id)
+        runs = await r.app.connection.client.session_runs(r.app.connection.id, r.app.session_id)
         assert [bool(run.folded_into) for run in runs] == [False, True], "it is the same Run still"
 
 
@@ -113,7 +113,7 @@ async def test_c2_who_waited_to_join_a_run_that_was_stopped_waits_for_a_start(se
         await r.shows("3. joins the run: script: say three")
         await choose(r, 0)
         await r.press("e")
-        prompt = r.app.query_one(Prompt)
+        prompt = r.app.query_one(PromptPanel)
         prompt.take("script: hold q12 | say one")
         await r.press("enter")
         await r.shows("1. script: hold q12")
@@ -151,14 +151,14 @@ async def test_c2_enter_folds_when_the_screen_says_so(server: Server) -> None:
         await r.shows("1 queued")
         server.home.endpoint.release("q7")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
-        runs = await r.app.link.client.session_runs(r.app.link.id, r.app.session_id)
+        runs = await r.app.connection.client.session_runs(r.app.connection.id, r.app.session_id)
         assert [bool(run.folded_into) for run in runs] == [False, True]
 
 
 async def test_c8_what_another_client_does_to_the_queue_is_seen(server: Server, client: Client) -> None:
     async with rig(server) as r:
         await three_queued(r, "q8")
-        workspace, queue = r.app.link.id, r.app.view.queue(r.app.session_id)
+        workspace, queue = r.app.connection.id, r.app.view.queue(r.app.session_id)
         await client.move_run(workspace, queue[2].run_id, queue[0].run_id)
         await r.shows("1. script: say three", "2. script: say one")
         await client.edit_run(workspace, queue[0].run_id, "script: say uno")
@@ -173,10 +173,10 @@ async def test_tab_goes_to_the_queue_and_back(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q9")
         await r.press("tab")
-        await r.until(lambda: r.app.part(Queue).has_focus)
+        await r.until(lambda: r.app.part(QueuePanel).has_focus)
         await r.shows("e edits it · n makes it next")
         await r.press("tab")
-        await r.until(lambda: r.app.part(Prompt).has_focus)
+        await r.until(lambda: r.app.part(PromptPanel).has_focus)
         await r.shows("enter queues")
         server.home.endpoint.release("q9")
 
@@ -212,9 +212,9 @@ async def test_what_was_removed_by_a_request_whose_answer_is_lost_is_given_back(
         await three_queued(r, "q-lost")
         queued = r.app.view.queue(r.app.session_id)
         await client.create_workspace(str(server.home.workspace))
-        await client.cancel_run(r.app.link.id, queued[1].run_id)  # as one of ours did whose answer was lost
-        assert await r.app.deeds.remove(queued[1])
-        assert await r.app.deeds.remove(queued[0])
+        await client.cancel_run(r.app.connection.id, queued[1].run_id)  # as one of ours did whose answer was lost
+        assert await r.app.actions.remove(queued[1])
+        assert await r.app.actions.remove(queued[0])
         active = r.app.view.active(r.app.session_id)
         assert active is not None
-        assert not await r.app.deeds.remove(active)
+        assert not await r.app.actions.remove(active)

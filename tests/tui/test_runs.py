@@ -62,5 +62,7 @@ async def test_b4_a_prompt_typed_after_the_second_esc_is_not_covered(server: Ser
         await r.send("script: say later")
         await r.shows("■ canceled", "later")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
-        ends = [run.outcome for run in await r.app.link.client.session_runs(r.app.link.id, r.app.session_id)]
+        ends = [
+            run.outcome for run in await r.app.connection.client.session_runs(r.app.connection.id, r.app.session_id)
+        ]
         assert ends == ["cancelled", "completed"]

@@ -7,10 +7,10 @@ from pathlib import Path
 from textual.widgets import Input
 
 from kedge.client.client import Client
-from kedge.tui.approval import ApprovalPanel
-from kedge.tui.keys import SESSION_KEYS
-from kedge.tui.session_rows import age
-from kedge.tui.sessions import SessionList, SessionsScreen
+from kedge.tui.key_bindings import SESSION_KEYS
+from kedge.tui.panels.approval_panel import ApprovalPanel
+from kedge.tui.render.session_rows import age
+from kedge.tui.screens.sessions_screen import SessionList, SessionsScreen
 from kedge.wire import models as m
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from kedge.tui.conversation import Changed, Conversation
-from kedge.tui.draw import Drawer
-from kedge.tui.looks import LOOKS
-from kedge.tui.model import View
-from kedge.tui.pen import Pen
-from kedge.tui.sheet import DRAWN_MAX, Place, Sheet
+from kedge.client.view.conversation import Conversation, ViewChanges
+from kedge.client.view.workspace_view import WorkspaceView
+from kedge.tui.render.message_renderer import MessageRenderer
+from kedge.tui.render.renderer import Renderer
+from kedge.tui.render.themes import THEMES
+from kedge.tui.render.transcript_layout import DRAWN_MAX, LineAnchor, TranscriptLayout
 from tests.tui import story as s
 
 #: What one look at a place may draw: three screens of 20 lines, each message with at least three.
 SCREEN = 20
 
 
-def long_sheet(count: int = 10_000) -> Sheet:
+def long_sheet(count: int = 10_000) -> TranscriptLayout:
     """Messages of one to nine lines; how high the tables among them are cannot be told without drawing them."""
     told = []
     for number in range(count):
@@ -22,27 +22,27 @@ def long_sheet(count: int = 10_000) -> Sheet:
         told.append(s.message(f"m{number}", "assistant", s.text(words), s.finish()))
     conversation = Conversation()
     conversation.load(s.bodies(*told), 1)
-    sheet = Sheet(Drawer(View(), Pen(LOOKS["plain"]), 80), conversation)
+    sheet = TranscriptLayout(MessageRenderer(WorkspaceView(), Renderer(THEMES["plain"]), 80), conversation)
     sheet.take_order()
     return sheet
 
 
-def look(sheet: Sheet, top: int) -> int:
+def look(sheet: TranscriptLayout, top: int) -> int:
     """As the screen does; how many messages were drawn for it."""
-    before = sheet.drawer.drawn_messages
+    before = sheet.message_renderer.drawn_messages
     while sheet.make_exact(top - SCREEN, 3 * SCREEN):
         pass
-    return sheet.drawer.drawn_messages - before
+    return sheet.message_renderer.drawn_messages - before
 
 
-def texts(sheet: Sheet, top: int) -> list[str]:
+def texts(sheet: TranscriptLayout, top: int) -> list[str]:
     found = [sheet.line(y) for y in range(top, top + SCREEN)]
     return [line.strip.text.rstrip() if line else "" for line in found]
 
 
 def test_a_look_at_the_end_of_ten_thousand_messages_draws_a_few() -> None:
     sheet = long_sheet()
-    assert sheet.drawer.drawn_messages == 0
+    assert sheet.message_renderer.drawn_messages == 0
     assert 0 < look(sheet, sheet.height - SCREEN) < 60
     assert "message 9999" in "\n".join(texts(sheet, sheet.height - SCREEN))
 
@@ -51,7 +51,7 @@ def test_scrolling_draws_each_message_once_and_moves_no_line_that_is_seen() -> N
     sheet = long_sheet(600)
     top = sheet.height - SCREEN
     look(sheet, top)
-    drawn = sheet.drawer.drawn_messages
+    drawn = sheet.message_renderer.drawn_messages
     seen: list[str] = []
     for _ in range(40):
         before = texts(sheet, top)
@@ -64,7 +64,7 @@ def test_scrolling_draws_each_message_once_and_moves_no_line_that_is_seen() -> N
         after = texts(sheet, top)
         assert after[3:] == before[:-3], "three lines came in above, and the others are the same"
         seen += after[:3]
-    assert sheet.drawer.drawn_messages - drawn < 80
+    assert sheet.message_renderer.drawn_messages - drawn < 80
 
 
 def test_a_message_that_grows_at_the_end_costs_one_drawing() -> None:
@@ -73,14 +73,14 @@ def test_a_message_that_grows_at_the_end_costs_one_drawing() -> None:
     entry.body.parts.pop()
     look(sheet, sheet.height - SCREEN)
     for _ in range(10):
-        before, known = sheet.drawer.drawn_messages, len(sheet._starts)
+        before, known = sheet.message_renderer.drawn_messages, len(sheet._starts)
         entry.body.parts[0].data["text"] += "\n\nand more"
         entry.version += 1
         sheet.redraw({entry.body.id})
-        assert sheet.drawer.drawn_messages == before + 1
+        assert sheet.message_renderer.drawn_messages == before + 1
         assert len(sheet._starts) == known - 1, "where all the others start is still known"
         assert sheet.height > 0
-    assert sheet.drawer.message(entry, sheet.conversation)[-2].strip.text.strip() == "and more"
+    assert sheet.message_renderer.message(entry, sheet.conversation)[-2].strip.text.strip() == "and more"
 
 
 def test_what_is_above_may_change_and_the_line_that_is_looked_at_is_found_again() -> None:
@@ -98,7 +98,7 @@ def test_what_is_above_may_change_and_the_line_that_is_looked_at_is_found_again(
     assert now is not None
     assert now > 60
     assert sheet.line(now) == line
-    changed = Changed()
+    changed = ViewChanges()
     sheet.conversation.remove(place.message_id, 99, changed)
     sheet.take_order()
     assert sheet.y_of(place) is None
@@ -108,7 +108,7 @@ def test_messages_that_come_and_go_are_taken_into_the_order() -> None:
     sheet = long_sheet(20)
     look(sheet, 0)
     height = sheet.height
-    changed = Changed()
+    changed = ViewChanges()
     sheet.conversation.put(s.bodies(s.message("new", "user", s.text("hello")))[0], 100, changed)
     assert changed.order
     sheet.take_order()
@@ -130,8 +130,8 @@ def test_lines_of_few_messages_are_kept() -> None:
 def test_a_place_in_a_message_that_became_shorter_is_its_last_line() -> None:
     sheet = long_sheet(5)
     look(sheet, 0)
-    start = sheet.y_of(Place("m2", 0))
-    end = sheet.y_of(Place("m3", 0))
+    start = sheet.y_of(LineAnchor("m2", 0))
+    end = sheet.y_of(LineAnchor("m3", 0))
     assert start is not None
     assert end is not None
-    assert sheet.y_of(Place("m2", 500)) == end - 1
+    assert sheet.y_of(LineAnchor("m2", 500)) == end - 1

@@ -52,4 +52,6 @@ async def test_esc_in_one_session_is_no_first_esc_in_another(server: Server) -> 
         await r.app.show_session(second)
         await r.press("escape")
         await r.until(lambda: r.app.view.active(second) is None)
-        assert [run.outcome for run in await r.app.link.client.session_runs(r.app.link.id, second)] == ["cancelled"]
+        assert [run.outcome for run in await r.app.connection.client.session_runs(r.app.connection.id, second)] == [
+            "cancelled"
+        ]

@@ -10,11 +10,11 @@ from rich.cells import cell_len
 
 from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
-from kedge.tui import files
-from kedge.tui.files import ChangedFiles
-from kedge.tui.model import View
-from kedge.tui.side import PANEL_CELLS, TEXT_CELLS, SidePanel, panel_lines
-from kedge.tui.transcript import Transcript
+from kedge.client.view import changed_files
+from kedge.client.view.changed_files import ChangedFiles
+from kedge.client.view.workspace_view import WorkspaceView
+from kedge.tui.panels.side_panel import PANEL_CELLS, TEXT_CELLS, SidePanel, panel_lines
+from kedge.tui.panels.transcript_panel import TranscriptPanel
 from kedge.wire import models as m
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
@@ -57,7 +57,7 @@ async def test_todos_are_wrapped_between_characters_and_cannot_speak_to_the_term
 async def test_the_panel_lists_the_files_that_runs_change_until_they_are_put_back(server: Server) -> None:
     (server.home.workspace / "there.txt").write_text("old\n")
     async with rig(server, size=WIDE) as r:
-        link = r.app.link
+        link = r.app.connection
         await link.client.skip_permissions(link.id, True)
         await r.shows("Files changed")
         steps = [
@@ -94,10 +94,10 @@ async def test_the_panel_is_there_from_120_columns_on(server: Server) -> None:
         assert "Todos" not in r.text
         await r.pilot.resize_terminal(120, 30)
         await r.shows("Todos", "Files changed")
-        assert r.app.query_one(Transcript).outer_size.width <= 120 - PANEL_CELLS
+        assert r.app.query_one(TranscriptPanel).outer_size.width <= 120 - PANEL_CELLS
         await r.pilot.resize_terminal(80, 24)
         await r.shows_no("Todos")
-        assert r.app.query_one(Transcript).outer_size.width == 80
+        assert r.app.query_one(TranscriptPanel).outer_size.width == 80
 
 
 async def test_ctrl_b_hides_the_panel_and_brings_it_back(server: Server) -> None:
@@ -105,7 +105,7 @@ async def test_ctrl_b_hides_the_panel_and_brings_it_back(server: Server) -> None
         await r.shows("Todos")
         await r.press("ctrl+b")
         await r.shows_no("Todos")
-        assert r.app.query_one(Transcript).outer_size.width == WIDE[0]
+        assert r.app.query_one(TranscriptPanel).outer_size.width == WIDE[0]
         await r.press("ctrl+b")
         await r.shows("Todos")
 
@@ -118,7 +118,7 @@ async def test_on_a_narrow_screen_ctrl_b_lays_the_panel_over_the_transcript(
         await r.shows("enter sends")
         await r.press("ctrl+b")
         await r.shows("Todos", "Files changed")
-        assert r.app.query_one(Transcript).outer_size.width == size[0], "what is behind keeps its lines"
+        assert r.app.query_one(TranscriptPanel).outer_size.width == size[0], "what is behind keeps its lines"
         await r.send("script: say still typing")  # the prompt keeps the keys
         await r.shows("script: say still")
         await r.press("ctrl+b")
@@ -142,7 +142,7 @@ def test_files_are_the_same_in_whatever_order_and_however_often_they_are_told() 
         told(5, "v4", "/w/back", "deleted"),
     ]
     for order in permutations(events):
-        view = View()
+        view = WorkspaceView()
         for event in (*order, *order[:2]):
             view.apply(event)
         assert view.files.of("s") == [("/w/new", "created"), ("/w/old", "updated")]
@@ -150,19 +150,19 @@ def test_files_are_the_same_in_whatever_order_and_however_often_they_are_told() 
 
 def test_files_are_remembered_up_to_a_limit_the_newest_ones() -> None:
     known = ChangedFiles()
-    for number in range(files.CHANGES_MAX + 10):
+    for number in range(changed_files.CHANGES_MAX + 10):
         body = m.FileEvent(path=f"/w/{number}", run_id="r", session_id="s", version_id=f"v{number}")
         known.tell(body, "created", number)
     found = known.of("s")
-    assert len(found) == files.CHANGES_MAX
-    assert found[0] == (f"/w/{files.CHANGES_MAX + 9}", "created")
-    for number in range(files.SESSIONS_MAX + 10):
+    assert len(found) == changed_files.CHANGES_MAX
+    assert found[0] == (f"/w/{changed_files.CHANGES_MAX + 9}", "created")
+    for number in range(changed_files.SESSIONS_MAX + 10):
         known.tell(m.FileEvent(path="/w/x", run_id="r", session_id=f"s{number}", version_id="v"), "created", 1)
     assert known.of("s") == []
 
 
 def test_long_paths_keep_their_ends_and_many_are_counted() -> None:
-    view = View()
+    view = WorkspaceView()
     for number in range(40):
         view.apply(told(number, f"v{number}", f"/w/{'deep/' * 20}file-{number}.py", "updated"))
     lines = [text for text, _ in panel_lines(view, "s", "/w")]

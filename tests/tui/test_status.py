@@ -9,8 +9,8 @@ from textual.message import Message
 from textual.messages import Layout
 
 from kedge.client.client import Client
-from kedge.tui.looks import LOOKS
-from kedge.tui.width import Piece, cut, cut_start, fitted, wrapped
+from kedge.tui.render.cell_width import Piece, cut, cut_start, fitted, wrapped
+from kedge.tui.render.themes import THEMES
 from tests.client.process import CONFIG, Server
 from tests.tui.rig import Rig, rig
 
@@ -50,7 +50,7 @@ async def test_skipped_approvals_are_on_the_top_line(own_server: Server) -> None
     """For the client that asked for it, and for clients that come later."""
     async with rig(own_server) as r, Client(own_server.host) as other:
         await r.shows("local/fake-large")
-        workspace = await other.create_workspace(r.app.link.path)
+        workspace = await other.create_workspace(r.app.connection.path)
         await other.skip_permissions(workspace.id, True)
         await r.shows("approvals are skipped")
         async with rig(own_server) as late:
@@ -77,7 +77,7 @@ async def test_a_context_that_is_nearly_full_has_the_colour_of_a_warning(small_m
         assert drawn.style is not None
         assert drawn.style.color is not None
         assert drawn.style.color.triplet is not None
-        warning = LOOKS["dark"].theme.warning
+        warning = THEMES["dark"].textual_theme.warning
         assert warning is not None
         shades = zip(drawn.style.color.triplet, Color.parse(warning).rgb, strict=True)
         assert all(abs(shade - wanted) <= 1 for shade, wanted in shades)
@@ -139,11 +139,11 @@ async def test_a_narrow_screen_never_loses_what_esc_stops(small_model: Server) -
 @pytest.mark.parametrize("width", range(0, 100, 3))
 def test_what_fits_is_kept_by_rank_and_in_order(width: int) -> None:
     pieces: list[Piece] = [(1, "● working"), (3, "漢字漢字"), (2, "12 s"), (4, ""), (0, "esc stops this run")]
-    kept = fitted(pieces, width)
-    assert kept[-1] == "esc stops this run"
-    assert kept == [said for _, said in pieces if said in kept]
-    assert len(kept) == 1 or cell_len(" · ".join(kept)) <= width
-    assert ("漢字漢字" in kept) <= ("12 s" in kept) <= ("● working" in kept)
+    state_dir = fitted(pieces, width)
+    assert state_dir[-1] == "esc stops this run"
+    assert state_dir == [said for _, said in pieces if said in state_dir]
+    assert len(state_dir) == 1 or cell_len(" · ".join(state_dir)) <= width
+    assert ("漢字漢字" in state_dir) <= ("12 s" in state_dir) <= ("● working" in state_dir)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +173,6 @@ async def test_neither_a_key_nor_an_event_lays_the_screen_out_when_no_line_comes
         await r.press("a")
         laid_out_for.clear()
         await r.press("b", "c", "d")
-        await client.rename_session(r.app.link.id, r.app.session_id, "Other words")
+        await client.rename_session(r.app.connection.id, r.app.session_id, "Other words")
         await r.shows("Other words")
         assert laid_out_for == []

@@ -14,9 +14,9 @@ from textual.strip import Strip
 
 from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
-from kedge.tui.looks import LOOKS
-from kedge.tui.model import View
-from kedge.tui.transcript import NEWS, Transcript
+from kedge.client.view.workspace_view import WorkspaceView
+from kedge.tui.panels.transcript_panel import NEWS, TranscriptPanel
+from kedge.tui.render.themes import THEMES
 from tests.client.process import Server
 from tests.tui import story as s
 from tests.tui.rig import rig
@@ -25,7 +25,7 @@ from tests.tui.story import Json
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-class Counting(Transcript):
+class Counting(TranscriptPanel):
     """Counts the rows that are painted."""
 
     painted_rows = 0
@@ -40,16 +40,16 @@ class Stage(App[None]):
 
     def __init__(self, messages: list[Json]) -> None:
         super().__init__()
-        for look in LOOKS.values():
-            self.register_theme(look.theme)
-        self.theme = LOOKS["dark"].theme.name
+        for look in THEMES.values():
+            self.register_theme(look.textual_theme)
+        self.theme = THEMES["dark"].textual_theme.name
         self.animation_level = "none"
-        self.view = View()
+        self.view = WorkspaceView()
         self.view.load_conversation("s1", s.bodies(*messages), 1)
         self.position = 100
 
     def compose(self) -> ComposeResult:
-        yield Counting(self.view, LOOKS["dark"])
+        yield Counting(self.view, THEMES["dark"])
 
     @property
     def transcript(self) -> Counting:
@@ -86,11 +86,11 @@ def many(count: int) -> list[Json]:
 async def test_ten_thousand_messages_are_shown_from_their_end_and_few_are_drawn() -> None:
     async with stage(*many(10_000)) as (app, pilot):
         assert "  message 9999" in "\n".join(app.lines)
-        assert app.transcript._sheet.drawer.drawn_messages < 100
+        assert app.transcript._layout.message_renderer.drawn_messages < 100
         app.transcript.scroll_home(animate=False)
         await pilot.pause()
         assert app.lines[0] == "   message 0"
-        assert app.transcript._sheet.drawer.drawn_messages < 200
+        assert app.transcript._layout.message_renderer.drawn_messages < 200
 
 
 async def test_scrolling_up_moves_what_is_seen_by_just_so_much() -> None:
@@ -207,7 +207,7 @@ async def test_a_resize_keeps_the_message_at_the_top() -> None:
         assert top is not None
         await pilot.resize_terminal(60, 16)
         await pilot.pause()
-        now = app.transcript._sheet.place_of(round(app.transcript.scroll_y))
+        now = app.transcript._layout.place_of(round(app.transcript.scroll_y))
         assert now is not None
         assert now.message_id == top.message_id
 
@@ -217,7 +217,7 @@ async def test_no_escape_sequence_of_a_model_or_a_tool_reaches_the_terminal(serv
     nasty = "\x1b]0;owned\x07\x1b[2J\x9b31m"
     (server.home.workspace / f"file{nasty}name").write_text("x")
     async with rig(server, size=(120, 40)) as r:
-        await client.rename_session(r.app.link.id, r.app.session_id, f"title {nasty}")
+        await client.rename_session(r.app.connection.id, r.app.session_id, f"title {nasty}")
         await r.send(f'script: think {nasty} | say said {nasty} end | tool ls {{"path": "."}} | say # all done')
         await r.shows("all done")
         await r.press("ctrl+r")

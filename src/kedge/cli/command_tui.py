@@ -30,11 +30,11 @@ def open_tui(cwd: str, host: str | None = None, session: str | None = None, them
         click.echo('kedge: this needs a terminal; in a script use `kedge run "..."`', err=True)
         return EXIT_USAGE
     from kedge.tui.app import KedgeApp
-    from kedge.tui.looks import LOOKS
+    from kedge.tui.render.themes import THEMES
 
-    wanted = theme or ("plain" if os.environ.get("NO_COLOR") else "dark")
-    look = next(name for name in LOOKS if name == wanted)
-    app = KedgeApp(cwd, host, session, look, kept=data_dir() / "tui")
+    chosen = theme or ("plain" if os.environ.get("NO_COLOR") else "dark")
+    theme_name = next(name for name in THEMES if name == chosen)
+    app = KedgeApp(cwd, host, session, theme_name, state_dir=data_dir() / "tui")
     code = app.run()
     if app.failure is not None:
         click.echo(f"kedge: internal error, please report it: {one_line(repr(app.failure), 500)}", err=True)

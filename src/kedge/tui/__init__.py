@@ -1,1 +1,1 @@
-"""The terminal: `kedge` as the place where people work."""
+"""The terminal interface."""

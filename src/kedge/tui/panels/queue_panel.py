@@ -1,0 +1,80 @@
+"""The queued prompts, as a list that can be changed."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from kedge.client.safe_text import one_line
+from kedge.tui.key_bindings import QUEUE_KEYS
+from kedge.wire import models as m
+
+QueueAction = Literal["edit", "move_up", "move_down", "make_next", "fold_in", "remove"]
+
+
+class QueuePanel(OptionList):
+    DEFAULT_CSS = """
+    QueuePanel { height: auto; border: none; padding: 0 1; display: none; background: $background; }
+    QueuePanel.some { display: block; }
+    QueuePanel > .option-list--option-highlighted { background: $background; color: $foreground; text-style: none; }
+    QueuePanel:focus { border: none; background: $surface; }
+    QueuePanel:focus > .option-list--option-highlighted { background: $accent 30%; text-style: bold; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(keys, f"ask('{deed}')", does, show=False) for keys, deed, does in QUEUE_KEYS
+    ]
+
+    class Asked(Message):
+        """Somebody wants this done with a queued Run."""
+
+        def __init__(self, deed: QueueAction, run: m.RunBody) -> None:
+            super().__init__()
+            self.deed, self.run = deed, run
+
+    def __init__(self) -> None:
+        super().__init__(id="queue", markup=False, compact=True)
+        self.runs: list[m.RunBody] = []
+        self._told: list[tuple[str, str]] = []
+
+    def on_mount(self) -> None:
+        self.take_height(self.app.size.height)
+
+    def take_height(self, screen_lines: int) -> None:
+        """So much of a screen of this height that all else has room; the rest is scrolled."""
+        self.styles.max_height = max(2, screen_lines * 3 // 20)
+
+    def tell(self, runs: list[m.RunBody]) -> None:
+        chosen = self._chosen()
+        self.runs = runs
+        lines = [(run.run_id, f" {n}. {_line(run)}") for n, run in enumerate(runs, 1)]
+        if lines == self._told:
+            return
+        self._told = lines
+        self.set_class(bool(runs), "some")
+        self.clear_options()
+        self.add_options([Option(line, run_id) for run_id, line in lines])
+        places = [place for place, run in enumerate(runs) if chosen is not None and run.run_id == chosen.run_id]
+        if runs:
+            self.highlighted = places[0] if places else min(self.highlighted or 0, len(runs) - 1)
+        elif self.has_focus:
+            self.screen.focus_next()
+
+    def _chosen(self) -> m.RunBody | None:
+        place = self.highlighted
+        return self.runs[place] if place is not None and place < len(self.runs) else None
+
+    def action_ask(self, deed: QueueAction) -> None:
+        if (run := self._chosen()) is not None:
+            self.post_message(self.Asked(deed, run))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_ask("edit")
+
+
+def _line(run: m.RunBody) -> str:
+    return f"{'joins the run: ' if run.folds else ''}{one_line(run.prompt, 300)}"

@@ -1,0 +1,123 @@
+"""Beside the transcript where there is room: what is to be done, what was changed, who else is here."""
+
+from __future__ import annotations
+
+import os
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from kedge.client.safe_text import one_line, visible_line
+from kedge.client.view.changed_files import FileChange
+from kedge.client.view.workspace_view import WorkspaceView
+from kedge.tui.render.cell_width import cut, cut_start, wrapped
+from kedge.wire import models as m
+
+#: A screen this wide has room for the panel; on others it is there when somebody asks for it. Cells.
+WIDE_CELLS = 120
+#: Of the panel, and of the text in it.
+PANEL_CELLS = 36
+TEXT_CELLS = PANEL_CELLS - 3
+#: More files are told as a number. Items.
+FILES_MAX = 30
+
+_TODO_MARKS = {"completed": ("✓", "$muted"), "in_progress": ("●", "bold $accent"), "pending": ("○", "")}
+_FILE_MARKS = {"created": "+", "updated": "~", "deleted": "-"}
+
+#: A line, and its style.
+Line = tuple[str, str]
+
+
+class SidePanel(VerticalScroll, can_focus=False):
+    DEFAULT_CSS = f"""
+    SidePanel {{
+        width: {PANEL_CELLS}; height: 100%; padding: 0 1; background: $background; display: none;
+        border-left: solid $panel; scrollbar-size-vertical: 0;
+    }}
+    SidePanel.shown {{ display: block; }}
+    SidePanel.above {{ layer: above; dock: right; background: $surface; }}
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: What somebody asked for; None: it depends on the width.
+        self._wanted: bool | None = None
+        self._lines: list[Line] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static(markup=False)
+
+    def on_mount(self) -> None:
+        self.take_width(self.app.size.width)
+
+    def toggle(self) -> None:
+        self._wanted = not self.has_class("shown")
+        self.take_width(self.app.size.width)
+
+    def take_width(self, screen_cells: int) -> None:
+        """Be where there is room on a screen of this width."""
+        is_wide = screen_cells >= WIDE_CELLS
+        self.set_class(is_wide if self._wanted is None else self._wanted, "shown")
+        self.set_class(not is_wide, "above")
+
+    def tell(self, view: WorkspaceView, session_id: str, root: str) -> None:
+        """`root`: paths below it are told from there."""
+        lines = panel_lines(view, session_id, root)
+        if lines != self._lines:
+            self._lines = lines
+            self.query_one(Static).update(Content("\n").join(Content.styled(text, style) for text, style in lines))
+
+
+def panel_lines(view: WorkspaceView, session_id: str, root: str) -> list[Line]:
+    session = view.session(session_id)
+    parts = [
+        _todo_lines(session.todos if session else []),
+        _file_lines(view.files.of(session_id), root),
+        _other_lines(session, len(view.queue(session_id))),
+    ]
+    lines: list[Line] = []
+    for part in parts:
+        if part:
+            lines += [*([("", "")] if lines else []), *part]
+    return lines
+
+
+def _todo_lines(todos: list[m.TodoBody]) -> list[Line]:
+    if not todos:
+        return [("Todos", "bold"), ("none", "$muted")]
+    done = sum(todo.status == "completed" for todo in todos)
+    lines: list[Line] = [(f"Todos {done}/{len(todos)}", "bold")]
+    for todo in todos:
+        mark, style = _TODO_MARKS[todo.status]
+        words = todo.active_form if todo.status == "in_progress" and todo.active_form else todo.content
+        said = wrapped(one_line(words, 500), TEXT_CELLS - 2)
+        lines += [(f"{mark if place == 0 else ' '} {line}", style) for place, line in enumerate(said)]
+    return lines
+
+
+def _file_lines(files: list[tuple[str, FileChange]], root: str) -> list[Line]:
+    if not files:
+        return [("Files changed", "bold"), ("none since this screen was opened", "$muted")]
+    lines: list[Line] = [(f"Files changed {len(files)}", "bold")]
+    for path, change in files[:FILES_MAX]:
+        lines.append((f"{_FILE_MARKS[change]} {cut_start(_told_path(path, root), TEXT_CELLS - 2)}", ""))
+    if len(files) > FILES_MAX:
+        lines.append((f"  and {len(files) - FILES_MAX} more", "$muted"))
+    return lines
+
+
+def _told_path(path: str, root: str) -> str:
+    below = os.path.join(root, "")
+    return visible_line(path.removeprefix(below), 1000)
+
+
+def _other_lines(session: m.SessionBody | None, queued: int) -> list[Line]:
+    lines: list[Line] = []
+    others = session.attached_clients - 1 if session else 0
+    if others > 0:
+        lines.append((cut(f"{others} other client{'s' if others > 1 else ''} here", TEXT_CELLS), ""))
+    if queued:
+        lines.append((cut(f"{queued} prompt{'s' if queued > 1 else ''} queued", TEXT_CELLS), ""))
+    return lines

@@ -1,0 +1,1 @@
+"""Conversion of messages and state to lines of the screen."""

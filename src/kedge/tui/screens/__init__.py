@@ -1,0 +1,1 @@
+"""Dialogs above the main screen."""

@@ -1,0 +1,89 @@
+"""What can be pressed and typed: written from the table of keys."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.table import Table
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from kedge.tui.key_bindings import KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, spelled
+
+#: With fewer columns the groups stand below each other.
+WIDE_COLUMNS = 110
+#: What fits into the column of keys; longer ones are wrapped. Columns.
+KEY_COLUMNS = 18
+
+Line = tuple[str, str]
+
+
+class HelpScreen(ModalScreen[None]):
+    DEFAULT_CSS = """
+    HelpScreen { align: center middle; }
+    HelpScreen #box {
+        width: 100%; max-width: 140; height: auto; max-height: 100%;
+        border: round $accent; background: $background; padding: 0 1;
+    }
+    HelpScreen #columns { height: auto; layout: vertical; padding: 0 1 0 0; }
+    HelpScreen .wide #columns { layout: horizontal; }
+    HelpScreen .column { height: auto; }
+    HelpScreen .wide .column { width: 1fr; padding: 0 1 0 0; }
+    HelpScreen .group { height: auto; color: $accent; text-style: bold; }
+    HelpScreen .lines { height: auto; margin: 0 0 1 0; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,f1,enter", "close", "close", show=False, priority=True),
+    ]
+    AUTO_FOCUS = "#box"
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="box") as box:
+            box.border_title = "Keys and commands"
+            box.border_subtitle = "esc closes · arrows scroll"
+            with Vertical(id="columns"):
+                for column in halves(groups()):
+                    with Vertical(classes="column"):
+                        for name, lines in column:
+                            yield Static(name, classes="group", markup=False)
+                            yield Static(_table(lines), classes="lines", markup=False)
+
+    def on_resize(self) -> None:
+        self.query_one("#box").set_class(self.size.width >= WIDE_COLUMNS, "wide")
+
+    def on_click(self) -> None:
+        """There is nothing to choose here: a click says that it was read."""
+        self.action_close()
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+
+def groups() -> list[tuple[str, list[Line]]]:
+    """Everything that is bound or can be typed, in the order of the table."""
+    found: dict[str, list[Line]] = {"The prompt": list(TYPED)}
+    for key in KEYS:
+        keys = " or ".join(word for word in (key.shown, f"/{key.command}" if key.command else "") if word)
+        found.setdefault(key.group, []).append((keys, key.does))
+    for name, table in (("In the queue", QUEUE_KEYS), ("In the list of sessions", SESSION_KEYS)):
+        found[name] = [(" or ".join(map(spelled, keys.split(","))), does) for keys, _, does in table]
+    return list(found.items())
+
+
+def halves(all_groups: list[tuple[str, list[Line]]]) -> list[list[tuple[str, list[Line]]]]:
+    """In two columns of about the same height."""
+    heights = [len(lines) + 2 for _, lines in all_groups]
+    at = min(range(1, len(heights)), key=lambda place: abs(sum(heights[:place]) - sum(heights[place:])))
+    return [all_groups[:at], all_groups[at:]]
+
+
+def _table(lines: list[Line]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(width=KEY_COLUMNS, style="bold")
+    table.add_column(ratio=1)
+    for keys, does in lines:
+        table.add_row(keys, does)
+    return table

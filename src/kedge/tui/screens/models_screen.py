@@ -1,0 +1,200 @@
+"""The models that can be used, with their limits and prices."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import UnsetType
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from kedge.client.safe_text import one_line, visible_line
+from kedge.errors import KedgeError
+from kedge.tui.connection import ServerConnection
+from kedge.tui.panels.text_field import TextField
+from kedge.tui.render.cell_width import padded
+from kedge.wire import models as m
+from kedge.wire.limits import MODEL_CHARS_MAX
+
+#: Columns behind the name: tokens of context, dollars in, dollars out, images. Cells.
+NUMBER_CELLS = (7, 7, 7, 4)
+#: The mark before a name, and a space behind it. Cells.
+MARK_CELLS = 2
+#: Lines of the list at most; more are scrolled.
+LINES_MAX = 20
+
+NO_PROVIDER = (
+    "No provider is configured. kedge/offline is built in: it works without a network, but is no language model.\n"
+    "To add one, set OPENAI_API_KEY or ANTHROPIC_API_KEY for the server, or write a provider into config.toml: "
+    "`kedge config path` says where it is, and a prompt to kedge/offline shows what to write."
+)
+
+
+class ModelsScreen(ModalScreen[str | None]):
+    """Gives the name of the model, an empty one for the configured default; None when nothing was chosen."""
+
+    DEFAULT_CSS = f"""
+    ModelsScreen {{ align: center top; }}
+    ModelsScreen > Vertical {{
+        width: 90; max-width: 100%; height: auto; max-height: 100%; margin: 1 0 0 0;
+        border: round $accent; background: $background; padding: 0 1;
+    }}
+    ModelsScreen Input {{ background: $surface; }}
+    ModelsScreen OptionList {{ height: auto; max-height: {LINES_MAX}; background: $background; }}
+    ModelsScreen .head {{ color: $muted; height: 1; }}
+    ModelsScreen .note {{ color: $muted; height: auto; display: none; }}
+    ModelsScreen .note.told {{ display: block; margin: 1 0 0 0; }}
+    ModelsScreen.low > Vertical {{ margin: 0; }}
+    ModelsScreen.low OptionList {{ max-height: 6; }}
+    ModelsScreen.low .note.told {{ margin: 0; }}
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "leave it as it is", show=False),
+        *[Binding(key, f"move('{key}')", show=False, priority=True) for key in ("up", "down", "pageup", "pagedown")],
+    ]
+    AUTO_FOCUS = "Input"
+
+    def __init__(self, connection: ServerConnection, current: str) -> None:
+        super().__init__()
+        self._connection, self._current = connection, current
+        self._models: list[m.ModelBody] = []
+        #: What the lines of the list stand for.
+        self._offered: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title = "Model of this session"
+            box.border_subtitle = "enter chooses · esc leaves"
+            yield TextField(placeholder="type to find", max_length=MODEL_CHARS_MAX, compact=True)
+            yield Static(classes="head", markup=False)
+            lines = OptionList(markup=False, compact=True)
+            lines.can_focus = False
+            yield lines
+            yield Static(classes="note", markup=False)
+
+    def on_mount(self) -> None:
+        self.run_worker(self._read())
+
+    async def _read(self) -> None:
+        try:
+            self._models = await self._connection.retry(lambda: self._connection.client.models(self._connection.id))
+        except KedgeError as error:
+            self._note(f"The models cannot be read: {one_line(error.message, 300)}")
+            return
+        self._note(NO_PROVIDER if all(model.about for model in self._models) else "")
+        self._offer()
+
+    def _note(self, words: str) -> None:
+        note = self.query_one(".note", Static)
+        note.set_class(bool(words), "told")
+        note.update(words)
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.height < 20, "low")
+        self.call_after_refresh(self._offer)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._offer()
+
+    def _offer(self) -> None:
+        """The lines for what is typed; the one that was chosen so far stays chosen, at first the current model."""
+        if not self._models:
+            return
+        chosen = self._chosen() if self._offered else self._current
+        offered = offers(self._models, self._current, self.query_one(Input).value)
+        width = self.query_one(OptionList).scrollable_content_region.width
+        name_cells = max(10, width - sum(NUMBER_CELLS) - MARK_CELLS - 1)
+        self.query_one(".head", Static).update(_row("", "model", ("context", "$ in", "$ out", "img"), name_cells))
+        known = {model.model: model for model in self._models}
+        self._offered = list(offered)
+        lines = self.query_one(OptionList)
+        lines.set_options(
+            [
+                Option(_row("●" if name == self._current else "", words, _numbers(known.get(name)), name_cells))
+                for name, words in offered.items()
+            ]
+        )
+        if self._offered:
+            lines.highlighted = self._offered.index(chosen) if chosen in offered else 0
+
+    def _chosen(self) -> str | None:
+        place = self.query_one(OptionList).highlighted
+        return self._offered[place] if place is not None and place < len(self._offered) else None
+
+    def action_move(self, key: str) -> None:
+        lines = self.query_one(OptionList)
+        match key:
+            case "up":
+                lines.action_cursor_up()
+            case "down":
+                lines.action_cursor_down()
+            case "pageup":
+                lines.highlighted = max(0, (lines.highlighted or 0) - lines.size.height)
+            case _:
+                lines.highlighted = min(lines.option_count - 1, (lines.highlighted or 0) + lines.size.height)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        if (name := self._chosen()) is not None:
+            self.dismiss(name)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss(self._offered[event.option_index])
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+def offers(models: list[m.ModelBody], current: str, typed: str) -> dict[str, str]:
+    """Name -> what its line says, for the models that have every word of what is typed in their names. The configured
+    default comes first; a name that nobody lists can be typed out."""
+    default = next((model.model for model in models if model.is_default), "")
+    found = {"": f"(configured default) {visible_line(default, 200)}".rstrip()}
+    if current and current not in {model.model for model in models}:
+        found[current] = visible_line(current, 200)
+    for model in models:
+        about = model.about or ("for titles" if model.is_small and not model.is_default else "")
+        found[model.model] = f"{visible_line(model.model, 200)}  {one_line(about, 100)}".rstrip()
+    words = typed.casefold().split()
+    fitting = {name: said for name, said in found.items() if all(word in said.casefold() for word in words)}
+    if not fitting and "/" in typed.strip("/ "):
+        name = typed.strip()
+        return {name: f"use {visible_line(name, 200)}, which nobody lists"}
+    return fitting
+
+
+def _row(mark: str, name: str, numbers: tuple[str, ...], name_cells: int) -> str:
+    if not numbers:
+        return f"{padded(mark, MARK_CELLS)}{padded(name, name_cells + sum(NUMBER_CELLS))}"
+    columns = "".join(number.rjust(cells) for number, cells in zip(numbers, NUMBER_CELLS, strict=True))
+    return f"{padded(mark, MARK_CELLS)}{padded(name, name_cells)}{columns}"
+
+
+def _numbers(model: m.ModelBody | None) -> tuple[str, ...]:
+    """None for what has no limit and no price of its own: its name may be longer."""
+    if model is None or model.about:
+        return ()
+    return (
+        _tokens(model.context_window),
+        _usd(model.input_price),
+        _usd(model.output_price),
+        "-" if isinstance(model.images, UnsetType) else "yes" if model.images else "no",
+    )
+
+
+def _tokens(count: int | UnsetType) -> str:
+    if isinstance(count, UnsetType):
+        return "-"
+    return f"{count / 1_000_000:g}M" if count >= 1_000_000 else f"{count / 1000:.4g}k"
+
+
+def _usd(price: float | UnsetType) -> str:
+    if isinstance(price, UnsetType):
+        return "-"
+    return f"{price:.2f}" if price >= 0.1 or price == 0 else f"{price:.3g}"

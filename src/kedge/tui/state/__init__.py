@@ -1,0 +1,1 @@
+"""State of one terminal session: requests in progress, drafts, prompt history."""
