@@ -280,7 +280,7 @@ class _Reader:
         if run_id in self.after.told:
             return "cancelled"
         if isinstance(self.command, Finish):
-            return self.command.outcome
+            return "interrupted" if self.command.outcome == "stopped" else self.command.outcome
         return "interrupted" if isinstance(self.command, Recover) else "not to end"
 
     def _needs(self, possible: bool, event: LaneEvent) -> None:

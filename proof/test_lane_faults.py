@@ -149,7 +149,7 @@ def recovery_resumes_a_covered_run(lane: Lane, command: Command) -> Events:
 
 def recovery_ends_a_run_that_did_nothing(lane: Lane, command: Command) -> Events:
     if isinstance(command, Recover) and command.on_crash == "end" and lane.active:
-        return real.decide(lane, Finish(lane.active.run_id, "interrupted", "", 0))
+        return real.decide(lane, Finish(lane.active.run_id, "stopped", "", 0))
     return real.decide(lane, command)
 
 

@@ -94,8 +94,8 @@ class LaneHistory(RuleBasedStateMachine):
         self.history.put(CancelRun(live[pick % len(live)], self.tick()))
 
     @precondition(from_the_live)
-    @rule(outcome=st.sampled_from(["completed", "failed", "interrupted"]))
-    def finish(self, outcome: Literal["completed", "failed", "interrupted"]) -> None:
+    @rule(outcome=st.sampled_from(["completed", "failed", "stopped"]))
+    def finish(self, outcome: Literal["completed", "failed", "stopped"]) -> None:
         self.history.put(Finish(self.history.state.oracle.active or "", outcome, "", self.tick()))
 
     # A Run that is told to stop takes in nobody: left alone, most of a history would pass with one of those active.
@@ -128,7 +128,7 @@ class LaneHistory(RuleBasedStateMachine):
             "move": MoveRun(run_id, "unknown", now),
             "fold": FoldRun(run_id, now),
             "step": BeginStep(run_id, now),
-            "finish": Finish(run_id, "completed", "late", now),
+            "finish": Finish(run_id, "completed", "", now),
             "cancel": CancelRun(run_id, now),
         }
         if known is not None or what not in ("same", "other"):

@@ -362,7 +362,7 @@ def _commands(oracle: Oracle, bounds: Bounds, used: Used) -> Iterator[Command]:
             yield BeginStep(oracle.active, 0, folds=False)
         yield Finish(oracle.active, "completed", "", 0)
         yield Finish(oracle.active, "failed", "", 0)
-        yield Finish(oracle.active, "interrupted", "", 0)
+        yield Finish(oracle.active, "stopped", "", 0)
     if clears < bounds.clears:
         yield ClearQueue(0)
     if moves < bounds.moves:
@@ -381,7 +381,7 @@ def _without_effect(oracle: Oracle) -> Iterator[Command]:
         yield Submit(run_id, content, "queue", 0, content)
         yield Submit(run_id, "other content", "fold", 0, content)
         if run_id != oracle.active:
-            yield Finish(run_id, "completed", "late", 0)
+            yield Finish(run_id, "completed", "", 0)
             yield BeginStep(run_id, 0)
         if run_id not in oracle.line:
             yield MoveRun(run_id, None, 0)

@@ -233,7 +233,7 @@ EndActive(reported) ==
 
 Finish(reported) ==
     /\ Put(<<"Finish", active, reported>>)
-    /\ EndActive(reported)
+    /\ EndActive(IF reported = "stopped" THEN "interrupted" ELSE reported)
     /\ UNCHANGED used
 
 -----------------------------------------------------------------------------
@@ -281,7 +281,7 @@ ByClients ==
     \/ \E run \in Runs, before \in Runs \cup {Nobody} : MoveRun(run, before)
     \/ ClearQueue
 
-Finishes == \E reported \in {"completed", "failed", "interrupted"} : Finish(reported)
+Finishes == \E reported \in {"completed", "failed", "stopped"} : Finish(reported)
 
 ByTheEngine ==
     \/ \E folds \in BOOLEAN : BeginStep(folds)

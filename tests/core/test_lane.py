@@ -29,6 +29,7 @@ from kedge.core.events import (
     CancelMarked,
     FoldMarked,
     LaneEvent,
+    Reason,
     RunAccepted,
     RunCancelMarked,
     RunEdited,
@@ -53,10 +54,10 @@ from kedge.errors import (
 )
 
 #: What the engine may report of a Run.
-Reported = Literal["completed", "failed", "interrupted"]
+Reported = Literal["completed", "failed", "stopped"]
 
 NOW = 7
-DROPPED = "cancelled before it started"
+DROPPED: Reason = "cancelled_in_queue"
 
 
 def submit(run_id: str, when_busy: WhenBusy = "queue", known: str | None = None, queue_runs_max: int = 100) -> Submit:
@@ -64,7 +65,7 @@ def submit(run_id: str, when_busy: WhenBusy = "queue", known: str | None = None,
 
 
 def finish(run_id: str) -> Finish:
-    return Finish(run_id, "completed", "done", NOW)
+    return Finish(run_id, "completed", "", NOW)
 
 
 def lane_after(*commands: Command) -> Lane:
@@ -183,7 +184,7 @@ def test_cancel_spares_a_run_accepted_later() -> None:
     assert [run.run_id for run in lane.live] == ["a", "c"]
     assert decide(lane, finish("a")) == (RunEnded("a", "cancelled", "cancelled", NOW), RunStarted("c", NOW))
     lane = apply_all(lane, decide(lane, finish("a")))
-    assert decide(lane, finish("c")) == (RunEnded("c", "completed", "done", NOW),)
+    assert decide(lane, finish("c")) == (RunEnded("c", "completed", "", NOW),)
 
 
 def test_a_second_cancel_decides_nothing() -> None:
@@ -228,7 +229,7 @@ def test_cancel_of_the_active_run_leaves_the_queue_which_goes_on() -> None:
 
 
 def test_cancel_of_a_folded_run_is_refused_and_names_its_host() -> None:
-    assert_refused(FOLDED, CancelRun("b", NOW), RunIsFolded, "run b has joined run a", "cancel that one instead")
+    assert_refused(FOLDED, CancelRun("b", NOW), RunIsFolded, "run b joined run a", "cancel that run instead")
 
 
 @pytest.mark.parametrize("run_id", ["a", "ended", "unknown"])
@@ -240,16 +241,21 @@ def test_cancel_of_a_run_that_stops_or_is_not_live_decides_nothing(run_id: str) 
 # --- 5 finish --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outcome", ["completed", "failed", "interrupted"])
-def test_finish_ends_the_run_and_starts_the_next_in_one_append(outcome: Reported) -> None:
-    command = Finish("a", outcome, "why", NOW)
-    assert decide(THREE, command) == (RunEnded("a", outcome, "why", NOW), RunStarted("b", NOW))
+@pytest.mark.parametrize("outcome", ["completed", "failed"])
+def test_finish_ends_the_run_and_starts_the_next_in_one_append(outcome: Literal["completed", "failed"]) -> None:
+    command = Finish("a", outcome, "timeout", NOW)
+    assert decide(THREE, command) == (RunEnded("a", outcome, "timeout", NOW), RunStarted("b", NOW))
+
+
+def test_a_run_stopped_without_a_cancel_is_interrupted() -> None:
+    command = Finish("a", "stopped", "", NOW)
+    assert decide(THREE, command) == (RunEnded("a", "interrupted", "shutdown", NOW), RunStarted("b", NOW))
 
 
 def test_finish_ends_the_folded_runs_with_their_host() -> None:
     assert decide(FOLDED, finish("a")) == (
-        RunEnded("a", "completed", "done", NOW),
-        RunEnded("b", "completed", "done", NOW, "a"),
+        RunEnded("a", "completed", "", NOW),
+        RunEnded("b", "completed", "", NOW, "a"),
         RunStarted("c", NOW),
     )
 
@@ -263,17 +269,17 @@ def test_finish_of_the_last_run_leaves_an_idle_lane() -> None:
 @pytest.mark.parametrize("command", [finish, lambda run_id: BeginStep(run_id, NOW)], ids=["finish", "step"])
 def test_only_the_active_run_is_finished_or_begins_a_step(run_id: str, command: Callable[[str], Command]) -> None:
     lane = lane_after(submit("gone"), finish("gone"), submit("a"), submit("b"))
-    assert_refused(lane, command(run_id), RunNotActive, f"run {run_id} is not the active one")
+    assert_refused(lane, command(run_id), RunNotActive, f"run {run_id} is not active")
 
 
 # --- 6 the first durable fact wins -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stop", [Cancel(NOW), CancelRun("a", NOW)], ids=["cancel", "cancel of the Run"])
-@pytest.mark.parametrize("outcome", ["completed", "failed", "interrupted"])
+@pytest.mark.parametrize("outcome", ["completed", "failed", "stopped"])
 def test_a_covered_run_ends_cancelled_whatever_the_engine_reports(stop: Command, outcome: Reported) -> None:
     lane = lane_after(submit("a"), submit("b", "fold"), BeginStep("a", NOW), stop)
-    assert decide(lane, Finish("a", outcome, "said the engine", NOW)) == (
+    assert decide(lane, Finish("a", outcome, "timeout", NOW)) == (
         RunEnded("a", "cancelled", "cancelled", NOW),
         RunEnded("b", "cancelled", "cancelled", NOW, "a"),
     )
@@ -323,7 +329,7 @@ def test_a_run_that_waited_in_vain_becomes_one_of_its_own_in_its_place() -> None
 @pytest.mark.parametrize("stop", [Cancel(NOW), CancelRun("a", NOW)], ids=["cancel", "cancel of the Run"])
 def test_a_run_that_is_told_to_stop_takes_in_nobody(stop: Command) -> None:
     lane = lane_after(submit("a"), stop, submit("b", "fold"))
-    assert_refused(lane, BeginStep("a", NOW), RunIsStopping, "run a is told to stop")
+    assert_refused(lane, BeginStep("a", NOW), RunIsStopping, "run a is being cancelled")
     assert decide(lane, finish("a")) == (RunEnded("a", "cancelled", "cancelled", NOW), RunStarted("b", NOW))
 
 
@@ -352,8 +358,8 @@ def test_recovery_resumes_a_run_that_has_not_begun_a_step_under_any_policy() -> 
 
 def test_recovery_otherwise_ends_the_run_as_interrupted_with_those_folded_into_it() -> None:
     assert decide(FOLDED, Recover("end", NOW)) == (
-        RunEnded("a", "interrupted", "the server process was lost", NOW),
-        RunEnded("b", "interrupted", "the server process was lost", NOW, "a"),
+        RunEnded("a", "interrupted", "server_lost", NOW),
+        RunEnded("b", "interrupted", "server_lost", NOW, "a"),
         RunStarted("c", NOW),
     )
 
@@ -362,7 +368,7 @@ def test_a_run_that_keeps_taking_its_process_down_is_ended() -> None:
     lane = lane_after(submit("a"), *[Recover("resume", NOW)] * 2, submit("b"))
     assert decide(lane, Recover("resume", NOW, resumes_max=3)) == (RunResumed("a", NOW),)
     assert decide(lane, Recover("resume", NOW, resumes_max=2)) == (
-        RunEnded("a", "interrupted", "the server process was lost", NOW),
+        RunEnded("a", "interrupted", "server_lost", NOW),
         RunStarted("b", NOW),
     )
 
@@ -388,8 +394,8 @@ def test_interrupt_is_not_refused_by_a_full_queue_which_it_empties() -> None:
 
 def test_clearing_the_queue_ends_each_of_it_and_leaves_the_active_run_alone() -> None:
     assert decide(FOLDED, ClearQueue(NOW)) == (
-        RunEnded("c", "cancelled", "removed from the queue", NOW),
-        RunEnded("d", "cancelled", "removed from the queue", NOW),
+        RunEnded("c", "cancelled", "removed", NOW),
+        RunEnded("d", "cancelled", "removed", NOW),
     )
     lane = apply_all(FOLDED, decide(FOLDED, ClearQueue(NOW)))
     assert (lane.state_of("a"), lane.state_of("b"), lane.queue) == ("active", "folded", ())

@@ -114,11 +114,11 @@ def test_a_folded_run_is_active_in_its_host(rows: Rows) -> None:
 def test_an_end_is_written_with_outcome_reason_and_time(rows: Rows) -> None:
     rows.submit("e", "fold")
     rows.put(BeginStep("a", 2))
-    rows.put(Finish("a", "failed", "no credit", 8))
+    rows.put(Finish("a", "failed", "budget", 8))
     ended = {run_id: run for run_id, run in rows.changed.items() if run.state == "ended"}
     assert {run_id: (run.outcome, run.reason, run.ended_at, run.folded_into) for run_id, run in ended.items()} == {
-        "a": ("failed", "no credit", 8, None),
-        "e": ("failed", "no credit", 8, "a"),
+        "a": ("failed", "budget", 8, None),
+        "e": ("failed", "budget", 8, "a"),
     }
     assert (rows.changed["b"].state, rows.changed["b"].started_at) == ("active", 8)
 
@@ -146,9 +146,7 @@ def test_a_run_that_waited_to_fold_in_vain_is_changed_with_the_end_it_waited_for
 
 def test_a_cleared_queue_changes_each_of_it_and_not_the_active_run(rows: Rows) -> None:
     rows.put(ClearQueue(5))
-    assert {run_id: run.reason for run_id, run in rows.changed.items()} == dict.fromkeys(
-        "bcd", "removed from the queue"
-    )
+    assert {run_id: run.reason for run_id, run in rows.changed.items()} == dict.fromkeys("bcd", "removed")
 
 
 def test_an_edit_names_the_record_and_leaves_its_content_to_the_engine(rows: Rows) -> None:

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from kedge.core.records import Purpose
 from kedge.core.step import (
-    CALLS_LOOKED_AT,
     CHARS_PER_TOKEN,
     IMAGE_TOKENS,
+    RECENT_CALLS,
     REPEATS_MAX,
     AskModel,
     CallTools,
@@ -92,7 +92,7 @@ def test_going_round_in_circles_ends_the_run() -> None:
     action = ended(replace(WORST, open_calls=(), unapproved="", last="tool_use"))
     assert (action.outcome, action.reason) == ("failed", "loop")
     assert str(REPEATS_MAX) in action.error
-    assert "new prompt" in action.error
+    assert "another prompt" in action.error
     assert next_action(Progress(last="tool_use", repeats=REPEATS_MAX - 1), LIMITS) == AskModel()
 
 
@@ -179,8 +179,8 @@ def test_half_a_surrogate_pair_has_a_signature_too() -> None:
 
 def test_only_the_latest_calls_are_looked_at() -> None:
     own = [made for number in range(REPEATS_MAX) for made in step(number)]
-    own += [made for number in range(100, 100 + CALLS_LOOKED_AT) for made in step(number, said=str(number))]
-    assert len(signatures(own)) == CALLS_LOOKED_AT
+    own += [made for number in range(100, 100 + RECENT_CALLS) for made in step(number, said=str(number))]
+    assert len(signatures(own)) == RECENT_CALLS
     assert repeats(signatures(own)) == 1
     assert repeats(signatures(own[: 2 * REPEATS_MAX])) == REPEATS_MAX
 
@@ -191,7 +191,7 @@ def test_a_call_without_a_result_does_not_count() -> None:
 
 
 def test_a_circle_of_three_calls_is_seen_before_it_has_gone_round_seven_times() -> None:
-    own = [made for number in range(CALLS_LOOKED_AT) for made in step(number, given=str(number % 3))]
+    own = [made for number in range(RECENT_CALLS) for made in step(number, given=str(number % 3))]
     assert repeats(signatures(own)) >= REPEATS_MAX
 
 

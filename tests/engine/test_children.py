@@ -220,4 +220,4 @@ async def test_a_parent_that_is_not_let_begin_a_child_by_a_shutdown_is_interrupt
         await closing
         await asyncio.gather(asking, return_exceptions=True)
         (run,) = r.store.data.runs.values()
-        assert (run.outcome, run.reason) == ("interrupted", "the server was shut down")
+        assert (run.outcome, run.reason) == ("interrupted", "shutdown")

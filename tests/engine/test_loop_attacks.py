@@ -13,7 +13,7 @@ from kedge.agent.system_prompt import FILES_MAX, instruction_files
 from kedge.config.load import REPOSITORY_BYTES_MAX, Loaded, _merge, layered, load_workspace, repository_files
 from kedge.config.schema import CONTEXT_FILES_MAX, Config
 from kedge.config.trust import Trust
-from kedge.core.step import CALLS_LOOKED_AT, signatures
+from kedge.core.step import RECENT_CALLS, signatures
 from kedge.core.transcript import Message, Part, Role, Text, ToolCall, ToolResult, chars_of, for_model
 from kedge.engine import forks as forking
 from kedge.engine.feed import SNAPSHOT_BYTES_PER_S
@@ -153,7 +153,7 @@ def test_only_the_latest_calls_are_hashed() -> None:
         message(1, "assistant", *calls),
         message(2, "tool", *(ToolResult(call.id, "t", "x") for call in calls)),
     ]
-    assert len(signatures(own)) == CALLS_LOOKED_AT
+    assert len(signatures(own)) == RECENT_CALLS
 
 
 @pytest.mark.found(

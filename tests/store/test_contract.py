@@ -48,12 +48,12 @@ VALUES: dict[str, Any] = {
     "before": None,
     "folded_into": "r0",
     "outcome": "cancelled",
-    "reason": 'said "no" 🚫\0',
+    "reason": "timeout",
     "change": "updated",
     "attempt": 2,
     "attempts_max": 5,
     "wait_s": 0.25,
-    "error": "the provider is overloaded",
+    "error": 'said "no" 🚫\0',
     "ask_id": "a1",
     "version_id": "f1",
     "path": "/home/w1/ü 🗂",
@@ -271,7 +271,7 @@ async def test_a_second_end_of_a_run_is_refused_whatever_else_is_in_the_write(st
     await with_workspace(store)
     await store.append(events(accepted(), ended()))
     with pytest.raises(VersionConflict, match="r1"):
-        await store.append(events(started(), RunEnded("r1", "failed", "late", 9), lane=lane(3, 0)))
+        await store.append(events(started(), RunEnded("r1", "failed", "timeout", 9), lane=lane(3, 0)))
     with pytest.raises(VersionConflict, match="r2"):
         await store.append(events(accepted("r2"), ended("r2"), ended("r2")))
     assert await store.bounds(W) == (BASE, BASE + 2)
@@ -316,9 +316,9 @@ BROKEN = "half \ud83d of one"
 @pytest.mark.parametrize(
     "write",
     [
-        events(RunEnded("r1", "failed", BROKEN, 1)),
+        events(RunEnded(BROKEN, "failed", "timeout", 1)),
         events(accepted(), session_id=BROKEN),
-        Write(W, runs=(run(reason=BROKEN),)),
+        Write(W, runs=(run(error=BROKEN),)),
         Write(W, sessions=(session(title=BROKEN),)),
         Write(W, messages=(message(text=BROKEN),)),
         Write(W, messages=(message(), message(BROKEN))),

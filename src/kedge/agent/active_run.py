@@ -12,7 +12,7 @@ from kedge.agent.history import History
 from kedge.agent.model_choice import RunModel
 from kedge.core.approvals import Ask
 from kedge.core.records import RunOptions, RunRecord, Usage
-from kedge.core.step import CALLS_LOOKED_AT, Limits, Progress, repeats
+from kedge.core.step import RECENT_CALLS, Limits, Progress, repeats
 from kedge.core.transcript import FinishReason, Message, ToolCall
 from kedge.engine.draft import Draft
 from kedge.engine.lane_state import OpenLane
@@ -57,7 +57,7 @@ class ActiveRun:
     #: The summary it wrote: of a Run that was asked for one, its answer.
     summary: Message | None = None
     #: Of its latest calls with their results: what tells that it goes round in circles.
-    signatures: deque[str] = field(default_factory=lambda: deque(maxlen=CALLS_LOOKED_AT))
+    signatures: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
     unapproved: str = ""
     checkpoint_timer: asyncio.TimerHandle | None = None
     #: Commands that its tool calls left running on purpose; they end with the Run.

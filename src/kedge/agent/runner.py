@@ -24,7 +24,7 @@ from kedge.agent.model_choice import RunModel
 from kedge.agent.titles import make_title
 from kedge.agent.tool_calls import Calls
 from kedge.core.commands import BeginStep, Finish
-from kedge.core.events import Change, LaneEvent
+from kedge.core.events import Change, LaneEvent, reason_of
 from kedge.core.records import RunRecord
 from kedge.core.step import (
     CHARS_PER_TOKEN,
@@ -167,7 +167,7 @@ class Runner:
         if work.done():
             verdict = _verdict_of(work)
         elif active.stop.is_set():
-            verdict = Verdict("interrupted", "the server was shut down")
+            verdict = Verdict("stopped")
         else:
             verdict = Verdict("failed", "timeout", f"The run took longer than its {timeout_s:g} s.")
         clean_up = loop.create_task(self._clean_up(active, work))
@@ -425,18 +425,18 @@ def _change(message: Message, missing: set[str]) -> Change:
 
 def _verdict_of(work: asyncio.Task[End]) -> Verdict:
     if work.cancelled():
-        return Verdict("interrupted", "the server was shut down")
+        return Verdict("stopped")
     error = work.exception()
     match error:
         case None:
             end = work.result()
             return Verdict(end.outcome, end.reason, end.error, finish_reason=end.finish)
         case ShuttingDown():
-            return Verdict("interrupted", "the server was shut down")  # it was to begin a child, and was not let
+            return Verdict("stopped")  # it was to begin a child, and was not let
         case RunIsStopping() | RunNotActive():
-            return Verdict("interrupted", "the run was stopped")  # the Lane says what that means
+            return Verdict("stopped")  # the Lane says what that means
         case KedgeError():
-            return Verdict("failed", error.code, error.message)
+            return Verdict("failed", reason_of(error.code), error.message)
         case _:
             log.error("a run failed in a way nobody foresaw", exc_info=error)
             return Verdict("failed", "internal", f"Internal error ({type(error).__name__}); the server's log has more.")

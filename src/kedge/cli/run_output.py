@@ -10,6 +10,7 @@ from kedge.cli.terminal import StatusLine, StdoutWriter
 from kedge.client.assistant_text import AssistantText
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import visible_line
+from kedge.core.events import REASON_TEXTS
 from kedge.wire.brief import call_brief, result_brief
 from kedge.wire.models import Receipt, RunComplete, UsageBody
 
@@ -141,5 +142,5 @@ def _problem(complete: RunComplete) -> str:
         case "cancelled":
             return "the run was cancelled" + (f": {error}" if error else "")
         case "interrupted":
-            why = error or complete.reason or "its server was lost"
+            why = error or REASON_TEXTS[complete.reason]
             return f"the run was interrupted ({why}): `kedge run -s {complete.session_id} ...` goes on from there"

@@ -1,4 +1,4 @@
-"""Commands: wishes put to a Lane. Everything a decision needs comes in with them, the time included."""
+"""Commands: requests to change a Lane. A command carries everything its decision needs, including the time."""
 
 from __future__ import annotations
 
@@ -6,23 +6,30 @@ from typing import Literal
 
 from msgspec import Struct
 
+from kedge.core.events import Reason
+
+#: Queued Runs per session, unless configured otherwise: more than a user submits by hand. Items.
+QUEUE_RUNS_MAX = 100
+#: A Run that keeps crashing its process is ended after this many resumptions. Items.
+RESUMES_MAX = 3
+
 WhenBusy = Literal["queue", "fold", "reject", "interrupt"]
 OnCrash = Literal["resume", "end"]
-
-#: Queued Runs of one session, unless the configuration sets another limit.
-QUEUE_RUNS_MAX = 100
-#: Resumptions of one Run: a Run that keeps crashing its process ends after this many.
+#: What the supervisor of a Run saw. There is no `cancelled`: the Lane decides that.
+VerdictOutcome = Literal["completed", "failed", "stopped"]
 RESUMES_MAX = 3
 
 
 def when_busy_default(*, has_own_run_id: bool) -> WhenBusy:
-    """A client that names its Run waits for that Run's own end; one that does not is steering the work under way."""
+    """Return the default for a prompt.
+
+    A client that names its Run waits for the end of that Run; one that does not is steering the active Run."""
     return "queue" if has_own_run_id else "fold"
 
 
 class Submit(Struct, frozen=True):
     run_id: str
-    #: Digest of what the Run is asked to do: equal for a repeated request, different for another one.
+    #: Digest of the request: equal if and only if the same prompt is sent again.
     content: str
     when_busy: WhenBusy
     now: int
@@ -32,20 +39,20 @@ class Submit(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True):
-    """Stop everything accepted so far."""
+    """Stop every Run accepted so far."""
 
     now: int
 
 
 class CancelRun(Struct, frozen=True):
-    """Stop or remove this one Run."""
+    """Stop the active Run or remove a queued one."""
 
     run_id: str
     now: int
 
 
 class ClearQueue(Struct, frozen=True):
-    """Remove all queued Runs; leave the active one alone."""
+    """Remove all queued Runs and leave the active one alone."""
 
     now: int
 
@@ -57,40 +64,41 @@ class EditRun(Struct, frozen=True):
 
 class MoveRun(Struct, frozen=True):
     run_id: str
-    #: The queued Run to stand before; None: last.
+    #: The queued Run to move before; None: to the end.
     before: str | None
     now: int
 
 
 class FoldRun(Struct, frozen=True):
-    """Have a queued Run join the active one, as if it had been submitted so."""
+    """Let a queued Run join the active one, as if submitted with `fold`."""
 
     run_id: str
     now: int
 
 
 class BeginStep(Struct, frozen=True):
-    """By the engine: the active Run is about to ask the model."""
+    """From the engine: the active Run is about to send a request to the model."""
 
     run_id: str
     now: int
-    #: Whether those who wait to fold join now. A Step that only sums up the past answers nobody.
+    #: Whether Runs that wait to fold join now. A Step that only writes a summary answers no prompt.
     folds: bool = True
 
 
 class Finish(Struct, frozen=True):
-    """By the engine, once the Run's task and all its processes are gone.
+    """From the engine: the Run's task and all its processes are gone.
 
-    There is no outcome `cancelled` here: whether a Run was cancelled is for the Lane to say."""
+    `stopped`: the Run was stopped before its end. The Lane decides why: a cancel covers it, or the server shuts down.
+    """
 
     run_id: str
-    outcome: Literal["completed", "failed", "interrupted"]
-    reason: str
+    outcome: VerdictOutcome
+    reason: Reason
     now: int
 
 
 class Recover(Struct, frozen=True):
-    """By the engine, when it takes over a Lane whose process was lost."""
+    """From the engine: it takes over a Lane whose process was lost."""
 
     on_crash: OnCrash
     now: int

@@ -1,22 +1,78 @@
-"""Events: durable facts. One Event is one entry of a workspace's log, with one Position, and one frame on the stream.
+"""Events: durable facts.
 
-The first group is what the Lane decides; `lane.apply` understands these and no others. The second group tells readers
-which record changed; the log names the record, it does not repeat its body.
+An Event is one entry of a workspace's log, with one Position, and becomes one frame on the stream. The Lane decides the
+events of the first group, and `lane.apply` understands only these. The events of the second group name a record that
+changed; the log does not repeat the record's body.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
 Outcome = Literal["completed", "failed", "cancelled", "interrupted"]
-#: created: readers see the record for the first time. updated: it has other content. deleted: it is gone.
+#: created: the record is new to readers. updated: its content changed. deleted: it no longer exists.
 Change = Literal["created", "updated", "deleted"]
+
+#: Why a Run ended, beyond its outcome. Empty: it completed. The second group are codes of errors.
+Reason = Literal[
+    "",
+    "approval_needed",
+    "budget",
+    "cancelled",
+    "cancelled_in_queue",
+    "context_full",
+    "loop",
+    "max_steps",
+    "removed",
+    "server_lost",
+    "shutdown",
+    "timeout",
+    "bad_config",
+    "internal",
+    "invalid",
+    "model_failed",
+    "process_failed",
+    "store_damaged",
+    "store_error",
+    "store_unavailable",
+    "warden_failed",
+]
+
+#: A sentence for users per reason. A Run that failed also has an error text with the details.
+REASON_TEXTS: dict[Reason, str] = {
+    "": "",
+    "approval_needed": "a tool call needed an approval and no user could be asked",
+    "budget": "the run used up its budget",
+    "cancelled": "cancelled",
+    "cancelled_in_queue": "cancelled before it started",
+    "context_full": "the prompt is too long for the model",
+    "loop": "the model repeated the same call",
+    "max_steps": "the run used up its steps",
+    "removed": "removed from the queue",
+    "server_lost": "the server process was lost",
+    "shutdown": "the server was shut down",
+    "timeout": "the run took longer than its time limit",
+    "bad_config": "the configuration is not valid",
+    "internal": "unexpected error",
+    "invalid": "the request is not valid",
+    "model_failed": "the model provider failed",
+    "process_failed": "a process could not be started",
+    "store_damaged": "stored data is damaged",
+    "store_error": "the store refused the data",
+    "store_unavailable": "the store did not answer",
+    "warden_failed": "the process keeper failed",
+}
+
+
+def reason_of(code: str) -> Reason:
+    """Return the reason for a Run that failed with an error of this code."""
+    return next((reason for reason in REASON_TEXTS if reason == code), "internal")
 
 
 class RunAccepted(Struct, frozen=True):
-    """The prompt has its seq; from here on it will end. `folds`: it waits to join the active Run."""
+    """The prompt has a seq and will end. `folds`: it waits to join the active Run."""
 
     run_id: str
     seq: int
@@ -30,7 +86,7 @@ class RunStarted(Struct, frozen=True):
 
 
 class RunResumed(Struct, frozen=True):
-    """The Run was active when its process was lost, and goes on in this one."""
+    """The Run was active when its process was lost, and continues in this one."""
 
     run_id: str
     at: int
@@ -56,7 +112,7 @@ class RunEdited(Struct, frozen=True):
 
 
 class RunMoved(Struct, frozen=True):
-    """A queued Run now stands before another one, or last."""
+    """A queued Run moved before another one, or to the end of the queue."""
 
     run_id: str
     before: str | None
@@ -71,7 +127,7 @@ class FoldMarked(Struct, frozen=True):
 
 
 class CancelMarked(Struct, frozen=True):
-    """Every Run with seq <= mark is covered. `run_id` is the active one, which is told to stop."""
+    """Every Run with seq <= mark is covered. `run_id` is the active Run, which has to stop."""
 
     mark: int
     run_id: str
@@ -79,18 +135,18 @@ class CancelMarked(Struct, frozen=True):
 
 
 class RunCancelMarked(Struct, frozen=True):
-    """This one active Run is told to stop; no other is touched."""
+    """The active Run has to stop; no other Run is covered."""
 
     run_id: str
     at: int
 
 
 class RunEnded(Struct, frozen=True):
-    """The terminal event. The store keeps a unique index over it: at most one per Run, whatever happens above."""
+    """The terminal event. A unique index in the store allows at most one per Run."""
 
     run_id: str
     outcome: Outcome
-    reason: str
+    reason: Reason
     at: int
     folded_into: str | None = None
 
@@ -115,7 +171,7 @@ class RunReported(Struct, frozen=True):
 
     run_id: str
     outcome: Outcome
-    reason: str
+    reason: Reason
 
 
 class ErrorReported(Struct, frozen=True):
@@ -135,7 +191,7 @@ class MessageChanged(Struct, frozen=True):
 
 
 class RetryReported(Struct, frozen=True):
-    """A request to the model failed and is made again after a pause: for people, who would wonder why nothing comes."""
+    """A request to the model failed and is retried after `wait_s`: lets clients explain the silence."""
 
     run_id: str
     attempt: int
@@ -145,14 +201,14 @@ class RetryReported(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """An Ask is pending: people are to see it."""
+    """An Ask is pending: clients show it."""
 
     run_id: str
     ask_id: str
 
 
 class AskSettled(Struct, frozen=True):
-    """It was answered, or withdrawn with its Run: whoever shows it takes it away."""
+    """An Ask was answered, or withdrawn with its Run: clients remove it."""
 
     run_id: str
     ask_id: str
@@ -173,11 +229,4 @@ ReportEvent = (
 Event = LaneEvent | ReportEvent
 
 #: The log stores an event under its class name.
-EVENT_TYPES: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (
-        *(RunAccepted, RunStarted, RunResumed, StepStarted, RunFolded, RunEdited, RunMoved, FoldMarked),
-        *(CancelMarked, RunCancelMarked, RunEnded, RunReported, ErrorReported, SessionChanged, MessageChanged),
-        *(RetryReported, Asked, AskSettled, FileChanged),
-    )
-}
+EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}

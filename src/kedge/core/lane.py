@@ -1,43 +1,44 @@
-"""The Lane: the line of Runs of one Session. This file owns the life of a Run; no other file decides any of it.
+"""The Lane: the line of Runs of one Session. This file alone decides the life of a Run.
 
 Theory of operation
 ===================
 
 A Lane is a value. Two pure functions work on it:
 
-    decide(lane, command) -> events      may raise a typed error, and then nothing has happened
-    apply(lane, event)    -> lane        never fails for an event that decide produced
+    decide(lane, command) -> events      may raise a typed error; then nothing has changed
+    apply(lane, event)    -> lane        never fails for an event that decide returned
 
-The engine decides, appends the events durably, applies them, and only then acts on them. A crash between any two of
-these steps leaves a log that `Recover` can go on from.
+The engine decides, appends the events durably, applies them, and only then acts on them. After a crash between any two
+of these steps, `Recover` continues from the log.
 
-What a cancel covers is a comparison of numbers. Each accepted Run gets the next `seq`; a cancel raises `mark` to the
-latest seq given out; a Run is covered iff `seq <= mark`. There is no flag that a later prompt could trip over, nothing
-to reset and nothing to count: a Run accepted after the cancel has a higher seq and is out of its reach, in whatever
-order the two are worked on.
+A cancel is a comparison of numbers. Each accepted Run gets the next `seq`; a cancel raises `mark` to the latest seq; a
+Run is covered if and only if `seq <= mark`. There is no flag to reset that a later prompt could trip over: a Run
+accepted after the cancel has a higher seq and is not covered, in whatever order the two are processed.
 
 The rules
 ---------
- 1  Submit gives the next seq. On an idle Lane the Run is accepted and started in one append. On a busy one it queues;
-    waits to fold into the active Run at that Run's next Step; is rejected without a trace; or interrupts: a cancel of
-    all earlier Runs and this Run next, in one append.
- 2  The run_id is the idempotency key: same id and content, no new event; same id and other content, an error.
- 3  Cancel covers every live Run. Covered queued Runs end at once; the active one is told to stop and ends when its
-    clean-up is done. On an idle Lane, or when everything live is covered already, it decides nothing.
- 4  CancelRun ends a queued Run, or tells the active one to stop, and touches no other. A folded Run has joined its host
-    and cannot be cancelled alone.
- 5  Finish ends the active Run and the Runs folded into it, and starts the next one: one append. A Lane is never idle
+ 1  Submit assigns the next seq. On an idle Lane the Run is accepted and started in one append. On a busy Lane the Run
+    queues; waits to fold into the active Run at that Run's next Step; is rejected without a trace; or interrupts: it
+    cancels all earlier Runs and becomes the next Run, in one append.
+ 2  The run_id is the idempotency key. The same id with the same content adds no event; the same id with other content
+    is an error.
+ 3  Cancel covers every live Run. Covered queued Runs end at once; the active Run has to stop and ends when its clean-up
+    is done. On an idle Lane, or when every live Run is already covered, Cancel decides nothing.
+ 4  CancelRun ends a queued Run, or stops the active one, and covers no other Run. A folded Run has joined its host and
+    cannot be cancelled alone.
+ 5  Finish ends the active Run and the Runs folded into it, and starts the next Run, in one append. A Lane is never idle
     with a queue. This holds for every outcome.
- 6  If a cancel that covers the active Run is in the log before its end, its outcome is cancelled, whatever the engine
-    reports. The first durable fact wins.
- 7  A Run waiting to fold when the active Run ends becomes a Run of its own, in its place in the queue.
- 8  Folding is steering: it reaches past Runs that queue for their own start, and never past a cancel: a Run that is
-    told to stop takes in nobody. A queued Run may be told to fold later than at its Submit; it keeps its seq.
- 9  Recover ends the active Run as cancelled if a cancel covers it; resumes it if policy says so, or if it has not begun
-    a Step (nothing was done, so nothing can be done twice); otherwise ends it as interrupted. Queued Runs go on.
-10  The queue is bounded; over the bound an error, nothing recorded.
+ 6  If the log has a cancel that covers the active Run before its end, the outcome is `cancelled`, whatever the engine
+    reports. The first durable fact wins. A Run that was stopped without a cancel was interrupted by a shutdown.
+ 7  A Run that waits to fold when the active Run ends becomes a Run of its own, at its place in the queue.
+ 8  Folding is steering: it overtakes Runs that wait for their own start, but never a cancel: a Run that is stopping
+    takes in no other Run. A queued Run may be folded after its Submit; it keeps its seq.
+ 9  Recover ends the active Run as cancelled if a cancel covers it; resumes it if the policy says so, or if it has not
+    begun a Step (nothing was done, so nothing can be done twice); otherwise ends it as interrupted. Queued Runs stay
+    queued.
+10  The queue is bounded. Beyond the bound Submit is an error and nothing is recorded.
 
-The Lane knows no models, tools, clients, tasks, processes, HTTP or SQL.
+The Lane has no knowledge of models, tools, clients, tasks, processes, HTTP or SQL.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ from kedge.core.events import (
     FoldMarked,
     LaneEvent,
     Outcome,
+    Reason,
     RunAccepted,
     RunCancelMarked,
     RunEdited,
@@ -79,8 +81,8 @@ from kedge.errors import LaneBusy, QueueFull, RunIdReused, RunIsFolded, RunIsSto
 
 RunState = Literal["queued", "waiting to fold", "active", "stopping", "folded", "ended"]
 
-#: The life of a Run, as a table: in this state, this event, that state. `docs/lifecycle.svg` is drawn from it and the
-#: exhaustive walk holds `apply` to it, line by line, both ways. (Another Run's event may also move a Run: "via".)
+#: The life of a Run as a table: (state, event, next state). `docs/lifecycle.svg` is drawn from it, and the exhaustive
+#: walk compares `apply` with it in both directions. "via": the event of another Run changes the state.
 LIFECYCLE: tuple[tuple[RunState | None, type[LaneEvent], RunState], ...] = (
     (None, RunAccepted, "queued"),
     (None, RunAccepted, "waiting to fold"),
@@ -99,14 +101,14 @@ LIFECYCLE: tuple[tuple[RunState | None, type[LaneEvent], RunState], ...] = (
 
 
 class LaneRun(Struct, frozen=True):
-    """What the Lane knows of one live Run."""
+    """A live Run as the Lane sees it."""
 
     run_id: str
     seq: int
     folds: bool = False
     steps: int = 0
     resumes: int = 0
-    #: Told to stop by CancelRun, which covers this Run alone and so cannot be a mark.
+    #: Stopped by CancelRun, which covers this Run alone and so cannot be a mark.
     cancelled: bool = False
 
 
@@ -116,7 +118,7 @@ class Lane(Struct, frozen=True):
     active: LaneRun | None = None
     queue: tuple[LaneRun, ...] = ()
     folded: tuple[LaneRun, ...] = ()
-    #: Count of events applied: the version an append expects.
+    #: The number of events applied: the version that an append expects.
     version: int = 0
 
     @property
@@ -130,7 +132,7 @@ class Lane(Struct, frozen=True):
         return next((run for run in self.queue if run.run_id == run_id), None)
 
     def state_of(self, run_id: str) -> RunState | None:
-        """The state of a live Run; None when the Lane does not hold it (unknown, or ended)."""
+        """Return the state of a live Run, or None if it is unknown or has ended."""
         if self.active and self.active.run_id == run_id:
             return "stopping" if self.covers(self.active) else "active"
         if any(run.run_id == run_id for run in self.folded):
@@ -144,7 +146,7 @@ class Lane(Struct, frozen=True):
 
 
 def decide(lane: Lane, command: Command) -> tuple[LaneEvent, ...]:
-    """The events this command leads to; empty when it changes nothing."""
+    """Return the events that the command leads to; empty if it changes nothing."""
     match command:
         case Submit():
             return _submit(lane, command)
@@ -153,7 +155,7 @@ def decide(lane: Lane, command: Command) -> tuple[LaneEvent, ...]:
         case CancelRun():
             return _cancel_run(lane, command)
         case ClearQueue():
-            return tuple(_drop(run, "removed from the queue", command.now) for run in lane.queue)
+            return tuple(_drop(run, "removed", command.now) for run in lane.queue)
         case EditRun():
             _require_queued(lane, command.run_id)
             return (RunEdited(command.run_id, command.now),)
@@ -166,6 +168,8 @@ def decide(lane: Lane, command: Command) -> tuple[LaneEvent, ...]:
             return _begin_step(lane, command)
         case Finish():
             active = _require_active(lane, command.run_id)
+            if command.outcome == "stopped":
+                return _end_active(lane, active, "interrupted", "shutdown", command.now)
             return _end_active(lane, active, command.outcome, command.reason, command.now)
         case Recover():
             return _recover(lane, command)
@@ -194,9 +198,9 @@ def _submit(lane: Lane, command: Submit) -> tuple[LaneEvent, ...]:
 
 def _cancel(lane: Lane, now: int) -> tuple[LaneEvent, ...]:
     if lane.active is None or (lane.covers(lane.active) and not lane.queue):
-        return ()  # folded Runs share the fate of their host, so there is nobody left to cover
+        return ()  # folded Runs end with their host, so no Run is left to cover
     latest = lane.next_seq - 1
-    dropped = tuple(_drop(run, "cancelled before it started", now) for run in lane.queue)
+    dropped = tuple(_drop(run, "cancelled_in_queue", now) for run in lane.queue)
     return (CancelMarked(latest, lane.active.run_id, now), *dropped)
 
 
@@ -205,11 +209,11 @@ def _cancel_run(lane: Lane, command: CancelRun) -> tuple[LaneEvent, ...]:
         case "active":
             return (RunCancelMarked(command.run_id, command.now),)
         case "queued" | "waiting to fold":
-            return (RunEnded(command.run_id, "cancelled", "cancelled before it started", command.now),)
+            return (RunEnded(command.run_id, "cancelled", "cancelled_in_queue", command.now),)
         case "folded":
             assert lane.active is not None
             raise RunIsFolded(
-                f"run {command.run_id} has joined run {lane.active.run_id} and ends with it; cancel that one instead"
+                f"run {command.run_id} joined run {lane.active.run_id} and ends with it; cancel that run instead"
             )
         case _:
             return ()
@@ -226,7 +230,7 @@ def _move(lane: Lane, command: MoveRun) -> tuple[LaneEvent, ...]:
 def _begin_step(lane: Lane, command: BeginStep) -> tuple[LaneEvent, ...]:
     active = _require_active(lane, command.run_id)
     if lane.covers(active):
-        raise RunIsStopping(f"run {active.run_id} is told to stop and begins no step")
+        raise RunIsStopping(f"run {active.run_id} is being cancelled")
     waiting = [run for run in lane.queue if run.folds] if command.folds else []
     joining = tuple(RunFolded(run.run_id, active.run_id, command.now) for run in waiting)
     return (*joining, StepStarted(active.run_id, active.steps + 1, command.now))
@@ -239,10 +243,10 @@ def _recover(lane: Lane, command: Recover) -> tuple[LaneEvent, ...]:
     may_resume = active.steps == 0 or command.on_crash == "resume"
     if may_resume and active.resumes < command.resumes_max and not lane.covers(active):
         return (RunResumed(active.run_id, command.now),)
-    return _end_active(lane, active, "interrupted", "the server process was lost", command.now)
+    return _end_active(lane, active, "interrupted", "server_lost", command.now)
 
 
-def _end_active(lane: Lane, active: LaneRun, outcome: Outcome, reason: str, now: int) -> tuple[LaneEvent, ...]:
+def _end_active(lane: Lane, active: LaneRun, outcome: Outcome, reason: Reason, now: int) -> tuple[LaneEvent, ...]:
     if lane.covers(active):
         outcome, reason = "cancelled", "cancelled"
     ends = [RunEnded(active.run_id, outcome, reason, now)]
@@ -251,13 +255,13 @@ def _end_active(lane: Lane, active: LaneRun, outcome: Outcome, reason: str, now:
     return (*ends, *starts)
 
 
-def _drop(run: LaneRun, reason: str, now: int) -> RunEnded:
+def _drop(run: LaneRun, reason: Reason, now: int) -> RunEnded:
     return RunEnded(run.run_id, "cancelled", reason, now)
 
 
 def _require_active(lane: Lane, run_id: str) -> LaneRun:
     if lane.active is None or lane.active.run_id != run_id:
-        raise RunNotActive(f"run {run_id} is not the active one; its end was recorded before")
+        raise RunNotActive(f"run {run_id} is not active; its end is already recorded")
     return lane.active
 
 
@@ -271,7 +275,7 @@ def _require_queued(lane: Lane, run_id: str) -> LaneRun:
 
 
 def apply(lane: Lane, event: LaneEvent) -> Lane:
-    """The Lane after this event."""
+    """Return the Lane after the event."""
     lane = replace(lane, version=lane.version + 1)
     match event:
         case RunAccepted(run_id=run_id, seq=seq, folds=folds):
@@ -292,8 +296,8 @@ def apply(lane: Lane, event: LaneEvent) -> Lane:
         case RunMoved(run_id=run_id, before=before):
             return replace(lane, queue=_reordered(lane.queue, run_id, before))
         case FoldMarked(run_id=run_id):
-            told = tuple(replace(run, folds=run.folds or run.run_id == run_id) for run in lane.queue)
-            return replace(lane, queue=told)
+            queue = tuple(replace(run, folds=run.folds or run.run_id == run_id) for run in lane.queue)
+            return replace(lane, queue=queue)
         case CancelMarked(mark=mark):
             return replace(lane, mark=mark)
         case RunCancelMarked():
@@ -312,7 +316,7 @@ def apply_all(lane: Lane, events: tuple[LaneEvent, ...]) -> Lane:
 
 def _ended(lane: Lane, run_id: str) -> Lane:
     if lane.active and lane.active.run_id == run_id:
-        # Rule 7: nobody is left to fold into, so those who waited for it now wait for their own start.
+        # Rule 7: the Runs that waited to fold into it now wait for their own start.
         return replace(lane, active=None, queue=tuple(replace(run, folds=False) for run in lane.queue))
     return replace(lane, queue=_without(lane.queue, run_id), folded=_without(lane.folded, run_id))
 
@@ -328,7 +332,7 @@ def _with_active(lane: Lane, **changes: int | bool) -> Lane:
 
 def _without(runs: tuple[LaneRun, ...], run_id: str) -> tuple[LaneRun, ...]:
     if runs and runs[0].run_id == run_id:
-        return runs[1:]  # a cancel ends a queue from its head: a thousand Runs must not take a million steps
+        return runs[1:]  # a cancel ends the queue from its head; scanning it each time would be quadratic
     return tuple(run for run in runs if run.run_id != run_id)
 
 
@@ -337,11 +341,11 @@ def _reordered(queue: tuple[LaneRun, ...], run_id: str, before: str | None) -> t
     if before == run_id:
         return queue
     rest = _without(queue, run_id)
-    place = next((index for index, run in enumerate(rest) if run.run_id == before), len(rest))
-    return (*rest[:place], moved, *rest[place:])
+    index = next((index for index, run in enumerate(rest) if run.run_id == before), len(rest))
+    return (*rest[:index], moved, *rest[index:])
 
 
-# --- what a cancel covered -------------------------------------------------------------------------------------------
+# --- the reply to a cancel --------------------------------------------------------------------------------------------
 
 
 class Covered(Struct, frozen=True):
@@ -351,13 +355,13 @@ class Covered(Struct, frozen=True):
 
 
 def covered_by(lane: Lane, command: Cancel | CancelRun | ClearQueue) -> tuple[Covered, ...]:
-    """Which live Runs this command covers, as they stand before it. The answer to whoever sent it."""
+    """Return the live Runs that the command covers, in their state before it: the reply to its sender."""
     match command:
         case Cancel():
             runs = lane.live
         case CancelRun(run_id=run_id):
             named = tuple(run for run in (lane.active, *lane.queue) if run and run.run_id == run_id)
-            runs = (*named, *(lane.folded if lane.active in named else ()))  # those that joined it end with it
+            runs = (*named, *(lane.folded if lane.active in named else ()))  # folded Runs end with their host
         case ClearQueue():
             runs = lane.queue
         case _:

@@ -19,6 +19,7 @@ from kedge.core.events import (
     FoldMarked,
     LaneEvent,
     Outcome,
+    Reason,
     RunAccepted,
     RunCancelMarked,
     RunEdited,
@@ -192,7 +193,7 @@ class RunRecord(Struct, frozen=True):
     cancelled: bool = False
     stopping: bool = False
     outcome: Outcome | None = None
-    reason: str = ""
+    reason: Reason = ""
     error: str = ""
     started_at: int | None = None
     ended_at: int | None = None

@@ -1,7 +1,7 @@
-"""What a Run does next: ask the model, call tools, compact the history, or end. Pure; the runner does what it says.
+"""The next action of a Run: ask the model, call tools, compact the history, or end.
 
-A Run is a loop over `next_action`. Everything the decision needs is in Progress and Limits, so that the whole policy is
-this one function, to be read from the top: the first line that applies wins.
+Pure; the runner carries the action out. A Run is a loop over `next_action`, which holds the whole policy: Progress and
+Limits are all it needs, and the first rule that applies wins.
 """
 
 from __future__ import annotations
@@ -13,41 +13,42 @@ from typing import Literal
 
 from msgspec import Struct
 
+from kedge.core.events import Reason
 from kedge.core.records import Purpose
 from kedge.core.transcript import Binary, FinishReason, ImageUrl, Message, ShellCommand, Text, ToolCall, ToolResult
 
-#: The same call with the same result, so often within the last CALLS_LOOKED_AT: the model goes round in circles. Items.
+#: A model that makes the same call with the same result this often within RECENT_CALLS is stuck in a loop. Items.
 REPEATS_MAX = 6
-#: Long enough to see a circle of three calls go round six times. Items.
-CALLS_LOOKED_AT = 20
+#: Long enough for a loop of three calls to repeat six times. Items.
+RECENT_CALLS = 20
 
 
 class Limits(Struct, frozen=True):
     steps_max: int
     budget_usd: float | None = None
-    #: Tokens in the model's context at which the history is compacted; None: the model's limit is not known.
+    #: Tokens in the model's context at which the history is compacted; None: the model's limit is unknown.
     compact_at_tokens: int | None = None
 
 
 class Progress(Struct, frozen=True):
-    """Where a Run stands between two actions."""
+    """The state of a Run between two actions."""
 
     purpose: Purpose = "answer"
     steps: int = 0
     cost_usd: float = 0.0
-    #: What the next request will have at least.
+    #: A lower bound for the next request. Tokens.
     context_tokens: int = 0
     #: The provider refused the last request as too long.
     context_is_full: bool = False
-    #: The history was compacted and no Step has been made since.
+    #: The history was compacted and no Step followed yet.
     is_compacted: bool = False
-    #: Calls of the last Step that have no result yet.
+    #: Calls of the last Step without a result.
     open_calls: tuple[ToolCall, ...] = ()
-    #: How the last Step ended; None: there was none, or it has to be made again.
+    #: How the last Step ended; None: there was none, or it has to be repeated.
     last: FinishReason | None = None
-    #: How often the most frequent of the latest calls was made with the same result.
+    #: How often the most frequent of the recent calls had the same result.
     repeats: int = 0
-    #: A call needed an approval in a Run that may not ask for one: what it was.
+    #: The error of a call that needed an approval in a Run that may not ask for one.
     unapproved: str = ""
 
 
@@ -65,7 +66,7 @@ class Compact(Struct, frozen=True):
 
 class End(Struct, frozen=True):
     outcome: Literal["completed", "failed"] = "completed"
-    reason: str = ""
+    reason: Reason = ""
     error: str = ""
     finish: FinishReason = "end_turn"
 
@@ -74,6 +75,7 @@ Action = AskModel | CallTools | Compact | End
 
 
 def next_action(progress: Progress, limits: Limits) -> Action:
+    """Return the first action that applies."""
     if progress.open_calls:
         return CallTools(progress.open_calls)
     if progress.unapproved:
@@ -96,8 +98,8 @@ def next_action(progress: Progress, limits: Limits) -> Action:
     return AskModel()
 
 
-def _failed(reason: str, error: str) -> End:
-    return End("failed", reason, f"{error} A new prompt goes on from here.")
+def _failed(reason: Reason, error: str) -> End:
+    return End("failed", reason, f"{error} Send another prompt to continue.")
 
 
 def _is_near(tokens: int, compact_at_tokens: int | None) -> bool:
@@ -105,29 +107,30 @@ def _is_near(tokens: int, compact_at_tokens: int | None) -> bool:
 
 
 def repeats(signatures: Iterable[str]) -> int:
-    """How often the most frequent of a Run's latest calls was made with the very same input and result."""
+    """Return how often the most frequent of a Run's recent calls had the same input and result."""
     return max(Counter(signatures).values(), default=0)
 
 
 def signatures(own: list[Message]) -> list[str]:
-    """Those of a Run's latest calls, read off its transcript."""
+    """Return the signatures of a Run's recent calls, from its transcript."""
     results = {result.tool_call_id: result for message in own for result in message.all(ToolResult)}
     calls = [call for message in own for call in message.all(ToolCall) if call.id in results]
-    return [signature(call, results[call.id]) for call in calls[-CALLS_LOOKED_AT:]]
+    return [signature(call, results[call.id]) for call in calls[-RECENT_CALLS:]]
 
 
 def signature(call: ToolCall, result: ToolResult) -> str:
+    """Return a digest of a call and its result."""
     return hashlib.sha256(repr((call.name, call.input, result.content)).encode("utf-8", "replace")).hexdigest()
 
 
-#: Characters of text that make a token, roughly and rather too few: used only where no provider has counted.
+#: Characters per token, a rough and low estimate: used only where no provider has counted.
 CHARS_PER_TOKEN = 4
-#: What a picture costs, roughly. Tokens.
+#: The rough cost of a picture. Tokens.
 IMAGE_TOKENS = 1500
 
 
 def estimated_tokens(messages: list[Message]) -> int:
-    """What these messages cost a model to read, roughly: until a provider has counted them."""
+    """Return a rough count of the tokens in these messages, for use until a provider has counted them."""
     chars = images = 0
     for part in (part for message in messages for part in message.parts):
         match part:

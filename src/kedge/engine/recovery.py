@@ -157,7 +157,7 @@ def _made_whole(
     if any(isinstance(event, RunEnded) for event in events):
         blank = Message(ids.new("m"), host.session_id, "assistant", (), now, now, host.run_id)
         last: tuple[Change, Message] = ("updated", streaming) if streaming else ("created", blank)
-        verdict = Verdict("interrupted", usage=host.usage, context_tokens=host.context_tokens)
+        verdict = Verdict("stopped", usage=host.usage, context_tokens=host.context_tokens)
         return close_run(events, runs, verdict, last, before, now)
     if streaming:
         cut = Finish("error", now, "interrupted", "The server process was lost; this step was begun again.")

@@ -7,7 +7,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from kedge.core.events import Change, LaneEvent, Outcome, RunEnded
+from kedge.core.commands import VerdictOutcome
+from kedge.core.events import REASON_TEXTS, Change, LaneEvent, Outcome, Reason, RunEnded
 from kedge.core.records import RunRecord, Usage
 from kedge.core.transcript import CUT_OFF, Finish, FinishReason, Message, ToolCall, ToolResult
 from kedge.engine.lane_state import Addition
@@ -19,8 +20,8 @@ _REASONS: dict[Outcome, FinishReason] = {"failed": "error", "cancelled": "cancel
 class Verdict:
     """What was seen of a Run that is over. Whether it was cancelled is for the Lane to say."""
 
-    outcome: Literal["completed", "failed", "interrupted"]
-    reason: str = ""
+    outcome: VerdictOutcome
+    reason: Reason = ""
     error: str = ""
     cleanup: Literal["clean", "failed"] = "clean"
     finish_reason: FinishReason = "end_turn"
@@ -42,7 +43,13 @@ def close_run(
     its trace all the same. `before`: messages to be put ahead of it, such as results for tool calls that got none."""
     ended = next(event for event in events if isinstance(event, RunEnded))
     reason = verdict.finish_reason if ended.outcome == "completed" else _REASONS[ended.outcome]
-    said = ended.reason if ended.outcome in ("failed", "interrupted") else ""
+    said = (
+        REASON_TEXTS[ended.reason]
+        if ended.outcome == "interrupted"
+        else ended.reason
+        if ended.outcome == "failed"
+        else ""
+    )
     message = last[1].closed(Finish(reason, now, said, verdict.error if ended.outcome == "failed" else ""))
     changes: dict[str, RunRecord] = {}
     for event in events:

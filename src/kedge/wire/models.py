@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kedge.core.approvals import Answer
 from kedge.core.commands import WhenBusy
-from kedge.core.events import Outcome
+from kedge.core.events import Outcome, Reason
 from kedge.core.records import OnApproval, OnDisconnect
 from kedge.core.transcript import Role
 from kedge.wire.limits import MESSAGE_CHARS_MAX, MODEL_CHARS_MAX, OPTION_MAX, QUESTIONS_MAX, RULES_MAX
@@ -244,7 +244,7 @@ class RunBody(Struct, kw_only=True):
     #: The Run whose agent it is.
     parent_run_id: str | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET
-    reason: str | UnsetType = UNSET
+    reason: Reason | UnsetType = UNSET
     error: str | UnsetType = UNSET
     folded_into: str | UnsetType = UNSET
     started_at: int | UnsetType = UNSET
@@ -289,7 +289,7 @@ class RunComplete(Struct, kw_only=True):
     message_id: str
     text: str
     outcome: Outcome
-    reason: str
+    reason: Reason
     usage: UsageBody
     cleanup: Literal["clean", "failed"]
     error: str | UnsetType = UNSET
