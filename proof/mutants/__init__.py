@@ -1,1 +1,1 @@
-"""Seeded faults in the rest of the system, and the proof that each is found. (Those of the Lane alone: tests/core.)"""
+"""Seeded faults (mutants), and the proof that each is found. Faults of the Lane alone: proof/test_lane_faults.py."""

@@ -1,9 +1,10 @@
-"""python -m proof.mutants NAME: is this mutant found? 1: it is (and by what); 0: it survives.
+"""Run one mutant: python -m proof.mutants NAME. Exit code 1: found (and by what). 0: it survives.
 
-python -m proof.mutants            lists them
-python -m proof.mutants NAME 100   within so many simulations
-python -m proof.mutants NAME 2000 remembered   where it was found before first
-python -m proof.mutants --seeds    finds all that the simulator finds, and remembers where
+python -m proof.mutants            list all mutants
+python -m proof.mutants --check    check that every anchor matches exactly one place, and that the tests exist
+python -m proof.mutants NAME 100   run at most so many simulations
+python -m proof.mutants NAME 2000 recorded   start with the recorded seed
+python -m proof.mutants --seeds    find every mutant of the simulator, and record the seeds
 """
 
 from __future__ import annotations
@@ -15,24 +16,28 @@ from concurrent.futures import ThreadPoolExecutor
 
 from proof.mutants.finders import SCHEDULES_MAX, SEEDS
 from proof.mutants.forks import Forks
-from proof.mutants.table import CONTROLS, MUTANTS
+from proof.mutants.table import ALL, CONTROLS, MUTANTS, problems
 
 
-def main(name: str = "", schedules: str = str(SCHEDULES_MAX), memory: str = "") -> int:
+def main(name: str = "", schedules: str = str(SCHEDULES_MAX), seeds: str = "") -> int:
+    if name == "--check":
+        lines = problems()
+        print(*lines, f"{len(ALL)} mutants, {len(lines)} problems", sep="\n")
+        return int(bool(lines))
     if name == "--seeds":
-        return remember()
+        return record_seeds()
     if not name:
         for mutant in MUTANTS.values():
-            print(f"{mutant.name}  ({mutant.finder}, {mutant.module}) {mutant.hurts}")
+            print(f"{mutant.name}  ({mutant.finder}, {mutant.at}) {mutant.effect}")
         return 0
     known = MUTANTS | {control.name: control for control in CONTROLS}
     with Forks() as forks:
-        found = forks.find(known[name], int(schedules), from_memory=memory == "remembered")
-    print(f"{name}: {f'found by {found}' if found else 'survives'}")
-    return int(bool(found))
+        result = forks.find(known[name], int(schedules), recorded_first=seeds == "recorded")
+    print(f"{name}: {f'found by {result}' if result else 'survives'}")
+    return int(bool(result))
 
 
-def remember() -> int:
+def record_seeds() -> int:
     simulated = [name for name, mutant in MUTANTS.items() if mutant.finder == "sim"]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         seeds = dict(zip(simulated, pool.map(_seed_of, simulated), strict=True))

@@ -1,11 +1,12 @@
-"""A mutant: one small fault, put into one module of ours while it is imported. No file of ours is touched.
+"""Mutants: small faults, each put into one module while it is imported. No source file is changed.
 
-In this process an import hook compiles the changed text. Tests that start processes of their own (a server, the keeper
-of the warden, which is started without environment and site) get a copy of the package with the fault in it instead.
+In this process an import hook compiles the changed syntax tree. Tests that start processes (a server, or the keeper of
+the warden, which starts without environment and site) use a copy of the package that contains the fault.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Literal
 
+from proof.mutants.anchor import AnchorError, mutate
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 
@@ -26,45 +29,52 @@ Finder = Literal["sim", "walk", "tests"]
 @dataclass(frozen=True, slots=True)
 class Mutant:
     name: str
-    #: The module without its package: "engine.door".
-    module: str
-    #: Occurs exactly once in the module.
+    #: Module without its package, and function: "engine.door:Door.write".
+    at: str
+    #: The anchor and its replacement (proof/mutants/anchor.py).
     old: str
     new: str
-    #: What users would have of it.
-    hurts: str
+    #: What users of the product would see.
+    effect: str = ""
     finder: Finder = "sim"
-    #: Of the finder "tests": what pytest is to run.
+    #: For the finder "tests": the arguments of pytest.
     tests: tuple[str, ...] = ()
 
     @property
-    def path(self) -> Path:
-        return SRC / "kedge" / (self.module.replace(".", "/") + ".py")
+    def module(self) -> str:
+        return self.at.partition(":")[0]
 
-    def text(self) -> str:
-        """The module with the fault in it."""
-        source = self.path.read_text("utf-8")
-        found = source.count(self.old)
-        if found != 1:
-            raise LookupError(f"mutant {self.name}: its text occurs {found} times in {self.module}; write it anew")
-        return source.replace(self.old, self.new)
+    @property
+    def path(self) -> Path:
+        return module_path(self.module)
+
+    def tree(self) -> ast.Module:
+        """Return the syntax tree of the module with the fault. Raises AnchorError."""
+        try:
+            return mutate(self.path.read_text("utf-8"), self.at.partition(":")[2], self.old, self.new)
+        except (AnchorError, OSError) as error:
+            raise AnchorError(f"mutant {self.name!r} ({self.at}): {error}") from error
+
+
+def module_path(module: str) -> Path:
+    return SRC / "kedge" / (module.replace(".", "/") + ".py")
 
 
 class _Loader(SourceFileLoader):
-    def __init__(self, fullname: str, path: str, text: str) -> None:
+    def __init__(self, fullname: str, path: str, tree: ast.Module) -> None:
         super().__init__(fullname, path)
-        self._text = text
+        self._tree = tree
 
     def get_code(self, fullname: str) -> CodeType:
-        return compile(self._text, self.path, "exec", dont_inherit=True)
+        return compile(self._tree, self.path, "exec", dont_inherit=True)
 
 
 class Hook(MetaPathFinder):
-    """Gives the one module its other text."""
+    """Loads one module from another syntax tree."""
 
-    def __init__(self, module: str, text: str) -> None:
+    def __init__(self, module: str, tree: ast.Module) -> None:
         self._module = f"kedge.{module}"
-        self._text = text
+        self._tree = tree
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -74,21 +84,21 @@ class Hook(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path, target)
         assert spec is not None
         assert spec.origin is not None
-        spec.loader = _Loader(fullname, spec.origin, self._text)
+        spec.loader = _Loader(fullname, spec.origin, self._tree)
         return spec
 
 
-def install(module: str, text: str) -> None:
-    """From here on the module is imported with this text."""
-    assert f"kedge.{module}" not in sys.modules, f"{module} is imported already"
-    sys.meta_path.insert(0, Hook(module, text))
+def install(module: str, tree: ast.Module) -> None:
+    """Make the next import of the module use this tree."""
+    assert f"kedge.{module}" not in sys.modules, f"{module} is already imported"
+    sys.meta_path.insert(0, Hook(module, tree))
 
 
 def copy_with(mutant: Mutant, package: Path, directory: Path) -> None:
-    """Our package in `directory`, with the fault. What was compiled before is taken along: it is still true.
+    """Copy the package to `directory`, with the fault. The compiled modules are copied too.
 
-    `package` is a copy of it in the same file system, which must stay as it is: its files are shared."""
+    `package` is a copy of the package on the same file system. It must not change: the copies are hard links."""
     shutil.copytree(package, directory / "kedge", copy_function=os.link)
     faulty = directory / "kedge" / mutant.path.relative_to(SRC / "kedge")
     faulty.unlink()
-    faulty.write_text(mutant.text(), "utf-8")
+    faulty.write_text(ast.unparse(mutant.tree()), "utf-8")

@@ -159,7 +159,7 @@ def _code_of(module: str, text: str, tests: tuple[str, ...], s_max: int) -> int:
             os.dup2(nowhere, 1)
             os.dup2(nowhere, 2)
             signal.alarm(s_max)
-            install(module, text)
+            install(module, ast.parse(text))
             code = int(pytest.main([*OPTIONS, *tests]))
         finally:
             os._exit(code)

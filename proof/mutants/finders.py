@@ -1,4 +1,4 @@
-"""What finds a mutant: the simulator, the exhaustive walk, or tests that are there anyway."""
+"""The three finders of mutants: the simulator, the exhaustive walk, and existing tests."""
 
 from __future__ import annotations
 
@@ -18,38 +18,37 @@ from proof.mutants.apply import Mutant, install
 
 #: A mutant that so many simulations do not find has survived.
 SCHEDULES_MAX = 2_000
-#: A simulation takes hundredths of a second; one that goes round in circles without ever waiting ends here. So may a
-#: good one, on a machine that stalls: each such one is lived through again, for much longer. Seconds.
-SCHEDULE_S_MAX, SCHEDULE_AGAIN_S_MAX = 5, 30
-#: Of pytest, that the tests need.
+#: A simulation takes hundredths of a second; one that loops without ever waiting ends here. On a machine that stalls a
+#: good one may take as long, so it is repeated with the second limit. Seconds.
+SCHEDULE_S_MAX, RETRY_S_MAX = 5, 30
+#: The pytest plugins that the tests need.
 PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout")
-#: What the process that tries a mutant prints, in its directory.
+#: The output file of the process that runs a mutant, in its directory.
 OUTPUT = "output"
 
-#: Where mutants were found before, by name: tried first in each commit's tests. `python -m proof.mutants --seeds`
-#: writes it anew; a seed that finds nothing any more costs time, no more.
+#: The seed that finds each mutant, by name: tried first by `scripts/prove`. `python -m proof.mutants --seeds` writes
+#: it. A seed that no longer finds its mutant only costs time.
 SEEDS = Path(__file__).with_name("seeds.json")
 
 
-def find(mutant: Mutant, schedules: int, directory: Path, *, from_memory: bool = False) -> str:
-    """By what it was found, in one line; empty: it has survived. For a process of its own that has loaded nothing of
-    ours yet."""
+def find(mutant: Mutant, schedules: int, directory: Path, *, recorded_first: bool = False) -> str:
+    """Return one line on what found the mutant, or "" if it survived. The process must not have imported kedge."""
     if mutant.finder == "tests":
         return by_tests(mutant, directory)
-    warnings.simplefilter("ignore")  # of tasks that were frozen
-    install(mutant.module, mutant.text())
+    warnings.simplefilter("ignore")  # about frozen tasks
+    install(mutant.module, mutant.tree())
     if mutant.finder == "walk":
         return by_walk()
-    known = json.loads(SEEDS.read_text()).get(mutant.name) if from_memory else None
+    known = json.loads(SEEDS.read_text()).get(mutant.name) if recorded_first else None
     return by_sim([*([] if known is None else [known]), *range(schedules)])
 
 
 class TooLong(KeyboardInterrupt):
-    """The alarm has rung. One that the simulated loop and its tasks let through, and no `except Exception` takes."""
+    """The alarm. The simulated loop and its tasks let a KeyboardInterrupt pass, and `except Exception` does too."""
 
 
 def by_sim(seeds: list[int]) -> str:
-    # Imported here, with the fault in place.
+    # Imported here, after the fault is installed.
     plan, world = import_module("proof.sim.plan"), import_module("proof.sim.world")
     reports = world.simulate_all(map(plan.draw, seeds))
     for number, seed in enumerate(seeds, 1):
@@ -58,7 +57,7 @@ def by_sim(seeds: list[int]) -> str:
         except TooLong:
             reports.close()
             try:
-                broken = next_broken(world.simulate_all([plan.draw(seed)]), SCHEDULE_AGAIN_S_MAX)
+                broken = next_broken(world.simulate_all([plan.draw(seed)]), RETRY_S_MAX)
             except TooLong:
                 broken = "one call of the event loop never ends"
             reports = world.simulate_all(map(plan.draw, seeds[number:]))
@@ -68,7 +67,8 @@ def by_sim(seeds: list[int]) -> str:
 
 
 def next_broken(reports: Generator[Any, None, None], s_max: int) -> str:
-    """What the next simulation finds. TooLong, if the alarm has rung in it: what came of it may have come of that."""
+    """Return the first broken promise of the next simulation. Raises TooLong if the alarm went off during it: the alarm
+    itself may have caused the result."""
     rang = False
 
     def ring(number: int, frame: object) -> None:
@@ -79,9 +79,9 @@ def next_broken(reports: Generator[Any, None, None], s_max: int) -> str:
     before = signal.signal(signal.SIGALRM, ring)
     signal.alarm(s_max)
     try:
-        found = next(reports).broken
-        broken = found[0] if found else ""
-    except Exception as error:  # the simulator, too, may stumble over a fault: whoever runs it sees that
+        promises = next(reports).broken
+        broken = promises[0] if promises else ""
+    except Exception as error:  # a fault may crash the simulator too, which its user would see
         broken = f"{type(error).__name__}: {error}"
     finally:
         signal.alarm(0)
@@ -101,21 +101,21 @@ def by_walk() -> str:
 
 
 def by_tests(mutant: Mutant, directory: Path) -> str:
-    """With the package that lies in `directory`, here and in all that the tests start."""
+    """Run the tests with the package in `directory`, in this process and in all that the tests start."""
     sys.path.insert(0, str(directory))
-    # What is installed beside the two plugins that the tests need takes longer to load than most tests take.
+    # Loading all installed plugins would take longer than most tests.
     os.environ |= {"PYTHONPATH": str(directory), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     options = ("-x", "--tb=line", f"--basetemp={directory / 'tmp'}", "-o", f"pythonpath={directory} .")
     code = pytest.main([*options, *mutant.tests], [import_module(plugin) for plugin in PLUGINS])
     sys.stdout.flush()
-    told = (directory / OUTPUT).read_text("utf-8", "replace")
+    output = (directory / OUTPUT).read_text("utf-8", "replace")
     package = import_module("kedge").__file__
     assert package is not None
-    assert Path(package).is_relative_to(directory), f"the tests had another package: {package}"
+    assert Path(package).is_relative_to(directory), f"the tests imported another package: {package}"
     if code == pytest.ExitCode.OK:
         return ""
-    failed = [line for line in told.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
-    # Tests that do not run prove nothing: a mistake in the selection must not pass for a find.
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    # Tests that cannot run prove nothing: a wrong test name must not count as a find.
     if code != pytest.ExitCode.TESTS_FAILED or not failed:
         raise RuntimeError(f"pytest {' '.join(mutant.tests)} ended with {code}")
     return f"tests: {failed[0]}"

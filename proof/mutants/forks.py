@@ -60,13 +60,13 @@ class Forks:
         self._stop()
         self._directory.cleanup()
 
-    def find(self, mutant: Mutant, schedules: int = SCHEDULES_MAX, *, from_memory: bool = False) -> str:
+    def find(self, mutant: Mutant, schedules: int = SCHEDULES_MAX, *, recorded_first: bool = False) -> str:
         """By what it was found, in one line; empty: it has survived."""
         with TemporaryDirectory(dir=self._directory.name) as name:
             directory = Path(name)
             if mutant.finder == "tests":
                 copy_with(mutant, self._package(), directory)
-            code = self._try((mutant, schedules, directory, from_memory))
+            code = self._try((mutant, schedules, directory, recorded_first))
             told, output = directory / TOLD, directory / OUTPUT
             # A child that breaks has found nothing.
             if code != 0 or not told.exists():
@@ -135,13 +135,13 @@ def serve(link: Connection) -> None:
     gc.freeze()  # or the first collection of each child would write to all that it shares with us
     while True:
         try:
-            mutant, schedules, directory, from_memory = link.recv()
+            mutant, schedules, directory, recorded_first = link.recv()
         except EOFError:
             return
         child = os.fork()
         if child == 0:
             link.close()
-            _end_with(partial(find, mutant, schedules, directory, from_memory=from_memory), directory)
+            _end_with(partial(find, mutant, schedules, directory, recorded_first=recorded_first), directory)
         status = os.waitpid(child, 0)[1]
         _end_what_is_left()
         link.send(os.waitstatus_to_exitcode(status))

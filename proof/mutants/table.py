@@ -1,40 +1,76 @@
-"""All seeded faults, by name. What each would mean for users is said beside it."""
+"""The table of all mutants, from the TOML files in this directory."""
 
 from __future__ import annotations
 
-from itertools import chain
+import ast
+import tomllib
+from functools import cache
+from pathlib import Path
 
-from proof.mutants import table_around, table_engine, table_judged, table_steps, table_tests
-from proof.mutants.apply import Mutant
+from proof.mutants.apply import ROOT, Mutant
 
-ALL: tuple[Mutant, ...] = tuple(
-    chain(
-        *(table_engine.LANE, table_engine.DOOR, table_engine.OPENLANE, table_engine.RUNNER),
-        *(table_steps.ASKING, table_steps.CALLS, table_steps.CLOSING, table_steps.DRAFT, table_steps.APPROVING),
-        table_steps.ENGINE,
-        *(table_around.FEED, table_around.WORKSPACES, table_around.STORE, table_around.SERVER, table_around.CLIENT),
-        *(table_judged.DEEDS, table_judged.TOLD, table_judged.ANSWERED, table_judged.BESIDE, table_judged.REVIEWED),
-        table_judged.REFUSED,
-        *(table_tests.STORES, table_tests.CORE, table_tests.ENGINE, table_tests.SERVER, table_tests.WARDEN),
-    )
-)
+TABLES = sorted(Path(__file__).parent.glob("*.toml"))
+
+
+def _load(path: Path) -> list[Mutant]:
+    return [
+        Mutant(**{**row, "finder": "tests" if "tests" in row else row.get("finder", "sim")} | _tests(row))
+        for row in tomllib.loads(path.read_text("utf-8"))["mutant"]
+    ]
+
+
+def _tests(row: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {"tests": tuple(row.get("tests", ()))}
+
+
+ALL: tuple[Mutant, ...] = tuple(mutant for path in TABLES for mutant in _load(path))
 MUTANTS: dict[str, Mutant] = {mutant.name: mutant for mutant in ALL}
 
-#: No faults: the same text again, by each way that a fault takes.
+#: No faults: each replaces code by the same code, through each of the three finders.
 CONTROLS: tuple[Mutant, ...] = (
-    Mutant("nothing, simulated", "core.lane", "latest = lane.next_seq - 1", "latest = lane.next_seq - 1", ""),
-    Mutant("nothing, walked", "core.lane", "latest = lane.next_seq - 1", "latest = lane.next_seq - 1", "", "walk"),
+    Mutant("control of the simulator", "core.lane:_cancel", "lane.next_seq - 1", "OLD"),
+    Mutant("control of the walk", "core.lane:_cancel", "lane.next_seq - 1", "OLD", finder="walk"),
     Mutant(
-        "nothing, tested",
-        "warden.child",
-        "    os.setsid()\n",
-        "    os.setsid()\n",
-        "",
-        "tests",
-        (
+        "control of the tests",
+        "warden.child:_become",
+        "os.setsid()",
+        "OLD",
+        finder="tests",
+        tests=(
             "tests/store/test_contract_approvals.py",
             "tests/warden/test_processes.py::test_a_process_leads_its_own_session_without_a_terminal",
             "tests/conformance/test_bad_access.py::test_from_a_foreign_page_no_route_answers",
         ),
     ),
 )
+
+
+def problems() -> list[str]:
+    """Return one line for each mutant that cannot be applied or whose tests do not exist."""
+    lines = []
+    for mutant in (*ALL, *CONTROLS):
+        try:
+            tree = mutant.tree()
+            compile(tree, mutant.module, "exec")
+            if mutant not in CONTROLS and ast.dump(tree) == _dump(mutant.path):
+                lines.append(f"mutant {mutant.name!r} ({mutant.at}): the replacement changes nothing")
+        except (LookupError, SyntaxError) as error:
+            lines.append(str(error))
+        for test in mutant.tests:
+            file, _, name = test.partition("::")
+            if (name and name.partition("[")[0] not in _test_names(file)) or not (ROOT / file).exists():
+                lines.append(f"mutant {mutant.name!r}: test not found: {test}")
+    names = [mutant.name for mutant in ALL]
+    return lines + [f"mutant {name!r} is defined twice" for name in MUTANTS if names.count(name) > 1]
+
+
+@cache
+def _dump(path: Path) -> str:
+    return ast.dump(ast.parse(path.read_text("utf-8")))
+
+
+@cache
+def _test_names(file: str) -> set[str]:
+    path = ROOT / file
+    nodes = ast.walk(ast.parse(path.read_text("utf-8"))) if path.exists() else ()
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
