@@ -9,7 +9,7 @@ import re
 #: So only stalls that are longer than this count here. Milliseconds.
 STALL_MS_MAX = 250
 
-_STALL = re.compile(r"event loop stalled for (\d+) ms; it was in:\n(?: +.*\n)*")
+_STALL = re.compile(r"event loop stalled for (\d+) ms in:\n(?: +.*\n)*")
 
 
 def assert_no_stall(log: str) -> None:

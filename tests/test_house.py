@@ -56,7 +56,7 @@ LATE_IMPORTS: dict[str, set[str]] = {
     "kedge.agent.model_choice": {
         *("kedge.llm.openai", "kedge.llm.anthropic", "kedge.llm.pydantic_ai", "kedge.llm.demo", "kedge.llm.transport"),
     },
-    "kedge.cli.command_serve": {"kedge.server.harden", "kedge.server.listen"},
+    "kedge.cli.command_serve": {"kedge.server.harden", "kedge.server.startup"},
     "kedge.cli.command_stop": {"kedge.warden.processes"},
     "kedge.cli.command_tui": {"kedge.tui.app", "kedge.tui.render.themes"},
     "kedge.cli.command_config": {

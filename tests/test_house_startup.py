@@ -73,7 +73,7 @@ def test_native_models_load_no_provider_library() -> None:
     """Import a server with both native formats: libraries of other providers load only if one is configured."""
     program = (
         "import sys\n"
-        "import kedge.server.listen, kedge.llm.openai, kedge.llm.anthropic, kedge.llm.catalogue\n"
+        "import kedge.server.startup, kedge.llm.openai, kedge.llm.anthropic, kedge.llm.catalogue\n"
         "kedge.llm.catalogue.facts('openai', 'gpt-5-mini')\n"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))\n"
     )

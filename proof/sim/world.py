@@ -28,7 +28,7 @@ from kedge.engine.engine import Engine
 from kedge.engine.workspaces import FixedConfig
 from kedge.errors import KedgeError, Unavailable, Unreachable, WorkspaceNotFound
 from kedge.server.auth import Gate
-from kedge.server.table import make_app
+from kedge.server.routes import make_app
 from kedge.testing.machine import CountingIds
 from kedge.tools.agent import AgentTool
 from kedge.tools.question import QuestionTool

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         Unreachable,
         WorkspaceNotFound,
     )
-    from kedge.server.listen import serve
+    from kedge.server.startup import serve
 
 __version__ = "0.1.0"
 
@@ -69,7 +69,7 @@ _HOMES = {
     "Client": "kedge.client.client",
     "StreamEvent": "kedge.client.event_stream",
     "connect": "kedge.client.sync_client",
-    "serve": "kedge.server.listen",
+    "serve": "kedge.server.startup",
 }
 
 

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 _NEST = """
 import ctypes, os, sys
-import kedge.cli.main, kedge.server.listen, kedge.agent.model_choice, kedge.llm.catalogue, kedge.llm.openai, uvloop
+import kedge.cli.main, kedge.server.startup, kedge.agent.model_choice, kedge.llm.catalogue, kedge.llm.openai, uvloop
 import anyio._backends._asyncio, uvicorn.lifespan.off
 
 kedge.agent.model_choice.new_client(False)  # loads what it needs
@@ -42,7 +42,7 @@ def serve():
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: it goes with the nest
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND), 2)
-    os._exit(kedge.server.listen.serve(hosts=["tcp://127.0.0.1:0"]))
+    os._exit(kedge.server.startup.serve(hosts=["tcp://127.0.0.1:0"]))
 
 child = 0
 while word := os.read(0, 1):

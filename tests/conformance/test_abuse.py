@@ -186,7 +186,7 @@ async def test_strangers_cannot_take_the_files_that_the_store_and_tools_need(
         async with asyncio.timeout(WAIT_S):
             while not await answers(server):
                 pass
-        assert "all there is room for" in server.log
+        assert "connection limit of" in server.log
 
 
 async def answers(server: Server) -> bool:

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from kedge.errors import BadConfig, Invalid
-from kedge.server import listen
+from kedge.server.auth import make_token
+from kedge.server.sockets import bind
 from tests.conformance import raw
 from tests.conformance.harness import WAIT_S, Endpoint, Peer, Server
 from tests.conformance.rounds import no_trace
@@ -163,20 +164,20 @@ async def test_a_page_whose_name_is_pointed_at_this_machine_gets_nothing(
 @pytest.mark.parametrize("address", ["0.0.0.0", "[::]", "192.168.1.1", "8.8.8.8", "[::ffff:10.0.0.1]", "[fe80::1]"])
 def test_no_server_listens_beyond_this_machine_unless_it_is_told_to(address: str) -> None:
     with pytest.raises(Invalid, match="--allow-remote"):
-        listen._bind(f"tcp://{address}:0", allow_remote=False)
+        bind(f"tcp://{address}:0", allow_remote=False)
 
 
 @pytest.mark.parametrize("token", ["x", "too-short-a-one", "\u00fc" * 20, "x" * 20 + "\n", "x" * 20 + "\x7f"])
 def test_no_server_takes_a_token_that_is_none(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEDGE_TOKEN", token)
     with pytest.raises(BadConfig, match="KEDGE_TOKEN must have"):
-        listen._token()
+        make_token()
 
 
 def test_an_empty_token_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEDGE_TOKEN", "")
-    assert len(listen._token()) >= 43
-    assert listen._token() != listen._token()
+    assert len(make_token()) >= 43
+    assert make_token() != make_token()
 
 
 async def test_a_server_for_other_machines_asks_everybody_for_the_token(endpoint: Endpoint, tmp_path: Path) -> None:
@@ -343,7 +344,7 @@ async def test_a_request_that_comes_too_slowly_is_hung_up_on(limited: LimitedSer
         said = await asyncio.to_thread(trickled if start else said_until_closed, line)
     if start.startswith(b"POST"):
         assert said.startswith(b"HTTP/1.1 401")  # it has no token: that is said at once, and then the rest awaited
-    assert said.endswith(b'{"message":"the request did not come whole in time","code":"invalid"}')
+    assert said.endswith(b'{"message":"The request was not complete in time.","code":"invalid"}')
 
 
 def trickled(line: socket.socket) -> bytes:

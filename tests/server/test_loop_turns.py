@@ -12,7 +12,7 @@ import pytest
 from kedge.core.records import SessionRecord, SessionView
 from kedge.core.transcript import Finish, Message, Text, ToolCall
 from kedge.errors import TooLarge
-from kedge.server.app import _body, _encoded, route
+from kedge.server.asgi import _body, _encoded, route
 from kedge.wire import models as m
 from kedge.wire.codec import message_body, session_body
 from kedge.wire.export import as_json, as_markdown

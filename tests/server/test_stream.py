@@ -7,8 +7,8 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from kedge.server.app import Call
-from kedge.server.stream import EventsQuery, Streams
+from kedge.server.asgi import HttpRequest
+from kedge.server.stream import EventRoutes, EventsQuery
 from kedge.testing.scripted import ScriptedModel
 from tests.engine.rig import CLIENT, rig
 
@@ -30,6 +30,6 @@ async def test_a_client_never_learns_a_position_beyond_a_gap_it_was_not_told_of(
             return {"type": "http.disconnect"}
 
         query = EventsQuery(client_id=CLIENT, after="7")
-        call = Call({"id": r.workspace.id}, query, None, [], {"kedge.abort": lambda: None}, receive, send)
-        await Streams(r.engine).events(call)
+        request = HttpRequest({"id": r.workspace.id}, query, None, [], {"kedge.abort": lambda: None}, receive, send)
+        await EventRoutes(r.engine).events(request)
         assert 0 <= sent[0].find(b'"type":"gap"') < sent[0].find(b"\nid: ")

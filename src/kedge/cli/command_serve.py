@@ -29,7 +29,7 @@ def serve(
     from kedge.server.harden import harden
 
     harden()  # first: loading the rest takes a while
-    from kedge.server.listen import serve as listen
+    from kedge.server.startup import serve as listen
 
     return listen(
         hosts=list(hosts), data_dir=data_dir, store=store, allow_remote=allow_remote, exit_when_idle=exit_when_idle

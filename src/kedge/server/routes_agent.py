@@ -1,4 +1,4 @@
-"""Routes about Runs: submit, look, wait, cancel, and change the queue."""
+"""Routes of Runs: submit, read, wait, cancel, and change the queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kedge.core.records import Attachment, Prompt, RunOptions
 from kedge.engine.engine import Cancelled, Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import EmptyPrompt, Invalid, TooLarge
-from kedge.server.app import Call, Route, route
+from kedge.server.asgi import HttpRequest, Route, route
 from kedge.server.routes_workspaces import PageLimit, check_text
 from kedge.wire import models as m
 from kedge.wire.codec import receipt, run_body
@@ -40,11 +40,11 @@ class AgentRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def submit(self, call: Call) -> m.Receipt:
-        body: m.SubmitPrompt = call.body
-        workspace = self._workspace(call)
+    async def submit(self, request: HttpRequest) -> m.Receipt:
+        body: m.SubmitPrompt = request.body
+        workspace = self._workspace(request)
         if not body.session_id:
-            raise Invalid("session_id is needed: the session this prompt belongs to")
+            raise Invalid("session_id is missing: send the session of this prompt.")
         run = await self._engine.submit(
             workspace,
             body.session_id,
@@ -55,97 +55,108 @@ class AgentRoutes:
         )
         return receipt(run)
 
-    async def cancel(self, call: Call) -> m.CancelReply:
-        return _cancel_reply(await self._engine.cancel(self._workspace(call), call.path["sid"]))
+    async def cancel(self, request: HttpRequest) -> m.CancelReply:
+        return _cancel_reply(await self._engine.cancel(self._workspace(request), request.path["sid"]))
 
-    async def cancel_run(self, call: Call) -> m.CancelReply:
-        return _cancel_reply(await self._engine.cancel_run(self._workspace(call), call.path["run_id"]))
+    async def cancel_run(self, request: HttpRequest) -> m.CancelReply:
+        return _cancel_reply(await self._engine.cancel_run(self._workspace(request), request.path["run_id"]))
 
-    async def summarize(self, call: Call) -> m.Receipt:
-        return receipt(await self._engine.summarize(self._workspace(call), call.path["sid"]))
+    async def summarize(self, request: HttpRequest) -> m.Receipt:
+        return receipt(await self._engine.summarize(self._workspace(request), request.path["sid"]))
 
-    async def shell(self, call: Call) -> m.ShellReply:
-        command, workspace = call.body.command, self._workspace(call)
-        await self._engine.session(workspace, call.path["sid"])
+    async def shell(self, request: HttpRequest) -> m.ShellReply:
+        command, workspace = request.body.command, self._workspace(request)
+        await self._engine.session(workspace, request.path["sid"])
         if not command.strip():
-            raise EmptyPrompt("the command is empty; say what to run")
+            raise EmptyPrompt("The command is empty; send a shell command.")
         if len(command.encode("utf-8", "replace")) > COMMAND_BYTES_MAX:
-            raise TooLarge(f"the command has more than {COMMAND_BYTES_MAX} bytes; put it into a script")
+            raise TooLarge(f"The command has more than {COMMAND_BYTES_MAX} bytes; put it into a script.")
         check_text(command, "command")
-        done = await call.unless_gone(self._engine.shell.run(workspace, call.path["sid"], command))
+        done = await request.while_connected(self._engine.shell.run(workspace, request.path["sid"], command))
         return m.ShellReply(exit_code=done.exit_code, output=done.output)
 
-    async def runs(self, call: Call) -> list[m.RunBody]:
-        query: PageQuery = call.query
-        found = await self._engine.runs(self._workspace(call), call.path["sid"], query.limit)
-        return [run_body(run) for run in found]
+    async def runs(self, request: HttpRequest) -> list[m.RunBody]:
+        query: PageQuery = request.query
+        runs = await self._engine.runs(self._workspace(request), request.path["sid"], query.limit)
+        return [run_body(run) for run in runs]
 
-    async def run(self, call: Call) -> m.RunBody:
-        return run_body(await self._engine.run(self._workspace(call), call.path["run_id"]))
+    async def run(self, request: HttpRequest) -> m.RunBody:
+        return run_body(await self._engine.run(self._workspace(request), request.path["run_id"]))
 
-    async def wait(self, call: Call) -> m.RunBody:
-        query: WaitQuery = call.query
-        waiting = self._engine.wait_run(self._workspace(call), call.path["run_id"], query.timeout_s)
-        return run_body(await call.unless_gone(waiting))
+    async def wait(self, request: HttpRequest) -> m.RunBody:
+        query: WaitQuery = request.query
+        waiting = self._engine.wait_run(self._workspace(request), request.path["run_id"], query.timeout_s)
+        return run_body(await request.while_connected(waiting))
 
-    async def edit(self, call: Call) -> m.RunBody:
-        body: m.EditRun = call.body
-        workspace = self._workspace(call)
-        given = None if body.attachments is None else _attachments(body.attachments)
-        return run_body(await self._engine.edit_run(workspace, call.path["run_id"], _prompt_text(body.prompt), given))
+    async def edit(self, request: HttpRequest) -> m.RunBody:
+        body: m.EditRun = request.body
+        attachments = None if body.attachments is None else _attachments(body.attachments)
+        run = await self._engine.edit_run(
+            self._workspace(request), request.path["run_id"], _prompt_text(body.prompt), attachments
+        )
+        return run_body(run)
 
-    async def move(self, call: Call) -> m.RunBody:
-        body: m.MoveRun = call.body
-        return run_body(await self._engine.move_run(self._workspace(call), call.path["run_id"], body.before))
+    async def move(self, request: HttpRequest) -> m.RunBody:
+        body: m.MoveRun = request.body
+        return run_body(await self._engine.move_run(self._workspace(request), request.path["run_id"], body.before))
 
-    async def fold(self, call: Call) -> m.RunBody:
-        return run_body(await self._engine.fold_run(self._workspace(call), call.path["run_id"]))
+    async def fold(self, request: HttpRequest) -> m.RunBody:
+        return run_body(await self._engine.fold_run(self._workspace(request), request.path["run_id"]))
 
-    async def clear_queue(self, call: Call) -> m.CancelReply:
-        return _cancel_reply(await self._engine.clear_queue(self._workspace(call), call.path["sid"]))
+    async def clear_queue(self, request: HttpRequest) -> m.CancelReply:
+        return _cancel_reply(await self._engine.clear_queue(self._workspace(request), request.path["sid"]))
 
-    def _workspace(self, call: Call) -> Workspace:
-        return self._engine.workspaces.get(call.path["id"])
+    def _workspace(self, request: HttpRequest) -> Workspace:
+        return self._engine.workspaces.get(request.path["id"])
 
     def routes(self) -> list[Route]:
         agent = "/workspaces/{id}/agent"
         session, run = f"{agent}/sessions/{{sid}}", f"{agent}/runs/{{run_id}}"
-        cancelled, one, many = m.CancelReply, m.RunBody, list[m.RunBody]
         return [
             route(
-                *("POST", agent, self.submit, "Submit a prompt"),
+                "POST",
+                agent,
+                self.submit,
+                "Submit a prompt",
                 body=m.SubmitPrompt,
                 reply=m.Receipt,
                 status=202,
                 body_bytes_max=BODY_BYTES_MAX,
             ),
-            route("POST", f"{session}/cancel", self.cancel, "Cancel all accepted so far", reply=cancelled),
-            route("GET", f"{session}/runs", self.runs, "Runs of a session", query=PageQuery, reply=many),
+            route("POST", f"{session}/cancel", self.cancel, "Cancel all runs accepted until now", reply=m.CancelReply),
+            route(
+                "GET",
+                f"{session}/runs",
+                self.runs,
+                "List the runs of a session",
+                query=PageQuery,
+                reply=list[m.RunBody],
+            ),
+            route("POST", f"{session}/queue/clear", self.clear_queue, "Cancel all queued runs", reply=m.CancelReply),
+            route("POST", f"{session}/summarize", self.summarize, "Summarize a session", reply=m.Receipt),
             route(
                 "POST",
-                f"{session}/queue/clear",
-                self.clear_queue,
-                "Cancel the queued runs of a session",
-                reply=cancelled,
-            ),
-            route("POST", f"{session}/summarize", self.summarize, "Summarize the session", reply=m.Receipt),
-            route(
-                *("POST", f"{session}/shell", self.shell, "Run a command for the user"),
+                f"{session}/shell",
+                self.shell,
+                "Run a shell command of the user",
                 body=m.RunShell,
                 reply=m.ShellReply,
                 body_bytes_max=2 * COMMAND_BYTES_MAX,
             ),
-            route("GET", run, self.run, "One run", reply=one),
-            route("GET", f"{run}/wait", self.wait, "The run, when it has ended", query=WaitQuery, reply=one),
-            route("POST", f"{run}/cancel", self.cancel_run, "Cancel one run", reply=cancelled),
+            route("GET", run, self.run, "Return a run", reply=m.RunBody),
+            route("GET", f"{run}/wait", self.wait, "Return a run when it has ended", query=WaitQuery, reply=m.RunBody),
+            route("POST", f"{run}/cancel", self.cancel_run, "Cancel one run", reply=m.CancelReply),
             route(
-                *("PATCH", run, self.edit, "Edit a queued prompt"),
+                "PATCH",
+                run,
+                self.edit,
+                "Edit a queued prompt",
                 body=m.EditRun,
-                reply=one,
+                reply=m.RunBody,
                 body_bytes_max=BODY_BYTES_MAX,
             ),
-            route("POST", f"{run}/move", self.move, "Move a queued run", body=m.MoveRun, reply=one),
-            route("POST", f"{run}/fold", self.fold, "Fold a queued run into the active one", reply=one),
+            route("POST", f"{run}/move", self.move, "Move a queued run", body=m.MoveRun, reply=m.RunBody),
+            route("POST", f"{run}/fold", self.fold, "Fold a queued run into the active run", reply=m.RunBody),
         ]
 
 
@@ -156,23 +167,23 @@ def _cancel_reply(cancelled: Cancelled) -> m.CancelReply:
 
 def _prompt_text(text: str) -> str:
     if not text.strip():
-        raise EmptyPrompt("the prompt is empty; say what to do, or attach a text")
+        raise EmptyPrompt("The prompt is empty; send a text or attach one.")
     if len(text.encode()) > PROMPT_BYTES_MAX:
-        raise TooLarge(f"the prompt has more than {PROMPT_BYTES_MAX} bytes; put the text into an attachment")
+        raise TooLarge(f"The prompt has more than {PROMPT_BYTES_MAX} bytes; send the text as an attachment.")
     return check_text(text, "prompt")
 
 
 def _prompt(body: m.SubmitPrompt) -> Prompt:
-    given = body.attachments or []
-    attachments = _attachments(given)
-    has_text = any(attachment.mime_type.startswith("text/") and attachment.content for attachment in given)
+    bodies = body.attachments or []
+    attachments = _attachments(bodies)
+    has_text = any(attachment.mime_type.startswith("text/") and attachment.content for attachment in bodies)
     text = body.prompt if has_text and not body.prompt.strip() else _prompt_text(body.prompt)
     return Prompt(text, attachments)
 
 
-def _attachments(given: list[m.AttachmentBody]) -> tuple[Attachment, ...]:
-    if len(given) > ATTACHMENTS_MAX:
-        raise TooLarge(f"{len(given)} attachments; at most {ATTACHMENTS_MAX} are allowed")
+def _attachments(bodies: list[m.AttachmentBody]) -> tuple[Attachment, ...]:
+    if len(bodies) > ATTACHMENTS_MAX:
+        raise TooLarge(f"{len(bodies)} attachments; at most {ATTACHMENTS_MAX} are allowed.")
     return tuple(
         Attachment(
             check_text(attachment.file_path, "file_path"),
@@ -180,7 +191,7 @@ def _attachments(given: list[m.AttachmentBody]) -> tuple[Attachment, ...]:
             check_text(attachment.mime_type, "mime_type"),
             base64.b64encode(attachment.content).decode(),
         )
-        for attachment in given
+        for attachment in bodies
     )
 
 

@@ -1,4 +1,4 @@
-"""Routes about the server itself."""
+"""Routes of the server itself."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import kedge
 from kedge.core.ids import check_client_id
 from kedge.engine.engine import Engine
 from kedge.errors import ServerNotIdle
-from kedge.server.app import Call, Raw, Route, route
-from kedge.server.stream import Streams
+from kedge.server.asgi import HttpRequest, Raw, Route, route
+from kedge.server.stream import EventRoutes
 from kedge.server.watchdog import Stalls
 from kedge.wire import models as m
 from kedge.wire.codec import run_body
@@ -27,21 +27,21 @@ class RunsQuery(Struct):
     state: Literal["queued", "active"] | None = None
 
 
-class System:
+class SystemRoutes:
     def __init__(
-        self, engine: Engine, streams: Streams, data_dir: str, shutdown: Callable[[], None], stalls: Stalls
+        self, engine: Engine, events: EventRoutes, data_dir: str, shutdown: Callable[[], None], stalls: Stalls
     ) -> None:
         self._engine = engine
-        self._streams = streams
+        self._events = events
         self._data_dir = data_dir
         self._shutdown = shutdown
         self._stalls = stalls
         self.specs: list[RouteSpec] = []
 
-    async def health(self, call: Call) -> m.Ok:
+    async def health(self, request: HttpRequest) -> m.Ok:
         return m.Ok()
 
-    async def version(self, call: Call) -> m.Version:
+    async def version(self, request: HttpRequest) -> m.Version:
         return m.Version(
             version=kedge.__version__,
             platform=f"{platform.system().lower()}/{platform.machine()}",
@@ -50,48 +50,49 @@ class System:
             data_dir=self._data_dir,
         )
 
-    async def control(self, call: Call) -> m.Ok:
-        body: m.Control = call.body
+    async def control(self, request: HttpRequest) -> m.Ok:
+        body: m.Control = request.body
         if not (body.command == "shutdown" and body.force) and not self._engine.refuse_new_if_idle():
             raise ServerNotIdle(
-                "runs are live, or a command is under way; wait, cancel them, or shut down with force to interrupt them"
+                "Runs or commands are active. Wait, cancel them, or shut down with force to interrupt them."
             )
-        # After the reply: the connection it goes over is one of those that the shutdown closes.
+        # After the reply: the shutdown closes the connection that carries it.
         asyncio.get_running_loop().call_soon(self._shutdown)
         return m.Ok()
 
-    async def retire_client(self, call: Call) -> m.Ok:
-        self._engine.workspaces.retire(check_client_id(call.path["client_id"]))
+    async def retire_client(self, request: HttpRequest) -> m.Ok:
+        self._engine.workspaces.retire(check_client_id(request.path["client_id"]))
         return m.Ok()
 
-    async def runs(self, call: Call) -> list[m.RunBody]:
-        query: RunsQuery = call.query
+    async def runs(self, request: HttpRequest) -> list[m.RunBody]:
+        query: RunsQuery = request.query
         return [run_body(run) for run in await self._engine.workspaces.live_runs() if query.state in (None, run.state)]
 
-    async def metrics(self, call: Call) -> Raw:
+    async def metrics(self, request: HttpRequest) -> Raw:
         runs = [run for workspace in self._engine.workspaces.all() for run in workspace.live_runs()]
-        figures: dict[str, tuple[str, str, float]] = {
+        metrics: dict[str, tuple[str, str, float]] = {
             "kedge_runs_active": ("gauge", "Active Runs.", sum(run.state == "active" for run in runs)),
-            "kedge_runs_queued": ("gauge", "Runs accepted and waiting.", sum(run.state == "queued" for run in runs)),
+            "kedge_runs_queued": ("gauge", "Queued Runs.", sum(run.state == "queued" for run in runs)),
             "kedge_workspaces_open": ("gauge", "Open workspaces.", len(self._engine.workspaces.all())),
             "kedge_workspaces_damaged": (
-                *("gauge", "Workspaces set aside for damage."),
+                "gauge",
+                "Workspaces disabled because their records are damaged.",
                 self._engine.workspaces.damaged_count,
             ),
-            "kedge_streams_open": ("gauge", "Open event streams.", self._streams.open),
-            "kedge_loop_stalls_total": ("counter", "Stalls of the event loop over 100 ms.", self._stalls.count),
-            "kedge_loop_stall_seconds_max": ("gauge", "The longest of them.", self._stalls.longest_s),
+            "kedge_streams_open": ("gauge", "Open event streams.", self._events.open_streams),
+            "kedge_loop_stalls_total": ("counter", "Stalls of the event loop of 100 ms or more.", self._stalls.count),
+            "kedge_loop_stall_seconds_max": ("gauge", "The longest stall of the event loop.", self._stalls.longest_s),
         }
         lines = [
-            f"# HELP {name} {about}\n# TYPE {name} {kind}\n{name} {value}"
-            for name, (kind, about, value) in figures.items()
+            f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n{name} {value}"
+            for name, (kind, help_text, value) in metrics.items()
         ]
         return Raw(("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4")
 
-    async def openapi(self, call: Call) -> dict[str, Any]:
+    async def openapi(self, request: HttpRequest) -> dict[str, Any]:
         return openapi(self.specs, kedge.__version__)
 
-    async def docs(self, call: Call) -> Raw:
+    async def docs(self, request: HttpRequest) -> Raw:
         rows = "\n".join(
             f"<tr><td><b>{spec.method}</b></td><td><code>/v1{html.escape(spec.path)}</code></td>"
             f"<td>{html.escape(spec.summary)}</td></tr>"
@@ -104,14 +105,14 @@ class System:
     def routes(self) -> list[Route]:
         runs, document = list[m.RunBody], dict[str, Any]
         return [
-            route("GET", "/health", self.health, "Whether the server answers", reply=m.Ok, needs_token=False),
-            route("GET", "/version", self.version, "Which version this is", reply=m.Version),
-            route("POST", "/control", self.control, "Shut the server down", body=m.Control, reply=m.Ok),
-            route("DELETE", "/clients/{client_id}", self.retire_client, "Drop a client's claims for good", reply=m.Ok),
-            route("GET", "/runs", self.runs, "All live runs on this server", query=RunsQuery, reply=runs),
-            route("GET", "/metrics", self.metrics, "Metrics for Prometheus", media_type="text/plain"),
-            route("GET", "/openapi.json", self.openapi, "This reference, for programs", reply=document),
-            route("GET", "/docs", self.docs, "This reference, for people", media_type="text/html"),
+            route("GET", "/health", self.health, "Check that the server responds", reply=m.Ok, needs_token=False),
+            route("GET", "/version", self.version, "Return the version of the server", reply=m.Version),
+            route("POST", "/control", self.control, "Shut down the server", body=m.Control, reply=m.Ok),
+            route("DELETE", "/clients/{client_id}", self.retire_client, "Retire a client", reply=m.Ok),
+            route("GET", "/runs", self.runs, "List the live runs of all workspaces", query=RunsQuery, reply=runs),
+            route("GET", "/metrics", self.metrics, "Return metrics for Prometheus", media_type="text/plain"),
+            route("GET", "/openapi.json", self.openapi, "Return the OpenAPI document", reply=document),
+            route("GET", "/docs", self.docs, "Show the list of routes as HTML", media_type="text/html"),
         ]
 
 

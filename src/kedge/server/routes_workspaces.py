@@ -1,4 +1,4 @@
-"""Routes about workspaces and sessions."""
+"""Routes of workspaces and sessions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from kedge.core.ids import check_client_id
 from kedge.engine.engine import Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import Invalid, ShuttingDown, TooLarge, WrongType
-from kedge.server.app import Call, Raw, Route, gathered, route
-from kedge.server.stream import EventsQuery, Streams
+from kedge.server.asgi import HttpRequest, Raw, Route, collect, route
 from kedge.wire import export
 from kedge.wire import models as m
 from kedge.wire.codec import message_body, session_body
@@ -46,53 +45,52 @@ class ExportQuery(Struct):
 
 
 class WorkspaceRoutes:
-    def __init__(self, engine: Engine, streams: Streams, data_dir: str) -> None:
+    def __init__(self, engine: Engine, data_dir: str) -> None:
         self._engine = engine
-        self._streams = streams
         self._data_dir = data_dir
 
     # --- workspaces ----------------------------------------------------------------------------------------------
 
-    async def create(self, call: Call) -> m.WorkspaceBody:
-        body: m.CreateWorkspace = call.body
+    async def create(self, request: HttpRequest) -> m.WorkspaceBody:
+        body: m.CreateWorkspace = request.body
         client_id = check_client_id(body.client_id)
         if not body.path:
-            raise Invalid("path is needed: the directory to work in")
+            raise Invalid("path is missing: send the directory to open.")
         if self._engine.is_closing:
             raise ShuttingDown("The server is shutting down; try again in a moment.")
         return self._body(await self._engine.workspaces.open(check_text(body.path, "path"), client_id))
 
-    async def all(self, call: Call) -> list[m.WorkspaceBody]:
+    async def all(self, request: HttpRequest) -> list[m.WorkspaceBody]:
         return [self._body(workspace) for workspace in self._engine.workspaces.all()]
 
-    async def get(self, call: Call) -> m.WorkspaceBody:
-        return self._body(self._workspace(call))
+    async def get(self, request: HttpRequest) -> m.WorkspaceBody:
+        return self._body(self._workspace(request))
 
-    async def release(self, call: Call) -> m.Ok:
-        self._engine.workspaces.release(call.path["id"], check_client_id(call.query.client_id))
+    async def release(self, request: HttpRequest) -> m.Ok:
+        self._engine.workspaces.release(request.path["id"], check_client_id(request.query.client_id))
         return m.Ok()
 
-    async def look_at(self, call: Call) -> m.Ok:
-        client_id = check_client_id(call.query.client_id)
-        workspace = self._workspace(call)
-        if session_id := call.body.session_id:
+    async def set_current_session(self, request: HttpRequest) -> m.Ok:
+        client_id = check_client_id(request.query.client_id)
+        workspace = self._workspace(request)
+        if session_id := request.body.session_id:
             await self._engine.session(workspace, session_id)
         self._engine.workspaces.look_at(workspace, client_id, session_id)
         return m.Ok()
 
-    async def config(self, call: Call) -> dict[str, Any]:
-        workspace = self._workspace(call)
+    async def config(self, request: HttpRequest) -> dict[str, Any]:
+        workspace = self._workspace(request)
         workspace.look_at_config()
         return workspace.config.masked()
 
-    async def models(self, call: Call) -> list[m.ModelBody]:
-        workspace = self._workspace(call)
+    async def models(self, request: HttpRequest) -> list[m.ModelBody]:
+        workspace = self._workspace(request)
         workspace.look_at_config()
         return [_model(offer) for offer in list_models(workspace.config)[-MODELS_MAX:]]
 
-    async def search(self, call: Call) -> list[m.SearchHitBody]:
-        query: SearchQuery = call.query
-        hits = await self._engine.search(self._workspace(call), check_text(query.q, "q"), query.limit)
+    async def search(self, request: HttpRequest) -> list[m.SearchHitBody]:
+        query: SearchQuery = request.query
+        hits = await self._engine.search(self._workspace(request), check_text(query.q, "q"), query.limit)
         return [
             m.SearchHitBody(
                 session_id=hit.session_id, message_id=hit.message_id, session_title=title, snippet=hit.snippet
@@ -102,51 +100,50 @@ class WorkspaceRoutes:
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
-    async def sessions(self, call: Call) -> Iterator[m.SessionBody]:
-        workspace = self._workspace(call)
-        found = await self._engine.sessions(workspace)
-        return (session_body(workspace.view(session)) for session in found)
+    async def sessions(self, request: HttpRequest) -> Iterator[m.SessionBody]:
+        workspace = self._workspace(request)
+        return (session_body(workspace.view(session)) for session in await self._engine.sessions(workspace))
 
-    async def create_session(self, call: Call) -> m.SessionBody:
-        workspace = self._workspace(call)
-        session = await self._engine.create_session(workspace, _check_title(call.body.title))
+    async def create_session(self, request: HttpRequest) -> m.SessionBody:
+        workspace = self._workspace(request)
+        session = await self._engine.create_session(workspace, _check_title(request.body.title))
         return session_body(workspace.view(session))
 
-    async def session(self, call: Call) -> m.SessionBody:
-        workspace = self._workspace(call)
-        return session_body(workspace.view(await self._engine.session(workspace, call.path["sid"])))
+    async def session(self, request: HttpRequest) -> m.SessionBody:
+        workspace = self._workspace(request)
+        return session_body(workspace.view(await self._engine.session(workspace, request.path["sid"])))
 
-    async def change_session(self, call: Call) -> m.SessionBody:
-        workspace = self._workspace(call)
-        body: m.UpdateSession = call.body
+    async def change_session(self, request: HttpRequest) -> m.SessionBody:
+        workspace = self._workspace(request)
+        body: m.UpdateSession = request.body
         title = None if body.title is None else _check_title(body.title)
         model = None if body.model is None else check_text(body.model, "model")
         if title is None and model is None:
-            raise WrongType("title or model is needed: what to change")
-        changed = await self._engine.change_session(workspace, call.path["sid"], title, model)
+            raise WrongType("Nothing to change: send title, model or both.")
+        changed = await self._engine.change_session(workspace, request.path["sid"], title, model)
         return session_body(workspace.view(changed))
 
-    async def delete_session(self, call: Call) -> m.Ok:
-        await self._engine.delete_session(self._workspace(call), call.path["sid"])
+    async def delete_session(self, request: HttpRequest) -> m.Ok:
+        await self._engine.delete_session(self._workspace(request), request.path["sid"])
         return m.Ok()
 
-    async def messages(self, call: Call) -> Iterator[m.MessageBody]:
-        query: MessagesQuery = call.query
-        workspace = self._workspace(call)
-        found = await self._engine.messages(workspace, call.path["sid"], query.after, query.limit)
-        return map(message_body, found)
+    async def messages(self, request: HttpRequest) -> Iterator[m.MessageBody]:
+        query: MessagesQuery = request.query
+        workspace = self._workspace(request)
+        messages = await self._engine.messages(workspace, request.path["sid"], query.after, query.limit)
+        return map(message_body, messages)
 
-    async def fork(self, call: Call) -> m.SessionBody:
-        workspace = self._workspace(call)
-        if not call.body.message_id:
-            raise Invalid("message_id is needed: the last message the new session keeps")
-        session = await self._engine.fork_session(workspace, call.path["sid"], call.body.message_id)
+    async def fork(self, request: HttpRequest) -> m.SessionBody:
+        workspace = self._workspace(request)
+        if not request.body.message_id:
+            raise Invalid("message_id is missing: send the last message to copy into the new session.")
+        session = await self._engine.fork_session(workspace, request.path["sid"], request.body.message_id)
         return session_body(workspace.view(session))
 
-    async def export(self, call: Call) -> Raw:
-        query: ExportQuery = call.query
-        workspace = self._workspace(call)
-        session = await self._engine.session(workspace, call.path["sid"])
+    async def export(self, request: HttpRequest) -> Raw:
+        query: ExportQuery = request.query
+        workspace = self._workspace(request)
+        session = await self._engine.session(workspace, request.path["sid"])
         messages = await self._engine.messages(workspace, session.id, None, EXPORT_MESSAGES_MAX)
         match query.format:
             case "json":
@@ -155,12 +152,12 @@ class WorkspaceRoutes:
                 pieces, media_type = export.as_html(session, messages), "text/html; charset=utf-8"
             case "md":
                 pieces, media_type = export.as_markdown(session, messages), "text/markdown; charset=utf-8"
-        return Raw(b"".join(await gathered(pieces)), media_type)
+        return Raw(b"".join(await collect(pieces)), media_type)
 
     # --- helpers -------------------------------------------------------------------------------------------------
 
-    def _workspace(self, call: Call) -> Workspace:
-        return self._engine.workspaces.get(call.path["id"])
+    def _workspace(self, request: HttpRequest) -> Workspace:
+        return self._engine.workspaces.get(request.path["id"])
 
     def _body(self, workspace: Workspace) -> m.WorkspaceBody:
         return m.WorkspaceBody(
@@ -173,35 +170,61 @@ class WorkspaceRoutes:
         )
 
     def routes(self) -> list[Route]:
-        all_, one, session = "/workspaces", "/workspaces/{id}", "/workspaces/{id}/sessions/{sid}"
-        reply = m.SessionBody
-        messages, hits = list[m.MessageBody], list[m.SearchHitBody]
-        stream = "text/event-stream"
-        make, rename = m.CreateSession, m.UpdateSession
+        all_, one = "/workspaces", "/workspaces/{id}"
+        sessions, session = f"{one}/sessions", f"{one}/sessions/{{sid}}"
+        workspaces, messages, models = list[m.WorkspaceBody], list[m.MessageBody], list[m.ModelBody]
         return [
-            route("POST", all_, self.create, "Open a directory", body=m.CreateWorkspace, reply=m.WorkspaceBody),
-            route("GET", all_, self.all, "Open workspaces", reply=list[m.WorkspaceBody]),
-            route("GET", one, self.get, "One workspace", reply=m.WorkspaceBody),
+            route("POST", all_, self.create, "Open a workspace", body=m.CreateWorkspace, reply=m.WorkspaceBody),
+            route("GET", all_, self.all, "List the open workspaces", reply=workspaces),
+            route("GET", one, self.get, "Return a workspace", reply=m.WorkspaceBody),
             route("DELETE", one, self.release, "Release a client's claim", query=ClientQuery, reply=m.Ok),
             route(
-                *("POST", f"{one}/current-session", self.look_at, "Tell which session a client looks at"),
+                "POST",
+                f"{one}/current-session",
+                self.set_current_session,
+                "Set the current session of a client",
                 body=m.CurrentSession,
                 query=ClientQuery,
                 reply=m.Ok,
             ),
-            route("GET", f"{one}/config", self.config, "Configuration, without secrets", reply=dict[str, Any]),
-            route("GET", f"{one}/models", self.models, "The models that can be chosen", reply=list[m.ModelBody]),
-            route("GET", f"{one}/events", self._streams.events, "The events", query=EventsQuery, media_type=stream),
-            route("GET", f"{one}/search", self.search, "Search the messages", query=SearchQuery, reply=hits),
-            route("GET", f"{one}/sessions", self.sessions, "Sessions, last used first", reply=list[m.SessionBody]),
-            route("POST", f"{one}/sessions", self.create_session, "A new session", body=make, reply=reply),
-            route("GET", session, self.session, "One session", reply=reply),
-            route("PUT", session, self.change_session, "Rename a session", body=rename, reply=reply),
-            route("DELETE", session, self.delete_session, "Cancel its runs, then delete it", reply=m.Ok),
-            route("GET", f"{session}/messages", self.messages, "The transcript", query=MessagesQuery, reply=messages),
-            route("POST", f"{session}/fork", self.fork, "Begin another like this", body=m.ForkSession, reply=reply),
             route(
-                *("GET", f"{session}/export", self.export, "The transcript as a document"),
+                "GET", f"{one}/config", self.config, "Return the configuration, without secrets", reply=dict[str, Any]
+            ),
+            route("GET", f"{one}/models", self.models, "List the available models", reply=models),
+            route(
+                "GET",
+                f"{one}/search",
+                self.search,
+                "Search the messages of a workspace",
+                query=SearchQuery,
+                reply=list[m.SearchHitBody],
+            ),
+            route("GET", sessions, self.sessions, "List the sessions, last used first", reply=list[m.SessionBody]),
+            route("POST", sessions, self.create_session, "Create a session", body=m.CreateSession, reply=m.SessionBody),
+            route("GET", session, self.session, "Return a session", reply=m.SessionBody),
+            route(
+                "PUT",
+                session,
+                self.change_session,
+                "Change the title or the model of a session",
+                body=m.UpdateSession,
+                reply=m.SessionBody,
+            ),
+            route("DELETE", session, self.delete_session, "Cancel the runs of a session and delete it", reply=m.Ok),
+            route(
+                "GET",
+                f"{session}/messages",
+                self.messages,
+                "List the messages of a session",
+                query=MessagesQuery,
+                reply=messages,
+            ),
+            route("POST", f"{session}/fork", self.fork, "Fork a session", body=m.ForkSession, reply=m.SessionBody),
+            route(
+                "GET",
+                f"{session}/export",
+                self.export,
+                "Export a session as a document",
                 query=ExportQuery,
                 media_type="text/markdown",
                 other_media_types=("application/json", "text/html"),
@@ -226,13 +249,13 @@ def _model(offer: ModelListing) -> m.ModelBody:
 
 
 def check_text(text: str, field: str) -> str:
-    """Text that every store can hold."""
+    """Return the text. Raises WrongType if it contains a NUL character, which not every store accepts."""
     if "\0" in text:
-        raise WrongType(f"{field} holds a NUL character, which cannot be stored")
+        raise WrongType(f"{field} contains a NUL character; remove it.")
     return text
 
 
 def _check_title(title: str) -> str:
     if len(title) > TITLE_CHARS_MAX:
-        raise TooLarge(f"title has more than {TITLE_CHARS_MAX} characters")
+        raise TooLarge(f"title has more than {TITLE_CHARS_MAX} characters.")
     return check_text(" ".join(title.split()), "title")

@@ -11,7 +11,7 @@ from kedge.core.ids import check_client_id
 from kedge.engine.engine import Engine
 from kedge.engine.feed import Reader
 from kedge.errors import BadPosition, KedgeError, TooManyStreams
-from kedge.server.app import STREAMED, Call, Streamed
+from kedge.server.asgi import STREAMED, HttpRequest, Route, Streamed, route
 from kedge.wire.frames import HEARTBEAT
 from kedge.wire.limits import STREAMS_MAX
 
@@ -22,7 +22,7 @@ _HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
-#: Largest Position a reader may name: what JSON readers hold exactly.
+#: The largest Position that a client may send: every JSON parser reads integers up to this one exactly.
 _POSITION_MAX = 2**53
 
 
@@ -33,77 +33,89 @@ class EventsQuery(Struct):
     after: str | None = None
 
 
-class Streams:
+class EventRoutes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._next_id = 0
-        self.open = 0
+        self.open_streams = 0
 
-    async def events(self, call: Call) -> Streamed:
-        query: EventsQuery = call.query
+    async def events(self, request: HttpRequest) -> Streamed:
+        query: EventsQuery = request.query
         client_id = check_client_id(query.client_id)
-        workspace = self._engine.workspaces.get(call.path["id"])
-        after = _position(call.header(b"last-event-id") or query.after)
-        if self.open >= STREAMS_MAX:
-            raise TooManyStreams(f"{self.open} streams are open, the most this server takes; close some")
-        self.open += 1
+        workspace = self._engine.workspaces.get(request.path["id"])
+        after = _position(request.header(b"last-event-id") or query.after)
+        if self.open_streams >= STREAMS_MAX:
+            raise TooManyStreams(f"{self.open_streams} streams are open, the limit of this server; close some.")
+        self.open_streams += 1
         self._next_id += 1
         stream_id = str(self._next_id)
         try:
-            # The claim first: the workspace must not be let go while the reader is made.
+            # Claim the workspace before the first await: otherwise it could be closed while the reader is created.
             self._engine.workspaces.stream_opened(workspace, client_id, stream_id)
             try:
                 reader = await self._engine.workspaces.read_events(
                     workspace, after, query.session_id, deltas=query.deltas
                 )
                 try:
-                    await self._follow(reader, call)
+                    await self._follow(reader, request)
                 finally:
                     reader.close()
             finally:
                 if not self._engine.is_closing:
                     self._engine.workspaces.stream_closed(workspace, client_id, stream_id)
         finally:
-            self.open -= 1
+            self.open_streams -= 1
         return STREAMED
 
-    async def _follow(self, reader: Reader, call: Call) -> None:
+    async def _follow(self, reader: Reader, request: HttpRequest) -> None:
         server = self._engine.config.server
-        stall = _Stall(server.stall_s, call)
-        gone = asyncio.get_running_loop().create_task(_notice_leaving(call, reader))
+        stall = _StallTimer(server.stall_s, request)
+        disconnect = asyncio.get_running_loop().create_task(_close_on_disconnect(request, reader))
         try:
-            await call.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            # The Position it starts from, at once: a stream that is lost before its first event can still be resumed.
-            # Behind a gap, so that a client never takes this Position without being told of the gap.
+            await request.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            # Send the start Position at once, so that a stream that is lost before its first event can be resumed. The
+            # gap comes first: a client that has the Position also has the gap.
             data: bytes | None = reader.take_gap() + b": connected\nid: %d\n\n" % reader.position + reader.pending
             while data is not None:
                 stall.begin()
-                await call.send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
+                await request.send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
                 stall.end()
                 data = await reader.read(server.heartbeat_s)
-            await call.send({"type": "http.response.body", "body": b""})
+            await request.send({"type": "http.response.body", "body": b""})
         except KedgeError as error:
-            # The reply has begun: all that can be said now is the end of the stream.
-            log.error("a stream broke off: %s", error.message)
-            call.scope["kedge.abort"]()
+            # The status line has been sent; the only way left to report an error is to drop the connection.
+            log.error("event stream aborted: %s", error.message)
+            request.scope["kedge.abort"]()
         finally:
             stall.close()
-            gone.cancel()
+            disconnect.cancel()
+
+    def routes(self) -> list[Route]:
+        return [
+            route(
+                "GET",
+                "/workspaces/{id}/events",
+                self.events,
+                "Stream the events of a workspace",
+                query=EventsQuery,
+                media_type="text/event-stream",
+            )
+        ]
 
 
-class _Stall:
-    """Drops a client that takes nothing for `stall_s`, not even heartbeats. Closing politely would wait for it again;
-    once the connection is gone, `send` returns and the leaving is noticed.
+class _StallTimer:
+    """Aborts the connection of a client that has read nothing for `stall_s`, not even heartbeats.
 
-    One timer for the whole stream, set again when it fires: one for each send would cost more than the send."""
+    A graceful close would wait for the client again. After the abort, `send` returns and the disconnect is handled.
+    There is one timer per stream, re-armed when it fires: one per send would cost more than the send."""
 
-    def __init__(self, stall_s: float, call: Call) -> None:
+    def __init__(self, stall_s: float, request: HttpRequest) -> None:
         self._stall_s = stall_s
-        self._call = call
+        self._request = request
         self._loop = asyncio.get_running_loop()
-        #: When the send began that is under way.
+        #: When the current send began.
         self._since: float | None = None
-        self._timer = self._loop.call_later(stall_s, self._look)
+        self._timer = self._loop.call_later(stall_s, self._on_timer)
 
     def begin(self) -> None:
         self._since = self._loop.time()
@@ -114,23 +126,23 @@ class _Stall:
     def close(self) -> None:
         self._timer.cancel()
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         now = self._loop.time()
         due = (now if self._since is None else self._since) + self._stall_s
         if due > now:
-            self._timer = self._loop.call_at(due, self._look)
+            self._timer = self._loop.call_at(due, self._on_timer)
         else:
-            self._call.scope["kedge.abort"]()
+            self._request.scope["kedge.abort"]()
 
 
-async def _notice_leaving(call: Call, reader: Reader) -> None:
-    await call.gone()
+async def _close_on_disconnect(request: HttpRequest, reader: Reader) -> None:
+    await request.wait_disconnected()
     reader.close()
 
 
-def _position(given: str | None) -> int | None:
-    if given is None or given == "":
+def _position(text: str | None) -> int | None:
+    if text is None or text == "":
         return None
-    if not given.isascii() or not given.isdigit() or len(given) > 16 or int(given) > _POSITION_MAX:
-        raise BadPosition("Last-Event-ID and after take a Position: the id of an event, or 0 for the beginning")
-    return int(given)
+    if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > _POSITION_MAX:
+        raise BadPosition("Last-Event-ID and after take a Position: the id of an event, or 0 for the first event.")
+    return int(text)

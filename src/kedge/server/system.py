@@ -7,7 +7,7 @@ import time
 
 # Lower case without look-alikes: ids are read aloud, typed and double-clicked.
 _LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
-#: 32**14: 70 random bits. Short, since ids are in every frame; enough that two never meet. Characters.
+#: 32**14 is 70 random bits: short, since ids are in every frame, and long enough to be unique. Characters.
 _ID_CHARS = 14
 
 

@@ -1,9 +1,9 @@
-"""The watchdog of the event loop: it reports when the loop stood still, and where.
+"""The watchdog of the event loop: it logs stalls of the loop, with the stack.
 
-One loop serves all clients: while it stands still, nothing is streamed, cancelled or answered. A timer of the loop
-measures how late it is, and a thread takes the stack of a loop that is late. A stall is one callback that takes long:
-a loop that is late and in none of them had no processor, or hundreds of short ones to call. Timer and thread rest while
-no Run is active and no request arrives: an idle server is not woken.
+One loop serves all clients: while it stalls, nothing is streamed, cancelled or answered. A timer of the loop measures
+how late it fires, and a thread takes the stack of a late loop. A stall is one callback that takes long: a loop that is
+late outside of a callback had no processor, or hundreds of short callbacks. Timer and thread pause while no Run is
+active and no request arrives, so that an idle server is not woken.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from dataclasses import dataclass
 
 log = logging.getLogger("kedge.server")
 
-#: A stall that is reported: people notice a pause of this length. Seconds.
+#: The shortest stall that is logged: users notice a pause of this length. Seconds.
 STALL_S = 0.1
-#: Between two beats of the timer: by so much a stall may be longer than the timer was late. Seconds.
+#: The interval of the timer: a stall may be longer than the timer was late by this. Seconds.
 BEAT_S = 0.05
-#: A stall is reported before its end if it lasts this long: it may never end. Seconds.
+#: A stall is logged before its end if it lasts this long: it may never end. Seconds.
 LONG_STALL_S = 5.0
-#: How long the loop is watched after a request. Seconds.
+#: The time for which a request keeps the watchdog active. Seconds.
 WATCH_S = 10.0
-#: Innermost frames of the stack in a report: more are asyncio's own. Items.
+#: Innermost frames of the stack that are logged; the others are asyncio's own. Items.
 FRAMES_MAX = 8
-#: Where the loop is between callbacks.
+#: The source files of the loop's innermost frame between callbacks.
 _LOOP_FILES = frozenset({asyncio.runners.__file__, asyncio.base_events.__file__, selectors.__file__})
 
 
@@ -45,20 +45,20 @@ class Stalls:
 
 
 class Watchdog:
-    """All methods are for the thread of the loop, in which it is started."""
+    """Call all methods in the thread of the loop."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         self.stalls = Stalls()
         self._is_busy = is_busy
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Set while the timer beats.
+        #: Set while the timer is armed.
         self._awake = threading.Event()
         self._is_closed = False
         self._requested_at = 0.0
-        #: When the timer is due, and how long the loop's thread had waited for a processor when it was set.
+        #: When the timer is due, and the time that the loop's thread had waited for a processor when it was armed.
         self._due_at = 0.0
         self._delayed_s = 0.0
-        #: Where the loop was when it was late for the timer that was due then; empty: in no callback.
+        #: The due time of a late timer and the stack of the loop then; an empty stack: outside of a callback.
         self._late: tuple[float, str] = (0.0, "")
         self._schedstat = -1
 
@@ -71,7 +71,7 @@ class Watchdog:
         threading.Thread(target=self._watch, name="kedge-watchdog", daemon=True).start()
 
     def notice(self) -> None:
-        """A request has arrived: the loop is watched for a while."""
+        """Activate the watchdog for WATCH_S, since a request has arrived."""
         self._requested_at = time.monotonic()
         if self._loop is not None and not self._awake.is_set():
             self._set_timer(self._loop)
@@ -89,7 +89,7 @@ class Watchdog:
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
         if now - self._due_at >= STALL_S:
-            # A machine that had no processor for the loop is not a fault of the loop.
+            # The time without a processor is not a stall of the loop.
             stalled_s = now - self._due_at - (self._delay_s() - self._delayed_s)
             late_for, stack = self._late
             if stalled_s >= STALL_S and late_for == self._due_at and stack:
@@ -104,10 +104,10 @@ class Watchdog:
     def _report(self, stalled_s: float, stack: str) -> None:
         self.stalls.count += 1
         self.stalls.longest_s = max(self.stalls.longest_s, stalled_s)
-        log.warning("the event loop stalled for %d ms; it was in:\n%s", 1000 * stalled_s, stack)
+        log.warning("the event loop stalled for %d ms in:\n%s", 1000 * stalled_s, stack)
 
     def _delay_s(self) -> float:
-        """How long the loop's thread has been ready to run without a processor, where the kernel counts it."""
+        """Return the time that the loop's thread waited for a processor; 0 if the kernel does not count it."""
         try:
             return int(os.pread(self._schedstat, 100, 0).split()[1]) / 1e9
         except (OSError, ValueError, IndexError):
@@ -124,7 +124,7 @@ class Watchdog:
             if late_s > BEAT_S and self._late[0] != due_at:
                 self._late = (due_at, self._current_stack())
             if late_s > LONG_STALL_S and not was_long:
-                log.warning("the event loop has not answered for %g s; it is in:\n%s", LONG_STALL_S, self._late[1])
+                log.warning("the event loop has been stalled for %g s in:\n%s", LONG_STALL_S, self._late[1])
             was_long = late_s > LONG_STALL_S
 
     def _current_stack(self) -> str:
@@ -132,6 +132,6 @@ class Watchdog:
         if frame is None or frame.f_code.co_filename in _LOOP_FILES:
             return ""
         stack = traceback.extract_stack(frame)
-        # The frames of the import system do not say which module is imported; those around them do.
+        # The frames of the import system do not name the imported module; those around them do.
         shown = [one for one in stack if not one.filename.startswith("<frozen importlib")]
         return "".join(traceback.format_list(shown[-FRAMES_MAX:])).rstrip()

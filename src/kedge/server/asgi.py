@@ -1,6 +1,6 @@
-"""The ASGI application: one path for every request, so that no route can forget a check.
+"""The ASGI application. Every request takes the same path, so no route can skip a check:
 
-who asks (auth) -> which route -> the body, bounded -> typed values -> the handler -> JSON, or the error table
+authenticate -> find the route -> read the body, bounded -> decode -> call the handler -> encode the reply or the error
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 T = TypeVar("T")
 
-#: Query parameters of one request; no route has a fifth of it. Items.
+#: Query parameters of one request; five times what any route has. Items.
 QUERY_FIELDS_MAX = 50
 
-#: In a body: each may stand for a value to be built, and millions of empty ones take the better part of a second. In
-#: base64, which makes bodies large, there are none. Commas.
-VALUES_MAX = 600_000
-#: Made of a reply in one go, before others have their turn: some milliseconds; and what a piece costs beside its own
-#: length. Bytes.
-WORK_BYTES_MAX, PIECE_BYTES = 1024 * 1024, 1000
+#: Commas in a body. Each can separate two values, and decoding millions of empty values blocks the event loop for half
+#: a second. The base64 of attachments, which makes bodies large, contains no commas. Items.
+COMMAS_MAX = 600_000
+#: Bytes of a reply that are encoded before the event loop runs other tasks: a few milliseconds.
+YIELD_BYTES = 1024 * 1024
+#: The fixed cost of encoding one item, as the bytes that take the same time.
+ITEM_BYTES = 1000
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Disconnected(Exception):
-    """The client went away, and nobody waits for the reply."""
+    """The client disconnected before the reply."""
 
 
 @dataclass(slots=True)
-class Call:
+class HttpRequest:
     """One request, decoded."""
 
     path: dict[str, str]
@@ -72,25 +73,25 @@ class Call:
     def header(self, name: bytes) -> str | None:
         return next((value.decode("latin-1") for key, value in self.headers if key == name), None)
 
-    async def gone(self) -> None:
-        """When the client has gone away. Nobody else tells: a handler goes on without it."""
+    async def wait_disconnected(self) -> None:
+        """Return when the client disconnects. A handler is not cancelled by that."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
-    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """What comes of this work, which ends with the client that asked for it."""
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`, which is cancelled when the client disconnects."""
         loop = asyncio.get_running_loop()
-        working, leaving = loop.create_task(work), loop.create_task(self.gone())
+        task, disconnected = loop.create_task(work), loop.create_task(self.wait_disconnected())
         try:
-            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            if not working.done():
-                working.cancel()
-                await wait_uncancelled([working])
-        if working.cancelled():
+            disconnected.cancel()
+            if not task.done():
+                task.cancel()
+                await wait_uncancelled([task])
+        if task.cancelled():
             raise Disconnected
-        return working.result()
+        return task.result()
 
 
 class Raw(Struct, frozen=True):
@@ -101,12 +102,12 @@ class Raw(Struct, frozen=True):
 
 
 class Streamed:
-    """The handler has sent its reply itself."""
+    """The reply of a handler that sent its own response."""
 
 
 STREAMED = Streamed()
 
-Handler = Callable[[Call], Awaitable[Any]]
+Handler = Callable[[HttpRequest], Awaitable[Any]]
 
 
 class Route(Struct, frozen=True):
@@ -124,7 +125,7 @@ def route(
     body_bytes_max: int = SMALL_BODY_BYTES_MAX,
     **more: Any,
 ) -> Route:
-    """One line of a route table; `more` goes to RouteSpec."""
+    """Return a row of a route table. `more` are fields of RouteSpec."""
     return Route(RouteSpec(method, path, summary, **more), handler, body_bytes_max)
 
 
@@ -157,14 +158,14 @@ class App:
             return
         except KedgeError as error:
             if isinstance(error, StoreUnavailable) and self._is_closing():
-                error = _leaving()  # it was under way when the store was closed
+                error = _shutting_down()  # the store was closed during the request
             if error.status >= 500 and error.retry_after_s is None:
                 log.error("%s %s: %s", scope["method"], scope["path"], error.message)
             await _send_error(send, error)
             return
         except Exception:
-            log.exception("%s %s failed in a way nobody foresaw", scope["method"], scope["path"])
-            await _send_error(send, KedgeError("Internal error; the server's log has more."))
+            log.exception("unexpected error in %s %s", scope["method"], scope["path"])
+            await _send_error(send, KedgeError("Internal error; see the server's log."))
             return
         if isinstance(reply, Streamed):
             return
@@ -175,22 +176,22 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> tuple[int, Any]:
         headers: Headers = scope["headers"]
-        found = self._find(scope["path"])
-        route = found[0].get(scope["method"]) if found else None
-        # The checks come first and need to know of the route only whether it is the public one.
+        match = self._find(scope["path"])
+        route = match[0].get(scope["method"]) if match else None
+        # Authenticate before anything else. Of the route, only this is needed: whether it is the public one.
         public = route is not None and not route.spec.needs_token
         self._gate.check(headers, local_socket=scope.get("kedge.local_socket", False), needs_token=not public)
         if self._is_closing() and not public:
-            raise _leaving()
-        if found is None:
-            raise RouteNotFound(f"there is nothing at {scope['path'][:200]}; /v1/openapi.json lists what there is")
+            raise _shutting_down()
+        if match is None:
+            raise RouteNotFound(f"No route {scope['path'][:200]}. All routes are listed in /v1/openapi.json.")
         if route is None:
-            allowed = tuple(sorted(found[0]))
-            raise MethodNotAllowed(f"{scope['method']} is not one of {', '.join(allowed)}", allowed)
+            allowed = tuple(sorted(match[0]))
+            raise MethodNotAllowed(f"Method {scope['method']} is not allowed; use {' or '.join(allowed)}.", allowed)
         query = _query(scope["query_string"], route)
         body = await _body(headers, receive, route)
-        call = Call(found[1], query, body, headers, scope, receive, send)
-        return route.spec.status, await route.handler(call)
+        request = HttpRequest(match[1], query, body, headers, scope, receive, send)
+        return route.spec.status, await route.handler(request)
 
     def _find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
         node = self._tree
@@ -211,20 +212,20 @@ class App:
         return routes, dict(zip(names, values, strict=True))
 
 
-def _leaving() -> ShuttingDown:
+def _shutting_down() -> ShuttingDown:
     return ShuttingDown("The server is shutting down; try again in a moment.")
 
 
-def _query(given: bytes, route: Route) -> Any:
+def _query(query_string: bytes, route: Route) -> Any:
     if route.spec.query is None:
         return None
     try:
-        fields = dict(parse_qsl(given.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX))
+        fields = dict(parse_qsl(query_string.decode("ascii"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX))
         return msgspec.convert(fields, route.spec.query, strict=False)
     except msgspec.ValidationError as error:
         raise WrongType(f"query: {error}") from None
     except (UnicodeDecodeError, ValueError):
-        raise Invalid("the query string cannot be read") from None
+        raise Invalid("The query string is not valid: expected ASCII name=value pairs joined by &.") from None
 
 
 async def _body(headers: Headers, receive: Receive, route: Route) -> Any:
@@ -232,16 +233,16 @@ async def _body(headers: Headers, receive: Receive, route: Route) -> Any:
         return None
     media_type = next((value for name, value in headers if name == b"content-type"), None)
     if media_type is not None and media_type.partition(b";")[0].strip().lower() != b"application/json":
-        raise NotJson("send the body as application/json")
+        raise NotJson("Send the body with Content-Type: application/json.")
     data = await _read(receive, route.body_bytes_max)
     if route.spec.body is None:
         return None
     if media_type is None and data:
-        raise NotJson("send the body as application/json")
+        raise NotJson("Send the body with Content-Type: application/json.")
     if not data:
-        raise Invalid("a JSON object is needed as the body")
-    if len(data) > VALUES_MAX and data.count(b",") > VALUES_MAX:
-        raise TooLarge(f"the body has more than {VALUES_MAX} commas; put such a text into an attachment")
+        raise Invalid("The body is empty; send a JSON object.")
+    if len(data) > COMMAS_MAX and data.count(b",") > COMMAS_MAX:
+        raise TooLarge(f"The body has more than {COMMAS_MAX} commas; send such a text as an attachment.")
     return decode(data, route.spec.body)
 
 
@@ -255,7 +256,7 @@ async def _read(receive: Receive, bytes_max: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > bytes_max:
-            raise TooLarge(f"the body has more than {bytes_max} bytes, the most this route takes")
+            raise TooLarge(f"The body has more than {bytes_max} bytes, the limit of this route.")
         parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)
@@ -267,31 +268,31 @@ def decode(data: bytes, kind: type) -> Any:
     except msgspec.ValidationError as error:
         raise WrongType(str(error)) from None
     except RecursionError:
-        raise Invalid("the JSON is nested too deeply") from None
+        raise Invalid("The JSON is nested too deeply.") from None
     except UnicodeDecodeError:
-        raise Invalid("the body is not UTF-8") from None
+        raise Invalid("The body is not valid UTF-8.") from None
     except msgspec.DecodeError as error:
-        raise Invalid(f"the body is not valid JSON: {error}") from None
+        raise Invalid(f"The body is not valid JSON: {error}") from None
 
 
 async def _encoded(reply: Any) -> bytes:
-    """As JSON. Lists item by item: a page of large messages must not hold up everybody else."""
+    """Encode as JSON. A list is encoded item by item: a page of large messages must not block the event loop."""
     if not isinstance(reply, list | Iterator):
         return _encode(reply)
-    return b"[" + b",".join(await gathered(map(_encode, reply))) + b"]"
+    return b"[" + b",".join(await collect(map(_encode, reply))) + b"]"
 
 
-async def gathered(pieces: Iterable[bytes]) -> list[bytes]:
-    """All of them, with pauses in which others have their turn."""
-    found: list[bytes] = []
+async def collect(pieces: Iterable[bytes]) -> list[bytes]:
+    """Return all pieces. Yields to the event loop in between, since making a piece takes time."""
+    result: list[bytes] = []
     work = 0
     for piece in pieces:
-        found.append(piece)
-        work += PIECE_BYTES + len(piece)
-        if work > WORK_BYTES_MAX:
+        result.append(piece)
+        work += ITEM_BYTES + len(piece)
+        if work > YIELD_BYTES:
             work = 0
             await asyncio.sleep(0)
-    return found
+    return result
 
 
 async def _send_error(send: Send, error: KedgeError) -> None:

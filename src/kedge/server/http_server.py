@@ -1,0 +1,125 @@
+"""uvicorn with kedge's limits, and the three ways to stop it: a signal, a request, and idleness."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+import uvicorn
+
+from kedge.engine.engine import Engine
+from kedge.server.asgi import App
+from kedge.server.protocol import HttpProtocol
+from kedge.server.sockets import socket_url
+
+log = logging.getLogger("kedge.server")
+
+#: The shortest interval between two checks for idleness, whatever `idle_exit_s` is. Seconds.
+IDLE_CHECK_S_MIN = 0.05
+#: Connections that the kernel accepts for a busy server. Items.
+BACKLOG = 1024
+#: Open files to ask for: the event streams (2,000), as many other connections, and tools. A login shell often allows
+#: a process only 1,024. Items.
+OPEN_FILES = 8192
+#: Open files that connections must not use up: the database, model requests, pipes of tools, late imports. Items.
+RESERVED_FILES = 256
+
+
+class HttpServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to `listen`: uvicorn would wait for open streams, which never end."""
+        yield
+
+
+async def listen(
+    app: App, engine: Engine, sockets: list[socket.socket], stopping: asyncio.Event, exit_when_idle: bool
+) -> None:
+    """Serve until `stopping` is set, then close the engine and the connections."""
+    HttpProtocol.connections_max = raise_nofile_limit()
+    server = HttpServer(
+        uvicorn.Config(
+            app,
+            http=HttpProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # never trust X-Forwarded-*
+            server_header=False,
+            date_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=2,
+        )
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, stopping)
+    serving = loop.create_task(server.serve(sockets))
+    ready = loop.create_task(server.ready.wait())
+    await asyncio.wait({ready, serving}, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        await serving  # raises the error of the failed start
+        return
+    for sock in sockets if sys.stdout is not None else ():  # None: closed before the process started
+        # One write: an unbuffered `print` makes two, and a kill between them would leave half a line.
+        sys.stdout.write(f"listening on {socket_url(sock)}\n")
+        sys.stdout.flush()
+    idle = loop.create_task(_stop_when_idle(engine, stopping)) if exit_when_idle else None
+    await asyncio.wait({loop.create_task(stopping.wait()), serving}, return_when=asyncio.FIRST_COMPLETED)
+    log.info("shutting down")
+    await engine.close()
+    server.should_exit = True
+    await serving
+    if idle is not None:
+        idle.cancel()
+
+
+def _on_signal(stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        os._exit(130)  # second signal: exit now; accepted runs are already durable
+    stopping.set()
+
+
+async def _stop_when_idle(engine: Engine, stopping: asyncio.Event) -> None:
+    limit_s = engine.config.server.idle_exit_s
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    while True:
+        since = engine.workspaces.idle_since
+        idle_s = loop.time() - max(since, started) if since is not None else 0.0
+        if since is not None and idle_s >= limit_s and engine.refuse_new_if_unused():
+            log.info("idle for %g s", limit_s)
+            stopping.set()
+            return
+        await asyncio.sleep(max(limit_s - idle_s, limit_s / 10, IDLE_CHECK_S_MIN))
+
+
+def raise_nofile_limit() -> int:
+    """Raise the limit of open files, and return the number of connections that it allows.
+
+    Each connection is an open file. Clients, with or without a token, must not use up the files that the store, the
+    models and the tools need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    target = OPEN_FILES if hard == unlimited else min(OPEN_FILES, hard)
+    if soft != unlimited and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        soft = target
+    files = OPEN_FILES if soft == unlimited else soft
+    return files - min(RESERVED_FILES, files // 2)

@@ -1,0 +1,160 @@
+"""A server process: its parts, and the order in which they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from kedge import paths
+from kedge.agent.model_choice import Models, speaks_tls
+from kedge.agent.prompts import WrittenPrompts
+from kedge.config.reload import UserConfig, WorkspaceConfig
+from kedge.config.schema import Config
+from kedge.config.trust import FILE_NAME as TRUST_FILE
+from kedge.config.trust import Trust
+from kedge.core.untrusted_text import visible
+from kedge.engine.engine import Engine
+from kedge.engine.sandbox import OwnFiles
+from kedge.engine.tool_processes import WardenMachine
+from kedge.errors import BadConfig, KedgeError
+from kedge.server.auth import Gate, make_token, write_token
+from kedge.server.http_server import listen
+from kedge.server.routes import make_app
+from kedge.server.sockets import bind, socket_files, socket_paths, unlink_sockets
+from kedge.server.system import RandomIds, SystemClock
+from kedge.server.watchdog import Watchdog
+from kedge.store.base import Store
+from kedge.store.memory import MemoryStore
+from kedge.store.sqlite import SqliteStore
+from kedge.tools.registry import all_tools
+from kedge.warden.warden import Warden
+from kedge.wire import frames
+
+log = logging.getLogger("kedge.server")
+
+#: The time after which a busy thread releases the interpreter lock. The default is five times as long, and with several
+#: busy tool threads the event loop would wait for each of them. Seconds.
+SWITCH_S = 0.001
+
+
+class LogFormatter(logging.Formatter):
+    """Indents all but the first line, so that a path or a provider's error cannot forge a log entry."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(super().format(record), mark_ends=False).replace("\n", "\n    ")
+
+
+def serve(
+    *,
+    hosts: list[str] | None = None,
+    data_dir: str | None = None,
+    store: str | None = None,
+    allow_remote: bool = False,
+    exit_when_idle: bool = False,
+) -> int:
+    """Run a server until it is stopped, and return the exit code."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    # httpx2 logs every model request, and uvicorn the start and the shutdown.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    sys.setswitchinterval(SWITCH_S)
+    if data_dir:
+        os.environ["KEDGE_DATA_DIR"] = str(Path(data_dir).absolute())
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_serve(hosts or [paths.default_host()], store, allow_remote, exit_when_idle))
+    except (KedgeError, OSError) as error:
+        print(f"kedge: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, exit_when_idle: bool) -> None:
+    user = UserConfig(paths.config_file())
+    config, trust = user.config, Trust(paths.data_dir() / TRUST_FILE)
+    models = Models()
+    clock = SystemClock()
+    engine = Engine(
+        _store(store_url),
+        clock,
+        RandomIds(),
+        frames,
+        models,
+        config,
+        tools=all_tools((paths.config_file(), paths.data_dir())),
+        machine=WardenMachine(Warden(), _own_files(hosts)),
+        prompts=WrittenPrompts(clock.today, paths.config_file().parent),
+        make_source=lambda path, strict: WorkspaceConfig(user, path, trust, strict=strict),
+    )
+    token = make_token()
+    gate = Gate(token, frozenset({socket.gethostname().lower()}) if allow_remote else frozenset(), allow_remote)
+    stopping = asyncio.Event()
+    watchdog = Watchdog(lambda: engine.is_busy)
+    app = make_app(engine, gate, str(paths.data_dir()), stopping.set, watchdog)
+    sockets: list[socket.socket] = []
+
+    def bind_sockets() -> None:
+        sockets.extend(bind(host, allow_remote) for host in hosts)
+        if any(sock.family != socket.AF_UNIX for sock in sockets):
+            write_token(token)
+
+    # Store, sockets, Runs, in this order. The lock of the store makes this the only server of the data directory, and a
+    # server that cannot listen must not resume Runs that it would have to interrupt.
+    await engine.open(bind_sockets)
+    files = socket_files(hosts)
+    warm_up = asyncio.create_task(_warm_up(models, config))
+    watchdog.start()
+    try:
+        await listen(app, engine, sockets, stopping, exit_when_idle)
+    finally:
+        unlink_sockets(files)
+        await warm_up
+        await engine.close()
+        watchdog.close()
+
+
+async def _warm_up(models: Models, config: Config) -> None:
+    """Create the connection pools of the configured providers: loading certificates takes a while."""
+    for tls in {speaks_tls(provider) for provider in config.providers.values()}:
+        try:
+            await models.pool(tls=tls)
+        except BadConfig as error:
+            log.warning("%s", error)  # a request to such a model fails with the same error
+
+
+def _store(url: str | None) -> Store:
+    url = url or os.environ.get("KEDGE_STORE") or ""
+    if url == "memory:":
+        return MemoryStore()
+    if not url:
+        return SqliteStore(paths.data_dir())
+    if url.startswith("sqlite://"):
+        return SqliteStore(Path(url.removeprefix("sqlite://")))
+    raise BadConfig(f"Unknown store {url}; use sqlite:///directory or memory:")
+
+
+def _own_files(hosts: list[str]) -> OwnFiles:
+    """Return the server's own files, which the sandbox hides from tools."""
+    return OwnFiles(
+        config=str(paths.config_place()),
+        config_is_file=bool(os.environ.get("KEDGE_CONFIG")),
+        data_dir=str(paths.data_dir()),
+        runtime_dir=str(paths.runtime_dir()),
+        sockets=tuple(os.path.abspath(path) for path in socket_paths(hosts)),
+        program=paths.program(),
+    )
