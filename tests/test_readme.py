@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from kedge.core.events import REASON_TEXTS
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -80,3 +82,8 @@ def test_named_source_files_exist() -> None:
             continue
         for name in re.findall(r"`([\w/]+/[\w./]*\w\.(?:py|md|json|lock))`", document.read_text()):
             assert (ROOT / name).exists() or (ROOT / "src/kedge" / name).exists(), f"{document.name} names {name}"
+
+
+def test_protocol_lists_every_reason() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "docs" / "protocol.md").read_text(), re.MULTILINE)
+    assert {code: text for code, text in REASON_TEXTS.items() if code}.items() <= dict(rows).items()
