@@ -316,7 +316,7 @@ class _Walk:
     def _reached(self, state: State, used: Used, by: tuple[_Key, Command] | None) -> None:
         # The version only counts events; without it, histories of different length meet in one state.
         lane = replace(state.lane, version=0)
-        key = (lane, state.oracle, used, tuple(state.records[run.run_id].place for run in lane.live))
+        key = (lane, state.oracle, used, tuple(state.records[run.run_id].queue_order for run in lane.live))
         if key in self.came_from:
             return
         self.came_from[key] = by

@@ -130,7 +130,7 @@ async def test_an_edit_may_bring_other_files(client: Client, home: Home) -> None
 
 async def queued_runs(client: Client, workspace_id: str, session_id: str) -> list[RunBody]:
     runs = await client.session_runs(workspace_id, session_id)
-    return sorted((run for run in runs if run.state == "queued"), key=lambda run: run.place)
+    return sorted((run for run in runs if run.state == "queued"), key=lambda run: run.queue_order)
 
 
 async def test_the_queue_is_seen_edited_moved_cleared_and_cancelled(client: Client, home: Home) -> None:

@@ -31,7 +31,7 @@ async def queue_up(peer: Peer, session: str, *words: str) -> list[str]:
 async def queued(peer: Peer, session: str) -> list[str]:
     """The prompts of the queued Runs in their order."""
     runs = [run for run in await peer.runs(session) if run["state"] == "queued"]
-    return [run["prompt"] for run in sorted(runs, key=lambda run: run["place"])]
+    return [run["prompt"] for run in sorted(runs, key=lambda run: run["queue_order"])]
 
 
 def outcomes(ends: list[Json]) -> list[tuple[str, str]]:

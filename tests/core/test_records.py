@@ -82,7 +82,7 @@ def rows() -> Rows:
 
 
 def places(rows: Rows) -> dict[str, int]:
-    return {run.run_id: rows.runs[run.run_id].place for run in rows.lane.queue}
+    return {run.run_id: rows.runs[run.run_id].queue_order for run in rows.lane.queue}
 
 
 # --- project ---------------------------------------------------------------------------------------------------------
@@ -91,9 +91,11 @@ def places(rows: Rows) -> dict[str, int]:
 def test_an_accepted_run_has_its_seq_its_place_and_its_time() -> None:
     rows = Rows()
     rows.submit("a", now=3)
-    assert rows.changed == {"a": replace(new_record("a"), seq=1, place=1, accepted_at=3, started_at=3, state="active")}
+    assert rows.changed == {
+        "a": replace(new_record("a"), seq=1, queue_order=1, accepted_at=3, started_at=3, state="active")
+    }
     rows.submit("b", "fold", now=4)
-    assert rows.changed == {"b": replace(new_record("b"), seq=2, place=2, accepted_at=4, folds=True)}
+    assert rows.changed == {"b": replace(new_record("b"), seq=2, queue_order=2, accepted_at=4, folds=True)}
 
 
 def test_a_step_and_a_resume_are_counted(rows: Rows) -> None:

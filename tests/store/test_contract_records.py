@@ -90,7 +90,7 @@ async def test_a_run_is_read_as_it_was_put(store: Store) -> None:
         "position": 77,
         "state": "ended",
         "accepted_state": "active",
-        "place": 9,
+        "queue_order": 9,
         "folds": True,
         "folded_into": "r0",
         "steps": 4,

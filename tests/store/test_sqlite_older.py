@@ -29,7 +29,7 @@ ENDED = RunRecord(
     position=BASE + 1,
     state="ended",
     accepted_state="active",
-    place=1,
+    queue_order=1,
     steps=2,
     outcome="completed",
     started_at=11,
@@ -43,7 +43,7 @@ QUEUED = RunRecord(
     content="c4dbdf0a04e0c142fe1918446ce9fb7a42d69853e3034c606269f58884234d23",
     accepted_at=20,
     position=BASE + 5,
-    place=2,
+    queue_order=2,
 )
 SAID = (
     *(Reasoning("hm", "sig", 1, 2), ToolCall("c1", "ls", "{}", True)),

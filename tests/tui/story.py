@@ -45,7 +45,7 @@ def run_body(run: str = "r1", state: str = "active", *, session: str = "s1", seq
     usage = {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}
     body: Json = {"run_id": run, "session_id": session, "workspace_id": "w1", "seq": seq, "state": state}
     body |= {"prompt": f"prompt of {run}", "accepted_at": seq, "usage": usage, "cleanup": "clean"}
-    return body | {"stopping": False, "steps": 0, "place": seq} | more
+    return body | {"stopping": False, "steps": 0, "queue_order": seq} | more
 
 
 def session_body(session: str = "s1", title: str = "", updated_at: int = 1) -> Json:

@@ -71,7 +71,7 @@ def a_run(story: Story, draw: random.Random, run: str, seq: int, *, is_last: boo
     """A Run as the log tells it: steps with calls, approvals, retries, and one of the ends."""
     story.run("created", s.run_body(run, "queued", seq=seq))
     if draw.random() < 0.3:
-        story.run("updated", s.run_body(run, "queued", seq=seq, place=seq + 10, prompt="edited"))
+        story.run("updated", s.run_body(run, "queued", seq=seq, queue_order=seq + 10, prompt="edited"))
     if draw.random() < 0.2:
         story.ended(run, "cancelled", seq=seq)  # it never began
         return
@@ -362,7 +362,7 @@ def test_a_moved_run_asks_for_the_queue_to_be_read_again() -> None:
     view, story = opened(), Story()
     story.run("created", s.run_body("r1", "queued", seq=1))
     assert not told(view, story.events).moved
-    story.run("updated", s.run_body("r1", "queued", seq=1, place=9))
+    story.run("updated", s.run_body("r1", "queued", seq=1, queue_order=9))
     assert told(view, story.events[1:]).moved
     assert not told(view, story.events[1:]).moved, "it is no news the second time"
 

@@ -32,7 +32,7 @@ ENDED = RunRecord(
     "digest",
     1000,
     state="ended",
-    place=3,
+    queue_order=3,
     folded_into="r9",
     steps=4,
     stopping=True,

@@ -184,7 +184,7 @@ class RunRecord(Struct, frozen=True):
     #: Whether it was accepted straight into activity; part of the receipt.
     accepted_state: Literal["queued", "active"] = "queued"
     #: Orders the queue. Equal to seq until somebody moves a Run.
-    place: int = 0
+    queue_order: int = 0
     folds: bool = False
     folded_into: str | None = None
     steps: int = 0
@@ -233,7 +233,7 @@ def restore(record: LaneRecord, live: list[RunRecord]) -> Lane:
     """The Lane as its records have it."""
     hosts = [run for run in live if run.state == "active" and run.folded_into is None]
     folded = sorted((run for run in live if run.state == "active" and run.folded_into), key=lambda run: run.seq)
-    queue = sorted((run for run in live if run.state == "queued"), key=lambda run: run.place)
+    queue = sorted((run for run in live if run.state == "queued"), key=lambda run: run.queue_order)
     return Lane(
         next_seq=record.next_seq,
         mark=record.mark,
@@ -267,7 +267,7 @@ def project(runs: dict[str, RunRecord], events: tuple[LaneEvent, ...], after: La
 def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
     match event:
         case RunAccepted(seq=seq, folds=folds, at=at):
-            return replace(record, seq=seq, place=seq, folds=folds, accepted_at=at)
+            return replace(record, seq=seq, queue_order=seq, folds=folds, accepted_at=at)
         case RunStarted(at=at):
             return replace(record, state="active", started_at=at, folds=False)
         case RunResumed():
@@ -289,9 +289,9 @@ def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
 def _put_in_order(runs: dict[str, RunRecord], changed: dict[str, RunRecord], after: Lane) -> None:
     """Deal the places the queue has out again in its new order: no new numbers, so nothing can run out or collide."""
     queue = [changed.get(run.run_id) or runs[run.run_id] for run in after.queue]
-    for place, record in zip(sorted(record.place for record in queue), queue, strict=True):
-        if record.place != place:
-            changed[record.run_id] = replace(record, place=place)
+    for order, record in zip(sorted(record.queue_order for record in queue), queue, strict=True):
+        if record.queue_order != order:
+            changed[record.run_id] = replace(record, queue_order=order)
 
 
 def user_message(message_id: str, run: RunRecord, now: int) -> Message:

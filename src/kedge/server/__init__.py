@@ -1,1 +1,1 @@
-"""HTTP in, SSE out. No rule of its own: it translates, checks who asks, and lets the engine decide."""
+"""The HTTP server: authenticates, decodes, calls the engine, and encodes. It has no rules of its own."""

@@ -33,7 +33,7 @@ def run_body(run: RunRecord) -> m.RunBody:
         cleanup=run.cleanup,
         stopping=run.stopping and not ended,
         steps=run.steps,
-        place=run.place,
+        queue_order=run.queue_order,
         folds=run.folds and run.state == "queued",
         parent_run_id=run.options.parent_run_id or UNSET,
         outcome=run.outcome or UNSET,
@@ -107,8 +107,8 @@ def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:
                 request_id=f"q{number}",
                 question=asked["question"],
                 options=[
-                    m.QuestionOptionBody(id=f"o{place}", label=option["label"], description=option["description"])
-                    for place, option in enumerate(asked["options"], 1)
+                    m.QuestionOptionBody(id=f"o{index}", label=option["label"], description=option["description"])
+                    for index, option in enumerate(asked["options"], 1)
                 ],
                 multiple=asked["multiple"],
             )
@@ -139,7 +139,7 @@ def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:
 
 
 def _params(ask: Ask) -> Any:
-    """Empty where they cannot be read: one question must not break the streams that all others are told by."""
+    """Return the parameters, or {} if they are not valid JSON: one Ask must not break every event stream."""
     try:
         return msgspec.json.decode(ask.params or "{}")
     except (msgspec.DecodeError, UnicodeError):

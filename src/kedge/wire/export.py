@@ -1,4 +1,4 @@
-"""A session as a document: for reading, archiving and showing to others."""
+"""A session as a document, for reading and archiving."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ h1 { font-size: 1.5rem; margin-bottom: 0; } .about { color: #667; margin-top: .3
 article { border-top: 1px solid #dde; padding: 1rem 0; } h2 { font-size: .85rem; color: #667; margin: 0 0 .4rem; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font: inherit; }
 pre + pre { margin-top: .6rem; } .output { font: 13px/1.5 ui-monospace, monospace; opacity: .8; }
-.user .words { font-weight: 600; } .note { color: #a33; }
+.user .text { font-weight: 600; } .note { color: #a33; }
 @media (prefers-color-scheme: dark) { body { background: #14181f; color: #dde3ec; } article { border-color: #2a3240; } }
 """
 
 
-# Each in pieces, one for each message: a long session takes seconds, and others are to have their turn in between.
+# Each yields one piece per message: a long session takes seconds, and the event loop must run in between.
 
 
 def as_json(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
@@ -39,14 +39,14 @@ def as_json(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
 
 
 def _indented(body: object, spaces: int) -> bytes:
-    """As JSON that begins in a line of that depth. No line break is part of a string in JSON."""
+    """Encode as indented JSON. JSON strings contain no raw line breaks."""
     return msgspec.json.format(msgspec.json.encode(body), indent=2).replace(b"\n", b"\n" + b" " * spaces)
 
 
 def as_markdown(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
     yield f"# {_title(session)}\n\n*{_about(session)}*\n".encode()
     for message in messages:
-        blocks = [text if kind == "words" else _fenced(text) for kind, text in _blocks(message)]
+        blocks = [text if kind == "text" else _fenced(text) for kind, text in _blocks(message)]
         lines = ["", f"## {_heading(message)}", "", "\n\n".join(blocks), ""]
         if note := _note(message):
             lines += [f"> {note}", ""]
@@ -85,42 +85,42 @@ def _heading(message: Message) -> str:
     return f"{_WHO[message.role]}{model} · {_time(message.created_at)}"
 
 
-def _blocks(message: Message) -> list[tuple[Literal["words", "output"], str]]:
-    """What a message says, and what came out of programs, which stands as it is."""
-    blocks: list[tuple[Literal["words", "output"], str]] = []
+def _blocks(message: Message) -> list[tuple[Literal["text", "output"], str]]:
+    """Return the blocks of a message: text, and the verbatim output of programs."""
+    blocks: list[tuple[Literal["text", "output"], str]] = []
     for part in message.parts:
         match part:
             case Text(text=text):
-                blocks.append(("words", text))
+                blocks.append(("text", text))
             case Reasoning(thinking=thinking):
-                blocks.append(("words", "\n".join(f"| {line}" for line in thinking.splitlines())))
+                blocks.append(("text", "\n".join(f"| {line}" for line in thinking.splitlines())))
             case ToolCall(name=name, input=given):
                 blocks.append(("output", f"* {name} {call_brief(name, given)}"))
             case ToolResult() as result:
                 blocks.append(("output", _result(result)))
             case Binary(path=path, mime_type=mime_type):
-                blocks.append(("words", f"[file {path}, {mime_type}]"))
+                blocks.append(("text", f"[file {path}, {mime_type}]"))
             case ShellCommand(command=command, output=output, exit_code=exit_code):
                 blocks.append(("output", f"! {command}\n{output.rstrip()}\n-> exit {exit_code}"))
             case ImageUrl(url=url):
-                blocks.append(("words", "[picture]" if url.startswith("data:") else f"[picture {url}]"))
+                blocks.append(("text", "[picture]" if url.startswith("data:") else f"[picture {url}]"))
             case _:
                 pass
     return [(kind, text) for kind, text in blocks if text.strip()]
 
 
 def _fenced(text: str) -> str:
-    """As a block of code, whose fence is longer than any in the text."""
-    longest = max((len(found) for found in re.findall(r"`{3,}", text)), default=2)
+    """Return a code block whose fence is longer than any in the text."""
+    longest = max((len(fence) for fence in re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}\n{text.rstrip()}\n{fence}"
 
 
 def _result(result: ToolResult) -> str:
-    """What came of a call: in a few words, then the diff of a change, else all that was said."""
+    """Return a summary of the result, then the diff of a change or the whole content."""
     brief = result_brief(result.metadata, result.content, is_error=result.is_error)
-    said = "" if brief.startswith("failed: ") else diff_of(result.metadata) or result.content
-    return "\n".join(block for block in (f"-> {brief}" if brief else "", said) if block)
+    content = "" if brief.startswith("failed: ") else diff_of(result.metadata) or result.content
+    return "\n".join(block for block in (f"-> {brief}" if brief else "", content) if block)
 
 
 def _note(message: Message) -> str:

@@ -1,8 +1,7 @@
-"""The server's record of its own process, by which clients tell it from another listener on its socket.
+"""The server's record of its own process, by which clients distinguish it from another listener on its socket.
 
-The server writes the record to the data directory, which tools in a sandbox cannot write to. A pid alone would not do:
-a server that was killed leaves its record, and its pid is given to another process sooner or later. So the record also
-has the time at which the process started.
+The server writes the record to the data directory, which sandboxed tools cannot write to. A pid alone is not enough: a
+killed server leaves its record, and its pid is reused later. So the record also has the start time of the process.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-#: The record has a fixed size and is written in place: that needs no space on a disk that is full, and no reader gets
-#: half of it. A pid and a start time have at most 30 digits. Bytes.
+#: The record has a fixed size and is overwritten in place: that works on a full disk, and no reader sees half of it. A
+#: pid and a start time have at most 30 digits. Bytes.
 RECORD_BYTES = 64
 #: The start time among the fields of /proc/PID/stat that follow the name: field 22, and the name is field 2.
 _START_FIELD = 19
@@ -29,9 +28,9 @@ def write_record(path: Path) -> None:
 
 
 def is_recorded(path: Path, pid: int) -> bool:
-    """Whether this process is the one that wrote the record."""
+    """Return True if this process wrote the record."""
     try:
-        # A FIFO in its place does not block.
+        # O_NONBLOCK: a FIFO instead of the file must not block.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
@@ -45,13 +44,13 @@ def is_recorded(path: Path, pid: int) -> bool:
         return False
     started = _start_time(pid)
     if started is None:
-        # Hidden by the mount option `hidepid`, since a server is closed to other processes; or gone.
+        # The process has exited, or the mount option `hidepid` hides it.
         return _exists(pid)
     return words[1:] == [started]
 
 
 def _start_time(pid: int) -> str | None:
-    """In ticks since the machine started; None where /proc does not tell."""
+    """Return the start time in ticks since boot, or None if /proc does not show it."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[_START_FIELD].decode("ascii")
     except (OSError, IndexError):

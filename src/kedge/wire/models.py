@@ -1,4 +1,4 @@
-"""Bodies of requests and replies. Optional fields that are absent are left out; unknown fields are ignored."""
+"""Bodies of requests, replies and events. Absent optional fields are omitted; unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kedge.core.records import OnApproval, OnDisconnect
 from kedge.core.transcript import Role
 from kedge.wire.limits import MESSAGE_CHARS_MAX, MODEL_CHARS_MAX, OPTION_MAX, QUESTIONS_MAX, RULES_MAX
 
-# --- what clients send ----------------------------------------------------------------------------------------------
+# --- requests --------------------------------------------------------------------------------------------------------
 
 
 class CreateWorkspace(Struct, kw_only=True):
@@ -27,7 +27,7 @@ class CreateSession(Struct, kw_only=True):
 
 class UpdateSession(Struct, kw_only=True):
     title: str | None = None
-    #: The model its Runs use unless they say otherwise; empty: the configured one.
+    #: The default model of its Runs; empty: the configured one.
     model: Annotated[str, Meta(max_length=MODEL_CHARS_MAX)] | None = None
 
 
@@ -57,21 +57,21 @@ class SubmitPrompt(Struct, kw_only=True, omit_defaults=True):
     max_steps: Annotated[int, Meta(gt=0, le=OPTION_MAX)] | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=OPTION_MAX)] | None = None
     budget_usd: Annotated[float, Meta(gt=0, le=OPTION_MAX)] | None = None
-    #: fail: a call that needs an approval ends the Run (`approval_needed`) instead of waiting for somebody.
+    #: fail: a call that needs an approval ends the Run (`approval_needed`) instead of waiting.
     on_approval: OnApproval = "ask"
-    #: Rules for this Run, over the configured ones.
+    #: Rules of this Run, in addition to the configured ones.
     allow: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
     deny: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
-    #: Ask for no approval in this Run; deny rules still hold.
+    #: Allow every call that no deny rule matches.
     skip_approvals: bool = False
 
 
 class GrantPermission(Struct, kw_only=True):
     id: str
     action: Answer
-    #: As the request that was shown has it: then the answer counts for exactly that. Empty: it is not checked.
+    #: The binding of the request that the user saw; the answer is refused if it differs. Empty: not checked.
     binding: str = ""
-    #: For a denial: what the model is told.
+    #: The reason of a denial, for the model.
     message: Annotated[str, Meta(max_length=MESSAGE_CHARS_MAX)] = ""
 
 
@@ -80,10 +80,10 @@ class SkipPermissions(Struct, kw_only=True):
 
 
 class SkipState(Struct, kw_only=True, omit_defaults=True):
-    """Whether approvals are skipped in this workspace: deny rules still hold, everything else is allowed."""
+    """The skip flag of a workspace: if set, every call that no deny rule matches is allowed."""
 
     skip: bool
-    #: The client that asked for it. It ends with that client's claim.
+    #: The client that set it. It is reset when that client's claim ends.
     given_by: str = ""
 
 
@@ -107,13 +107,13 @@ class RunShell(Struct, kw_only=True):
 
 
 class UndoRun(Struct, kw_only=True):
-    #: Left out: the last Run that changed files.
+    #: None: the last Run that changed files.
     run_id: str | None = None
 
 
 class EditRun(Struct, kw_only=True):
     prompt: str = ""
-    #: They take the place of those it has; left out: it keeps them.
+    #: The new attachments; None: keep the present ones.
     attachments: list[AttachmentBody] | None = None
 
 
@@ -126,7 +126,7 @@ class Control(Struct, kw_only=True):
     force: bool = False
 
 
-# --- what the server answers ----------------------------------------------------------------------------------------
+# --- replies ---------------------------------------------------------------------------------------------------------
 
 
 class ErrorBody(Struct, kw_only=True):
@@ -156,9 +156,9 @@ class WorkspaceBody(Struct, kw_only=True):
 
 
 class ModelBody(Struct, kw_only=True):
-    """A model that a session or a Run can be given. What is left out is not known."""
+    """A model for sessions and Runs. Facts that are not known are omitted."""
 
-    #: provider/name, as a prompt or a session names it.
+    #: provider/name
     model: str
     provider: str
     #: Tokens.
@@ -167,12 +167,12 @@ class ModelBody(Struct, kw_only=True):
     #: US dollars per million tokens.
     input_price: float | UnsetType = UNSET
     output_price: float | UnsetType = UNSET
-    #: Whether it can be shown images.
+    #: True: it accepts images.
     images: bool | UnsetType = UNSET
-    #: The configured one; and the one for titles.
     is_default: bool = False
+    #: It writes titles.
     is_small: bool = False
-    about: str = ""
+    description: str = ""
 
 
 class UsageBody(Struct, kw_only=True):
@@ -201,7 +201,7 @@ class SessionBody(Struct, kw_only=True):
     summary_message_id: str = ""
     #: Empty: the configured one.
     model: str = ""
-    #: The Run whose agent works in it; empty: people do.
+    #: The Run whose child agent uses this session; empty: a session of the user.
     parent_run_id: str = ""
 
 
@@ -220,7 +220,7 @@ class MessageBody(Struct, kw_only=True):
     provider: str
     created_at: int
     updated_at: int
-    #: It stands for all that was said before it, when a model is asked.
+    #: In requests to a model, it replaces all messages before it.
     is_summary: bool = False
 
 
@@ -234,14 +234,14 @@ class RunBody(Struct, kw_only=True):
     accepted_at: int
     usage: UsageBody
     cleanup: Literal["clean", "failed"]
-    #: Told to stop; it ends when its clean-up is done.
+    #: Cancelled, and still cleaning up.
     stopping: bool
     steps: int
-    #: Orders the queue: lower is earlier.
-    place: int = 0
-    #: Queued, to join the active Run at its next Step.
+    #: Lower values start earlier.
+    queue_order: int = 0
+    #: Queued to join the active Run at its next Step.
     folds: bool = False
-    #: The Run whose agent it is.
+    #: The Run whose tool call started this one.
     parent_run_id: str | UnsetType = UNSET
     outcome: Outcome | UnsetType = UNSET
     reason: Reason | UnsetType = UNSET
@@ -251,7 +251,7 @@ class RunBody(Struct, kw_only=True):
     ended_at: int | UnsetType = UNSET
     message_id: str | UnsetType = UNSET
     text: str | UnsetType = UNSET
-    #: What the last request to the model held, with the reply to it; 0: not known.
+    #: Size of the last request to the model and its reply; 0: not known. Tokens.
     context_tokens: int = 0
 
 
@@ -297,7 +297,7 @@ class RunComplete(Struct, kw_only=True):
 
 
 class AgentEvent(Struct, kw_only=True):
-    """error: the Run failed. retry: a request to its model did, and is made again after a pause."""
+    """`error`: the Run failed. `retry`: a model request failed and is repeated after `wait_s`."""
 
     type: Literal["error", "retry"]
     error: str
@@ -310,7 +310,7 @@ class AgentEvent(Struct, kw_only=True):
 
 
 class PermissionRequest(Struct, kw_only=True):
-    """A tool call waits for an approval."""
+    """A tool call that needs an approval."""
 
     id: str
     session_id: str
@@ -320,24 +320,24 @@ class PermissionRequest(Struct, kw_only=True):
     action: str
     description: str
     path: str
-    #: All there is to see: the whole command, the diff.
+    #: The complete parameters to show: the command, the diff.
     params: dict[str, Any]
-    #: The rule that allow_session and allow_always stand for; empty: they are not offered.
+    #: The rule that allow_session and allow_always grant; empty: they are not available.
     grant: str
     asked_at: int
-    #: Digest of exactly what would be done; an answer may send it back.
+    #: Digest of the exact call, for `GrantPermission.binding`.
     binding: str = ""
 
 
 class PermissionNotification(Struct, kw_only=True):
-    """It was answered, or is not asked any more: dialogs close."""
+    """The end of a pending approval: it was answered or withdrawn."""
 
     id: str
     session_id: str
     run_id: str
     tool_call_id: str
     granted: bool
-    #: allow, allow_session, allow_always, deny; empty when it was withdrawn.
+    #: allow, allow_session, allow_always or deny; empty if it was withdrawn.
     answer: str = ""
     answered_by: str = ""
     withdrawn: bool = False
@@ -357,7 +357,7 @@ class QuestionBody(Struct, kw_only=True):
 
 
 class QuestionBatch(Struct, kw_only=True):
-    """The model asks people something."""
+    """Questions of the model to the user."""
 
     id: str
     session_id: str
@@ -379,14 +379,14 @@ class QuestionNotification(Struct, kw_only=True):
 
 class Resolved(Struct, kw_only=True, omit_defaults=True):
     resolved: bool
-    #: What stands, when somebody else was first.
+    #: The answer that counts, if another client was first.
     answered: str = ""
 
 
 class GrantBody(Struct, kw_only=True):
     id: str
     rule: str
-    #: Empty: in every session of the workspace.
+    #: Empty: valid in every session of the workspace.
     session_id: str
     given_by: str
     created_at: int
@@ -403,7 +403,7 @@ class UndoReply(Struct, kw_only=True):
 
 
 class FileEvent(Struct, kw_only=True):
-    """A tool of a Run changed a file, or the change was undone."""
+    """A file that a tool changed, or whose change was undone."""
 
     path: str
     run_id: str
@@ -412,7 +412,7 @@ class FileEvent(Struct, kw_only=True):
 
 
 class ProgressBody(Struct, kw_only=True):
-    """What a tool call is doing right now: a line, or the end of its output. Passing."""
+    """The progress of a running tool call: a status line, or the end of its output. Not stored."""
 
     session_id: str
     run_id: str
@@ -424,12 +424,12 @@ class DeltaBody(Struct, kw_only=True, omit_defaults=True):
     message_id: str
     part: int
     text: str
-    #: Left out for text, which most are.
+    #: Omitted for text, the usual kind.
     kind: Literal["text", "reasoning"] = "text"
 
 
 class PresenceBody(Struct, kw_only=True):
-    """Somebody came to look at this session, or left it."""
+    """The new number of clients whose current session this is."""
 
     session_id: str
     attached_clients: int

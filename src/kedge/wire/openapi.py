@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 from the route table: the reference cannot say anything else than the code does."""
+"""The OpenAPI 3.1 document, generated from the route table."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from msgspec import Struct
 
 from kedge.wire.models import ErrorBody
 
-#: Errors any route may answer, by the checks that come before it.
-_COMMON = {"400": "The request cannot be understood", "401": "No token, or a wrong one", "403": "Foreign Origin"}
-_COMMON |= {"404": "Unknown thing", "409": "The thing's state says no", "413": "Too large", "415": "Not JSON"}
-_COMMON |= {"421": "Foreign Host", "422": "Wrong type", "429": "A limit is reached", "503": "Shutting down"}
+#: Errors of the checks that every route has.
+_COMMON = {"400": "Malformed request", "401": "Missing or wrong token", "403": "Foreign Origin"}
+_COMMON |= {"404": "Not found", "409": "Conflict with the current state", "413": "Too large", "415": "Not JSON"}
+_COMMON |= {"421": "Foreign Host", "422": "Wrong type", "429": "Limit reached", "503": "Shutting down"}
 
 
 class RouteSpec(Struct, frozen=True):
-    """What a route looks like from outside."""
+    """The public description of a route."""
 
     method: str
     path: str  # below /v1, with {names}
@@ -28,7 +28,7 @@ class RouteSpec(Struct, frozen=True):
     reply: Any = None
     status: int = 200
     media_type: str = "application/json"
-    #: What it may be instead, if the query asks for that.
+    #: Further media types that the query can select.
     other_media_types: tuple[str, ...] = ()
     needs_token: bool = True
 
@@ -62,7 +62,7 @@ def _operation(spec: RouteSpec, schema_of: dict[str, Any]) -> dict[str, Any]:
         "operationId": f"{spec.method.lower()}{re.sub(r'[^a-zA-Z0-9]+', '_', spec.path)}",
         "parameters": [*_path_parameters(spec.path), *_query_parameters(spec.query)],
         "responses": {
-            str(spec.status): {"description": "Done", "content": content},
+            str(spec.status): {"description": "Success", "content": content},
             **{status: {"description": text, "content": error} for status, text in _COMMON.items()},
         },
         "security": [{"token": []}] if spec.needs_token else [],
@@ -77,8 +77,8 @@ def _operation(spec: RouteSpec, schema_of: dict[str, Any]) -> dict[str, Any]:
 
 def _reply_schema(spec: RouteSpec, media_type: str, schema_of: dict[str, Any]) -> dict[str, Any]:
     if spec.reply is not None:
-        found: dict[str, Any] = schema_of[repr(spec.reply)]
-        return found
+        schema: dict[str, Any] = schema_of[repr(spec.reply)]
+        return schema
     return {"type": "object" if media_type == "application/json" else "string"}
 
 
@@ -93,8 +93,8 @@ def _query_parameters(query: type[msgspec.Struct] | None) -> list[dict[str, Any]
     schema = msgspec.json.schema_components([query])[1][query.__name__]
     required = schema.get("required", [])
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": _without_null(about)}
-        for name, about in schema["properties"].items()
+        {"name": name, "in": "query", "required": name in required, "schema": _without_null(value)}
+        for name, value in schema["properties"].items()
     ]
 
 

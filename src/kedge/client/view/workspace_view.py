@@ -152,7 +152,7 @@ class WorkspaceView:
             return
         changed.runs = True
         if before is not None and run is not None:
-            changed.moved = before.state == run.state == "queued" and before.place != run.place
+            changed.moved = before.state == run.state == "queued" and before.queue_order != run.queue_order
             # Whoever waited to join it now waits for a start, and no event says so.
             changed.moved |= run.state == "ended" and any(other.folds for other in self.queue(run.session_id))
         for conversation in self.conversations.values():
@@ -273,7 +273,7 @@ class WorkspaceView:
         return max(runs, key=lambda run: run.seq, default=None)
 
     def queue(self, session_id: str) -> list[m.RunBody]:
-        return sorted(self._of(session_id, "queued"), key=lambda run: (run.place, run.seq))
+        return sorted(self._of(session_id, "queued"), key=lambda run: (run.queue_order, run.seq))
 
     def _of(self, session_id: str, state: Literal["queued", "active"]) -> list[m.RunBody]:
         return [run for run in self._live.get(session_id, {}).values() if run.state == state]

@@ -85,7 +85,7 @@ class ModelsScreen(ModalScreen[str | None]):
         except KedgeError as error:
             self._note(f"The models cannot be read: {one_line(error.message, 300)}")
             return
-        self._note(NO_PROVIDER if all(model.about for model in self._models) else "")
+        self._note(NO_PROVIDER if all(model.description for model in self._models) else "")
         self._offer()
 
     def _note(self, words: str) -> None:
@@ -159,7 +159,7 @@ def offers(models: list[m.ModelBody], current: str, typed: str) -> dict[str, str
     if current and current not in {model.model for model in models}:
         found[current] = visible_line(current, 200)
     for model in models:
-        about = model.about or ("for titles" if model.is_small and not model.is_default else "")
+        about = model.description or ("for titles" if model.is_small and not model.is_default else "")
         found[model.model] = f"{visible_line(model.model, 200)}  {one_line(about, 100)}".rstrip()
     words = typed.casefold().split()
     fitting = {name: said for name, said in found.items() if all(word in said.casefold() for word in words)}
@@ -178,7 +178,7 @@ def _row(mark: str, name: str, numbers: tuple[str, ...], name_cells: int) -> str
 
 def _numbers(model: m.ModelBody | None) -> tuple[str, ...]:
     """None for what has no limit and no price of its own: its name may be longer."""
-    if model is None or model.about:
+    if model is None or model.description:
         return ()
     return (
         _tokens(model.context_window),
