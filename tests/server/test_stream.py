@@ -1,4 +1,4 @@
-"""The stream's first words."""
+"""The start of an event stream."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kedge.testing.scripted import ScriptedModel
 from tests.engine.rig import CLIENT, rig
 
 
-async def test_a_client_never_learns_a_position_beyond_a_gap_it_was_not_told_of(tmp_path: Path) -> None:
-    """The connection is lost after the first write: that one must hold the gap, ahead of the Position."""
+async def test_a_stream_reports_a_gap_before_its_position(tmp_path: Path) -> None:
+    """If the connection is lost after the first write, the client still has the gap."""
     async with rig(tmp_path, ScriptedModel("x")) as r:
         await r.end(await r.submit())
         sent: list[bytes] = []

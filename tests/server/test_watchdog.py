@@ -1,4 +1,4 @@
-"""The watchdog of the event loop reports stalls, and nothing else."""
+"""The watchdog of the event loop logs stalls and nothing else."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ import pytest
 from kedge.server.watchdog import STALL_S, Watchdog
 
 
-def _stand_still(seconds: float) -> None:
-    """The fault itself: it keeps the loop busy."""
+def _block_the_loop(seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         pass
 
 
-async def test_a_stall_is_reported_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stall_is_logged_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
     watchdog = Watchdog(lambda: True)
     watchdog.start()
     try:
         with caplog.at_level(logging.WARNING, "kedge.server"):
             while not watchdog.stalls.count:  # the machine may be busy when the first one happens
-                _stand_still(4 * STALL_S)
+                _block_the_loop(4 * STALL_S)
                 await asyncio.sleep(0)
     finally:
         watchdog.close()
     assert watchdog.stalls.longest_s >= STALL_S
-    assert "_stand_still" in caplog.text
+    assert "_block_the_loop" in caplog.text
     assert "the event loop stalled for" in caplog.text
 
 
-def test_an_idle_loop_is_not_woken() -> None:
+def test_the_watchdog_of_an_idle_loop_pauses() -> None:
     watchdog = Watchdog(lambda: False)
 
     async def watched() -> bool:

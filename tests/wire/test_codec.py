@@ -1,4 +1,4 @@
-"""The table between the core's words and the wire's."""
+"""Conversion of events and records to the wire format."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def parsed(frame: bytes) -> tuple[int, dict[str, Any]]:
     return int(lines[0][4:]), json.loads(lines[1][6:])
 
 
-def test_there_is_a_sample_of_every_event() -> None:
+def test_every_event_has_a_sample_and_a_frame() -> None:
     assert set(SAMPLES) == set(frames.EVENTS) == set(get_args(e.Event)) == set(e.EVENT_TYPES.values())
 
 
 @pytest.mark.parametrize("event", SAMPLES.values(), ids=lambda event: type(event).__name__)
-@pytest.mark.parametrize("gone", [False, True], ids=["there", "deleted since"])
-def test_every_event_is_one_frame_also_when_its_record_is_gone(event: e.Event, gone: bool) -> None:
-    position, body = parsed(frame_of(event, deleted=gone))
+@pytest.mark.parametrize("deleted", [False, True], ids=["stored", "deleted"])
+def test_every_event_is_one_frame(event: e.Event, deleted: bool) -> None:
+    position, body = parsed(frame_of(event, deleted=deleted))
     assert position == 7
     assert set(body) == {"type", "payload"}
     assert body["payload"]["type"] in ("created", "updated", "deleted")
@@ -51,7 +51,7 @@ def test_no_text_can_forge_a_frame(text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PART_TYPES.values(), ids=PART_TYPES.keys())
-def test_every_part_survives_the_wire(kind: type[Part]) -> None:
+def test_every_part_survives_a_round_trip(kind: type[Part]) -> None:
     values: dict[str, Any] = {"str": "text", "int": 3, "bool": True, "FinishReason": "end_turn"}
     values["tuple[str, ...]"] = ("a", "b")
     part = kind(**{name: values[kind.__annotations__[name]] for name in kind.__struct_fields__})
@@ -60,14 +60,14 @@ def test_every_part_survives_the_wire(kind: type[Part]) -> None:
     assert codec.part_from_body(body) == part
 
 
-def test_an_unknown_part_is_passed_over_and_an_unknown_field_ignored() -> None:
+def test_unknown_parts_and_fields_are_ignored() -> None:
     from kedge.wire.models import PartBody
 
     assert codec.part_from_body(PartBody(type="hologram", data={})) is None
     assert codec.part_from_body(PartBody(type="text", data={"text": "x", "new": 1})) == Text("x")
 
 
-def test_a_run_leaves_out_what_it_does_not_have() -> None:
+def test_a_run_omits_absent_fields() -> None:
     body = json.loads(frames.frame("run", "updated", codec.run_body(RUN))[6:])["payload"]["payload"]
     assert "outcome" not in body
     assert "text" not in body
@@ -79,7 +79,7 @@ def test_a_prompt_carries_every_option_that_clients_may_set() -> None:
     assert set(RunOptions.__struct_fields__) - internal <= set(m.SubmitPrompt.__struct_fields__)
 
 
-def test_a_session_can_be_exported_for_reading_and_for_programs() -> None:
+def test_a_session_is_exported_as_markdown_html_and_json() -> None:
     messages = [
         Message("m1", "s1", "user", (Text("what <b>?</b>"),), 1, 1),
         Message("m2", "s1", "assistant", (Text("half"), Finish("canceled", 2)), 2, 2, model="m", provider="p"),
@@ -92,9 +92,9 @@ def test_a_session_can_be_exported_for_reading_and_for_programs() -> None:
     assert [message["id"] for message in json.loads(b"".join(as_json(SESSION, messages)))["messages"]] == ["m1", "m2"]
 
 
-def test_a_question_whose_parameters_cannot_be_read_is_told_without_them() -> None:
-    """A log from before they were cleaned may hold one, and every stream passes it."""
-    ask = Ask(*("a", "w", "s", "r", "c", "view", "approval", 1), description="d", params='{"path": "\\udcff"}')
+def test_an_ask_with_malformed_parameters_is_sent_without_them() -> None:
+    """One such Ask in the log must not break every event stream."""
+    ask = Ask("a", "w", "s", "r", "c", "view", "approval", 1, description="d", params='{"path": "\\udcff"}')
     body = codec.ask_body(ask)
     assert isinstance(body, m.PermissionRequest)
     assert body.params == {}

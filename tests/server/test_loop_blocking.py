@@ -1,4 +1,4 @@
-"""Large requests and replies do not hold up other clients."""
+"""Large requests and replies do not block the event loop."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from kedge.wire.limits import BODY_BYTES_MAX
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a prompt of 16 MB with five million empty attachments took 0.6 s of the event loop before they were counted; a "
-    "body with so many commas is refused before it is decoded",
+    "a prompt of 16 MB with five million empty attachments blocked the event loop for 0.6 s before they were counted; "
+    "a body with so many commas is refused before it is decoded",
 )
-async def test_a_body_of_millions_of_values_is_not_decoded() -> None:
+async def test_a_body_with_millions_of_values_is_refused() -> None:
     data = b'{"attachments": [' + b",".join([b"{}"] * 5_000_000) + b"]}"
     assert len(data) < BODY_BYTES_MAX
 
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request", "body": data}
 
-    async def nothing(call: object) -> None: ...
+    async def nothing(request: object) -> None: ...
 
     submit = route("POST", "/x", nothing, "x", body=m.SubmitPrompt, body_bytes_max=BODY_BYTES_MAX)
     with pytest.raises(TooLarge, match="commas"):
@@ -40,10 +40,10 @@ async def test_a_body_of_millions_of_values_is_not_decoded() -> None:
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a page of a thousand messages of megabytes was encoded in one go, and nothing else was answered meanwhile; lists "
-    "are encoded item by item, with pauses",
+    "a page of a thousand large messages was encoded without a pause, which blocked the event loop; lists are encoded "
+    "item by item, with pauses",
 )
-async def test_others_have_their_turn_while_a_list_is_encoded() -> None:
+async def test_other_tasks_run_while_a_list_is_encoded() -> None:
     made = 0
 
     def bodies() -> Iterator[str]:
@@ -62,10 +62,10 @@ async def test_others_have_their_turn_while_a_list_is_encoded() -> None:
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "an export was made in one go, seconds on the event loop for a long session, and failed for ever if a model had "
-    "nested the input of a call deeply; it is made message by message, and such an input is shown as it is",
+    "the export of a long session blocked the event loop for seconds, and always failed if the input of a call was "
+    "deeply nested; messages are exported one by one, and such an input is shown as text",
 )
-def test_an_export_comes_in_pieces_and_shows_every_call() -> None:
+def test_an_export_has_one_piece_per_message() -> None:
     session = SessionRecord("s", "w", "a title", 0, 0, message_count=2)
     deep = ToolCall("c", "bash", "[" * 100_000)
     messages = [
@@ -74,10 +74,10 @@ def test_an_export_comes_in_pieces_and_shows_every_call() -> None:
     ]
     assert len(list(as_markdown(session, messages))) == 3
     assert deep.input in b"".join(as_markdown(session, messages)).decode()
-    for given in ([], messages):
-        whole = {
+    for exported in ([], messages):
+        document = {
             "session": session_body(SessionView(session)),
-            "messages": [message_body(message) for message in given],
+            "messages": [message_body(message) for message in exported],
         }
-        expected = msgspec.json.format(msgspec.json.encode(whole), indent=2)
-        assert b"".join(as_json(session, given)) == expected
+        expected = msgspec.json.format(msgspec.json.encode(document), indent=2)
+        assert b"".join(as_json(session, exported)) == expected
