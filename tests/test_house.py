@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "kedge",
     },
     "client": {"client", "wire", "core", "paths", "waiting"},
-    "cli": {"cli", "client", "wire", "core", "paths", "kedge"},
+    "cli": {"cli", "client", "config", "wire", "core", "paths", "kedge"},
     "tui": {"tui", "client", "wire", "core", "paths", "programs", "waiting"},
     "testing": {"testing", "agent", "config", "core", "llm", "store", "tools", "engine", "wire", "server", "client"},
     "kedge": {"client", "server", "cli", "core", "paths"},
@@ -59,16 +59,7 @@ LATE_IMPORTS: dict[str, set[str]] = {
     "kedge.cli.command_serve": {"kedge.server.harden", "kedge.server.startup"},
     "kedge.cli.command_stop": {"kedge.warden.processes"},
     "kedge.cli.command_tui": {"kedge.tui.app", "kedge.tui.render.themes"},
-    "kedge.cli.command_config": {
-        *("kedge.config.check", "kedge.config.load", "kedge.config.repository", "kedge.config.schema"),
-        "kedge.config.trust",
-    },
-    "kedge.cli.command_models": {"kedge.config.model_names", "kedge.config.load", "kedge.config.trust"},
-    "kedge.cli.command_doctor": {
-        *("kedge.config.load", "kedge.config.trust", "kedge.config.model_names", "kedge.tools.ripgrep"),
-        *("kedge.warden.base", "kedge.warden.warden"),
-    },
-    "kedge.cli.command_init": {"kedge.agent.system_prompt"},
+    "kedge.cli.command_doctor": {"kedge.tools.ripgrep", "kedge.warden.base", "kedge.warden.warden"},
 }
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70

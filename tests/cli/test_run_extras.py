@@ -105,8 +105,9 @@ def test_init_says_when_the_model_wrote_nothing(server: Server, endpoint: Hosted
         (server.home.workspace / "AGENTS.md").write_text("mine")
     done = server.home.kedge("init", "--host", server.host, *(["--force"] if force else []))
     assert done.code == 1
-    assert "write the file AGENTS.md" in done.out, "the endpoint says what it was told"
-    assert done.err.startswith("kedge: the model ended without writing AGENTS.md")
+    assert "write the file AGENTS.md" in done.out, "the endpoint echoes its prompt"
+    assert "60 lines" in done.out
+    assert done.err.startswith("kedge: The model did not write AGENTS.md")
 
 
 def test_the_rules_of_init_cover_this_one_file(server: Server) -> None:

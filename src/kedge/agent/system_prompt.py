@@ -68,7 +68,7 @@ class InstructionFile(Struct, frozen=True):
 
 
 @cache
-def prompt(name: Literal["system", "look", "title", "summary", "init"]) -> str:
+def prompt(name: Literal["system", "look", "title", "summary"]) -> str:
     """One of our own texts: prompts/NAME.md."""
     return (Path(__file__).parent / "prompts" / f"{name}.md").read_text("utf-8").strip()
 

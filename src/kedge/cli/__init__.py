@@ -1,1 +1,1 @@
-"""The command line. It imports the client and the wire, nothing deeper; the server only to serve."""
+"""The command line. It uses the client, and `kedge.config` for the configuration files."""

@@ -1,8 +1,7 @@
-"""Approvals and questions of a Run, put to the person at the terminal: one at a time, whoever answers first.
+"""Approvals and questions of a Run, answered on the terminal: one at a time.
 
-The terminal is read as it delivers lines, beside everything else, so that a question can close by itself: when another
-client has answered it, or when the Run was told to stop. Nothing typed before a question was shown counts as an answer
-to it.
+Input is read in the event loop, so that a prompt can close early: when another client answers, or when the Run is
+cancelled. Input typed before a prompt was shown is discarded.
 """
 
 from __future__ import annotations
@@ -19,56 +18,53 @@ from kedge.cli.asks import approval_lines, question_lines, response_to
 from kedge.cli.terminal import StatusLine, folded, is_terminal, size
 from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
+from kedge.client.retry import retry_while_away
 from kedge.client.safe_text import visible_line
 from kedge.core.approvals import Answer
 from kedge.core.untrusted_text import visible
-from kedge.errors import AskIsOver, AskNotFound, KedgeError, Unavailable, Unreachable
+from kedge.errors import AskIsOver, AskNotFound, KedgeError
 from kedge.wire.models import PermissionRequest, QuestionBatch, QuestionBody, QuestionResponse, Resolved
 
-#: One line of a terminal; the kernel's own limit is 4096. Bytes.
+#: One line of a terminal; the kernel's limit is 4096. Bytes.
 READ_BYTES = 4096
-#: Between two attempts to bring an answer to a server that is away. Seconds.
-AGAIN_S = 0.25
-#: What stands on the screen below something that is to be approved: its end, the keys, the place for the answer. Lines.
-BESIDE_LINES = 4
+#: Screen lines below an approval: the end of its text, the keys and the input. Lines.
+PROMPT_LINES = 4
 
 _REQUESTS = {"permission_request": PermissionRequest, "question_batch_request": QuestionBatch}
 _NOTIFICATIONS = ("permission_notification", "question_batch_notification")
 
-_SAID = {
+_ANSWERS = {
     "allow": "allowed",
     "allow_session": "allowed for this session",
-    "allow_always": "allowed always",
+    "allow_always": "always allowed",
     "deny": "denied",
-    "cancelled": "left unanswered",
+    "cancelled": "declined",
 }
 
-Asked = PermissionRequest | QuestionBatch
 
-
-def can_ask() -> bool:
-    """Whether somebody sits here who sees a question and can answer it."""
+def can_prompt() -> bool:
+    """Return whether a user at this terminal can see a prompt and answer it."""
     return is_terminal(0) and is_terminal(2)
 
 
-class Gone(Exception):
-    """The terminal was closed: nobody is there any more, and nothing is answered in their name."""
+class TerminalClosed(Exception):
+    """The terminal was closed. Nothing more is answered."""
 
 
 class Keyboard:
-    """Lines typed at the terminal, without keeping anything else waiting."""
+    """Lines typed on the terminal, read without blocking the event loop."""
 
     def __init__(self) -> None:
         self._typed = b""
 
-    def forget(self) -> None:
-        """What was typed until now was not meant for what is asked next."""
+    def discard(self) -> None:
+        """Discard input that was typed before the next prompt."""
         self._typed = b""
         with suppress(termios.error, OSError):
             termios.tcflush(0, termios.TCIFLUSH)
 
     async def line(self) -> str | None:
-        """The next line without its end; None for an end of input (Ctrl-D)."""
+        """Return the next line without its line feed; None at end of input (Ctrl-D)."""
         while b"\n" not in self._typed:
             piece = await self._read()
             if not piece:
@@ -87,183 +83,171 @@ class Keyboard:
             loop.remove_reader(0)
         try:
             return os.read(0, READ_BYTES)
-        except BlockingIOError:  # whoever shares the terminal has made it non-blocking
+        except BlockingIOError:  # another process on this terminal has made it non-blocking
             return await self._read()
         except OSError as error:
-            raise Gone from error
+            raise TerminalClosed from error
 
 
 class ApprovalPrompts:
-    """What a Run asks, in order. `see` is told of each event of the Run; `at_work` asks as long as its body runs."""
+    """The approvals and questions of a Run, in order. `on_event` collects them; `running` prompts during its body."""
 
     def __init__(self, client: Client, workspace_id: Callable[[], str], status: StatusLine) -> None:
         self._client = client
         self._workspace_id = workspace_id
         self._status = status
         self._keyboard = Keyboard()
-        #: Not yet settled, each with what tells that it is: set by the notification.
-        self._open: dict[str, _Open] = {}
-        #: The one on the screen.
-        self._shown: _Open | None = None
-        self._more = asyncio.Event()
+        self._pending: dict[str, _Pending] = {}
+        self._current: _Pending | None = None
+        self._added = asyncio.Event()
 
     def on_event(self, event: StreamEvent) -> None:
         if event.type in _REQUESTS and event.change != "deleted":
-            asked = convert(event.payload, _REQUESTS[event.type])
-            if asked.id not in self._open:  # it comes again after a reconnect
-                self._open[asked.id] = _Open(asked)
-                self._more.set()
-        elif event.type in (*_NOTIFICATIONS, *_REQUESTS) and (found := self._open.pop(event.payload["id"], None)):
-            found.close(event.payload)
-            if found is self._shown:
-                # At once, before whatever the events behind this one bring to the screen.
+            request = convert(event.payload, _REQUESTS[event.type])
+            if request.id not in self._pending:  # repeated after a reconnect
+                self._pending[request.id] = _Pending(request)
+                self._added.set()
+        elif event.type in (*_NOTIFICATIONS, *_REQUESTS) and (item := self._pending.pop(event.payload["id"], None)):
+            item.close(event.payload)
+            if item is self._current:
+                # At once: the next events may print something.
                 self._status.ask("")
-                self._status.say(f"({found.why})")
+                self._status.show(f"({item.why_closed})")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        working = asyncio.get_running_loop().create_task(self._work())
+        task = asyncio.get_running_loop().create_task(self._prompt_all())
         try:
             yield
         finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
             self._status.ask("")
 
-    async def _work(self) -> None:
-        with suppress(Gone):
+    async def _prompt_all(self) -> None:
+        with suppress(TerminalClosed):
             while True:
-                waiting = next((one for one in self._open.values() if not one.settled), None)
-                if waiting is None:
-                    self._more.clear()
-                    await self._more.wait()
+                item = next((item for item in self._pending.values() if not item.answered), None)
+                if item is None:
+                    self._added.clear()
+                    await self._added.wait()
                     continue
                 try:
-                    self._shown = waiting
-                    waiting.settled = await self._put(waiting)
+                    self._current = item
+                    item.answered = await self._prompt(item)
                 finally:
-                    self._shown = None
+                    self._current = None
                     self._status.ask("")
 
-    async def _put(self, one: _Open) -> bool:
-        """Whether there is an answer, or none is needed any more. Else it is to be put again."""
-        asked = one.asked
-        putting = self._approval(asked) if isinstance(asked, PermissionRequest) else self._questions(asked)
-        task = asyncio.get_running_loop().create_task(putting)
-        closed = asyncio.get_running_loop().create_task(one.closed.wait())
+    async def _prompt(self, item: _Pending) -> bool:
+        """Prompt until the request is answered or closed. False if the server refused the answer."""
+        request = item.request
+        prompt = self._approval(request) if isinstance(request, PermissionRequest) else self._questions(request)
+        task = asyncio.get_running_loop().create_task(prompt)
+        closed = asyncio.get_running_loop().create_task(item.closed.wait())
         try:
             await asyncio.wait({task, closed}, return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else True
         finally:
-            for begun in (task, closed):
-                begun.cancel()
+            for started in (task, closed):
+                started.cancel()
             await asyncio.gather(task, closed, return_exceptions=True)
 
-    # --- approvals -----------------------------------------------------------------------------------------------
-
-    async def _approval(self, asked: PermissionRequest) -> bool:
+    async def _approval(self, request: PermissionRequest) -> bool:
         screen = size(2)
-        lines = [piece for line in approval_lines(asked) for piece in folded(line, screen.columns)]
-        self._status.say("", *lines)
-        if screen.lines and len(lines) > screen.lines - BESIDE_LINES:
-            self._status.say(f"({len(lines):,} lines, more than the screen shows: scroll up to see all of them)")
-        choices = _choices(asked)
+        lines = [piece for line in approval_lines(request) for piece in folded(line, screen.columns)]
+        self._status.show("", *lines)
+        if screen.lines and len(lines) > screen.lines - PROMPT_LINES:
+            self._status.show(f"({len(lines):,} lines do not fit on the screen; scroll up to see all of them)")
+        choices = _choices(request)
         while True:
-            said = await self._line("  ".join(choices.values()) + "\nanswer and Enter> ")
-            letter = "n" if said is None else said.strip().lower()
+            text = await self._line("  ".join(choices.values()) + "\nanswer> ")
+            letter = "n" if text is None else text.strip().lower()
             if letter in choices:
                 break
-            self._status.say(f"(answer with one of {', '.join(choices)}, and Enter)")
+            self._status.show(f"(type one of {', '.join(choices)}, then Enter)")
         message = ""
         if letter == "m":
-            message = (await self._line("why not> ") or "").strip()
-        action, client, where = _ACTIONS[letter], self._client, self._workspace_id
+            message = (await self._line("reason> ") or "").strip()
+        action, client, workspace_id = _ACTIONS[letter], self._client, self._workspace_id
         return await self._send(
-            action, lambda: client.answer_permission(where(), asked.id, action, message, asked.binding)
+            action, lambda: client.answer_permission(workspace_id(), request.id, action, message, request.binding)
         )
 
-    # --- questions -----------------------------------------------------------------------------------------------
-
-    async def _questions(self, asked: QuestionBatch) -> bool:
-        client, where = self._client, self._workspace_id
+    async def _questions(self, batch: QuestionBatch) -> bool:
+        client, workspace_id = self._client, self._workspace_id
         responses: list[QuestionResponse] = []
-        for question in asked.questions:
+        for question in batch.questions:
             response = await self._question(question)
             if response is None:
                 responses.clear()
                 break
             responses.append(response)
         if any(response.selected_ids or response.fill_in_text for response in responses):
-            return await self._send("answered", lambda: client.answer_questions(where(), asked.id, responses))
-        return await self._send("cancelled", lambda: client.cancel_questions(where(), asked.id))
+            return await self._send("answered", lambda: client.answer_questions(workspace_id(), batch.id, responses))
+        return await self._send("cancelled", lambda: client.cancel_questions(workspace_id(), batch.id))
 
     async def _question(self, question: QuestionBody) -> QuestionResponse | None:
-        """None: they would rather not be asked."""
-        self._status.say("", "The model asks:", *question_lines(question))
+        """Return the answer, or None if the user declines (Ctrl-D)."""
+        self._status.show("", "The model asks:", *question_lines(question))
         numbers = "numbers" if question.multiple else "a number"
-        how = f"{numbers} or your own words" if question.options else "your answer"
+        expected = f"{numbers} or your own answer" if question.options else "your answer"
         while True:
-            said = await self._line(f"{how}; Enter alone skips> ")
-            if said is None:
+            text = await self._line(f"{expected} (Enter to skip)> ")
+            if text is None:
                 return None
             try:
-                return response_to(question, said)
+                return response_to(question, text)
             except ValueError as error:
-                self._status.say(f"({error})")
-
-    # --- both ----------------------------------------------------------------------------------------------------
+                self._status.show(f"({error})")
 
     async def _line(self, prompt: str) -> str | None:
-        self._keyboard.forget()
+        self._keyboard.discard()
         self._status.ask(prompt)
-        said = await self._keyboard.line()
-        self._status.answered(with_enter=said is not None)
-        return said
+        text = await self._keyboard.line()
+        self._status.answered(with_enter=text is not None)
+        return text
 
     async def _send(self, action: str, send: Callable[[], Awaitable[Resolved]]) -> bool:
-        """Bring the answer to the server, again if it is away for a moment: the first answer wins, so that is safe.
-        False: the server does not take it."""
-        self._shown = None  # from here on its end is our own doing
-        while True:
-            try:
-                resolved = await send()
-            except (Unreachable, Unavailable):
-                await asyncio.sleep(AGAIN_S)  # the work gives up in its own time, and this with it
-                continue
-            except (AskIsOver, AskNotFound):
-                self._status.say("(too late: the run was told to stop)")
-            except KedgeError as error:
-                self._status.note(f"kedge: {error.message}", always=True)
-                return False
-            else:
-                if not resolved.resolved and resolved.answered != action:
-                    self._status.say(f"(somebody else was first: {_words(resolved.answered)})")
-            return True
+        """Send the answer. Retries are safe, since the first answer wins. False if the server refused it."""
+        self._current = None  # its closing event is then caused by this answer
+        try:
+            # No time limit: `follow` gives up on its own, and cancels this task.
+            resolved = await retry_while_away(send)
+        except (AskIsOver, AskNotFound):
+            self._status.show("(too late: the run is being cancelled)")
+        except KedgeError as error:
+            self._status.note(f"kedge: {error.message}", always=True)
+            return False
+        else:
+            if not resolved.resolved and resolved.answered != action:
+                self._status.show(f"(another client answered first: {_answer_text(resolved.answered)})")
+        return True
 
 
-class _Open:
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+class _Pending:
+    def __init__(self, request: PermissionRequest | QuestionBatch) -> None:
+        self.request = request
         self.closed = asyncio.Event()
-        #: Answered by us, as far as we are concerned.
-        self.settled = False
-        self.why = "no longer asked"
+        #: Answered here.
+        self.answered = False
+        self.why_closed = "withdrawn"
 
-    def close(self, told: dict[str, object]) -> None:
-        if not told.get("withdrawn") and "answered_by" in told:
-            answer = str(told.get("answer") or ("answered" if told.get("answered") else "cancelled"))
-            self.why = f"answered elsewhere: {_words(answer)}"
+    def close(self, payload: dict[str, object]) -> None:
+        if not payload.get("withdrawn") and "answered_by" in payload:
+            answer = str(payload.get("answer") or ("answered" if payload.get("answered") else "cancelled"))
+            self.why_closed = f"answered by another client: {_answer_text(answer)}"
         self.closed.set()
 
 
-def _words(answer: str) -> str:
-    return _SAID.get(answer) or visible_line(answer) or "answered"
+def _answer_text(answer: str) -> str:
+    return _ANSWERS.get(answer) or visible_line(answer) or "answered"
 
 
 _ACTIONS: dict[str, Answer] = {"y": "allow", "s": "allow_session", "a": "allow_always", "n": "deny", "m": "deny"}
 
 
-def _choices(asked: PermissionRequest) -> dict[str, str]:
-    rule = visible(asked.grant, keep="")  # whole: it is what they allow
+def _choices(request: PermissionRequest) -> dict[str, str]:
+    rule = visible(request.grant, keep="")  # in full: it is what the user allows
     standing = {"s": f"[s] this session: {rule}", "a": f"[a] always: {rule}"} if rule else {}
-    return {"y": "[y] once", **standing, "n": "[n] no", "m": "[m] no, and say why"}
+    return {"y": "[y] once", **standing, "n": "[n] no", "m": "[m] no, with a reason"}

@@ -1,30 +1,30 @@
-"""`kedge config`. It reads files and needs no server; the engine's part that knows them is loaded when it is used."""
+"""`kedge config`: show, check and trust the configuration files. It needs no server."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kedge import paths
+from kedge.cli.config_files import load_config, trusted_files
 from kedge.cli.exit_codes import EXIT_FAILED
 from kedge.cli.options import cwd_option, examples, host_option, json_option
-from kedge.cli.printing import print_json
+from kedge.cli.printing import print_findings, print_json
 from kedge.cli.workspace_lookup import opened
 from kedge.client.safe_text import one_line
+from kedge.config.check import findings
+from kedge.config.load import FILE_NAMES, RepositoryFile, checked, needing_trust, parsed, repository_files
+from kedge.config.repository import levels
+from kedge.config.schema import masked_secret
 from kedge.core.untrusted_text import visible
 
-if TYPE_CHECKING:
-    from kedge.config.load import Loaded, RepositoryFile
-    from kedge.config.trust import Trust
-
-_SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
-#: Of a value in the list; the whole of it is in the file and in the JSON. Characters.
+#: One value in the list; the JSON has it in full. Characters.
 VALUE_CHARS_MAX = 200
-#: Values longer than this do not push the column of sources aside. Characters.
+#: Longer lines do not widen the first column. Characters.
 ALIGNED_CHARS_MAX = 60
 
 
@@ -36,7 +36,7 @@ def config() -> None:
 @config.command(epilog=examples("kedge config path", '$EDITOR "$(kedge config path)"'))
 @json_option
 def path(as_json: bool) -> int:
-    """Print where your configuration file is, or would be."""
+    """Print the path of your configuration file, whether or not it exists."""
     file = paths.config_file()
     if as_json:
         print_json({"path": str(file), "exists": file.is_file()})
@@ -50,12 +50,12 @@ def path(as_json: bool) -> int:
 @cwd_option
 @host_option
 def show(as_json: bool, cwd: str, host: str | None) -> int:
-    """Print the configuration in force in this directory, and where each value comes from. Secrets are masked.
+    """Print the effective configuration of this directory and the source of each value. Secrets are masked.
 
-    It is read from the files. With --host, that server is asked what it has; it does not tell where from."""
+    It is read from the files. With --host, it is read from that server, without sources."""
     if host is not None:
-        return _show_servers(host, cwd, as_json)
-    loaded = _loaded(Path(cwd))
+        return _show_from_server(host, cwd, as_json)
+    loaded = load_config(Path(cwd))
     if as_json:
         print_json({**loaded.config.masked(), "sources": loaded.sources, "ignored": loaded.ignored})
         return 0
@@ -75,122 +75,92 @@ def show(as_json: bool, cwd: str, host: str | None) -> int:
 @json_option
 @cwd_option
 def check(as_json: bool, cwd: str) -> int:
-    """Check every configuration file that counts in this directory. Exit code 1: something is wrong.
+    """Check the configuration files of this directory. The exit code is 1 if there is an error.
 
-    What is ignored because it is not trusted is told and is no mistake."""
-    from kedge.config.check import findings
-
-    found = findings(paths.config_file(), Path(cwd), _trust())
-    if as_json:
-        print_json(found)
-    else:
-        for finding in found:
-            click.echo(f"{_SIGNS[finding.status]}  {one_line(f'{finding.about}: {finding.message}', 1000)}")
-            if finding.what_to_do:
-                click.echo(f"      -> {one_line(finding.what_to_do, 1000)}")
-    return EXIT_FAILED if any(finding.status == "fail" for finding in found) else 0
+    Settings that are ignored because their file is not trusted are warnings."""
+    return print_findings(findings(paths.config_file(), Path(cwd), trusted_files()), as_json=as_json)
 
 
 @config.command(epilog=examples("kedge config trust", "kedge config trust --yes", "kedge config trust --revoke"))
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--revoke", is_flag=True, help="Trust this repository's files no longer.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--revoke", is_flag=True, help="Revoke the trust in this repository's files.")
 @cwd_option
 def trust(yes: bool, revoke: bool, cwd: str) -> int:
-    """Trust what this repository's kedge.toml says, exactly as it is now.
+    """Trust this repository's kedge.toml, exactly as it is now.
 
-    Until then it can choose a model, how runs go and which instruction files count, and nothing else. A change of the
-    file has to be trusted again."""
-    from kedge.config.load import repository_files
-
+    An untrusted file can only set the model, the limits of runs and the instruction files. A changed file must be
+    trusted again."""
     if revoke:
         return _revoke(Path(cwd))
-    known = _trust()
+    trusted = trusted_files()
     files = [file for file in repository_files(Path(cwd)) if file.content is not None]
-    waiting = [file for file in files if _dangerous(file) and not known.holds(file.path, file.content or b"")]
-    if not waiting:
-        click.echo("There is nothing to trust here." if not any(map(_dangerous, files)) else "It is trusted already.")
+    untrusted = [file for file in files if _dangerous(file) and not trusted.holds(file.path, file.content or b"")]
+    if not untrusted:
+        click.echo("already trusted" if any(map(_dangerous, files)) else "nothing to trust")
         return 0
-    for file in waiting:
-        click.echo(f"{visible(str(file.path), keep='')} wants to set:\n")
+    for file in untrusted:
+        click.echo(f"{visible(str(file.path), keep='')} sets:\n")
         for name, value in _dangerous(file):
             click.echo(f"  {visible(name, keep='')} = {visible(value, keep='')}")
         click.echo()
-    if not yes and not _agreed():
-        click.echo("Nothing was trusted.")
+    if not yes and not _confirmed():
+        click.echo("nothing was trusted")
         return EXIT_FAILED
-    for file in waiting:
-        # What was shown, and not what the file may hold by now.
-        known.add(file.path, file.content or b"")
-        click.echo(f"Trusted: {visible(str(file.path), keep='')}")
+    for file in untrusted:
+        # The content that was shown: the file may have changed since.
+        trusted.add(file.path, file.content or b"")
+        click.echo(f"trusted: {visible(str(file.path), keep='')}")
     return 0
 
 
-def _agreed() -> bool:
+def _confirmed() -> bool:
     if not os.isatty(0):
-        raise click.UsageError("Nobody can be asked here: read the above and say --yes.")
-    return click.confirm("Programs may be run and keys be used as it says. Trust it?", default=False)
+        raise click.UsageError("No terminal for a confirmation. Read the above, then use --yes")
+    return click.confirm("These settings can run programs and use your keys. Trust them?", default=False)
 
 
 def _revoke(workspace: Path) -> int:
-    from kedge.config.load import FILE_NAMES
-    from kedge.config.repository import levels
-
-    known = _trust()
-    # Also those that are gone or changed: they could come back as they were.
-    candidates = [place / name for place in levels(workspace) for name in FILE_NAMES]
-    revoked = [file for file in candidates if known.revoke(file)]
+    trusted = trusted_files()
+    # Also files that are gone or changed: they could return with the trusted content.
+    candidates = [directory / name for directory in levels(workspace) for name in FILE_NAMES]
+    revoked = [file for file in candidates if trusted.revoke(file)]
     for file in revoked:
-        click.echo(f"No longer trusted: {visible(str(file), keep='')}")
+        click.echo(f"no longer trusted: {visible(str(file), keep='')}")
     if not revoked:
-        click.echo("Nothing here was trusted.")
+        click.echo("nothing was trusted here")
     return 0
 
 
 def _dangerous(file: RepositoryFile) -> list[tuple[str, str]]:
-    """(dotted name, value) of everything that takes effect only when the file is trusted. BadConfig if it is wrong."""
-    from kedge.config.load import checked, needing_trust, parsed
-    from kedge.config.schema import masked_secret
-
+    """Return (dotted name, value) of the settings that need trust. Raises BadConfig if the file is not valid."""
     plain = parsed(file.content or b"", file.path)
     checked(plain, file.path)
     lines = [line for key in needing_trust(plain) for line in _flat(key, plain[key])]
-    # A key in a repository is no longer a secret, but it need not be on this screen.
+    # A key in a repository is not a secret any more, but should still not be on the screen.
     return [(name, masked_secret(value) if name.endswith(".api_key") else value) for name, value in lines]
 
 
-def _trust() -> Trust:
-    from kedge.config.trust import FILE_NAME, Trust
-
-    return Trust(paths.data_dir() / FILE_NAME)
-
-
-def _loaded(workspace: Path) -> Loaded:
-    from kedge.config.load import layered, user_layer
-
-    return layered(user_layer(paths.config_file()), workspace, _trust(), strict=False)
-
-
-def _show_servers(host: str, cwd: str, as_json: bool) -> int:
+def _show_from_server(host: str, cwd: str, as_json: bool) -> int:
     async def read() -> dict[str, Any]:
         async with opened(host, cwd) as workspace:
             return await workspace.client.config(workspace.id)
 
-    found = asyncio.run(read())
+    config = asyncio.run(read())
     if as_json:
-        print_json(found)
+        print_json(config)
     else:
-        for name, value in _flat("", found):
+        for name, value in _flat("", config):
             click.echo(f"{name} = {one_line(value, VALUE_CHARS_MAX)}")
     return 0
 
 
 def _source(sources: dict[str, str], name: str) -> str:
-    """`providers.x.models[0].id` comes from where its list does."""
+    """Return the source of a value; that of `providers.x.models[0].id` is the source of the list."""
     return sources.get(name) or sources.get(name.partition("[")[0]) or "default"
 
 
 def _flat(prefix: str, value: Any) -> list[tuple[str, str]]:
-    """(dotted name, value) of everything that is set."""
+    """Return (dotted name, value) of each setting that is not empty."""
     if isinstance(value, dict):
         return [line for name, inner in value.items() for line in _flat(_dotted(prefix, name), inner)]
     if isinstance(value, list) and value and isinstance(value[0], dict):

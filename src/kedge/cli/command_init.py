@@ -1,4 +1,4 @@
-"""`kedge init`: a first AGENTS.md, written by the agent itself."""
+"""`kedge init`: have the agent write AGENTS.md."""
 
 from __future__ import annotations
 
@@ -7,58 +7,56 @@ from typing import Unpack
 
 import click
 
-from kedge.cli.command_run import Limits, limit_options, limited
 from kedge.cli.exit_codes import EXIT_FAILED
 from kedge.cli.foreground import CancelTarget, follow, run_cancellable
-from kedge.cli.options import cwd_option, examples, host_option
+from kedge.cli.options import cwd_option, examples, host_option, verbosity_options
+from kedge.cli.run_options import new_prompt, run_options
 from kedge.cli.run_output import RunPrinter
 from kedge.cli.terminal import StatusLine, StdoutWriter
 from kedge.cli.workspace_lookup import opened
-from kedge.client.client import Client, new_run_id
+from kedge.client.client import Client
 from kedge.client.followed_run import FollowedRun
+from kedge.client.sync_client import RunSettings
 from kedge.core.records import OFFLINE
 from kedge.errors import KedgeError
-from kedge.wire.models import SubmitPrompt
 
 FILE_NAME = "AGENTS.md"
 
 
-@click.command(epilog=examples("kedge init", "kedge init --force          # improve the one that is there"))
-@click.option("--force", is_flag=True, help=f"Though there is an {FILE_NAME} already.")
-@limit_options
-@click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors and questions.")
-@click.option("-v", "--verbose", is_flag=True, help="Say more on stderr, also without a terminal.")
+@click.command(epilog=examples("kedge init", "kedge init --force          # improve the existing file"))
+@click.option("--force", is_flag=True, help=f"Improve an existing {FILE_NAME}.")
+@run_options
+@verbosity_options
 @cwd_option
 @host_option
-def init(force: bool, quiet: bool, verbose: bool, cwd: str, host: str | None, **limits: Unpack[Limits]) -> int:
-    """Have the agent look at this directory and write AGENTS.md: what it should know each time it works here.
+def init(force: bool, quiet: bool, verbose: bool, cwd: str, host: str | None, **settings: Unpack[RunSettings]) -> int:
+    """Have the agent write AGENTS.md for this directory.
 
-    It may write this one file; everything else it asks for, or not at all without a terminal."""
+    The agent reads the directory and writes down what it should know each time it works here. It may write this one
+    file without asking. Other changes need an approval, and end the run if there is no terminal."""
     file = Path(cwd) / FILE_NAME
     before = _content(file)
     if before is not None and not force:
-        raise KedgeError(f"{file} is already there: edit it, or have it improved with --force")
+        raise KedgeError(f"{file} already exists. Edit it, or have it improved with --force.")
     output = StdoutWriter()
     status = StatusLine(output, quiet=quiet, verbose=verbose)
-    view = RunPrinter(output, status, "text")
+    printer = RunPrinter(output, status, "text")
     rules = [f"write({FILE_NAME})", f"edit({FILE_NAME})", f"multiedit({FILE_NAME})"]
-    prompt = limited(SubmitPrompt(prompt=_text(), run_id=new_run_id(), allow=rules), limits)
+    settings["allow"] = [*rules, *settings["allow"]]
+    prompt = new_prompt((Path(__file__).parent / "init_prompt.md").read_text("utf-8").strip(), settings)
 
     async def work(target: CancelTarget) -> int:
         status.set("connecting")
         async with opened(host, cwd) as workspace:
             await _check_model(workspace.client, workspace.id, prompt.model)
-            title = f"Write {FILE_NAME}"
-            prompt.session_id = (await workspace.client.create_session(workspace.id, title)).id
+            prompt.session_id = (await workspace.client.create_session(workspace.id, f"Write {FILE_NAME}")).id
             followed = FollowedRun(workspace.client, workspace.id, prompt)
-            asks = prompt.on_approval == "ask"
-            return await follow(followed, workspace.client, view, status, target, is_interactive=asks)
+            return await follow(followed, workspace.client, printer, status, target, prompt.on_approval)
 
     code = run_cancellable(work, status)
     if code == 0 and _content(file) == before:
-        status.note(
-            f"kedge: the model ended without writing {FILE_NAME}: try again, or another one with -m", always=True
-        )
+        message = f"kedge: The model did not write {FILE_NAME}. Try again, or use another model with -m."
+        status.note(message, always=True)
         return EXIT_FAILED
     return code
 
@@ -66,8 +64,8 @@ def init(force: bool, quiet: bool, verbose: bool, cwd: str, host: str | None, **
 async def _check_model(client: Client, workspace_id: str, model: str | None) -> None:
     if (model or (await client.config(workspace_id))["model"] or OFFLINE) == OFFLINE:
         raise KedgeError(
-            f"writing {FILE_NAME} needs a language model, and none is configured: add one (see `kedge config path` and "
-            "`kedge models`) or write the file yourself"
+            f"Writing {FILE_NAME} needs a language model, and none is configured. Add one to your configuration (see: "
+            "kedge config path, kedge models), or write the file yourself."
         )
 
 
@@ -76,9 +74,3 @@ def _content(file: Path) -> bytes | None:
         return file.read_bytes()
     except FileNotFoundError:
         return None
-
-
-def _text() -> str:
-    from kedge.agent.system_prompt import prompt
-
-    return prompt("init")

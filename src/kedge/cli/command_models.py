@@ -1,25 +1,23 @@
-"""`kedge models`. It reads the configuration and the catalogue; no server and no provider is asked."""
+"""`kedge models`: the models of the configured providers. It needs no server and no network."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
 
-from kedge import paths
+from kedge.cli.config_files import load_config
 from kedge.cli.options import cwd_option, examples, json_option
 from kedge.cli.printing import print_json, print_table
 from kedge.client.safe_text import one_line
+from kedge.config.model_names import ModelListing, list_models, resolve_model
 from kedge.core.records import OFFLINE
-
-if TYPE_CHECKING:
-    from kedge.config.model_names import ModelListing
+from kedge.errors import BadConfig
 
 
-class ModelLine(Struct):
-    """A model that a Run can be given with `--model`. None is: not known."""
+class ModelRow(Struct):
+    """A model for `--model`. None means unknown."""
 
     model: str
     provider: str
@@ -30,31 +28,26 @@ class ModelLine(Struct):
     images: bool | None = None
     is_large: bool = False
     is_small: bool = False
-    about: str = ""
+    note: str = ""
 
 
 @click.command(epilog=examples("kedge models", "kedge models --json | jq -r '.[].model'", "kedge run -m NAME 'Hello'"))
 @json_option
 @cwd_option
 def models(as_json: bool, cwd: str) -> int:
-    """List the models of your providers: how much they hold, and US dollars per million tokens in and out.
+    """List the models you can use.
 
-    Those that are chosen are marked: large for the work itself, small for titles."""
-    from kedge.config.load import layered, user_layer
-    from kedge.config.model_names import list_models, resolve_model
-    from kedge.config.trust import FILE_NAME, Trust
-    from kedge.errors import BadConfig
-
-    trust = Trust(paths.data_dir() / FILE_NAME)
-    config = layered(user_layer(paths.config_file()), Path(cwd), trust, strict=False).config
-    found = [_line(offer) for offer in list_models(config)]
+    CONTEXT is in tokens, IN and OUT are US dollars per million tokens. USE marks the configured models: large for
+    runs, small for session titles."""
+    config = load_config(Path(cwd)).config
+    rows = [_row(listing) for listing in list_models(config)]
     if as_json:
-        print_json(found)
+        print_json(rows)
     else:
-        print_table(("MODEL", "CONTEXT", "IN", "OUT", "IMAGES", "USE"), [_row(line) for line in found])
+        print_table(("MODEL", "CONTEXT", "IN", "OUT", "IMAGES", "USE"), [_cells(row) for row in rows])
     large = config.model or OFFLINE
     for name in dict.fromkeys((large, config.small_model or large)):
-        if name not in {line.model for line in found}:
+        if name not in {row.model for row in rows}:
             try:
                 resolve_model(config, name)
             except BadConfig as error:
@@ -62,30 +55,30 @@ def models(as_json: bool, cwd: str) -> int:
     return 0
 
 
-def _line(offer: ModelListing) -> ModelLine:
-    facts = offer.facts
-    return ModelLine(
-        model=offer.name,
-        provider=offer.provider_name,
+def _row(listing: ModelListing) -> ModelRow:
+    facts = listing.facts
+    return ModelRow(
+        model=listing.name,
+        provider=listing.provider_name,
         context_window=facts.context_window,
         input_price=facts.price.input if facts.price else None,
         output_price=facts.price.output if facts.price else None,
         images=facts.takes_images,
-        is_large=offer.is_default,
-        is_small=offer.is_small,
-        about=offer.about,
+        is_large=listing.is_default,
+        is_small=listing.is_small,
+        note=listing.about,
     )
 
 
-def _row(line: ModelLine) -> tuple[str, ...]:
-    use = " and ".join(word for word, holds in (("large", line.is_large), ("small", line.is_small)) if holds)
+def _cells(row: ModelRow) -> tuple[str, ...]:
+    use = " and ".join(word for word, is_used in (("large", row.is_large), ("small", row.is_small)) if is_used)
     return (
-        one_line(line.model, 100),
-        _tokens(line.context_window),
-        _usd(line.input_price),
-        _usd(line.output_price),
-        {True: "yes", False: "no", None: "-"}[line.images],
-        ", ".join(part for part in (use, line.about) if part),
+        one_line(row.model, 100),
+        _tokens(row.context_window),
+        _usd(row.input_price),
+        _usd(row.output_price),
+        {True: "yes", False: "no", None: "-"}[row.images],
+        ", ".join(part for part in (use, row.note) if part),
     )
 
 

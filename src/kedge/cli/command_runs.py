@@ -20,7 +20,7 @@ from kedge.wire.models import CancelReply, RunBody, SessionBody
 @json_option
 @host_option
 def runs(as_json: bool, host: str | None) -> int:
-    """List what is running or queued on this server, in every workspace."""
+    """List the active and queued runs of this server, in all workspaces."""
 
     async def live() -> list[RunBody] | None:
         async with Client(host) as client:
@@ -31,13 +31,13 @@ def runs(as_json: bool, host: str | None) -> int:
                     raise
                 return None
 
-    found = asyncio.run(live())
+    live_runs = asyncio.run(live())
     if as_json:
-        print_json(found or [])
-    elif found is None:
+        print_json(live_runs or [])
+    elif live_runs is None:
         click.echo("no server is running")
-    elif not found:
-        click.echo("nothing is running")
+    elif not live_runs:
+        click.echo("no active or queued runs")
     else:
         rows = [
             (
@@ -47,7 +47,7 @@ def runs(as_json: bool, host: str | None) -> int:
                 ago(run.accepted_at),
                 first_line(run),
             )
-            for run in found
+            for run in live_runs
         ]
         print_table(("RUN", "SESSION", "STATE", "AGE", "PROMPT"), rows)
     return 0
@@ -59,7 +59,7 @@ def first_line(run: RunBody) -> str:
 
 @click.command(
     epilog=examples(
-        "kedge cancel 4f0c2a             # a run or a session by a unique beginning of its id, see `kedge runs`",
+        "kedge cancel 4f0c2a             # a unique prefix of the id of a run or session; see: kedge runs",
         "kedge cancel SESSION --json",
     )
 )
@@ -68,27 +68,27 @@ def first_line(run: RunBody) -> str:
 @cwd_option
 @host_option
 def cancel(target: str, as_json: bool, cwd: str, host: str | None) -> int:
-    """Stop one run and no other, or every run of a session accepted until now. Says what it covered.
+    """Cancel a run, or all runs of a session accepted so far.
 
-    What is running is found in every workspace of the server; an idle session in this one and those that are open."""
+    Live runs are found in all workspaces of the server, idle sessions in this directory and in open workspaces."""
 
     async def act() -> tuple[str, CancelReply]:
         async with Client(host) as client:
             return await _cancel(client, target, cwd)
 
-    what, reply = asyncio.run(act())
+    subject, reply = asyncio.run(act())
     if as_json:
         print_json(reply)
     elif not reply.covered:
-        click.echo(f"{what}: nothing to cancel")
+        click.echo(f"{subject}: nothing to cancel")
     else:
         for covered in reply.covered:
-            click.echo(f"cancelled run {covered.run_id} (it was {covered.was})")
+            click.echo(f"cancelled run {covered.run_id} (was {covered.was})")
     return 0
 
 
 async def _cancel(client: Client, target: str, cwd: str) -> tuple[str, CancelReply]:
-    """What the target is, in words, and what cancelling it covered."""
+    """Return a description of the target, and the reply of the cancel."""
     live = await client.runs()
     matching = {run.run_id: run for run in live if target and run.run_id.startswith(target)}
     sessions = {run.session_id: run for run in live if target and run.session_id.startswith(target)}
@@ -97,8 +97,8 @@ async def _cancel(client: Client, target: str, cwd: str) -> tuple[str, CancelRep
     elif target in sessions:
         matching, sessions = {}, {target: sessions[target]}
     if len(matching) + len(sessions) > 1:
-        shown = ", ".join([*matching, *sessions][:5])
-        raise NotFound(f"{target!r} is the beginning of several runs or sessions ({shown}): write more of the id")
+        ids = ", ".join([*matching, *sessions][:5])
+        raise NotFound(f"{target!r} is ambiguous ({ids}). Give more of the id.")
     for run_id, run in matching.items():
         return f"run {run_id}", await client.cancel_run(run.workspace_id, run_id)
     for session_id, run in sessions.items():
@@ -107,7 +107,7 @@ async def _cancel(client: Client, target: str, cwd: str) -> tuple[str, CancelRep
 
 
 async def _not_live(client: Client, target: str, cwd: str) -> tuple[str, CancelReply]:
-    """Nothing live has this name. It may have ended a moment ago, which is not an error but nothing to do either."""
+    """Cancel a target that is not live. That it has just ended is not an error."""
     await client.create_workspace(cwd)
     for workspace in await client.workspaces():
         try:
@@ -118,13 +118,13 @@ async def _not_live(client: Client, target: str, cwd: str) -> tuple[str, CancelR
             return f"run {run.run_id} has ended ({run.outcome or run.state})", CancelReply(mark=None, covered=[])
         session = _session(target, await client.sessions(workspace.id), workspace.path)
         if session:
-            # Asked for all the same: a prompt may have been accepted since we looked.
+            # Still sent: a prompt may have been accepted in the meantime.
             return f"session {session.id} is idle", await client.cancel_session(workspace.id, session.id)
-    raise NotFound(f"no live run and no session {target!r} on {client.host}: `kedge runs` shows what is running")
+    raise NotFound(f"No live run or session {target!r} on {client.host}. List live runs with: kedge runs")
 
 
-def _session(target: str, sessions: list[SessionBody], where: str) -> SessionBody | None:
+def _session(target: str, sessions: list[SessionBody], path: str) -> SessionBody | None:
     try:
-        return session_by_prefix(target, sessions, where)
+        return session_by_prefix(target, sessions, path)
     except NotFound:
         return None

@@ -1,4 +1,4 @@
-"""`kedge stop`."""
+"""`kedge stop`: stop the server."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from kedge.client.client import Client
 from kedge.client.http_transport import NotConnected
 from kedge.errors import KedgeError, ShuttingDown
 
-#: Active Runs have 15 s to end, with the settings as they come. Seconds.
+#: Active Runs have 15 s to end, by default. Seconds.
 STOP_S_MAX = 30.0
-#: Between two looks whether it is gone. Seconds.
-LOOK_S = 0.1
+#: Interval of checking whether the server has exited. Seconds.
+CHECK_S = 0.1
 
 
-@click.command(epilog=examples("kedge stop", "kedge stop --force        # also while runs are live"))
-@click.option("--force", is_flag=True, help="Also while runs are live: the active ones end as interrupted.")
+@click.command(epilog=examples("kedge stop", "kedge stop --force        # interrupts active runs"))
+@click.option("--force", is_flag=True, help="Stop even if runs are live. Active ones end as interrupted.")
 @host_option
 def stop(force: bool, host: str | None) -> int:
-    """Stop the server, and wait until it has left. Refused while runs are live; queued ones go on with the next server.
+    """Stop the server and wait for its exit.
 
-    The next command that needs a server starts one, with that command's environment: this is how a server learns of a
-    key that was set after it had started. An open terminal interface starts one, too, with its own: leave it first."""
+    Refused while runs are live. The next server continues queued runs.
+
+    The next command that needs a server starts one with its own environment, so this is how a server receives a key
+    that was set after it started. An open terminal interface also starts one, with its environment: close it first."""
     if not asyncio.run(_stop(host, force)):
-        click.echo(f"the server is still there after {STOP_S_MAX:g} s; its log says what it waits for", err=True)
+        click.echo(f"kedge: The server has not exited after {STOP_S_MAX:g} s. See its log.", err=True)
         return EXIT_FAILED
     return 0
 
@@ -40,7 +42,7 @@ async def _stop(host: str | None, force: bool) -> bool:
             pid = (await client.version()).pid
             await client.control("shutdown", force=force)
         except ShuttingDown:
-            pass  # somebody has told it before
+            pass  # already requested
         except NotConnected:
             if host is not None:
                 raise
@@ -48,11 +50,10 @@ async def _stop(host: str | None, force: bool) -> bool:
             return True
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S_MAX):
-                while True:
-                    if not await _answers(client) and not (client.host.startswith("unix:") and _is_alive(pid)):
-                        click.echo("stopped")
-                        return True
-                    await asyncio.sleep(LOOK_S)
+                while await _answers(client) or (client.host.startswith("unix:") and _is_alive(pid)):
+                    await asyncio.sleep(CHECK_S)
+                click.echo("stopped")
+                return True
     return False
 
 
@@ -62,12 +63,12 @@ async def _answers(client: Client) -> bool:
     except NotConnected:
         return False
     except KedgeError:
-        return True  # it broke off, or takes its time: it is there
+        return True  # slow, or it closed the connection: still running
     return True
 
 
 def _is_alive(pid: int) -> bool:
-    """It lets go of its place first, and of its data directory when it has left."""
-    from kedge.warden.processes import is_zombie  # what is gone is one, too
+    """Return whether the process still runs. It closes its socket before it releases the data directory."""
+    from kedge.warden.processes import is_zombie
 
-    return not is_zombie(pid)
+    return not is_zombie(pid)  # also true for a process that is gone

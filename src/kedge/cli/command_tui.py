@@ -1,4 +1,4 @@
-"""`kedge` alone, and `kedge tui`: the terminal interface."""
+"""`kedge tui`: the terminal interface. `kedge` without a command opens it, too."""
 
 from __future__ import annotations
 
@@ -17,17 +17,13 @@ _THEMES = ("dark", "light", "contrast", "plain")
 
 @click.command(epilog=examples("kedge", "kedge tui -s 3f2a", "KEDGE_THEME=light kedge"))
 @click.option("-s", "--session", metavar="ID", help="Open this session instead of the last one.")
-@click.option("--theme", type=click.Choice(_THEMES), envvar="KEDGE_THEME", help="How it looks (also $KEDGE_THEME).")
+@click.option("--theme", type=click.Choice(_THEMES), envvar="KEDGE_THEME", help="Colour theme (also $KEDGE_THEME).")
 @cwd_option
 @host_option
 def tui(session: str | None, theme: str | None, cwd: str, host: str | None) -> int:
-    """Work with the agent in the terminal: what `kedge` alone does."""
-    return open_tui(cwd, host, session, theme)
-
-
-def open_tui(cwd: str, host: str | None = None, session: str | None = None, theme: str | None = None) -> int:
+    """Open the terminal interface. `kedge` without a command does the same."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        click.echo('kedge: this needs a terminal; in a script use `kedge run "..."`', err=True)
+        click.echo('kedge: This needs a terminal. In a script use: kedge run "..."', err=True)
         return EXIT_USAGE
     from kedge.tui.app import KedgeApp
     from kedge.tui.render.themes import THEMES
@@ -37,6 +33,6 @@ def open_tui(cwd: str, host: str | None = None, session: str | None = None, them
     app = KedgeApp(cwd, host, session, theme_name, state_dir=data_dir() / "tui")
     code = app.run()
     if app.failure is not None:
-        click.echo(f"kedge: internal error, please report it: {one_line(repr(app.failure), 500)}", err=True)
+        click.echo(f"kedge: Internal error, please report it: {one_line(repr(app.failure), 500)}", err=True)
         return EXIT_FAILED
     return code or 0

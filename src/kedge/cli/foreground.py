@@ -20,6 +20,7 @@ from kedge.cli.terminal import StatusLine
 from kedge.client.client import Client
 from kedge.client.followed_run import FollowedRun
 from kedge.client.retry import retry_while_away
+from kedge.core.records import OnApproval
 from kedge.errors import KedgeError, RunNotActive
 from kedge.wire.models import RunComplete
 
@@ -41,13 +42,12 @@ async def follow(
     printer: RunPrinter,
     status: StatusLine,
     target: CancelTarget,
-    *,
-    is_interactive: bool,
+    on_approval: OnApproval,
 ) -> int:
     """Submit the Run and print it to its end. Return the exit code.
 
-    With `is_interactive`, approvals and questions are answered on this terminal."""
-    prompts = ApprovalPrompts(client, lambda: followed.workspace_id, status) if is_interactive else None
+    With `on_approval` "ask", approvals and questions are answered on this terminal."""
+    prompts = ApprovalPrompts(client, lambda: followed.workspace_id, status) if on_approval == "ask" else None
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(followed)
         target.followed = followed

@@ -1,4 +1,4 @@
-"""The `kedge` command: its commands are loaded when they are called, and its errors are one line."""
+"""The `kedge` command. Its subcommands are loaded on demand, and errors are printed as one line."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from kedge.cli.exit_codes import EXIT_CANCELLED, EXIT_FAILED, EXIT_UNREACHABLE, 
 from kedge.client.safe_text import one_line
 from kedge.errors import KedgeError, Unreachable
 
-#: name -> (where it is, what `kedge --help` says of it). Written here so that help loads no command.
+#: Name of a command -> the module that defines it, as a function of that name. In the order of `kedge --help`.
 COMMANDS = {
-    "tui": ("kedge.cli.command_tui:tui", "Work in the terminal: what `kedge` alone does."),
-    "run": ("kedge.cli.command_run:run", "Send a prompt and print the answer."),
-    "runs": ("kedge.cli.command_runs:runs", "List what is running on this server."),
-    "cancel": ("kedge.cli.command_runs:cancel", "Stop a run, or every run of a session."),
-    "attach": ("kedge.cli.command_attach:attach", "Follow a session in the terminal, read-only."),
-    "approvals": ("kedge.cli.command_approvals:approvals", "Show what waits for your answer, and answer it."),
-    "sessions": ("kedge.cli.command_sessions:sessions", "List, show, undo, export, search and change sessions."),
-    "init": ("kedge.cli.command_init:init", "Have AGENTS.md written for this directory."),
-    "models": ("kedge.cli.command_models:models", "List the models you can use."),
-    "config": ("kedge.cli.command_config:config", "Show, check and trust the configuration."),
-    "doctor": ("kedge.cli.command_doctor:doctor", "Check this installation."),
-    "serve": ("kedge.cli.command_serve:serve", "Run a server."),
-    "stop": ("kedge.cli.command_stop:stop", "Stop the server."),
+    "tui": "kedge.cli.command_tui",
+    "run": "kedge.cli.command_run",
+    "runs": "kedge.cli.command_runs",
+    "cancel": "kedge.cli.command_runs",
+    "attach": "kedge.cli.command_attach",
+    "approvals": "kedge.cli.command_approvals",
+    "sessions": "kedge.cli.command_sessions",
+    "init": "kedge.cli.command_init",
+    "models": "kedge.cli.command_models",
+    "config": "kedge.cli.command_config",
+    "doctor": "kedge.cli.command_doctor",
+    "serve": "kedge.cli.command_serve",
+    "stop": "kedge.cli.command_stop",
 }
 
 WELCOME = """\
 kedge: the agent that stops where you say.
 
-  kedge                                         work in the terminal
+  kedge                                         open the terminal interface
   kedge run "What does this repository do?"     send a prompt and print the answer
-  kedge run -C "And who wrote it?"              go on in the last session
-  kedge runs                                    what is running
-  kedge cancel RUN                              stop it
-  kedge approvals                               what waits for your answer
+  kedge run -C "And who wrote it?"              continue the last session
+  kedge runs                                    list queued and active runs
+  kedge cancel RUN                              cancel a run
+  kedge approvals                               list pending approvals
   kedge doctor                                  check this installation
-  kedge --help                                  everything else
+  kedge --help                                  list all commands
 """
 
 
@@ -55,13 +55,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        found: click.Command = getattr(import_module(module), name)
-        return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
+        return command
 
 
 @click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,41 +67,39 @@ def cli(context: click.Context) -> int:
     if context.invoked_subcommand is not None:
         return 0
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty():
-        module, _, name = COMMANDS["tui"][0].partition(":")
-        code: int = context.invoke(getattr(import_module(module), name), cwd=os.getcwd())
+        code: int = context.invoke(import_module(COMMANDS["tui"]).tui, cwd=os.getcwd())
         return code
     click.echo(WELCOME, nl=False)
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """With the words of the command line the process ends here; with others, in a program of somebody else, it does
-    not."""
-    _hold_standard_handles()
+    """Run the command. With `arguments` None, those of the command line are used and the process ends at once."""
+    _reserve_standard_handles()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
-            # A terminal that cannot show a character gets a question mark, not a traceback.
+            # Print a question mark for a character that the encoding lacks, not a traceback.
             stream.reconfigure(errors="replace")
     if arguments is None:
         os.environ["PATH"] = paths.absolute_entries(os.environ.get("PATH", ""))
     code = _exit_code(arguments)
     if arguments is None:
-        _leave(code)
+        _exit_now(code)
     sys.exit(code)
 
 
-def _leave(code: int) -> NoReturn:
-    """As the interpreter ends, but for its taking apart every module: a tenth of what a short command costs."""
+def _exit_now(code: int) -> NoReturn:
+    """Exit without the interpreter's teardown of modules, which takes a tenth of the time of a short command."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            with suppress(OSError, ValueError):  # whoever reads it has left, or somebody closed it
+            with suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
                 stream.flush()
     os._exit(code)
 
 
-def _hold_standard_handles() -> None:
-    """One of 0, 1 and 2 that was closed would be given to the next socket, and the answer be printed into that."""
+def _reserve_standard_handles() -> None:
+    """Open closed handles 0 to 2. Otherwise the next socket would get one, and output would be written to it."""
     while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(handle)
@@ -118,24 +111,25 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         _flush()
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "kedge"
-        return complain(f"{error.format_message()} (see `{path} --help`)", EXIT_USAGE)
+        message = error.format_message().rstrip(".")
+        return print_error(f"{message}. See: {path} --help", EXIT_USAGE)
     except click.ClickException as error:
-        return complain(error.format_message(), error.exit_code)
+        return print_error(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return EXIT_CANCELLED
     except Unreachable as error:
-        return complain(error.message, EXIT_UNREACHABLE)
+        return print_error(error.message, EXIT_UNREACHABLE)
     except KedgeError as error:
-        return complain(error.message, EXIT_FAILED)
+        return print_error(error.message, EXIT_FAILED)
     except BrokenPipeError:
-        # Whoever read our output has seen enough. The interpreter would complain once more when it flushes at exit.
+        # The reader of the output has exited. The interpreter would report that again when it flushes at exit.
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_FAILED
     except OSError as error:
-        return complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_FAILED)
-    except Exception as error:  # the outermost edge: a bug of ours is told in one line too
-        return complain(f"internal error, please report it: {type(error).__name__}: {error}", EXIT_FAILED)
+        return print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_FAILED)
+    except Exception as error:  # the outermost boundary: a bug is one line, too
+        return print_error(f"Internal error, please report it: {type(error).__name__}: {error}", EXIT_FAILED)
     return code if isinstance(code, int) else 0
 
 
@@ -144,8 +138,8 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
-def complain(message: str, code: int) -> int:
-    """One line on stderr; the exit code again."""
-    with suppress(OSError):  # whoever closed stderr does not want to know
+def print_error(message: str, code: int) -> int:
+    """Print the error as one line on stderr and return the exit code."""
+    with suppress(OSError):  # stderr is closed
         click.echo(f"kedge: {one_line(message, 2000)}", err=True)
     return code

@@ -1,4 +1,4 @@
-"""The prompt of `kedge run`: its arguments, with standard input before them when something is piped in."""
+"""The prompt of `kedge run`: standard input, if something is piped in, followed by the arguments."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ import click
 
 from kedge.wire.limits import PROMPT_BYTES_MAX
 
-#: Standard input that is a pipe and stays silent for this long is one we merely inherited, if there is a prompt without
-#: it. `-` waits for it however long it takes. Seconds.
+#: A pipe without data for this long was inherited by accident, if there is another prompt. `-` waits without a limit.
+#: Seconds.
 SILENT_S_MAX = 2.0
-#: Read at once. Bytes.
-READ_BYTES = 64 * 1024
+#: Size of one read. Bytes.
+STDIN_READ_BYTES = 64 * 1024
 
-#: A prompt that begins with it is a command for the shell, not for the model.
+#: A prompt that starts with this is a shell command.
 COMMAND_MARK = "!"
 
 _TOO_LARGE = (
-    f"the prompt is larger than {PROMPT_BYTES_MAX // 1024} KiB: write it to a file in the workspace and name that file"
+    f"The prompt is larger than {PROMPT_BYTES_MAX // 1024} KiB. Write it to a file in the workspace and name the file"
 )
 
 
 def command_in(prompt: str, arguments: tuple[str, ...]) -> str:
-    """The command of a prompt that is one (`!ls`); empty for others. What is piped in is never one."""
+    """Return the shell command of a prompt such as `!ls`; else an empty string. Piped input is never a command."""
     is_command = prompt.startswith(COMMAND_MARK) and " ".join(arguments).strip().startswith(COMMAND_MARK)
     if prompt == COMMAND_MARK:
-        raise click.UsageError(f"no command behind the {COMMAND_MARK}")
+        raise click.UsageError(f"No command after {COMMAND_MARK}")
     return prompt.removeprefix(COMMAND_MARK).strip() if is_command else ""
 
 
 def prompt_from(arguments: tuple[str, ...], *, has_files: bool = False) -> str:
-    """The prompt, or a usage error that says why there is none. `-` among the arguments stands for standard input."""
-    words = " ".join(word for word in arguments if word != "-").strip()
-    piped = _standard_input(asked="-" in arguments, has_words=bool(words) or has_files).strip("\n")
-    prompt = "\n\n".join(part for part in (piped, words) if part.strip())
-    if words.startswith(COMMAND_MARK) and piped.strip():
-        raise click.UsageError("a command (!...) takes nothing from standard input")
+    """Return the prompt, or raise a usage error. `-` among the arguments stands for standard input."""
+    text = " ".join(word for word in arguments if word != "-").strip()
+    piped = _standard_input(asked="-" in arguments, has_text=bool(text) or has_files).strip("\n")
+    prompt = "\n\n".join(part for part in (piped, text) if part.strip())
+    if text.startswith(COMMAND_MARK) and piped.strip():
+        raise click.UsageError("A command (!...) does not read standard input")
     if not prompt and not has_files:
-        raise click.UsageError("no prompt: give one as arguments or on standard input")
+        raise click.UsageError("No prompt. Pass one as arguments or on standard input")
     try:
         size = len(prompt.encode())
     except UnicodeEncodeError:
-        raise click.UsageError("the prompt is not valid UTF-8") from None
+        raise click.UsageError("The prompt is not valid UTF-8") from None
     if size > PROMPT_BYTES_MAX:
         raise click.UsageError(_TOO_LARGE)
     return prompt
 
 
-def _standard_input(*, asked: bool, has_words: bool) -> str:
+def _standard_input(*, asked: bool, has_text: bool) -> str:
     try:
         mode = os.fstat(0).st_mode
     except OSError:
@@ -58,8 +58,8 @@ def _standard_input(*, asked: bool, has_words: bool) -> str:
     if os.isatty(0) and not asked:
         return ""
     may_be_silent = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
-    if has_words and not asked and may_be_silent and not select.select([0], [], [], SILENT_S_MAX)[0]:
-        click.echo(f"kedge: nothing on standard input for {SILENT_S_MAX:g} s: going on without it", err=True)
+    if has_text and not asked and may_be_silent and not select.select([0], [], [], SILENT_S_MAX)[0]:
+        click.echo(f"kedge: no data on standard input for {SILENT_S_MAX:g} s; continuing without it", err=True)
         return ""
     return _read_all()
 
@@ -69,16 +69,16 @@ def _read_all() -> str:
     size = 0
     try:
         while True:
-            select.select([0], [], [])  # whoever shares it may have made it non-blocking
-            if not (piece := os.read(0, READ_BYTES)):
+            select.select([0], [], [])  # another process may have made it non-blocking
+            if not (piece := os.read(0, STDIN_READ_BYTES)):
                 break
             pieces.append(piece)
             size += len(piece)
             if size > PROMPT_BYTES_MAX:
                 raise click.UsageError(_TOO_LARGE)
     except OSError as error:
-        raise click.UsageError(f"standard input cannot be read: {error.strerror}") from None
+        raise click.UsageError(f"Cannot read standard input: {error.strerror}") from None
     try:
         return b"".join(pieces).decode()
     except UnicodeDecodeError:
-        raise click.UsageError("standard input is not UTF-8 text: name the file in the prompt instead") from None
+        raise click.UsageError("Standard input is not UTF-8 text. Name the file in the prompt instead") from None

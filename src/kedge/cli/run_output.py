@@ -1,4 +1,4 @@
-"""How a Run looks in a terminal, in a pipe and to a program."""
+"""The output of a Run: text for a terminal or a pipe, or JSON for a program."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from kedge.core.events import REASON_TEXTS
 from kedge.wire.brief import call_brief, result_brief
 from kedge.wire.models import Receipt, RunComplete, UsageBody
 
-#: Tool calls that were announced; a Run that makes more is announced twice rather than remembered for ever. Items.
-CALLS_MAX = 10_000
-#: Of a call and of what came of it: a line each. Characters.
-CALL_CHARS_MAX = 160
-#: Of what a call is doing right now, in the status line. Characters.
-PROGRESS_CHARS_MAX = 60
+#: Tool calls that are remembered as announced. A Run with more may announce one twice. Items.
+ANNOUNCED_MAX = 10_000
+#: One line for a tool call or its result. Characters.
+TOOL_LINE_CHARS_MAX = 160
+#: The latest output of a running tool, in the status line. Characters.
+ACTIVITY_CHARS_MAX = 60
 
-Form = Literal["text", "json", "stream-json"]
+OutputFormat = Literal["text", "json", "stream-json"]
 
 
 class RunPrinter:
-    """Text: the answer as it comes. stream-json: the wire's envelopes, one a line. json: the end, as one object."""
+    """Prints a Run. text: the answer as it streams. stream-json: one wire envelope per line. json: run_complete."""
 
-    def __init__(self, output: StdoutWriter, status: StatusLine, form: Form) -> None:
+    def __init__(self, output: StdoutWriter, status: StatusLine, output_format: OutputFormat) -> None:
         self._output = output
         self._status = status
-        self._form = form
+        self._format = output_format
         self._answer = AssistantText()
-        #: id -> what a call is about, as it was announced.
+        #: Announced tool calls: id -> their line.
         self._calls: dict[str, str] = {}
         self._results: set[str] = set()
 
     def accepted(self, receipt: Receipt) -> None:
-        self._status.set("working" if receipt.state == "active" else "queued behind other runs")
+        self._status.set("working" if receipt.state == "active" else "queued")
         if self._status.verbose:
             self._status.note(f"run {receipt.run_id} in session {receipt.session_id}: {receipt.state}")
 
     async def on_event(self, event: StreamEvent, complete: RunComplete | None = None) -> None:
-        if self._form == "stream-json":
+        if self._format == "stream-json":
             await self._write(event.envelope().decode() + "\n")
-        elif self._form == "text":
+        elif self._format == "text":
             if self._output.is_terminal and self._status.at_line_start:
-                self._answer.last = "\n"  # a line of the status stood behind the text, and ended it
+                self._answer.last = "\n"  # a status note has ended the line
             text = self._answer.feed(event)
             if complete:
                 text += self._answer.finish(complete)
             await self._write(text)
-        self._tell(event)
+        self._report(event)
 
     async def end(self, complete: RunComplete) -> None:
-        """The last line break, or the one object; and on stderr what went wrong, or how to go on."""
+        """Print the last line feed or the JSON object; on stderr the error, or how to continue."""
         self._status.set("")
-        if self._form == "json":
+        if self._format == "json":
             await self._write(msgspec.json.encode(complete).decode() + "\n")
-        elif self._form == "text" and self._answer.last != "\n":
+        elif self._format == "text" and self._answer.last != "\n":
             await self._write("\n")
-        used = usage_words(complete.usage)
+        usage = usage_text(complete.usage)
         if problem := _problem(complete):
             self._status.note(f"kedge: {problem}", always=True)
-            if used:
-                self._status.note(f"({used})")
-        elif self._form == "text" or self._status.verbose:
-            how = f"session {complete.session_id}; `kedge run -C ...` goes on"
-            self._status.note(f"({used}; {how})" if used else f"({how})")
+            if usage:
+                self._status.note(f"({usage})")
+        elif self._format == "text" or self._status.verbose:
+            hint = f"session {complete.session_id}; continue with: kedge run -C ..."
+            self._status.note(f"({usage}; {hint})" if usage else f"({hint})")
 
     async def _write(self, text: str) -> None:
         if text:
@@ -75,57 +75,57 @@ class RunPrinter:
             self._status.wrote(text[-1])
             await self._output.write(text)
 
-    def _tell(self, event: StreamEvent) -> None:
+    def _report(self, event: StreamEvent) -> None:
         payload = event.payload
         match event.type:
             case "run" if payload.get("state") == "active":
                 self._status.set("cancelling" if payload.get("stopping") else "working")
             case "message":
                 for part in payload.get("parts") or []:
-                    self._tell_part(part["type"], part["data"])
+                    self._report_part(part["type"], part["data"])
             case "delta" if payload.get("kind") == "reasoning":
                 self._status.set("thinking")
             case "delta":
                 self._status.set("working")
             case "progress":
                 lines = payload.get("text", "").strip().splitlines()
-                self._status.set(visible_line(lines[-1], PROGRESS_CHARS_MAX) if lines else "working")
+                self._status.set(visible_line(lines[-1], ACTIVITY_CHARS_MAX) if lines else "working")
             case "agent_event" if payload.get("type") == "retry":
-                self._status.note(retry_words(payload))
+                self._status.note(retry_text(payload))
             case "gap" if self._status.verbose:
-                self._status.note("events were missed; the state was read again")
+                self._status.note("missed events; reread the state")
 
-    def _tell_part(self, kind: str, data: dict[str, Any]) -> None:
+    def _report_part(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "tool_call" and data.get("finished") and data["id"] not in self._calls:
-            if len(self._calls) >= CALLS_MAX:
+            if len(self._calls) >= ANNOUNCED_MAX:
                 self._calls.clear()
                 self._results.clear()
-            about = visible_line(f"{data['name']} {call_brief(data['name'], data['input'])}", CALL_CHARS_MAX)
-            self._calls[data["id"]] = about
-            self._status.note(f"* {about}")
+            line = visible_line(f"{data['name']} {call_brief(data['name'], data['input'])}", TOOL_LINE_CHARS_MAX)
+            self._calls[data["id"]] = line
+            self._status.note(f"* {line}")
         elif kind == "tool_result" and data["tool_call_id"] not in self._results:
             self._results.add(data["tool_call_id"])
             self._status.set("working")
-            self._tell_result(data)
+            self._report_result(data)
 
-    def _tell_result(self, data: dict[str, Any]) -> None:
-        came = result_brief(data.get("metadata") or "", data["content"], is_error=bool(data.get("is_error")))
-        if not came:
+    def _report_result(self, data: dict[str, Any]) -> None:
+        result = result_brief(data.get("metadata") or "", data["content"], is_error=bool(data.get("is_error")))
+        if not result:
             return
-        # Of several calls at once it has to be said which one this is.
-        about = self._calls.get(data["tool_call_id"], data["name"])
+        # With several calls at once, the result names its call.
+        call = self._calls.get(data["tool_call_id"], data["name"])
         is_last = data["tool_call_id"] == next(reversed(self._calls), None)
-        self._status.note(f"  -> {visible_line(came if is_last else f'{about}: {came}', CALL_CHARS_MAX)}")
+        self._status.note(f"  -> {visible_line(result if is_last else f'{call}: {result}', TOOL_LINE_CHARS_MAX)}")
 
 
-def retry_words(payload: dict[str, Any]) -> str:
-    why = visible_line(str(payload.get("error") or "the provider failed")).rstrip(".")
+def retry_text(payload: dict[str, Any]) -> str:
+    error = visible_line(str(payload.get("error") or "the provider failed")).rstrip(".")
     attempt = f"attempt {payload.get('attempt')} of {payload.get('attempts_max')}"
-    return f"{why}; trying again in {payload.get('wait_s', 0):g} s ({attempt})"
+    return f"{error}; retrying in {payload.get('wait_s', 0):g} s ({attempt})"
 
 
-def usage_words(usage: UsageBody) -> str:
-    """Tokens and cost, as far as they are known."""
+def usage_text(usage: UsageBody) -> str:
+    """Return the tokens and the cost, as far as they are known."""
     if not usage.input_tokens and not usage.output_tokens:
         return ""
     cost = f", ${usage.cost_usd:.4f}" if usage.cost_usd else ""
@@ -136,11 +136,11 @@ def _problem(complete: RunComplete) -> str:
     error = complete.error or ""
     match complete.outcome:
         case "completed":
-            return error  # a clean-up that failed, for example
+            return error  # for example a clean-up that failed
         case "failed":
-            return error or f"the run failed ({complete.reason or 'no reason given'})"
+            return error or f"the run failed ({complete.reason or 'unknown reason'})"
         case "cancelled":
             return "the run was cancelled" + (f": {error}" if error else "")
         case "interrupted":
-            why = error or REASON_TEXTS[complete.reason]
-            return f"the run was interrupted ({why}): `kedge run -s {complete.session_id} ...` goes on from there"
+            reason = error or REASON_TEXTS[complete.reason]
+            return f"the run was interrupted ({reason}); continue with: kedge run -s {complete.session_id} ..."

@@ -55,17 +55,19 @@ T = TypeVar("T")
 class RunSettings(TypedDict, total=False):
     """The options of a Run: fields of SubmitPrompt."""
 
-    model: str
-    max_steps: int
-    timeout_s: float
-    budget_usd: float
-    when_busy: WhenBusy
+    model: str | None
+    max_steps: int | None
+    timeout_s: float | None
+    budget_usd: float | None
+    when_busy: WhenBusy | None
     on_disconnect: OnDisconnect
     #: "fail" ends the Run at a tool call that needs an approval, instead of waiting for an answer.
     on_approval: OnApproval
     #: Rules for this Run, such as "bash(git status)" or "edit(src/**)".
     allow: list[str]
     deny: list[str]
+    #: Run every tool call that no deny rule forbids, without approvals.
+    skip_approvals: bool
 
 
 #: Called for each approval of a Run: True allows the call once, False denies it, an Answer is sent as it is.
