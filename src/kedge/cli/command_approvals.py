@@ -166,19 +166,17 @@ def answer(batch: str, texts: tuple[str, ...], as_json: bool, cwd: str, host: st
     async def act() -> tuple[str, Resolved]:
         async with opened(host, cwd) as workspace:
             client = workspace.client
-            questions = _find(batch, await client.questions(workspace.id), "question")
-            answers = texts if len(questions.questions) > 1 else (" ".join(texts),)
-            if len(answers) != len(questions.questions):
-                raise click.UsageError(
-                    f"{questions.id} has {len(questions.questions)} questions. Give one answer to each"
-                )
+            asked = _find(batch, await client.questions(workspace.id), "question")
+            answers = texts if len(asked.questions) > 1 else (" ".join(texts),)
+            if len(answers) != len(asked.questions):
+                raise click.UsageError(f"{asked.id} has {len(asked.questions)} questions. Give one answer to each")
             try:
-                responses = [response_to(*pair) for pair in zip(questions.questions, answers, strict=True)]
+                responses = [response_to(*pair) for pair in zip(asked.questions, answers, strict=True)]
             except ValueError as error:
                 raise click.UsageError(str(error)) from None
             if any(answer.strip() for answer in answers):
-                return questions.id, await client.answer_questions(workspace.id, questions.id, responses)
-            return questions.id, await client.cancel_questions(workspace.id, questions.id)
+                return asked.id, await client.answer_questions(workspace.id, asked.id, responses)
+            return asked.id, await client.cancel_questions(workspace.id, asked.id)
 
     ask_id, resolved = asyncio.run(act())
     return _print_answer(ask_id, "answered", resolved, as_json)

@@ -1,4 +1,4 @@
-"""`kedge sessions`: the sessions of a workspace. They are in the server's store, so a server is started if necessary."""
+"""`kedge sessions`: the sessions of a workspace. They are in the server's store, so a server is started if needed."""
 
 from __future__ import annotations
 

@@ -50,10 +50,11 @@ async def _stop(host: str | None, force: bool) -> bool:
             return True
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_S_MAX):
-                while await _answers(client) or (client.host.startswith("unix:") and _is_alive(pid)):
+                while True:
+                    if not await _answers(client) and not (client.host.startswith("unix:") and _is_alive(pid)):
+                        click.echo("stopped")
+                        return True
                     await asyncio.sleep(CHECK_S)
-                click.echo("stopped")
-                return True
     return False
 
 
