@@ -132,7 +132,9 @@ def test_the_server_is_closed_to_processes_of_its_user() -> None:
             os.chown(home, 65534, 65534)
         own = {"HOME": home, "KEDGE_DATA_DIR": f"{home}/data", "OPENAI_API_KEY": unique("canary")}
         environment = {**os.environ, **own}
-        if subprocess.run([*command, "--version"], cwd="/", env=environment, check=False, **unprivileged).returncode:
+        if subprocess.run(
+            ["env", *command, "--version"], cwd="/", env=environment, check=False, **unprivileged
+        ).returncode:
             pytest.skip("another user cannot run kedge from here")
         server = subprocess.Popen(
             [*command, "serve", "--host", f"unix://{home}/k.sock"],
