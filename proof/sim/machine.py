@@ -25,7 +25,8 @@ from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY, Message, ToolCall
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import Model, ModelEnd, ModelPart, ModelRequest, TextDelta
-from kedge.tools.processes import Process, Processes, ToolFailed
+from kedge.tools.process_port import Process, Processes
+from kedge.tools.tool_failed import ToolFailed
 
 #: The longest pause between two words, and the longest a quick command takes. Seconds.
 WORD_S, QUICK_S = 0.3, 0.5

@@ -136,7 +136,7 @@ async def test_questions_are_answered_from_the_command_line(server: Server, wait
     skipped = await waiting.begin(one)
     assert kedge(server, "approvals", "answer", skipped, "").code == 0
     await waiting.end()
-    assert "rather not answer" in await waiting.told()
+    assert "declined to answer" in await waiting.told()
 
 
 async def test_a_late_client_is_asked_too_and_attach_shows_it(server: Server, waiting: Waiting) -> None:

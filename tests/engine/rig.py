@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -125,18 +125,20 @@ class Wanted(msgspec.Struct):
     leave: bool = False
 
 
-class ActingTool:
+class ActingTool(Tool):
     """Does what the test wrote down under the name that the call gives: Call("bash", {"do": "name"})."""
 
-    #: One that has a description: models are told what a tool is for.
     name = "bash"
+    description = "Does what the test defines."
     input: type[msgspec.Struct] = Wanted
-    kind: Literal["look", "change"] = "change"
 
     def __init__(self, **acts: Callable[[ToolContext], Awaitable[ToolOutput | str]]) -> None:
         self._acts = acts
         #: What was begun, in order.
         self.begun: list[str] = []
+
+    def title(self, args: Wanted) -> str:
+        return args.do
 
     async def prepare(self, given: Wanted, context: ToolContext) -> Prepared:
         intent = Intent(
@@ -158,7 +160,7 @@ class ActingTool:
             output = await self._acts[given.do](context)
             return output if isinstance(output, ToolOutput) else ToolOutput(output)
 
-        return Prepared(intent, run, given.do)
+        return Prepared(intent, run)
 
 
 @dataclass

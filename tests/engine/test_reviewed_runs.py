@@ -110,7 +110,7 @@ async def test_a_question_about_what_is_allowed_by_now_is_withdrawn_before_it_is
                 pending.append(len(await new.engine.approvals.pending(new.workspace)))
                 return await made()
 
-            return type(prepared)(prepared.intent, run, prepared.title)
+            return type(prepared)(prepared.intent, run)
 
     r, _ = await asked_for_an_edit(tmp_path)
     store = await killed(r)

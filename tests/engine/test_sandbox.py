@@ -14,7 +14,7 @@ import pytest
 from kedge.config.schema import Config
 from kedge.engine.sandbox import OwnFiles, limits
 from kedge.engine.tool_processes import WardenMachine, environment
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import Wanted
 from kedge.warden.warden import Warden
 

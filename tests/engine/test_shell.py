@@ -20,7 +20,8 @@ from kedge.errors import (
 from kedge.testing.scripted import Hold, ScriptedModel
 from kedge.tools.base import ToolContext
 from kedge.tools.known_files import digest
-from kedge.tools.processes import Processes, ToolFailed
+from kedge.tools.process_port import Processes
+from kedge.tools.tool_failed import ToolFailed
 from tests.engine.rig import ActingTool, no_complaints, rig, spin, until
 from tests.engine.test_calls import do
 from tests.engine.test_doubt import Outages

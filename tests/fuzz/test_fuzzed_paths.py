@@ -12,7 +12,7 @@ import pytest
 
 from kedge.tools import disk
 from kedge.tools.paths import GUARDED_DIRECTORIES, Target, resolve
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 from proof.figures import IS_LONG, proof
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
 

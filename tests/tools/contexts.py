@@ -17,7 +17,7 @@ from kedge.core.records import Todo
 from kedge.tools.background import BackgroundCommands
 from kedge.tools.base import Prepared, Question, Tool, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.known_files import KnownFiles
-from kedge.tools.processes import Process
+from kedge.tools.process_port import Process
 from kedge.tools.tool_threads import ToolThreads
 
 #: One read of a process's output, in bytes: a pipe's usual size.
@@ -143,11 +143,11 @@ def make_context(
     )
 
 
-async def prepare(tool: Tool, context: ToolContext, **given: Any) -> Prepared:
+async def prepare(tool: Tool, context: ToolContext, /, **arguments: Any) -> Prepared:
     """As the engine does it: the arguments as JSON values, turned into the tool's own input."""
-    return await tool.prepare(msgspec.convert(given, tool.input), context)
+    return await tool.prepare(msgspec.convert(arguments, tool.input), context)
 
 
-async def call(tool: Tool, context: ToolContext, **given: Any) -> ToolOutput:
+async def call(tool: Tool, context: ToolContext, /, **arguments: Any) -> ToolOutput:
     """Prepared and run at once, as if it had been allowed."""
-    return await (await prepare(tool, context, **given)).run()
+    return await (await prepare(tool, context, **arguments)).run()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from kedge.tools.processes import Process
+from kedge.tools.process_port import Process
 from tests.tools.contexts import READ_BYTES, PlainProcesses
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kedge.core.approvals import Rules, permit
 from kedge.tools.agent import AgentTool
-from kedge.tools.base import OUTPUT_CHARS_MAX, Tool, ToolFailed, description
+from kedge.tools.base import OUTPUT_CHARS_MAX, Tool, ToolFailed
 from kedge.tools.fetch import FetchTool
 from kedge.tools.question import QuestionTool
 from kedge.tools.registry import Toolset
@@ -36,7 +36,7 @@ async def test_a_long_report_is_cut(tmp_path: Path) -> None:
 
 
 async def test_it_needs_a_prompt_and_nobodys_leave(tmp_path: Path) -> None:
-    with pytest.raises(ToolFailed, match="needs a prompt"):
+    with pytest.raises(ToolFailed, match="the prompt is empty"):
         await prepare(AgentTool(), make_context(tmp_path), prompt=" ")
     prepared = await prepare(AgentTool(), make_context(tmp_path), prompt="look")
     assert permit(prepared.intent, Rules(), ()).decision == "allow"
@@ -46,6 +46,6 @@ def test_each_tool_is_described_and_has_a_schema() -> None:
     tools: tuple[Tool, ...] = (AgentTool(), BashTool(), FetchTool(), JobsTool(), QuestionTool(), TodosTool())
     toolset = Toolset(tools)
     for tool in tools:
-        assert 3 <= len(description(tool.name).splitlines()) <= 20
+        assert 3 <= len(tool.description.splitlines()) <= 20
         assert '"description"' in toolset.schema(tool)
-    assert [tool.name for tool in toolset.offered(only_look=True)] == ["fetch"]
+    assert [tool.name for tool in toolset.offered(to_child=True)] == ["fetch"]

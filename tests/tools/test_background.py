@@ -34,25 +34,25 @@ async def look(context: ToolContext, **given: Any) -> ToolOutput:
 
 
 async def test_they_are_listed_with_how_they_stand(context: ToolContext) -> None:
-    assert (await look(context, action="list")).content == "No commands in the background."
+    assert (await look(context, action="list")).content == "No background commands."
     await add(context, "sleep 1000")
     failed = await add(context, "exit 2")
     await context.background.get(failed).wait(30)
     listed = (await look(context, action="list")).content
-    assert listed == "b1  is running  $ sleep 1000\nb2  is over (Exit code 2)  $ exit 2"
+    assert listed == "b1  is running  $ sleep 1000\nb2  has ended (Exit code 2)  $ exit 2"
     await context.background.end_all()
 
 
 async def test_output_is_what_is_new_since_the_last_look(context: ToolContext) -> None:
     id_ = await add(context, "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two")
     first = await look(context, action="output", id=id_, wait_s=30)
-    assert first.content == "b1 is running. Its output since the last look:\none\n"
+    assert first.content == "b1 is running. Its output since the last call:\none\n"
     assert (await look(context, action="output", id=id_)).content.endswith("(no output)")
     (context.root / "go").touch()
     assert (await look(context, action="output", id=id_, wait_s=30)).content.endswith("two\n")
     await context.background.get(id_).wait(30)
     over = await look(context, action="output", id=id_, wait_s=30)  # it is over: there is nothing to wait for
-    assert over.content.startswith("b1 is over (Exit code 0).")
+    assert over.content.startswith("b1 has ended (Exit code 0).")
 
 
 async def test_a_look_waits_for_the_end_of_a_silent_command(context: ToolContext) -> None:
@@ -60,24 +60,24 @@ async def test_a_look_waits_for_the_end_of_a_silent_command(context: ToolContext
     looking = asyncio.create_task(look(context, action="output", id=id_, wait_s=30))
     await asyncio.sleep(0)
     (context.root / "go").touch()
-    assert "is over" in (await looking).content
+    assert "has ended" in (await looking).content
 
 
 async def test_one_is_killed_with_all_it_started(context: ToolContext) -> None:
     id_ = await add(context, "sleep 1000 & echo up; sleep 1000")
-    await context.background.get(id_).wait_for_news(30)
+    await context.background.get(id_).wait_for_output(30)
     killed = await look(context, action="kill", id=id_)
-    assert killed.content == "b1 was ended. Its output since the last look:\nup\n"
+    assert killed.content == "b1 was ended. Its output since the last call:\nup\n"
     assert of_session(context.background.get(id_).process.pid) == []
-    assert "was over already" in (await look(context, action="kill", id=id_)).content
+    assert "had already ended" in (await look(context, action="kill", id=id_)).content
 
 
 @pytest.mark.parametrize("action", ["output", "kill"])
 async def test_an_unknown_one_is_told_with_those_there_are(context: ToolContext, action: str) -> None:
-    with pytest.raises(ToolFailed, match="no background command 'b7'; those of this run: there are none"):
+    with pytest.raises(ToolFailed, match="background command 'b7' not found; commands of this run: none"):
         await look(context, action=action, id="b7")
     await add(context, "sleep 1000")
-    with pytest.raises(ToolFailed, match="those of this run: b1"):
+    with pytest.raises(ToolFailed, match="commands of this run: b1"):
         await look(context, action=action, id="")
     await context.background.end_all()
 
@@ -111,9 +111,9 @@ async def test_what_a_background_command_leaves_behind_is_ended(context: ToolCon
 
 def test_pids_that_are_left_are_kept() -> None:
     background = BackgroundCommands()
-    background.left((3, 1))
-    background.left(())
-    assert background.left_pids == {1, 3}
+    background.add_survivors((3, 1))
+    background.add_survivors(())
+    assert background.survivors == {1, 3}
 
 
 # --- head and tail ---
@@ -123,7 +123,9 @@ def kept(*pieces: bytes, chars_max: int = 100) -> str:
     text = HeadTail()
     for piece in pieces:
         text.add(piece)
-    return text.text(chars_max)
+    excerpt = text.excerpt(chars_max)
+    assert excerpt.is_cut == ("left out ..." in excerpt.text)
+    return excerpt.text
 
 
 def test_a_short_text_is_whole() -> None:
@@ -153,7 +155,7 @@ def test_memory_stays_bounded_whatever_is_written() -> None:
         text.add(b"%d" % number + b"x" * 50_000)
     assert text.bytes_total > 100_000_000
     assert len(text._head) + len(text._tail) <= 3 * KEPT_BYTES_MAX
-    assert not text.is_whole
+    assert text.excerpt(10**9).is_cut
     assert text.last_lines(5, 100) == "x" * 100
 
 
@@ -194,6 +196,6 @@ async def test_a_command_whose_keeper_was_lost_is_over_and_its_tree_is_looked_fo
     with pytest.raises(ToolFailed):
         await running.wait(30)
     context.background.add(running)
-    assert (running.is_over, running.is_gone) == (True, False)
+    assert (running.has_ended, running.is_gone) == (True, False)
     assert await context.background.end_all() == (77,)
     assert lost.ended == 1

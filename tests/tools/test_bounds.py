@@ -130,7 +130,7 @@ async def test_many_edits_of_a_large_file_are_refused(tmp_path: Path) -> None:
         await prepare(MultiEditTool(), context, path="a", edits=edits)
     with pytest.raises(ToolFailed, match="take too long; make them in several calls"):
         await prepare(MultiEditTool(), context, path="a", edits=there)
-    with pytest.raises(ToolFailed, match="texts of the edits are larger than 1000 kB"):
+    with pytest.raises(ToolFailed, match="strings of the edits are larger than 1000 kB"):
         await prepare(EditTool(), context, path="a", old_string="b", new_string="c" * 1_000_000)
 
 
@@ -207,7 +207,7 @@ async def test_a_tree_of_very_many_parts_is_cut(tmp_path: Path, monkeypatch: pyt
     deep = tmp_path / "top" / os.sep.join("d" * 150)
     deep.mkdir(parents=True)
     (deep / "file").touch()
-    assert "not all were seen" in (await call(LsTool(), make_context(tmp_path))).content
+    assert "some were not scanned" in (await call(LsTool(), make_context(tmp_path))).content
 
 
 async def test_what_people_are_asked_is_bounded(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from kedge.tools.base import ToolContext, ToolFailed
 from kedge.tools.ls import LsTool, _choose, _Node
 from kedge.tools.path_patterns import path_filter
 from kedge.tools.paths import LINKS_MAX, real_path
-from kedge.tools.processes import Process
+from kedge.tools.process_port import Process
 from kedge.tools.ripgrep import LIMITED
 from kedge.tools.search import GlobInput, GlobTool, GrepTool
 from kedge.tools.shell import BashTool

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kedge.tools.diff import compare, lines_of
 from kedge.tools.matching import replace
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 
 TEXT = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n", "-\n", "+x\n"]), max_size=30).map("".join)
 END = st.sampled_from(["", "a", "b"])
@@ -87,7 +87,7 @@ def test_a_replacement_leaves_all_else_as_it_is(text: str, old: str, new: str) -
         return
     same_start = next((at for at, (a, b) in enumerate(zip(text, done.text, strict=False)) if a != b), len(text))
     assert done.count == 1
-    if not done.how:
+    if not done.note:
         plain = text.replace("\r\n", "\n")
         start = plain.index(old)
         # Lone carriage returns may come to stand before a line feed and look like its first half: they are left out.

@@ -62,7 +62,7 @@ async def test_the_intent_shows_the_diff_and_is_bound_to_both_contents(tmp_path:
     prepared = await prepare(EditTool(), context, path="./app.py", old_string="import os", new_string="import sys")
     intent = prepared.intent
     assert (intent.names, intent.action, intent.subject) == (("edit",), "write", "app.py")
-    assert (intent.description, prepared.title) == ("Edit app.py (+1 -1)", "edit app.py")
+    assert intent.description == "Edit app.py (+1 -1)"
     assert (intent.grant, intent.exact_only, intent.needs_approval) == ("edit(**)", False, True)
     shown = json.loads(intent.params)
     assert (shown["path"], shown["is_new"]) == ("app.py", False)
@@ -179,7 +179,7 @@ async def test_whitespace_at_line_ends_is_forgiven(tmp_path: Path) -> None:
     context = await known(tmp_path, "one  \ntwo\t\nthree\n")
     output = await edit(context, "one\ntwo\n", "1\n2\n")
     assert (tmp_path / "app.py").read_text() == "1\n2\nthree\n"
-    assert "(found ignoring whitespace at line ends)" in output.content
+    assert "(matched ignoring whitespace at line ends)" in output.content
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ async def test_other_indentation_is_forgiven_and_kept(
     context = await known(tmp_path, before)
     output = await edit(context, old, new)
     assert (tmp_path / "app.py").read_text() == after
-    assert "(found with its own indentation)" in output.content
+    assert "(matched with its own indentation)" in output.content
 
 
 async def test_forgiveness_ends_where_it_is_not_clear_what_is_meant(tmp_path: Path) -> None:
@@ -227,10 +227,10 @@ async def test_multiedit_is_made_in_order(tmp_path: Path) -> None:
 async def test_multiedit_is_all_or_nothing(tmp_path: Path) -> None:
     context = await known(tmp_path, APP)
     edits = [{"old_string": "import os", "new_string": "x"}, {"old_string": "nowhere", "new_string": "y"}]
-    with pytest.raises(ToolFailed, match="edit 2 of 2: old_string is not in app.py.*none of them was made"):
+    with pytest.raises(ToolFailed, match="edit 2 of 2: old_string is not in app.py.*no edit was applied"):
         await call(MultiEditTool(), context, path="app.py", edits=edits)
     back = [{"old_string": "import os", "new_string": "y"}, {"old_string": "y\n\n", "new_string": "import os\n\n"}]
-    with pytest.raises(ToolFailed, match="like that already"):
+    with pytest.raises(ToolFailed, match="already has that content"):
         await call(MultiEditTool(), context, path="app.py", edits=back)
     assert (tmp_path / "app.py").read_text() == APP
 

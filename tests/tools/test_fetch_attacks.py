@@ -17,7 +17,7 @@ import pytest
 
 from kedge.tools.addresses import own_networks
 from kedge.tools.base import ToolContext, ToolFailed
-from kedge.tools.processes import Process
+from kedge.tools.process_port import Process
 from tests.tools.contexts import PlainProcesses, call, make_context
 from tests.tools.test_fetch import Site, fetched, here, site
 
@@ -144,7 +144,7 @@ import asyncio, sys
 from pathlib import Path
 from kedge.tools.base import ToolFailed
 from kedge.tools.fetch import FetchTool
-from tests.tools.contexts import call, make_place
+from tests.tools.contexts import call, make_context
 
 async def main():
     async def serve(reader, writer):
@@ -156,7 +156,7 @@ async def main():
         async def resolver(host, port):
             return [address]
         try:
-            said = await call(FetchTool(resolver=resolver), make_place(Path(sys.argv[1])), url="http://me.example:8099/")
+            said = await call(FetchTool(resolver=resolver), make_context(Path(sys.argv[1])), url="http://me.example:8099/")
             print(address, "reached", said.content)
         except ToolFailed as failed:
             print(address, "refused" if "belongs to this machine" in str(failed) else f"failed: {failed}")

@@ -49,6 +49,6 @@ async def test_a_name_that_moves_to_an_address_that_is_not_public_is_refused_at_
     site.redirect("/", "/secret")
     site.put("/secret", "secret")
     tool = FetchTool(or_this_site, names("127.0.0.1", address))
-    with pytest.raises(ToolFailed, match="not on the Internet"):
+    with pytest.raises(ToolFailed, match="which is not public"):
         await call(tool, context, url=f"http://site.example:{site.port}/")
     assert len(site.asked) == 1

@@ -38,7 +38,7 @@ def test_only_what_the_agents_own_tools_wrote_last_is_ours() -> None:
 
 
 def test_the_files_longest_not_seen_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FILES_SEEN_MAX", 2)
+    monkeypatch.setattr(module, "KNOWN_FILES_MAX", 2)
     known_files = KnownFiles()
     known_files.note(A, "1")
     known_files.note(B, "1")

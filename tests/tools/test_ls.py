@@ -52,7 +52,7 @@ async def test_depth_closes_directories_and_says_how_much_is_in_them(tmp_path: P
     output = await call(LsTool(), make_context(tmp_path), depth=2)
     assert output.content.split("\n") == [
         *("./", "  a/", "    b/ (2 files)", "    f.txt"),
-        "(3 more entries were left out; give a path or another depth.)",
+        "(3 more entries are not shown; give a path or another depth.)",
     ]
 
 
@@ -61,7 +61,7 @@ async def test_a_large_directory_does_not_hide_its_neighbours(tmp_path: Path) ->
     output = await call(LsTool(), make_context(tmp_path))
     assert "  zzz/" in output.content
     # Two directories and 601 files are there.
-    assert output.content.endswith("(103 more entries were left out; give a path or another depth.)")
+    assert output.content.endswith("(103 more entries are not shown; give a path or another depth.)")
     assert output.metadata["shown"] == ENTRIES_MAX
 
 
@@ -69,7 +69,7 @@ async def test_long_names_are_bounded_too(tmp_path: Path) -> None:
     lay(tmp_path, *(f"{number:03}{'x' * 200}" for number in range(300)))
     output = await call(LsTool(), make_context(tmp_path))
     assert len(output.content) <= OUTPUT_CHARS_MAX
-    assert "more entries were left out" in output.content
+    assert "more entries are not shown" in output.content
 
 
 async def test_an_empty_directory_a_file_and_nothing_at_all(tmp_path: Path) -> None:

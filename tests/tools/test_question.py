@@ -35,7 +35,7 @@ async def test_people_answer_each_question(tmp_path: Path) -> None:
 
 async def test_people_may_rather_not_answer(tmp_path: Path) -> None:
     output = await call(QuestionTool(), make_context(tmp_path), questions=[{"question": "Well?"}])
-    assert "rather not answer" in output.content
+    assert "declined to answer" in output.content
 
 
 async def test_nobody_to_ask_is_told(tmp_path: Path) -> None:
@@ -69,4 +69,4 @@ async def test_questions_nobody_could_answer_are_refused(tmp_path: Path, questio
 async def test_asking_needs_nobodys_leave(tmp_path: Path) -> None:
     prepared = await prepare(QuestionTool(), make_context(tmp_path), questions=[{"question": "Which\u202e one?"}])
     assert permit(prepared.intent, Rules(), ()).decision == "allow"
-    assert prepared.title == "Which\\u{202e} one?"
+    assert prepared.intent.description == "Which\\u{202e} one?"

@@ -12,7 +12,7 @@ import pytest
 from kedge.tools import ripgrep
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
 from kedge.tools.path_patterns import path_filter
-from kedge.tools.processes import Process
+from kedge.tools.process_port import Process
 from kedge.tools.search import GLOB_FILES_MAX, GREP_LINE_CHARS_MAX, GREP_MATCHES_MAX, GlobTool, GrepTool
 from tests.tools.contexts import PlainProcesses, call, make_context, prepare
 
@@ -97,7 +97,7 @@ async def test_glob_is_bounded_and_says_how_many_are_left_out(root: Path) -> Non
     for number in range(GLOB_FILES_MAX + 5):
         (root / f"{number}.txt").touch()
     output = await call(GlobTool(), make_context(root), pattern="*.txt")
-    assert output.content.endswith("\n(5 more were left out; give a narrower pattern or a path.)")
+    assert output.content.endswith("\n(5 more are not shown; give a narrower pattern or a path.)")
     assert output.metadata["count"] == GLOB_FILES_MAX + 5
 
 
@@ -275,7 +275,7 @@ async def test_a_search_that_takes_too_long_is_ended(root: Path, monkeypatch: py
 async def test_too_much_output_is_cut(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ripgrep, "SEARCH_BYTES_MAX", 10)
     output = await call(GlobTool(), make_context(root), pattern="*.py")
-    assert "very many files, not all seen" in output.content
+    assert "too many files to scan them all" in output.content
 
 
 class Lingering(PlainProcesses):
@@ -310,4 +310,4 @@ async def test_a_search_that_cannot_be_ended_is_told_and_a_cancel_waits_for_it(r
     processes.go.set()
     with pytest.raises(asyncio.CancelledError):
         await searching
-    assert context.background.left_pids == {123}
+    assert context.background.survivors == {123}

@@ -110,7 +110,7 @@ async def test_a_command_that_writes_for_ever_is_killed_in_time(
     context: ToolContext, processes: SessionProcesses
 ) -> None:
     output = await bash(context, "yes", timeout_s=0.2)
-    assert "killed after 0.2 s" in output.content
+    assert "Killed after 0.2 s" in output.content
     assert output.metadata["timed_out"]
     assert of_session(processes.processes[0].pid) == []
 
@@ -127,7 +127,7 @@ async def test_a_command_that_ignores_being_told_is_killed(
 async def test_what_it_left_running_is_ended_and_told(context: ToolContext, processes: SessionProcesses) -> None:
     output = await bash(context, "sleep 1000 & echo started")
     assert output.content == (
-        "started\n\n1 background processes it left running were ended; use background: true to keep one running."
+        "started\n\n1 background processes that it left running were ended; use background: true to keep one running."
     )
     assert of_session(processes.processes[0].pid) == []
 
@@ -169,7 +169,7 @@ async def test_a_cancelled_call_ends_everything_it_started(
     with pytest.raises(asyncio.CancelledError):
         await running
     assert of_session(session) == []
-    assert context.background.left_pids == set()
+    assert context.background.survivors == set()
 
 
 async def test_processes_that_cannot_be_ended_are_remembered(context: ToolContext, processes: SessionProcesses) -> None:
@@ -179,7 +179,7 @@ async def test_processes_that_cannot_be_ended_are_remembered(context: ToolContex
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert context.background.left_pids == {4711}
+    assert context.background.survivors == {4711}
     assert await context.background.end_all() == (4711,)
 
 
@@ -191,7 +191,7 @@ async def test_a_long_command_goes_on_in_the_background(context: ToolContext, pr
     (context.root / "go").touch()
     assert await running.wait(30)
     assert running.exit_code == 0
-    assert running.output.text(100).endswith("bye\n")
+    assert running.output.excerpt(100).text.endswith("bye\n")
 
 
 async def test_a_background_command_that_fails_at_once_is_told_as_a_result(context: ToolContext) -> None:

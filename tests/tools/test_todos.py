@@ -28,9 +28,9 @@ async def test_the_whole_list_is_replaced(tmp_path: Path) -> None:
     assert host.todos == [
         (Todo("Write it", "completed"), Todo("Test it", "in_progress", "Testing it"), Todo("Ship it"))
     ]
-    assert output.content == "The list is kept: 1 of 3 done."
+    assert output.content == "The list is saved: 1 of 3 done."
     assert [todo["status"] for todo in output.metadata["todos"]] == ["completed", "in_progress", "pending"]
-    assert (await call(TodosTool(), context, todos=[])).content == "The list is kept: 0 of 0 done."
+    assert (await call(TodosTool(), context, todos=[])).content == "The list is saved: 0 of 0 done."
 
 
 async def test_several_in_progress_are_kept_and_remarked_on(tmp_path: Path) -> None:
@@ -62,5 +62,5 @@ async def test_it_needs_nobodys_leave_and_does_nothing_before_it_is_run(tmp_path
     host = RecordingHost()
     prepared = await prepare(TodosTool(), make_context(tmp_path, host=host), todos=[{"content": "x"}])
     assert permit(prepared.intent, Rules(), ()).decision == "allow"
-    assert prepared.title == "todos 0/1"
+    assert prepared.intent.description == "todos 0 of 1 done"
     assert host.todos == []

@@ -14,7 +14,7 @@ from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
 from kedge.tools.disk import FILE_BYTES_MAX
 from kedge.tools.edit import EditTool
 from kedge.tools.search import GrepTool
-from kedge.tools.view import LINE_CHARS_MAX, LINES_DEFAULT, PICTURE_BYTES_MAX, ViewTool
+from kedge.tools.view import LINES_DEFAULT, PICTURE_BYTES_MAX, VIEW_LINE_CHARS_MAX, ViewTool
 from tests.tools.contexts import call, make_context, prepare
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -34,7 +34,7 @@ async def test_lines_are_numbered(tmp_path: Path) -> None:
 async def test_a_part_is_shown_and_how_to_read_on(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(1, 101)))
     shown = await view(tmp_path, path="a.txt", offset=10, limit=2)
-    assert shown == "    10\tline 10\n    11\tline 11\n(Lines 10 to 11 of 100. Read on with offset=12.)"
+    assert shown == "    10\tline 10\n    11\tline 11\n(Lines 10 to 11 of 100. Continue with offset=12.)"
     assert (await view(tmp_path, path="a.txt", offset=100)) == "   100\tline 100"
     with pytest.raises(ToolFailed, match="has 100 lines; line 101 is beyond its end"):
         await view(tmp_path, path="a.txt", offset=101)
@@ -42,14 +42,14 @@ async def test_a_part_is_shown_and_how_to_read_on(tmp_path: Path) -> None:
 
 async def test_long_files_and_long_lines_are_bounded(tmp_path: Path) -> None:
     (tmp_path / "short").write_text("x\n" * (LINES_DEFAULT + 1))
-    assert f"Read on with offset={LINES_DEFAULT + 1}.)" in await view(tmp_path, path="short")
+    assert f"Continue with offset={LINES_DEFAULT + 1}.)" in await view(tmp_path, path="short")
     (tmp_path / "wide").write_text("y" * 100 + "\n" + "x" * 1_000_000 + "\nend\n")
     shown = await view(tmp_path, path="wide")
-    assert "x" * LINE_CHARS_MAX + "… (line cut)\n     3\tend" in shown
+    assert "x" * VIEW_LINE_CHARS_MAX + "… (line cut)\n     3\tend" in shown
     (tmp_path / "both").write_text(("z" * 1000 + "\n") * 1000)
     shown = await view(tmp_path, path="both")
     assert len(shown) <= OUTPUT_CHARS_MAX
-    assert "of 1000. Read on with offset=30.)" in shown
+    assert "of 1000. Continue with offset=30.)" in shown
 
 
 async def test_a_large_file_is_read_by_lines_and_cannot_be_edited(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ async def test_a_large_file_is_read_by_lines_and_cannot_be_edited(tmp_path: Path
     context = make_context(tmp_path)
     number = FILE_BYTES_MAX // 100 + 1
     output = await call(ViewTool(), context, path="big", offset=number, limit=1)
-    assert f"{number}\tthe end\n(Lines {number} to {number}. Read on with offset={number + 1}.)" in output.content
+    assert f"{number}\tthe end\n(Lines {number} to {number}. Continue with offset={number + 1}.)" in output.content
     shown = (await call(ViewTool(), context, path="big", offset=number + 1)).content
     assert "(line cut)" in shown
     assert shown.endswith(f"{number + 2}\tlast")
@@ -87,9 +87,9 @@ async def test_an_empty_file_says_so(tmp_path: Path) -> None:
     ("data", "shown"),
     [
         (b"\xef\xbb\xbfone\r\ntwo\r\n", "     1\tone\n     2\ttwo"),
-        ("\ufeffhéllo\n".encode("utf-16-le"), "(Shown as utf-16-le; it is not UTF-8.)\n     1\théllo"),
-        ("\ufeffhéllo\n".encode("utf-16-be"), "(Shown as utf-16-be; it is not UTF-8.)\n     1\théllo"),
-        (b"caf\xe9\n", "(Shown as latin-1; it is not UTF-8.)\n     1\tcafé"),
+        ("\ufeffhéllo\n".encode("utf-16-le"), "(Not UTF-8; decoded as utf-16-le.)\n     1\théllo"),
+        ("\ufeffhéllo\n".encode("utf-16-be"), "(Not UTF-8; decoded as utf-16-be.)\n     1\théllo"),
+        (b"caf\xe9\n", "(Not UTF-8; decoded as latin-1.)\n     1\tcafé"),
         ("日本\n".encode(), "     1\t日本"),
     ],
 )
@@ -138,7 +138,7 @@ async def test_the_intent_says_what_is_looked_at(tmp_path: Path) -> None:
     intent = prepared.intent
     assert (intent.names, intent.action, intent.subject) == (("view",), "read", "a.txt")
     assert json.loads(intent.params) == {"path": "a.txt", "offset": 3, "limit": LINES_DEFAULT}
-    assert prepared.title == "view a.txt"
+    assert intent.description == "View a.txt"
     other = await prepare(ViewTool(), make_context(tmp_path), path="a.txt", offset=4)
     assert other.intent.binding != intent.binding
 
@@ -146,7 +146,7 @@ async def test_the_intent_says_what_is_looked_at(tmp_path: Path) -> None:
 async def test_names_with_control_characters_are_written_out(tmp_path: Path) -> None:
     (tmp_path / "a\n\x1b[31mb").write_text("x")
     prepared = await prepare(ViewTool(), make_context(tmp_path), path="a\n\x1b[31mb")
-    assert prepared.title == r"view a\n\x1b[31mb"
+    assert prepared.intent.description == r"View a\n\x1b[31mb"
 
 
 async def test_a_deny_rule_may_name_a_file_in_full(tmp_path: Path) -> None:

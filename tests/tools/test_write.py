@@ -62,7 +62,7 @@ async def test_an_existing_file_must_have_been_read_and_not_changed(tmp_path: Pa
     assert prepared.intent.description == "Write a.txt (+1 -1)"
     output = await prepared.run()
     assert output.content == "Wrote a.txt (4 bytes).\n     1\tnew"
-    with pytest.raises(ToolFailed, match="like that already: there is nothing to change"):
+    with pytest.raises(ToolFailed, match="already has that content; nothing to change"):
         await call(WriteTool(), context, path="a.txt", content="new\n")
 
 
@@ -102,7 +102,7 @@ async def test_nobody_is_asked_about_what_is_too_large_to_be_shown(tmp_path: Pat
     large = (await prepare(WriteTool(), make_context(tmp_path), path="a", content=lines + "the last line\n")).intent
     assert "the last line" not in json.loads(large.params)["diff"]
     assert permit(large, Rules(), ()).decision == "refuse"
-    assert "larger than the 100 kB that people are shown" in permit(large, Rules(), ()).reason
+    assert "larger than 100 kB, the limit of an approval" in permit(large, Rules(), ()).reason
     assert permit(large, Rules(), (), skip=True).decision == "allow"
     assert permit(large, parse_rules(["edit"], []), ()).decision == "allow"
     small = (await prepare(WriteTool(), make_context(tmp_path), path="a", content="some line\n" * 5_000)).intent

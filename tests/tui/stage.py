@@ -47,17 +47,17 @@ MESSAGES: list[dict[str, Any]] = [
         story.call("c1", "view", {"path": "retry.py"}),
         story.finish("tool_use"),
     ),
-    story.message("m3", "tool", story.result("c1", "...", first_line=1, last_line=40, lines=40)),
+    story.message("m3", "tool", story.result("c1", "...", summary="lines 1-40 of 40")),
     story.message("m4", "assistant", story.text(_ANSWER), story.finish()),
     story.message("m5", "user", story.text("Do it, and run the tests."), run="r2"),
     story.message(
         "m6",
         "assistant",
-        story.call("c2", "edit", {"path": "retry.py"}),
+        story.call("c2", "edit", {"path": "retry.py", "old_string": "", "new_string": ""}),
         story.finish("tool_use"),
         run="r2",
     ),
-    story.message("m7", "tool", story.result("c2", "ok", diff=_DIFF, additions=2, deletions=1), run="r2"),
+    story.message("m7", "tool", story.result("c2", "ok", diff=_DIFF, summary="+2 -1"), run="r2"),
     story.message("m8", "assistant", story.call("c3", "bash", {"command": _COMMAND}), run="r2"),
 ]
 SESSION = story.session_body("s1", "Clients that come back at once", NOON_MS) | {

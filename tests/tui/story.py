@@ -8,9 +8,13 @@ from typing import Any
 import msgspec
 
 from kedge.client.event_stream import StreamEvent
+from kedge.core.transcript import ToolCall
+from kedge.tools.registry import Toolset, all_tools
 from kedge.wire import models as m
 
 Json = dict[str, Any]
+
+_TOOLS = Toolset(all_tools())
 
 
 def text(words: str) -> Json:
@@ -22,14 +26,14 @@ def thought(words: str, took_ms: int = 0) -> Json:
 
 
 def call(call_id: str, name: str, given: Json) -> Json:
-    written = msgspec.json.encode(given).decode()
-    return {"type": "tool_call", "data": {"id": call_id, "name": name, "input": written, "finished": True}}
+    described = _TOOLS.described(ToolCall(call_id, name, msgspec.json.encode(given).decode()))
+    return {"type": "tool_call", "data": msgspec.to_builtins(described)}
 
 
-def result(call_id: str, content: str, *, is_error: bool = False, **metadata: Any) -> Json:
+def result(call_id: str, content: str, *, is_error: bool = False, summary: str = "", **metadata: Any) -> Json:
     told = msgspec.json.encode(metadata).decode() if metadata else ""
     data = {"tool_call_id": call_id, "name": "", "content": content, "metadata": told, "is_error": is_error}
-    return {"type": "tool_result", "data": data}
+    return {"type": "tool_result", "data": data | {"summary": summary}}
 
 
 def finish(reason: str = "end_turn", message: str = "", details: str = "") -> Json:

@@ -34,7 +34,7 @@ async def test_a_command_that_fails_shows_its_exit_code_and_time(server: Server)
     async with rig(server) as r:
         await r.send(f"script: {tool('bash', command='echo oh no; exit 3')} | say done")
         await allow(r)
-        await r.shows("✗ bash $ echo oh no; exit 3", "exit 3", "oh no", "done")
+        await r.shows("✗ $ echo oh no; exit 3", "exit 3", "oh no", "done")
 
 
 async def test_an_agents_card_says_how_far_it_is_and_then_what_it_found(server: Server) -> None:

@@ -174,15 +174,16 @@ def card(name: str, given: Json, content: str, *, width: int = 80, unfolded: boo
 
 
 def test_a_command_shows_its_exit_code_and_time_however_long_it_is() -> None:
-    lines = card("bash", {"command": "echo " + "x" * 200}, "out\n", exit_code=0, duration_ms=2_340)
+    lines = card("bash", {"command": "echo " + "x" * 200}, "out\n", exit_code=0, summary="exit 0, 2.3 s")
     assert lines[0].endswith("x…  exit 0, 2.3 s")
     assert lines[1:] == ["    out", ""]
-    assert card("bash", {"command": "false"}, "", exit_code=1, duration_ms=9)[0] == "✗ bash $ false  exit 1, 0.0 s"
+    failed = card("bash", {"command": "false"}, "", exit_code=1, summary="exit 1, 0.0 s")
+    assert failed[0] == "✗ $ false  exit 1, 0.0 s"
 
 
 def test_a_command_over_several_lines_is_shown_whole() -> None:
-    lines = card("bash", {"command": "cd x\nmake\nmake test"}, "", exit_code=0)
-    assert lines == ["● bash $ cd x …  exit 0", "    $ cd x", "    make", "    make test", ""]
+    lines = card("bash", {"command": "cd x\nmake\nmake test"}, "", exit_code=0, summary="exit 0")
+    assert lines == ["● $ cd x …  exit 0", "    $ cd x", "    make", "    make test", ""]
 
 
 def test_long_results_say_how_much_there_is() -> None:
@@ -204,23 +205,25 @@ def test_a_line_without_an_end_is_cut() -> None:
 
 
 def test_what_was_looked_at_is_told_and_shown_when_unfolded() -> None:
-    about: dict[str, Any] = {"first_line": 1, "last_line": 2, "lines": 2}
-    assert card("view", {"path": "a.py"}, "1 x\n2 y", **about) == ["● view a.py  lines 1-2 of 2", ""]
-    assert card("view", {"path": "a.py"}, "1 x\n2 y", unfolded=True, **about)[1:3] == ["    1 x", "    2 y"]
+    summary = "lines 1-2 of 2"
+    assert card("view", {"path": "a.py"}, "1 x\n2 y", summary=summary) == ["● view a.py  lines 1-2 of 2", ""]
+    assert card("view", {"path": "a.py"}, "1 x\n2 y", unfolded=True, summary=summary)[1:3] == ["    1 x", "    2 y"]
 
 
 def test_a_call_that_failed_says_why_and_one_that_was_denied_that() -> None:
     assert card("view", {"path": "a"}, "there is no file a", is_error=True) == [
         *("✗ view a  failed", "    there is no file a", ""),
     ]
-    assert card("bash", {"command": "rm x"}, "no: keep it", is_error=True, denied=True)[0] == "✗ bash $ rm x  denied"
+    denied = card("bash", {"command": "rm x"}, "no: keep it", is_error=True, summary="denied")
+    assert denied[0] == "✗ $ rm x  denied"
 
 
+EDIT = {"path": "x", "old_string": "-- gone", "new_string": "++ new"}
 DIFF = "--- a/x\n+++ b/x\n@@ -7,3 +7,3 @@ def f():\n same\n--- gone\n+++ new\n \ttab\n"
 
 
 def test_a_diff_has_numbers_and_signs() -> None:
-    lines = card("edit", {"path": "x"}, "ok", additions=1, deletions=1, diff=DIFF)
+    lines = card("edit", EDIT, "ok", summary="+1 -1", diff=DIFF)
     assert lines[0] == "● edit x  +1 -1"
     assert lines[1:] == [
         "  @@ -7,3 +7,3 @@ def f():",
@@ -233,7 +236,7 @@ def test_a_diff_has_numbers_and_signs() -> None:
 
 
 def test_a_diff_stands_side_by_side_from_120_columns() -> None:
-    lines = card("edit", {"path": "x"}, "ok", width=124, additions=1, deletions=1, diff=DIFF)
+    lines = card("edit", EDIT, "ok", width=124, summary="+1 -1", diff=DIFF)
     changed = next(line for line in lines if "gone" in line)
     left, right = changed.split("│")
     assert left.split() == ["8", "-", "--", "gone"]
@@ -304,12 +307,12 @@ def test_nothing_that_a_terminal_obeys_is_in_any_line(width: int) -> None:
                 f"{NASTY}\n\n# {NASTY}\n\n```{NASTY}\n{NASTY}\n```\n\n- `{NASTY}` [{NASTY}](http://{NASTY}) &#27;[2J\n"
             ),
             *(
-                s.call(f"c{n}", name, {"command": NASTY, "path": NASTY})
+                {"type": "tool_call", "data": s.call(f"c{n}", name, {"command": NASTY})["data"] | {"title": NASTY}}
                 for n, name in enumerate(["bash", "edit", NASTY])
             ),
             s.finish("error", NASTY, NASTY),
         ),
-        s.message("t1", "tool", s.result("c0", NASTY, exit_code=0)),
+        s.message("t1", "tool", s.result("c0", NASTY, exit_code=0, summary=NASTY)),
         s.message("t2", "tool", s.result("c1", NASTY, diff=f"@@ -1 +1 @@ {NASTY}\n-{NASTY}\n+{NASTY}\n")),
         s.message("t3", "tool", s.result("c2", NASTY, is_error=True)),
     ]

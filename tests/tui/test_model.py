@@ -116,7 +116,7 @@ def a_step(story: Story, draw: random.Random, run: str, step: int) -> None:
                 story.tell("permission_notification", "created", body)
     for one in calls:
         if draw.random() < 0.9:
-            came = s.result(one, f"{name} {one} said so", exit_code=0, duration_ms=20)
+            came = s.result(one, f"{name} {one} said so", exit_code=0, summary="exit 0, 0.0 s")
             story.message("created", s.message(f"{name}-{one}", "tool", came, run=run))
 
 
@@ -257,11 +257,13 @@ def test_calls_that_are_numbered_anew_in_each_step_keep_their_own_results() -> N
     for step in ("one", "two"):
         story.message("created", s.message(step, "assistant", s.call("call_0", "bash", {"command": step})))
         if step == "one":
-            story.message("created", s.message("t1", "tool", s.result("call_0", "said one", exit_code=0)))
+            story.message(
+                "created", s.message("t1", "tool", s.result("call_0", "said one", exit_code=0, summary="exit 0"))
+            )
     told(view, [*story.events, s.progress("call_0", "working on two")])
     drawn = lines(view)
-    assert drawn[:2] == ["● bash $ one  exit 0", "    said one"]
-    assert drawn[-3:-1] == ["○ bash $ two", "    working on two"]
+    assert drawn[:2] == ["● $ one  exit 0", "    said one"]
+    assert drawn[-3:-1] == ["○ $ two", "    working on two"]
 
 
 def test_a_call_without_a_result_is_cut_off_when_its_run_has_ended() -> None:
@@ -269,11 +271,11 @@ def test_a_call_without_a_result_is_cut_off_when_its_run_has_ended() -> None:
     story.run("created", s.run_body())
     story.message("created", s.message("m1", "assistant", s.call("c1", "bash", {"command": "sleep 9"})))
     told(view, story.events)
-    assert lines(view)[0] == "○ bash $ sleep 9"
+    assert lines(view)[0] == "○ $ sleep 9"
     story.ended("r1", "interrupted")
     changed = told(view, story.events)
     assert "m1" in changed.messages
-    assert lines(view)[0] == "■ bash $ sleep 9  cut off before it gave a result"
+    assert lines(view)[0] == "■ $ sleep 9  cut off before it gave a result"
 
 
 def test_an_agents_card_tells_how_its_run_stands() -> None:
@@ -327,7 +329,7 @@ def test_only_the_message_whose_call_waits_is_drawn_anew() -> None:
     changed = told(view, story.events[-1:])
     assert changed.messages == {"m2"}
     assert changed.asks
-    assert lines(view)[2] == "? bash $ x  waits for your answer"
+    assert lines(view)[2] == "? $ x  waits for your answer"
 
 
 def test_a_deleted_result_is_gone_from_its_card() -> None:
@@ -338,7 +340,7 @@ def test_a_deleted_result_is_gone_from_its_card() -> None:
     told(view, story.events)
     story.message("deleted", {"id": "t1", "session_id": "s1"})
     assert told(view, story.events).messages >= {"m1"}
-    assert lines(view)[0] == "○ bash $ x"
+    assert lines(view)[0] == "○ $ x"
 
 
 def test_ended_runs_cost_nothing_when_the_screen_asks_for_the_live_ones() -> None:

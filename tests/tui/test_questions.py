@@ -127,7 +127,7 @@ async def test_people_may_rather_not_answer(server: Server) -> None:
         await r.press("ctrl+a", "up")
         assert r.app.query_one(QuestionChoices).highlighted == 4
         await r.press("enter")
-        assert (await told(r)).startswith("They would rather not answer.")
+        assert (await told(r)).startswith("The user declined to answer.")
 
 
 async def test_a_click_chooses(server: Server) -> None:

@@ -68,8 +68,10 @@ MESSAGE = Message(
     (
         Text(NASTY),
         Reasoning("why", "signed", 1, 2),
-        ToolCall("c1", "bash", '{"command": "ls"}'),
-        ToolResult("c1", "bash", "a", '{"exit_code": 0}', images=("data:image/png;base64,AA==",)),
+        ToolCall("c1", "bash", '{"command": "ls"}', title="$ ls", display="command"),
+        ToolResult(
+            "c1", "bash", "a", '{"exit_code": 0}', images=("data:image/png;base64,AA==",), summary="exit 0, 0.1 s"
+        ),
         Binary("a.png", "image/png", "AA=="),
         ImageUrl("https://example.org/x.png"),
         ShellCommand("ls", "a", 0),

@@ -172,7 +172,7 @@ class Runner:
             verdict = Verdict("failed", "timeout", f"The run took longer than its {timeout_s:g} s.")
         clean_up = loop.create_task(self._clean_up(active, work))
         await asyncio.wait({clean_up}, timeout=cleanup_s)
-        left = active.background.left_pids
+        left = active.background.survivors
         work.add_done_callback(retrieve_exception)
         clean_up.add_done_callback(retrieve_exception)
         if not clean_up.done():
@@ -370,7 +370,7 @@ class Runner:
         assert draft is not None
         now = self._clock.now_ms()
         self._asking.end_stream(active)
-        calls = tuple(self._told_apart(active, call) for call in calls)
+        calls = tuple(self._calls.described(self._told_apart(active, call)) for call in calls)
         message = draft.message(now, *calls).closed(FinishPart("tool_use", now))
         active.draft, active.open_calls = None, {call.id: call for call in calls}
         await self._asking.put(active, "updated", message)

@@ -16,7 +16,7 @@ from kedge.core.approvals import Ask, Intent, Rules, is_hidden, permit, rule_of
 from kedge.core.records import SessionRecord
 from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult
-from kedge.core.untrusted_text import without_surrogates
+from kedge.core.untrusted_text import one_line, without_surrogates
 from kedge.engine.door import Door
 from kedge.engine.lane_state import Draught
 from kedge.engine.ports import Agents, Clock, Ids, Machine
@@ -31,6 +31,8 @@ log = logging.getLogger("kedge.engine")
 
 #: Of a result as it is stored: tools keep theirs shorter; this holds for those of others. Characters.
 RESULT_CHARS_MAX = 200_000
+#: Limit of the summary of a result: one line on a wide screen. Characters.
+SUMMARY_CHARS_MAX = 200
 #: Commands of a line that are held against the rules on the event loop: with a hundred rules some 10 ms. Items.
 COMMANDS_MAX = 50
 #: Of the pictures that all calls of one Step give: providers take some 30 MB in one request. Characters.
@@ -59,14 +61,15 @@ class Calls:
         self._agents = agents
 
     def specs(self, active: ActiveRun) -> tuple[ToolSpec, ...]:
-        return tuple(
-            ToolSpec(tool.name, self._tools.description(tool), self._tools.schema(tool)) for tool in self._for(active)
-        )
+        return tuple(ToolSpec(tool.name, tool.description, self._tools.schema(tool)) for tool in self._for(active))
 
     def _for(self, active: ActiveRun) -> list[Tool]:
         disabled = active.workspace.config.tools.disabled
         is_child = bool(active.run.options.parent_run_id)
-        return [tool for tool in self._tools.offered(only_look=is_child) if tool.name not in disabled]
+        return [tool for tool in self._tools.offered(to_child=is_child) if tool.name not in disabled]
+
+    def described(self, call: ToolCall) -> ToolCall:
+        return self._tools.described(call)
 
     async def make(self, active: ActiveRun, calls: tuple[ToolCall, ...]) -> None:
         """Make them all, side by side; each result is put when it is there. Cancelled: every call has cleaned up."""
@@ -95,6 +98,7 @@ class Calls:
             without_surrogates(json.dumps(output.metadata, ensure_ascii=False)) if output.metadata else "",
             output.is_error,
             output.images,
+            one_line(output.summary, SUMMARY_CHARS_MAX),
         )
         message = Message(self._ids.new("m"), run.session_id, "tool", (result,), now, now, run.run_id)
         active.check_not_ending()
@@ -113,7 +117,7 @@ class Calls:
             refusal = await self._refusal(active, call, prepared)
             if refusal is not None:
                 return refusal
-            context.host.progress(prepared.title)
+            context.host.progress(call.title)
             return await prepared.run()
         except ToolFailed as failed:
             return ToolOutput(str(failed), is_error=True)
@@ -176,7 +180,7 @@ class Calls:
         if answered.state == "withdrawn":
             raise RunIsStopping(f"run {active.run.run_id} is told to stop")
         why = f" They say: {answered.message}" if answered.message else ""
-        return ToolOutput(f"Not done: the user denied it.{why}", {"denied": True}, is_error=True)
+        return ToolOutput(f"Not done: the user denied it.{why}", {"denied": True}, is_error=True, summary="denied")
 
     async def _approval(self, active: ActiveRun, call: ToolCall, intent: Intent) -> Ask:
         """What people answered. After a crash the same question may still stand before them: it is not asked twice."""

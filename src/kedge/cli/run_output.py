@@ -11,7 +11,7 @@ from kedge.client.assistant_text import AssistantText
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import visible_line
 from kedge.core.events import REASON_TEXTS
-from kedge.wire.brief import call_brief, result_brief
+from kedge.wire.brief import result_brief
 from kedge.wire.models import Receipt, RunComplete, UsageBody
 
 #: Tool calls that are remembered as announced. A Run with more may announce one twice. Items.
@@ -100,7 +100,7 @@ class RunPrinter:
             if len(self._calls) >= ANNOUNCED_MAX:
                 self._calls.clear()
                 self._results.clear()
-            line = visible_line(f"{data['name']} {call_brief(data['name'], data['input'])}", TOOL_LINE_CHARS_MAX)
+            line = visible_line(data["title"] or data["name"], TOOL_LINE_CHARS_MAX)
             self._calls[data["id"]] = line
             self._status.note(f"* {line}")
         elif kind == "tool_result" and data["tool_call_id"] not in self._results:
@@ -109,7 +109,7 @@ class RunPrinter:
             self._report_result(data)
 
     def _report_result(self, data: dict[str, Any]) -> None:
-        result = result_brief(data.get("metadata") or "", data["content"], is_error=bool(data.get("is_error")))
+        result = result_brief(data.get("summary") or "", data["content"], is_error=bool(data.get("is_error")))
         if not result:
             return
         # With several calls at once, the result names its call.

@@ -8,7 +8,7 @@ from typing import Any
 from kedge.cli.run_output import TOOL_LINE_CHARS_MAX, retry_text
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import one_line, visible_line
-from kedge.wire.brief import call_brief, result_brief
+from kedge.wire.brief import result_brief
 from kedge.wire.models import MessageBody
 
 
@@ -33,8 +33,7 @@ def message_lines(role: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterato
             case "reasoning" if data["thinking"].strip():
                 yield thought_line(data["thinking"])
             case "tool_call":
-                call = f"{data['name']} {call_brief(data['name'], data['input'])}"
-                yield f"* {visible_line(call, TOOL_LINE_CHARS_MAX)}"
+                yield f"* {visible_line(data['title'] or data['name'], TOOL_LINE_CHARS_MAX)}"
             case "tool_result":
                 yield f"  -> {_result(data)}"
             case "shell_command":
@@ -78,5 +77,5 @@ def event_line(event: StreamEvent) -> str:
 
 def _result(data: dict[str, Any]) -> str:
     content = data["content"]
-    result = result_brief(data.get("metadata") or "", content, is_error=bool(data.get("is_error")))
+    result = result_brief(data.get("summary") or "", content, is_error=bool(data.get("is_error")))
     return visible_line(result or content, TOOL_LINE_CHARS_MAX) or "done"

@@ -22,7 +22,7 @@ from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import QUEUE_RUNS_MAX, OnCrash, WhenBusy
 from kedge.core.patterns import has_wildcard
 from kedge.tools.paths import real_path
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 
 #: Further instruction files: each is looked for in each directory from the repository's root down. Items.
 CONTEXT_FILES_MAX = 50

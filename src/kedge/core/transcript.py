@@ -9,6 +9,11 @@ from msgspec.structs import replace
 
 Role = Literal["user", "assistant", "tool", "system"]
 FinishReason = Literal["end_turn", "max_tokens", "tool_use", "canceled", "error", "content_filter", "unknown"]
+#: What a front end shows of a tool call beside its title and the summary of its result. A diff in the metadata is shown
+#: for every kind.
+#: compact: nothing unless the user unfolds it. text: the beginning of the result. command: the input's `command` if it
+#: has several lines, and the beginning of the result. agent: the child Run with the input's `prompt`, and its answer.
+Display = Literal["compact", "text", "command", "agent"]
 
 
 class Text(Struct, frozen=True):
@@ -31,6 +36,9 @@ class ToolCall(Struct, frozen=True):
     #: JSON text as the model wrote it; it may be malformed.
     input: str
     finished: bool = True
+    #: One line for users: "$ pytest -q", "view src/app.py". Escaped and cut by the engine. May be empty.
+    title: str = ""
+    display: Display = "compact"
 
 
 class ToolResult(Struct, frozen=True):
@@ -43,6 +51,8 @@ class ToolResult(Struct, frozen=True):
     is_error: bool = False
     #: Pictures the model is to see, as data URLs.
     images: tuple[str, ...] = ()
+    #: One line for users: "exit 1, 0.2 s", "+3 -1", "denied". Escaped and cut by the engine. May be empty.
+    summary: str = ""
 
 
 class Finish(Struct, frozen=True):

@@ -13,7 +13,7 @@ from kedge.core.records import Attachment, Prompt
 from kedge.errors import Invalid, TooLarge
 from kedge.tools import disk
 from kedge.tools.paths import resolve
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 
 #: Of one file. It goes to the model as a whole, with every Step. Bytes.
 FILE_BYTES_MAX = 5 * 1024 * 1024

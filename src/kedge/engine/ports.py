@@ -11,7 +11,7 @@ from kedge.config.schema import Config
 from kedge.core.events import Event
 from kedge.core.records import Record, RecordKind, RunRecord
 from kedge.core.transcript import Message
-from kedge.tools.processes import Processes
+from kedge.tools.process_port import Processes
 
 
 class Clock(Protocol):

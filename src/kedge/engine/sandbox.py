@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from kedge.config.schema import Config
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import Sandbox
 from kedge.warden.walk import is_below
 

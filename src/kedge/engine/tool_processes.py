@@ -12,7 +12,8 @@ from typing import BinaryIO
 
 from kedge.config.schema import Config
 from kedge.engine.sandbox import Limits, OwnFiles, check, limits
-from kedge.tools.processes import Process, Processes, ToolFailed
+from kedge.tools.process_port import Process, Processes
+from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import ProcessFailed, ProcessSpec, WardenFailed
 from kedge.warden.process import Process as WardenProcess
 from kedge.warden.warden import Warden

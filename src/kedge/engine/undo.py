@@ -12,8 +12,8 @@ from kedge.engine.lane_state import Draught
 from kedge.engine.workspaces import Workspace, Workspaces
 from kedge.errors import FilesChanged, LaneBusy, RunNotFound
 from kedge.store.base import Store
-from kedge.tools.processes import ToolFailed
 from kedge.tools.revert import apply_undo, check_undo
+from kedge.tools.tool_failed import ToolFailed
 
 
 class Undo:

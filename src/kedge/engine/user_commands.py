@@ -73,8 +73,8 @@ class Shell:
             is_over = await running.wait(USER_COMMAND_S_MAX)
         finally:
             if not running.is_gone:
-                await running.end_surely(GRACE_S)
-        output = running.take().text(OUTPUT_CHARS_MAX)
+                await running.end_shielded(GRACE_S)
+        output = running.take().excerpt(OUTPUT_CHARS_MAX).text
         if not is_over:
             return Done(EXIT_TIMEOUT, f"{output}\n(ended after {USER_COMMAND_S_MAX:g} s)")
         return Done(-1 if running.exit_code is None else running.exit_code, output)

@@ -1,28 +1,31 @@
-"""The tool port: what the engine asks of a tool, and what a tool may use.
+"""The contract between the engine and a tool.
 
-A call has two halves. `prepare` understands the input, looks, and says exactly what would happen (an Intent), without
-doing it; the engine sees to rules and approvals; `Prepared.run` then does that and nothing else. What an approval was
-bound to is checked again there: a file that changed while people thought it over is not written.
+A call has two phases. `prepare` checks the input and states exactly what the call would do (an Intent) without doing
+it. The engine then applies rules and approvals. `Prepared.run` does what was stated and nothing else, and checks again
+what the approval was bound to: a file that changed while the approval was pending is not written.
 
-Everything a call starts ends with it, or belongs to its Run and ends with that (`Background`). Cancelling `run` is how
-a call is stopped: it cleans up before it lets go.
+Everything a call starts ends with it, or belongs to its Run and ends with that (`BackgroundCommands`). The engine stops
+a call by cancelling `run`, which cleans up before it returns.
+
+A tool describes itself (title, summary, display, for whom it is), so that front ends need no table of tool names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct, field
 
 from kedge.core.approvals import Intent
 from kedge.core.records import Todo
+from kedge.core.transcript import Display
 from kedge.tools.background import BackgroundCommands
 from kedge.tools.known_files import KnownFiles
-from kedge.tools.processes import Processes, ToolFailed
+from kedge.tools.process_port import Processes
+from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.tool_threads import ToolThreads
 
 __all__ = [
@@ -35,31 +38,32 @@ __all__ = [
     "ToolFailed",
     "ToolHost",
     "ToolOutput",
+    "count_of",
 ]
 
-#: Of what one call tells the model. More fills the model's context with what it does not read. Characters.
+#: Limit of the text that one call returns to the model. More fills the model's context with unread text. Characters.
 OUTPUT_CHARS_MAX = 30_000
 
 
 class ToolOutput(Struct, frozen=True):
-    """What a call gave."""
+    """The result of a call."""
 
     #: For the model.
     content: str
-    #: For people's screens: {"diff": ...}, {"exit_code": 0, ...}.
+    #: For front ends: {"diff": ...}, {"exit_code": 0, ...}.
     metadata: dict[str, Any] = field(default_factory=dict)
     #: Data URLs of pictures for the model.
     images: tuple[str, ...] = ()
     is_error: bool = False
+    #: One line for users: "exit 1, 0.2 s", "+3 -1". Empty when the content is short enough to stand for itself.
+    summary: str = ""
 
 
 class Prepared(Struct, frozen=True):
-    """A call that was understood: what it would do, and how to do it."""
+    """A checked call: what it would do, and the function that does it."""
 
     intent: Intent
     run: Callable[[], Awaitable[ToolOutput]]
-    #: One line for people while it runs: "$ pytest -q", "edit src/app.py".
-    title: str
 
 
 class QuestionOption(Struct, frozen=True):
@@ -70,36 +74,37 @@ class QuestionOption(Struct, frozen=True):
 class Question(Struct, frozen=True):
     question: str
     options: tuple[QuestionOption, ...] = ()
-    #: Several options may be chosen.
+    #: The user may choose several options.
     multiple: bool = False
 
 
 class ToolHost(Protocol):
-    """What tools need of the engine, each at the one door."""
+    """The services that the engine offers to one call."""
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
-        """Durable before the file is written: what it was (None: not there), and the digest of what it will be."""
+        """Store the content of a file (None: it does not exist) and the digest of its next content. Durable on return,
+        so call it before the file is written."""
         ...
 
     async def put_todos(self, todos: tuple[Todo, ...]) -> None: ...
 
     async def ask_user(self, questions: tuple[Question, ...]) -> list[str] | None:
-        """Their answer to each; None when they would rather not. ToolFailed when there is nobody to ask."""
+        """Return one answer per question, or None if the user declines. ToolFailed if no user is available."""
         ...
 
     async def run_agent(self, prompt: str, title: str) -> str:
-        """The answer of a read-only agent in a child session. ToolFailed says how it ended if it gave none."""
+        """Return the answer of a read-only agent in a child session. ToolFailed if it has none."""
         ...
 
     def progress(self, text: str) -> None:
-        """What the call is doing right now, for people: a line, or the end of its output. Passing."""
+        """Publish the current activity of the call: a line, or the end of its output. Not stored."""
         ...
 
 
 class ToolContext(Struct, frozen=True):
-    """Where one call happens and what it may use."""
+    """The surroundings of one call, and the services it may use."""
 
-    #: The workspace: absolute, links resolved.
+    #: The workspace: absolute, symlinks resolved.
     root: Path
     session_id: str
     run_id: str
@@ -107,30 +112,40 @@ class ToolContext(Struct, frozen=True):
     todos: tuple[Todo, ...]
     known_files: KnownFiles
     background: BackgroundCommands
-    #: For everything that blocks: files above all.
+    #: For all blocking work, file access above all.
     threads: ToolThreads
     processes: Processes
     host: ToolHost
-    #: Not empty: people were asked about this call before, by a process that is gone; this is what it was bound to.
+    #: The binding of an approval that an earlier process requested for this call. Empty: none.
     shown_before: str = ""
-    #: Files that a deny rule keeps from being viewed, by their subject: a search leaves them out.
+    #: Whether a deny rule hides a file, given by its subject, from view. Searches omit such files.
     is_hidden: Callable[[str], bool] = lambda subject: False
 
 
 class Tool(Protocol):
-    #: As the model calls it.
+    #: The name that models call and rules use.
     name: str
-    #: The typed input, a msgspec Struct; its JSON Schema is what the model gets.
+    #: The instructions for the model.
+    description: str
+    #: The typed input. The model receives its JSON Schema.
     input: type[msgspec.Struct]
-    #: look: it changes nothing, a read-only agent may have it.
-    kind: Literal["look", "change"]
+    #: The tool changes nothing.
+    read_only: bool = False
+    #: Child agents may use the tool. They must be read-only, so this requires `read_only`.
+    for_children: bool = False
+    #: How front ends show a call beside its title and summary.
+    display: Display = "compact"
 
-    async def prepare(self, given: Any, context: ToolContext) -> Prepared:
-        """`given` is an instance of `input`. ToolFailed when the call cannot work."""
+    def title(self, args: Any) -> str:
+        """A line for users: "$ pytest -q", "view src/app.py". `args` is an instance of `input`. Only its first line is
+        shown, cut and with invisible characters escaped. Must be pure and fast: it runs on the event loop."""
+        ...
+
+    async def prepare(self, args: Any, context: ToolContext) -> Prepared:
+        """Check the call. `args` is an instance of `input`. ToolFailed when the call cannot work."""
         ...
 
 
-@cache
-def description(name: str) -> str:
-    """What the model is told of a tool: tools/descriptions/NAME.md."""
-    return (Path(__file__).parent / "descriptions" / f"{name}.md").read_text("utf-8").strip()
+def count_of(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: "1 file", "3 matches"."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from kedge.tools.paths import printable
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 
 #: Of a file that is read whole, in bytes: above it a text is no source file, and a diff of it helps nobody.
 FILE_BYTES_MAX = 5_000_000

@@ -1,9 +1,9 @@
-"""What edit, multiedit and write have in common: show the change, then make exactly that one.
+"""The common part of edit, multiedit and write: show a change, then make exactly that change.
 
-`prepare` works out the new content and the diff people decide on. `run` looks at the file again, under its lock. If it
-is no longer what the diff was made from, nothing is written; with one exception: when it was changed by this session's
-own tools only (two edits of one file in one Step), a replacement is worked out anew, and made if it removes and adds
-the very same lines at the very same place.
+`prepare` computes the new content and the diff that the user approves. `run` reads the file again, under its lock. If
+its content is not the one that the diff was made from, nothing is written, with one exception: if only this session's
+own tools changed it (two edits of one file in one Step), the replacement is computed again, and written if it removes
+and adds the same lines at the same position.
 """
 
 from __future__ import annotations
@@ -28,71 +28,72 @@ from kedge.tools.paths import Target, resolve
 from kedge.tools.textfile import decode, line_endings, line_start, plain_endings
 from kedge.waiting import wait_uncancelled
 
-#: Lines of the new text shown to the agent around its change, and characters of each: to see that it is right.
+#: Lines that the result shows before and after a change, and its limits, so that the model can verify the change. Lines
+#: and characters.
 AROUND_LINES = 3
 SHOWN_LINES_MAX = 30
 SHOWN_LINE_CHARS_MAX = 300
 
 
-#: Stands for a content that is no text. No new text is like it: the NUL is taken out of the diff.
+#: Placeholder for binary content in a diff. No text is equal to it: the diff does not show the NUL.
 _BINARY = "(binary data)\0\n"
 
 
 class Rewritten(Struct, frozen=True):
-    """What a file's new content is, and how to say so."""
+    """The new content of a file."""
 
     data: bytes
-    #: The same as it was before it was encoded. People are shown this, and not what the bytes might be taken for.
+    #: The content before encoding. The user approves this, not a guess at the encoding of the bytes.
     text: str
     #: "Edited src/app.py: 1 replacement."
     summary: str
 
 
-#: From a file's content (None: not there) and its name for people to the new content; ToolFailed if it cannot be. Pure:
-#: it may be asked again.
+#: Returns the new content for a file's content (None: it does not exist) and display name, or raises ToolFailed. Pure:
+#: it may be called again.
 Rewrite = Callable[[bytes | None, str], Rewritten]
 
 
-class Change(Struct, frozen=True):
+class FileChange(Struct, frozen=True):
     before: bytes | None
     after: Rewritten
     diff: Diff
-    #: How the lines end, where that is not as people would expect: "CRLF", "LF -> CRLF", "mixed". Else empty.
+    #: Line endings that the user might not expect: "CRLF", "LF -> CRLF", "mixed". Else empty.
     endings: str
-    #: Of the written bytes, where it is not UTF-8: for the program that reads them they may be something else.
+    #: Encoding of the written bytes if it is not UTF-8: the program that reads them may expect another one.
     encoding: str
-    #: Digests of both contents; empty for a file that is not there.
+    #: Digests of both contents; empty for a file that does not exist.
     before_digest: str
     after_digest: str
 
 
 async def prepare_change(
-    given_path: str,
+    path: str,
     names: tuple[str, ...],
     rewrite: Rewrite,
     context: ToolContext,
     guarded: tuple[Path, ...],
     *,
-    again: bool,
+    can_rebase: bool,
 ) -> Prepared:
-    """`again`: the change may be worked out anew on what this session's own tools have written since."""
-    target = await context.threads.run(resolve, given_path, context.root, guarded)
+    """`can_rebase`: the change may be computed again on content that this session's own tools wrote since."""
+    target = await context.threads.run(resolve, path, context.root, guarded)
     before, before_digest, _ = await context.threads.run(_read, target.path)
 
-    def check_seen() -> None:
+    def check_known() -> None:
         if before is not None:
             context.known_files.check(target.path, before_digest, target.shown)
 
     if not context.shown_before:
-        check_seen()
+        check_known()
 
-    def work_out() -> tuple[Change, Intent]:
-        change = _work_out(target, before, rewrite)
+    def compute() -> tuple[FileChange, Intent]:
+        change = _compute(target, before, rewrite)
         return change, _intent(names, target, change)
 
-    change, intent = await context.threads.run(work_out)
+    change, intent = await context.threads.run(compute)
     if context.shown_before not in ("", intent.binding):
-        check_seen()  # the process that read the file is gone, and it is not even the change that people were shown
+        check_known()  # after a restart: this is not the change that the user was shown
 
     async def run() -> ToolOutput:
         async with context.known_files.lock(target.path):
@@ -100,7 +101,9 @@ async def prepare_change(
             made = change
             if now_digest != change.before_digest:
                 is_ours = now is not None and context.known_files.wrote(target.path, now_digest)
-                made = await context.threads.run(_again, target, now, change, rewrite if again and is_ours else None)
+                made = await context.threads.run(
+                    _rebased, target, now, change, rewrite if can_rebase and is_ours else None
+                )
             output = await context.threads.run(_output, target, made)
             await context.host.keep_version(target.path, made.before, made.after_digest)
 
@@ -108,28 +111,28 @@ async def prepare_change(
                 await context.threads.run(disk.replace, target.path, made.after.data, known)
                 context.known_files.note(target.path, made.after_digest, is_ours=True)
 
-            await _to_the_end(write())
+            await _shielded(write())
         return output
 
-    return Prepared(intent, run, f"{names[0]} {target.shown}")
+    return Prepared(intent, run)
 
 
 def _read(path: Path) -> tuple[bytes | None, str, os.stat_result | None]:
-    """The content of a file, its digest, and which file it is. Of one that is not there: None, "", None."""
-    found = disk.read(path)
-    return (None, "", None) if found is None else (found.data, digest(found.data), found.stat)
+    """Return the content of a file, its digest, and its identity; None, "", None if it does not exist."""
+    content = disk.read(path)
+    return (None, "", None) if content is None else (content.data, digest(content.data), content.stat)
 
 
-def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
+def _compute(target: Target, before: bytes | None, rewrite: Rewrite) -> FileChange:
     after = rewrite(before, target.shown)
     if after.data == before:
-        raise ToolFailed(f"{target.shown} is like that already: there is nothing to change")
+        raise ToolFailed(f"{target.shown} already has that content; nothing to change")
     file = decode(before or b"")
     old, new = _BINARY if file is None else file.text, after.text
     encoding = "" if file is None or file.encoding == "utf-8" else file.encoding
     old_endings, new_endings = "none" if old is _BINARY else line_endings(old), line_endings(new)
-    # A carriage return is left out only where every line has one, before and after. Anywhere else it is part of what
-    # people decide on: behind a backslash it changes what a shell does.
+    # Carriage returns are omitted only if every line has one, before and after. Otherwise the user must see them: after
+    # a backslash, one changes what a shell does.
     if old_endings == new_endings == "CRLF":
         old, new = plain_endings(old), plain_endings(new)
     endings = f"{new_endings}" if new_endings in ("CRLF", "mixed") else ""
@@ -139,7 +142,7 @@ def _work_out(target: Target, before: bytes | None, rewrite: Rewrite) -> Change:
     if old is _BINARY:
         diff = msgspec.structs.replace(diff, text=diff.text.replace("-(binary data)\0\n", "-(binary data)\n", 1))
     before_digest = "" if before is None else digest(before)
-    return Change(before, after, diff, endings, encoding, before_digest, digest(after.data))
+    return FileChange(before, after, diff, endings, encoding, before_digest, digest(after.data))
 
 
 def _text(data: bytes | None) -> str:
@@ -147,13 +150,13 @@ def _text(data: bytes | None) -> str:
     return _BINARY if file is None else file.text
 
 
-def _again(target: Target, now: bytes | None, shown: Change, rewrite: Rewrite | None) -> Change:
-    """The file is another one than the diff was made from. The same change to our own content, or ToolFailed."""
+def _rebased(target: Target, now: bytes | None, shown: FileChange, rewrite: Rewrite | None) -> FileChange:
+    """Return the same change to content that is not what the diff was made from. ToolFailed if it is not the same."""
     stale = ToolFailed(f"{target.shown} changed while the approval was pending; view it again")
     if rewrite is None:
         raise stale
     try:
-        change = _work_out(target, now, rewrite)
+        change = _compute(target, now, rewrite)
     except ToolFailed as error:
         raise ToolFailed(f"{target.shown} was changed by an earlier call: {error}") from None
     between = compare(plain_endings(_text(shown.before)), plain_endings(_text(now)), "")
@@ -163,8 +166,8 @@ def _again(target: Target, now: bytes | None, shown: Change, rewrite: Rewrite | 
     return change
 
 
-async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """A cancelled call lets go only when the file is written and noted: a thread cannot be stopped half-way."""
+async def _shielded(work: Coroutine[Any, Any, None]) -> None:
+    """A cancelled call returns only after the file is written and recorded: a thread cannot be stopped half-way."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)
@@ -173,13 +176,13 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
+def _intent(names: tuple[str, ...], target: Target, change: FileChange) -> Intent:
     diff, is_new = change.diff, change.before is None
     verb = "Create" if is_new else "Edit" if "edit" in names[0] else "Write"
     is_special = target.is_guarded or not target.is_inside
     shown = {"path": target.shown, "diff": diff.text, "is_new": is_new}
     if (spelled := visible_diff(diff.text)) != diff.text:
-        shown["shown"] = spelled  # for clients that would draw what they are given
+        shown["shown"] = spelled  # for clients that print text unchanged
     endings = ""
     if change.endings:
         shown["line_endings"] = change.endings
@@ -188,7 +191,7 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
         shown["encoding"] = change.encoding
         endings += f", encoding: {change.encoding}"
     too_large = (
-        f"its diff is larger than the {DIFF_BYTES_MAX // 1000} kB that people are shown; make it in smaller parts"
+        f"its diff is larger than {DIFF_BYTES_MAX // 1000} kB, the limit of an approval; make it in smaller parts"
     )
     return Intent(
         names=names,
@@ -205,7 +208,7 @@ def _intent(names: tuple[str, ...], target: Target, change: Change) -> Intent:
     )
 
 
-def _output(target: Target, change: Change) -> ToolOutput:
+def _output(target: Target, change: FileChange) -> ToolOutput:
     diff = change.diff
     return ToolOutput(
         f"{change.after.summary}\n{_around(change)}".rstrip("\n"),
@@ -215,11 +218,12 @@ def _output(target: Target, change: Change) -> ToolOutput:
             "deletions": diff.deletions,
             "path": target.subject,
         },
+        summary=f"+{diff.additions} -{diff.deletions}",
     )
 
 
-def _around(change: Change) -> str:
-    """The changed lines and some around them, numbered as view does it. A new file is known to who wrote it."""
+def _around(change: FileChange) -> str:
+    """Return the changed lines and some around them, numbered as in view. Empty for a new file."""
     if change.before is None:
         return ""
     text = plain_endings(change.after.text)

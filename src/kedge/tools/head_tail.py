@@ -1,13 +1,16 @@
-"""The beginning and the end of a text of any length, in bounded memory."""
+"""The beginning and the end of an output of any length, in bounded memory."""
 
 from __future__ import annotations
 
 import re
 
-#: Of the beginning, and of the end, each. More than the model is told of ASCII text, so that characters decide.
+from msgspec import Struct
+
+#: Limit of the beginning and of the end, each. Larger than the output limit of a call in ASCII text, so that the limit
+#: in characters decides. Bytes.
 KEPT_BYTES_MAX = 32 * 1024
 
-#: Colours, cursor moves, titles: what programs say to a terminal. Then control characters but newline and tab.
+#: Terminal sequences (colours, cursor moves, titles), and control characters except newline and tab.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
 
@@ -17,8 +20,13 @@ def cleaned(raw: bytes | bytearray) -> str:
     return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
+class Excerpt(Struct, frozen=True):
+    text: str
+    is_cut: bool
+
+
 class HeadTail:
-    """Takes whatever comes; keeps the first and the last bytes and knows how much it let go."""
+    """Keeps the first and the last bytes of an output, and counts the rest."""
 
     def __init__(self) -> None:
         self.bytes_total = 0
@@ -37,32 +45,27 @@ class HeadTail:
         if len(self._tail) > 2 * KEPT_BYTES_MAX:  # not at every piece: that would copy the end each time
             del self._tail[:-KEPT_BYTES_MAX]
 
-    @property
-    def is_whole(self) -> bool:
-        """Nothing was let go."""
-        return self.bytes_total == len(self._head) + len(self._tail)
-
-    def text(self, chars_max: int) -> str:
-        """All of it if it fits, else its beginning and its end, with a line between them that says what is left out."""
-        if self.is_whole:
+    def excerpt(self, chars_max: int) -> Excerpt:
+        """Return the whole text if it fits; else its beginning and its end, with the omitted size between them."""
+        if self.bytes_total == len(self._head) + len(self._tail):
             text = cleaned(self._head + self._tail)
             if len(text) <= chars_max:
-                return text
+                return Excerpt(text, is_cut=False)
             head, tail = text, text
         else:
             head, tail = cleaned(self._head), cleaned(self._tail)
         head, tail = head[: chars_max // 2], tail[-(chars_max // 2) :]
-        # At whole lines, unless that would throw away most of it.
+        # Cut at line ends, unless that drops most of the text.
         if (end := head.rfind("\n")) > len(head) // 2:
             head = head[:end]
         if 0 <= (start := tail.find("\n")) < len(tail) // 2:
             tail = tail[start + 1 :]
         lines = max(self._newlines - head.count("\n") - tail.count("\n") - 1, 0)
         size = max(self.bytes_total - len(head.encode()) - len(tail.encode()), 0)
-        return f"{head}\n... {lines} lines ({size} bytes) left out ...\n{tail}"
+        return Excerpt(f"{head}\n... {lines} lines ({size} bytes) left out ...\n{tail}", is_cut=True)
 
     def last_lines(self, lines_max: int, chars_max: int) -> str:
-        """The end, for people's screens."""
+        """Return the end of the output, for a screen."""
         end = self._tail[-4 * chars_max :]
         if len(end) < 4 * chars_max:
             end = self._head[len(end) - 4 * chars_max :] + end

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 
 #: Files one session remembers. More than an agent reads in a day; one that is forgotten has to be viewed again.
 KNOWN_FILES_MAX = 10_000

@@ -1,4 +1,4 @@
-"""ls: what is in a directory, as a tree."""
+"""ls: show a directory as a tree."""
 
 from __future__ import annotations
 
@@ -7,42 +7,55 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from kedge.tools import disk
-from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolOutput
-from kedge.tools.paths import Target, look, printable, resolve
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolOutput, count_of
+from kedge.tools.paths import Target, printable, read_intent, resolve
 from kedge.tools.ripgrep import list_files
 from kedge.tools.tool_threads import checkpoint
 
-#: Entries shown: what is nearest to the top comes first, so that one large directory does not hide the others.
+#: Limit of the entries shown. Those nearest to the top come first, so that one large directory does not hide others.
 ENTRIES_MAX = 500
-#: Directories below each other, unless asked otherwise and at most.
+#: Default and limit of the levels shown.
 DEPTH_DEFAULT = 4
 DEPTH_MAX = 20
-#: Entries of the directory itself that are looked at for those rg does not list.
+#: Entries of the directory itself that are scanned for those that rg does not list. Items.
 OWN_ENTRIES_MAX = 5000
-#: Files and directories held at once: some 50 MB. What comes after them is not seen. Items.
+#: Files and directories held in memory: some 50 MB. Further ones are ignored. Items.
 NODES_MAX = 200_000
-#: Of the tree, in characters, with room for the last line.
+#: Limit of the tree, with room for the last line. Characters.
 TREE_CHARS_MAX = OUTPUT_CHARS_MAX - 500
+
+_DESCRIPTION = """\
+Shows a directory as a tree, directories first.
+- `path` is the directory, by default the workspace; `depth` is the number of levels shown.
+- Files that .gitignore excludes are not listed below the first level, and .git never is. Hidden files are listed.
+- At most 500 entries are shown, those nearest to the top first. A collapsed directory shows its number of files.
+- To find files by name use glob, by content grep.
+"""
 
 
 class LsInput(msgspec.Struct, frozen=True):
-    path: Annotated[str, Meta(min_length=1, description="The directory; the workspace unless given.")] = "."
-    depth: Annotated[int, Meta(ge=1, le=DEPTH_MAX, description="How many levels to show.")] = DEPTH_DEFAULT
+    path: Annotated[str, Meta(min_length=1, description="The directory. Default: the workspace.")] = "."
+    depth: Annotated[int, Meta(ge=1, le=DEPTH_MAX, description="The number of levels to show.")] = DEPTH_DEFAULT
 
 
-class LsTool:
+class LsTool(Tool):
     name = "ls"
+    description = _DESCRIPTION
     input: type[msgspec.Struct] = LsInput
-    kind: Literal["look", "change"] = "look"
+    read_only = True
+    for_children = True
 
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
+
+    def title(self, args: LsInput) -> str:
+        return f"ls {printable(args.path)}"
 
     async def prepare(self, args: LsInput, context: ToolContext) -> Prepared:
         target = await context.threads.run(resolve, args.path, context.root, self._guarded)
@@ -52,19 +65,18 @@ class LsTool:
                 files, is_all = await list_files(context, target)
                 return await context.threads.run(_listing, target, files, is_all, args.depth)
 
-        intent = look(("ls", "view"), target, f"List {target.shown}", {"depth": args.depth})
-        return Prepared(intent, run, f"ls {target.shown}")
+        return Prepared(read_intent(("ls", "view"), target, f"List {target.shown}", {"depth": args.depth}), run)
 
 
 @dataclass(slots=True)
 class _Node:
-    """A directory, or a file if it is nobody's parent."""
+    """A directory or a file."""
 
     children: dict[str, _Node] = field(default_factory=dict)
     is_directory: bool = False
-    #: Files in it, at any depth.
+    #: Number of files in it, at any depth.
     files: int = 0
-    #: Said after its name.
+    #: Shown after its name.
     note: str = ""
     is_shown: bool = False
 
@@ -79,16 +91,17 @@ def _listing(target: Target, files: list[str], is_all: bool, depth: int) -> Tool
         rows = rows[: len(rows) * 3 // 4]
     shown = min(shown, len(rows) - 1)
     if shown < total:
-        rows.append(f"({total - shown} more entries were left out; give a path or another depth.)")
+        rows.append(f"({total - shown} more entries are not shown; give a path or another depth.)")
     if not is_all:
-        rows.append("(There are very many files; not all were seen.)")
+        rows.append("(There are too many files; some were not scanned.)")
     if not top.children:
         rows = [f"{target.shown} is empty."]
-    return ToolOutput("\n".join(rows), {"path": target.subject, "shown": shown, "entries": total})
+    metadata = {"path": target.subject, "shown": shown, "entries": total}
+    return ToolOutput("\n".join(rows), metadata, summary=count_of(total, "entry", "entries"))
 
 
 def _tree(files: list[str]) -> tuple[_Node, bool]:
-    """And whether all of them are in it: a path may have two thousand parts."""
+    """Return the tree, and whether it is complete: a path may have two thousand parts."""
     top = _Node(is_directory=True)
     room = NODES_MAX
     for file in files:
@@ -111,7 +124,7 @@ def _tree(files: list[str]) -> tuple[_Node, bool]:
 
 
 def _add_unlisted(top: _Node, path: Path) -> None:
-    """rg lists files that are not ignored. Of the directory itself, links and what is ignored or empty are named."""
+    """Add symlinks and ignored or empty entries of the directory itself: rg does not list them."""
     with disk.opened_directory(path) as directory, os.scandir(directory) as entries:
         for entry in islice(entries, OWN_ENTRIES_MAX):
             if entry.name in top.children or entry.name == ".git":
@@ -126,7 +139,7 @@ def _add_unlisted(top: _Node, path: Path) -> None:
 
 
 def _choose(top: _Node, depth: int) -> tuple[int, int]:
-    """Mark what is shown, level by level; how many that are, and how many there are in all."""
+    """Mark the entries to show, level by level. Return their number and the number of all entries."""
     shown = total = 0
     number = 0
     level = [top]
@@ -136,7 +149,7 @@ def _choose(top: _Node, depth: int) -> tuple[int, int]:
         for node in level:
             checkpoint()
             room = ENTRIES_MAX - shown if number <= depth else 0
-            # Not sorted whole: that is one step of the interpreter, and the server waits for it.
+            # Not sorted(): that is one step of the interpreter, which holds its lock meanwhile.
             first = dict.fromkeys(nsmallest(room, node.children))
             for name in first:
                 node.children[name].is_shown = True

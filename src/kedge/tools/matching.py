@@ -5,7 +5,7 @@ it replaces. When the text is not there as given, lines are compared without the
 without their common indentation: models get those wrong. Both only where there is exactly one such place.
 
 A thread cannot be killed, and string functions hold the interpreter's lock, so nothing here takes more than linear
-time, and `Work` bounds what one call takes altogether.
+time, and `WorkBudget` bounds what one call takes altogether.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from itertools import accumulate, islice
 from msgspec import Struct
 
 from kedge.tools.disk import FILE_BYTES_MAX
-from kedge.tools.processes import ToolFailed
 from kedge.tools.textfile import line_endings, plain_endings, same_start
+from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.tool_threads import checkpoint
 
 #: Line numbers told when a text is there several times: enough to choose one. Items.
@@ -38,10 +38,10 @@ class Replaced(Struct, frozen=True):
     text: str
     count: int
     #: How the text was found, for the agent; empty: as given.
-    how: str = ""
+    note: str = ""
 
 
-class Work:
+class WorkBudget:
     """The work that is left to one call."""
 
     def __init__(self) -> None:
@@ -55,9 +55,9 @@ class Work:
             raise ToolFailed("so many edits of a file of this size take too long; make them in several calls")
 
 
-def replace(text: str, old: str, new: str, everywhere: bool, shown: str, work: Work | None = None) -> Replaced:
+def replace(text: str, old: str, new: str, everywhere: bool, shown: str, work: WorkBudget | None = None) -> Replaced:
     """ToolFailed if `old` is not there, or is there more than once and not `everywhere`."""
-    work = work or Work()
+    work = work or WorkBudget()
     work.spend(len(text) + len(old) + len(new))
     plain, old, new = plain_endings(text), plain_endings(old), plain_endings(new)
     if not old:
@@ -70,13 +70,13 @@ def replace(text: str, old: str, new: str, everywhere: bool, shown: str, work: W
     if len(starts) > 1:
         raise _ambiguous(plain, starts, shown)
     if starts:
-        span, how = (starts[0], starts[0] + len(old)), ""
+        span, note = (starts[0], starts[0] + len(old)), ""
     else:
-        span, new, how = _tolerant(plain, old, new, shown, work)
+        span, new, note = _tolerant(plain, old, new, shown, work)
         if plain[span[0] : span[1]] == new:
             raise ToolFailed(f"{shown} has that text already: there is nothing to change")
     _check_size(text, span[1] - span[0], new, 1)
-    return Replaced(_put(text, [span], new), 1, how)
+    return Replaced(_put(text, [span], new), 1, note)
 
 
 def _replace_all(text: str, plain: str, old: str, new: str, count: int) -> str:
@@ -160,7 +160,7 @@ def _advance(text: str, at: int, count: int) -> int:
     return at
 
 
-def _tolerant(plain: str, old: str, new: str, shown: str, work: Work) -> tuple[tuple[int, int], str, str]:
+def _tolerant(plain: str, old: str, new: str, shown: str, work: WorkBudget) -> tuple[tuple[int, int], str, str]:
     """The one place whose lines are these but for whitespace, what to put there, and how it was found."""
     if len(plain) > TOLERANT_CHARS_MAX:
         raise ToolFailed(

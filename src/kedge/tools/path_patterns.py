@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from fnmatch import translate
 
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.tool_threads import checkpoint
 
 #: Of a pattern: people write a line at most.

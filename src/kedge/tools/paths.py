@@ -26,7 +26,7 @@ from msgspec import Struct
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
 from kedge.core.untrusted_text import is_invisible
 from kedge.tools.known_files import bind
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.tool_threads import checkpoint
 
 #: Of a path, in bytes: what the kernel takes (PATH_MAX).
@@ -169,9 +169,9 @@ def _is_git_directory(path: Path) -> bool:
     return os.path.isfile(path / "HEAD") and (has_refs or os.path.isfile(path / "commondir"))
 
 
-def look(names: tuple[str, ...], target: Target, description: str, asked: Mapping[str, object]) -> Intent:
-    """The Intent of a tool that only looks. `asked`: all its arguments, for people and for the binding."""
-    params = json.dumps({**asked, "path": target.subject}, ensure_ascii=False)
+def read_intent(names: tuple[str, ...], target: Target, description: str, params: Mapping[str, object]) -> Intent:
+    """The Intent of a read-only tool. `params`: all its other arguments, for the user and for the binding."""
+    text = json.dumps({**params, "path": target.subject}, ensure_ascii=False)
     is_open = target.is_inside and not target.is_secret
     return Intent(
         names=names,
@@ -179,8 +179,8 @@ def look(names: tuple[str, ...], target: Target, description: str, asked: Mappin
         subject=target.subject,
         description=description,
         path=str(target.path),
-        params=params,
-        binding=bind("look", *names, str(target.path), params),
+        params=text,
+        binding=bind("read", *names, str(target.path), text),
         needs_approval=not is_open,
         exact_only=target.is_guarded and not is_open,
         grant="" if target.is_inside or target.is_guarded else _grant(names[0], target.path),

@@ -1,15 +1,19 @@
-"""The tools there are, and how a model's call becomes a typed input."""
+"""The tools, and the decoding and description of a model's calls."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from kedge.core.transcript import ToolCall
+from kedge.core.untrusted_text import one_line
 from kedge.tools.agent import AgentTool
-from kedge.tools.base import Tool, ToolFailed, description
+from kedge.tools.base import Tool, ToolFailed
 from kedge.tools.edit import EditTool, MultiEditTool
 from kedge.tools.fetch import FetchTool
 from kedge.tools.ls import LsTool
@@ -20,51 +24,68 @@ from kedge.tools.todos import TodosTool
 from kedge.tools.view import ViewTool
 from kedge.tools.write import WriteTool
 
-#: A sub-agent has no sub-agents, asks nobody and keeps no list.
-NOT_FOR_CHILDREN = frozenset({"agent", "question", "todos"})
+#: Limit of the title of a call: one line on a wide screen. Characters.
+CALL_TITLE_CHARS_MAX = 200
 
 
 def all_tools(guarded: tuple[Path, ...] = ()) -> tuple[Tool, ...]:
-    """`guarded`: what no rule with a wildcard opens, such as our own configuration."""
-    files = [kind(guarded) for kind in (ViewTool, LsTool, GlobTool, GrepTool, EditTool, MultiEditTool, WriteTool)]
+    """`guarded`: paths that no rule with a wildcard covers, such as our own configuration."""
     return (
-        *(BashTool(), JobsTool(), *files),
-        *(FetchTool(), TodosTool(), QuestionTool(), AgentTool()),
+        BashTool(),
+        JobsTool(),
+        ViewTool(guarded),
+        LsTool(guarded),
+        GlobTool(guarded),
+        GrepTool(guarded),
+        EditTool(guarded),
+        MultiEditTool(guarded),
+        WriteTool(guarded),
+        FetchTool(),
+        TodosTool(),
+        QuestionTool(),
+        AgentTool(),
     )
 
 
-#: As models call them and rules speak of them.
+#: The names that models call and rules use.
 TOOL_NAMES = tuple(tool.name for tool in all_tools())
 
 
 class Toolset:
     def __init__(self, tools: tuple[Tool, ...] = ()) -> None:
-        self._tools = tools
+        self._tools = {tool.name: tool for tool in tools}
 
-    def offered(self, *, only_look: bool) -> list[Tool]:
-        if not only_look:
-            return list(self._tools)
-        return [tool for tool in self._tools if tool.kind == "look" and tool.name not in NOT_FOR_CHILDREN]
+    def offered(self, *, to_child: bool) -> list[Tool]:
+        return [tool for tool in self._tools.values() if not to_child or (tool.read_only and tool.for_children)]
 
-    def description(self, tool: Tool) -> str:
-        return description(tool.name)
+    def described(self, call: ToolCall) -> ToolCall:
+        """Return the call with its title and display. Never fails: the model may write any name and any input."""
+        tool = self._tools.get(call.name)
+        text = f"{call.name} {call.input[:CALL_TITLE_CHARS_MAX]}"
+        if tool is not None:
+            with suppress(ToolFailed):  # then the title shows the malformed input
+                text = tool.title(self.decoded(tool, call.input))
+        line = one_line(text, CALL_TITLE_CHARS_MAX)
+        has_more = "\n" in text.strip()
+        title = f"{line[: CALL_TITLE_CHARS_MAX - 2]} …" if has_more and not line.endswith("…") else line
+        return replace(call, title=title, display="compact" if tool is None else tool.display)
 
     def schema(self, tool: Tool) -> str:
         return _schema(tool.input)
 
-    def decoded(self, tool: Tool, given: str) -> Any:
-        """The call's input as the tool's type. Models write numbers as text at times; that is understood."""
+    def decoded(self, tool: Tool, text: str) -> Any:
+        """Return the input of a call as the tool's type. Numbers may be strings: models write them so at times."""
         try:
-            return msgspec.json.decode(given or "{}", type=tool.input, strict=False)
+            return msgspec.json.decode(text or "{}", type=tool.input, strict=False)
         except msgspec.ValidationError as error:
-            raise ToolFailed(f"The input of {tool.name} does not fit: {error}.") from None
+            raise ToolFailed(f"The input of {tool.name} is not valid: {error}.") from None
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise ToolFailed(f"The input of {tool.name} is not valid JSON ({error}); write the call again.") from None
 
 
 @cache
 def _schema(kind: type[msgspec.Struct]) -> str:
-    """JSON Schema of a tool's input, as JSON text: one plain object, since not every provider follows `$ref`."""
+    """Return the JSON Schema of a tool's input as text: one plain object, since not every provider supports `$ref`."""
     _, parts = msgspec.json.schema_components([kind], ref_template="{name}")
     return msgspec.json.encode(_inlined(parts[kind.__name__], parts)).decode()
 
@@ -76,7 +97,7 @@ def _inlined(schema: Any, parts: dict[str, Any]) -> Any:
         return schema
     if "$ref" in schema:
         return _inlined(parts[schema["$ref"]], parts)
-    # What a class is called in our code is nothing a model needs to know. (A field may be named "title": no string.)
+    # Without the names of our classes. (The schema of a field named "title" is not a string.)
     return {
         key: _inlined(value, parts) for key, value in schema.items() if not (key == "title" and isinstance(value, str))
     }

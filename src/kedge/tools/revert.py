@@ -12,7 +12,7 @@ from kedge.core.records import FileVersion
 from kedge.tools import disk
 from kedge.tools.disk import Content
 from kedge.tools.known_files import digest
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 
 
 class _Undo(Struct, frozen=True):

@@ -101,7 +101,7 @@ async def search(
     finally:
         ending = asyncio.ensure_future(process.end(END_GRACE_S))
         await wait_uncancelled([ending])  # a cancelled Run ends behind its processes
-        context.background.left(ending.result())
+        context.background.add_survivors(ending.result())
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise asyncio.CancelledError
     # rg goes by the path. If that leads elsewhere by now, what it found may be from there.
@@ -118,7 +118,7 @@ async def list_files(context: ToolContext, target: Target) -> tuple[list[str], b
     if searched.code == -signal.SIGABRT:
         raise ToolFailed(TOO_MUCH_MEMORY)
     if searched.code not in (0, 1, None) and not searched.data.startswith(b"./"):
-        raise ToolFailed(f"the search failed: {words(searched.data)}")
+        raise ToolFailed(f"the search failed: {error_text(searched.data)}")
     names = await context.threads.run(_names, searched.data)
     return names[:FILES_MAX], searched.code is not None and len(names) <= FILES_MAX
 
@@ -128,7 +128,7 @@ def _names(data: bytes) -> list[str]:
     return [name.removeprefix("./") for name in names]
 
 
-def words(data: bytes) -> str:
+def error_text(data: bytes) -> str:
     """What rg said, for the agent."""
     text = " ".join(data[:BEGINNING_BYTES].decode("utf-8", "replace").split())
     return printable(text[:WORDS_CHARS_MAX].removeprefix("rg: "))

@@ -1,4 +1,4 @@
-"""glob and grep: files by their names, and lines by what is in them."""
+"""glob and grep: find files by name, and lines by content."""
 
 from __future__ import annotations
 
@@ -10,53 +10,74 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
 from kedge.tools.path_patterns import PATTERN_CHARS_MAX, path_filter
-from kedge.tools.paths import Target, guards, is_below, look, printable, resolve
-from kedge.tools.ripgrep import INPUT, SEARCH_S, TOO_MUCH_MEMORY, list_files, search, words
+from kedge.tools.paths import Target, guards, is_below, printable, read_intent, resolve
+from kedge.tools.ripgrep import INPUT, SEARCH_S, TOO_MUCH_MEMORY, error_text, list_files, search
 from kedge.tools.tool_threads import checkpoint
 
-#: Files told by one glob: more are no answer but a listing.
+#: Limit of the files that one glob returns: a longer list is not useful to a model. Items.
 GLOB_FILES_MAX = 200
-#: Matches told by one grep, for the same reason.
+#: Limit of the matches that one grep returns, for the same reason. Items.
 GREP_MATCHES_MAX = 200
-#: Of a line that matches, in characters: the rest is seen with view.
+#: Limit of a matching line; view shows the rest. Characters.
 GREP_LINE_CHARS_MAX = 300
-#: Lines around a match.
+#: Limit of the lines shown around a match.
 CONTEXT_LINES_MAX = 5
-#: Of all, in characters, with room for the last line.
+#: Limit of a result, with room for the last line. Characters.
 SEARCH_CHARS_MAX = OUTPUT_CHARS_MAX - 500
 
-PathField = Annotated[str, Meta(min_length=1, description="Where to look; the workspace unless given.")]
+_GLOB_DESCRIPTION = """\
+Finds files by name, the most recently changed first.
+- `*.py` matches at any depth. A pattern with a slash starts at `path`: `src/**/*.ts`, `docs/*.md`, `*/test_?.py`.
+- `*` and `?` stay within one name, `**` spans directories, `{a,b}` is a choice, `[abc]` one character.
+- Files that .gitignore excludes are not found; hidden files are.
+- At most 200 files are listed. If there are more, give a narrower pattern or a `path`.
+"""
+_GREP_DESCRIPTION = """\
+Searches the content of files with a regular expression and shows matching lines with their numbers, grouped by file.
+- The syntax is Rust's (no lookaround, no backreferences). Set `literal` for plain text: then nothing needs escaping.
+- `path` is a directory or one file; `include` filters by name: `*.py`, `src/**/*.ts`.
+- `context` shows up to 5 lines around each match; `ignore_case` ignores upper and lower case.
+- Binary files and files that .gitignore excludes are not searched; hidden files are.
+- At most 200 matches are shown, and long lines are cut around the match.
+"""
+
+PathField = Annotated[str, Meta(min_length=1, description="Where to search. Default: the workspace.")]
 PatternText = Annotated[str, Meta(min_length=1, max_length=PATTERN_CHARS_MAX)]
 
 
 class GlobInput(msgspec.Struct, frozen=True):
-    pattern: Annotated[PatternText, Meta(description="Such as *.py (at any depth) or src/**/*.{ts,tsx}.")]
+    pattern: Annotated[PatternText, Meta(description="E.g. *.py (at any depth) or src/**/*.{ts,tsx}.")]
     path: PathField = "."
 
 
 class GrepInput(msgspec.Struct, frozen=True):
     pattern: Annotated[PatternText, Meta(description="A regular expression (Rust syntax), matched line by line.")]
     path: PathField = "."
-    include: Annotated[str, Meta(description="Only in files that match this glob: *.py, src/**/*.ts.")] = ""
+    include: Annotated[str, Meta(description="Search only files that match this glob: *.py, src/**/*.ts.")] = ""
     literal: Annotated[bool, Meta(description="The pattern is plain text, not a regular expression.")] = False
-    ignore_case: Annotated[bool, Meta(description="Upper and lower case are the same.")] = False
+    ignore_case: Annotated[bool, Meta(description="Ignore upper and lower case.")] = False
     context: Annotated[int, Meta(ge=0, le=CONTEXT_LINES_MAX, description="Lines to show around each match.")] = 0
 
 
-class GlobTool:
+class GlobTool(Tool):
     name = "glob"
+    description = _GLOB_DESCRIPTION
     input: type[msgspec.Struct] = GlobInput
-    kind: Literal["look", "change"] = "look"
+    read_only = True
+    for_children = True
 
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
+
+    def title(self, args: GlobInput) -> str:
+        return f"glob {printable(args.pattern)}{_in(args.path)}"
 
     async def prepare(self, args: GlobInput, context: ToolContext) -> Prepared:
         target = await context.threads.run(resolve, args.path, context.root, self._guarded)
@@ -67,22 +88,25 @@ class GlobTool:
                 files, is_all = await list_files(context, target)
                 return await context.threads.run(_matching, target, files, is_all, matches)
 
-        shown = printable(args.pattern)
-        intent = look(("glob", "view"), target, f"List {shown} in {target.shown}", {"pattern": args.pattern})
-        return Prepared(intent, run, f"glob {shown}")
+        description = f"List {printable(args.pattern)} in {target.shown}"
+        return Prepared(read_intent(("glob", "view"), target, description, {"pattern": args.pattern}), run)
+
+
+def _in(path: str) -> str:
+    return "" if path == "." else f" {printable(path)}"
 
 
 def _matching(target: Target, files: list[str], is_all: bool, matches: Callable[[str], bool]) -> ToolOutput:
-    """A pattern may take long for each of very many paths: after a while, what was not looked at counts as unseen."""
+    """A pattern may take long for each of very many paths: after SEARCH_S the result is incomplete."""
     until = time.monotonic() + SEARCH_S
-    found: list[str] = []
+    result: list[str] = []
     for file in files:
         checkpoint()
         if time.monotonic() > until:
-            return _listed(target, found, is_all=False)
+            return _listed(target, result, is_all=False)
         if matches(file):
-            found.append(file)
-    return _listed(target, found, is_all)
+            result.append(file)
+    return _listed(target, result, is_all)
 
 
 def _listed(target: Target, files: list[str], is_all: bool) -> ToolOutput:
@@ -96,15 +120,15 @@ def _listed(target: Target, files: list[str], is_all: bool) -> ToolOutput:
         rows.append(row)
     metadata = {"path": target.subject, "count": len(files), "shown": len(rows)}
     if not rows:
-        return ToolOutput("No files." if is_all else "No files among the first of very many; give a path.", metadata)
-    if len(rows) < len(files) or not is_all:
-        more = f"{len(files) - len(rows)} more were left out" if is_all else "there are very many files, not all seen"
+        rows = ["No files." if is_all else "No files among those that were scanned; there are too many. Give a path."]
+    elif len(rows) < len(files) or not is_all:
+        more = f"{len(files) - len(rows)} more are not shown" if is_all else "there are too many files to scan them all"
         rows.append(f"({more}; give a narrower pattern or a path.)")
-    return ToolOutput("\n".join(rows), metadata)
+    return ToolOutput("\n".join(rows), metadata, summary=count_of(len(files), "file"))
 
 
 def _joined(target: Target, file: str) -> str:
-    """As other tools take it: relative to the workspace, or absolute."""
+    """Return a path that other tools accept: relative to the workspace, or absolute."""
     return printable(_below(target.subject, file))
 
 
@@ -112,42 +136,45 @@ def _below(base: str, file: str) -> str:
     return file if base == "." else f"{base.rstrip('/')}/{file}"
 
 
-class GrepTool:
+class GrepTool(Tool):
     name = "grep"
+    description = _GREP_DESCRIPTION
     input: type[msgspec.Struct] = GrepInput
-    kind: Literal["look", "change"] = "look"
+    read_only = True
+    for_children = True
 
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
 
+    def title(self, args: GrepInput) -> str:
+        return f"grep {printable(args.pattern)}{_in(args.path)}{_in(args.include or '.')}"
+
     async def prepare(self, args: GrepInput, context: ToolContext) -> Prepared:
         target = await context.threads.run(resolve, args.path, context.root, self._guarded)
-        is_wanted = await context.threads.run(path_filter, args.include) if args.include else None
+        is_included = await context.threads.run(path_filter, args.include) if args.include else None
 
         @cache
         def matches(file: str) -> bool:
-            if is_wanted is not None and not is_wanted(file):
+            if is_included is not None and not is_included(file):
                 return False
-            # A search is allowed by where it begins; what may not be viewed is not shown by it either.
+            # The approval covers the directory. A file that may not be viewed is still hidden.
             names = {_below(base, file) for base in (target.subject, target.given or target.subject)}
             path = target.path / file
             is_hidden = any(map(context.is_hidden, {*names, str(path)})) or is_below(path, self._guarded)
             if not target.is_inside and guards(path, self._guarded):
-                return False  # elsewhere it would need an approval of its own
+                return False  # outside the workspace it needs its own approval
             return not is_hidden
 
         async def run() -> ToolOutput:
             async with context.threads.searches:
                 return await _grep(args, target, matches, context)
 
-        shown = printable(args.pattern)
-        asked = msgspec.to_builtins(args)
-        intent = look(("grep", "view"), target, f"Search {target.shown} for {shown}", asked)
-        return Prepared(intent, run, f"grep {shown}")
+        description = f"Search {target.shown} for {printable(args.pattern)}"
+        return Prepared(read_intent(("grep", "view"), target, description, msgspec.to_builtins(args)), run)
 
 
 class _Text(msgspec.Struct):
-    """rg gives what is valid UTF-8 as text, anything else as bytes."""
+    """rg prints valid UTF-8 as text, anything else as base64."""
 
     text: str = ""
     bytes: str = ""
@@ -160,7 +187,7 @@ class _Data(msgspec.Struct):
     path: _Text = msgspec.field(default_factory=_Text)
     lines: _Text = msgspec.field(default_factory=_Text)
     line_number: int | None = None
-    #: Not decoded: a line may have hundreds of thousands, and only the first is looked at.
+    #: Not decoded: a line may have hundreds of thousands, and only the first is used.
     submatches: msgspec.Raw = msgspec.Raw(b"[]")
 
 
@@ -177,20 +204,20 @@ async def _grep(args: GrepInput, target: Target, matches: Callable[[str], bool],
     arguments = ["--json", "--sort=path", f"--context={args.context}"]
     arguments += ["--fixed-strings"] * args.literal + ["--ignore-case"] * args.ignore_case
     if args.include and "/" not in args.include:
-        # As a file type, not as --glob, which would bring back what .gitignore leaves out. See `globs`.
+        # As a file type, not as --glob, which would override .gitignore. See `path_patterns`.
         arguments += [f"--type-add=wanted:{args.include}", "--type=wanted"]
-    found = _Found(target, matches)
+    found = _Matches(target, matches)
     searched = await search(context, target, (*arguments, f"--regexp={args.pattern}"), found.take)
     if searched.code == -signal.SIGABRT and not found.count:
         raise ToolFailed(TOO_MUCH_MEMORY)
     if searched.code not in (0, 1, None) and not searched.data.startswith(b"{"):
-        raise ToolFailed(f"the search failed: {words(searched.data)}")
+        raise ToolFailed(f"the search failed: {error_text(searched.data)}")
     return found.output(is_all=searched.code is not None and searched.code >= 0, is_directory=searched.is_directory)
 
 
 @dataclass
-class _Found:
-    """Matches, as they are read."""
+class _Matches:
+    """The matches read so far."""
 
     target: Target
     matches: Callable[[str], bool]
@@ -200,7 +227,7 @@ class _Found:
     _rest: bytearray = field(default_factory=bytearray)
 
     def take(self, piece: bytes) -> bool:
-        """True: that is enough."""
+        """Add output of rg. Return whether the limit is reached."""
         self._rest += piece
         if b"\n" not in piece:
             return False
@@ -231,23 +258,26 @@ class _Found:
 
     def output(self, *, is_all: bool, is_directory: bool) -> ToolOutput:
         metadata = {"path": self.target.subject, "matches": self.count, "files": len(self.files)}
+        summary = f"{count_of(self.count, 'match', 'matches')} in {count_of(len(self.files), 'file')}"
         if not self.count:
-            return ToolOutput("No matches." if is_all else "No matches before the search was cut short.", metadata)
+            content = "No matches." if is_all else "No matches before the search was cut short."
+            return ToolOutput(content, metadata, summary=summary)
         rows: list[str] = []
         for file, lines in self.files.items():
             rows += [_joined(self.target, file) if is_directory else self.target.shown, *lines, ""]
         more = "" if is_all else f"(Cut after {self.count} matches; give a narrower pattern, path or include.)"
-        return ToolOutput("\n".join([*rows, more]).rstrip("\n")[:OUTPUT_CHARS_MAX], metadata)
+        content = "\n".join([*rows, more]).rstrip("\n")[:OUTPUT_CHARS_MAX]
+        return ToolOutput(content, metadata, summary=summary)
 
 
 def _first_start(submatches: bytes) -> int:
-    """Where the first match begins. Nothing of what was matched is looked at: quotes in it are escaped."""
-    found = _START.search(submatches)
-    return int(found[1]) if found else 0
+    """Return the offset of the first match. The matched text cannot confuse it: quotes in it are escaped."""
+    start = _START.search(submatches)
+    return int(start[1]) if start else 0
 
 
 def _cut(line: str, start: int) -> str:
-    """A line on one row; of a long one the part with the match. `start` counts bytes, which is close enough."""
+    """Return a line, or the part of a long line around the match. `start` counts bytes, which is close enough."""
     line = line.rstrip("\r\n")
     if len(line) <= GREP_LINE_CHARS_MAX:
         return line

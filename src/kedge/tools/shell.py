@@ -1,4 +1,4 @@
-"""bash: one command in a fresh shell. jobs: a look at those that went to the background."""
+"""bash: run one command in a fresh shell. jobs: inspect the commands in the background."""
 
 from __future__ import annotations
 
@@ -14,62 +14,86 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
+from kedge.core.transcript import Display
 from kedge.core.untrusted_text import one_line, visible
 from kedge.programs import first_program, is_outside, program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
-from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
 from kedge.tools.head_tail import HeadTail
 from kedge.tools.paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
 from kedge.tools.shell_parser import read_line
 from kedge.tools.tool_threads import checkpoint
 
-#: Of a command. A system takes no longer argument than 128 KiB, and nobody approves what they cannot read. Bytes.
+#: Limit of a command. The kernel takes no argument above 128 KiB, and no user approves a text of that size. Bytes.
 COMMAND_BYTES_MAX = 100_000
-#: The longest a call may wait in the foreground.
+#: Limit of `timeout_s`. Seconds.
 TIMEOUT_S_MAX = 600
-#: The longest one look at a background command may wait for news.
+#: The longest that a call of jobs may wait for output. Seconds.
 JOBS_WAIT_S_MAX = 30
-#: Of one line for people.
-TITLE_CHARS_MAX = 200
-#: Words of a command that are looked at as files; with more of them only a rule that spells it covers it. Items.
+#: Limit of a command in a description or a list. Characters.
+COMMAND_SHOWN_CHARS_MAX = 200
+#: Words of a command that are checked as files. Only an exact rule covers a command with more words. Items.
 GUARDED_WORDS_MAX = 100
 
-#: Words that mean themselves in a rule, too: a grant made of them covers this command and no other.
+#: Words without a special meaning in a rule: a grant made of them covers this command and no other.
 _RULE_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
 
 
 class BashInput(msgspec.Struct):
     command: Annotated[str, Meta(description="The command line, as typed into bash.")]
-    description: Annotated[str, Meta(description="What it is for, in a few words, for people.")] = ""
-    cwd: Annotated[str, Meta(description="Directory to run it in, relative to the workspace. Default: its root.")] = ""
+    description: Annotated[str, Meta(description="The purpose of the command in a few words, for the user.")] = ""
+    cwd: Annotated[str, Meta(description="Working directory, relative to the workspace. Default: its root.")] = ""
     timeout_s: Annotated[
         Annotated[float, Meta(gt=0, le=TIMEOUT_S_MAX)] | None,
-        Meta(description="Kill it after this many seconds (at most 600)."),
+        Meta(description="Kill the command after this many seconds (at most 600)."),
     ] = None
-    background: Annotated[bool, Meta(description="Leave it running and return at once: for servers, watchers.")] = False
+    background: Annotated[
+        bool, Meta(description="Keep the command running and return at once: for servers, watchers.")
+    ] = False
 
 
-class BashTool:
+_BASH_DESCRIPTION = """\
+Runs one command line in a fresh bash, in the workspace. Nothing carries over between calls: use `cwd` instead of
+`cd`, and set variables in the line that needs them. There is no standard input: use flags that prevent prompts.
+
+- Standard output and standard error are returned together. Long output is cut in the middle. A non-zero exit code is
+  reported.
+- The user may have to approve a command. A single plain command per call (`git status`, not
+  `cd x && git status | head`) is the easiest to approve.
+- Without `timeout_s`, a command that still runs after a minute moves to the background, and you get its id. With
+  `timeout_s` it is killed when the time is up.
+- `background: true` is for commands that do not end: servers, watchers. Check them with the jobs tool. Do not use `&`:
+  processes that a command leaves behind are ended with it.
+- To read, search or change files, use the tools for that instead of cat, grep, sed or echo.
+- Never run a command that you do not understand. Do not work around a refusal: report what you wanted to do.
+"""
+
+
+class BashTool(Tool):
     name = "bash"
+    description = _BASH_DESCRIPTION
     input: type[msgspec.Struct] = BashInput
-    kind: Literal["look", "change"] = "change"
+    display: Display = "command"
 
-    #: A command still at work after this long, and given no time limit, goes on in the background.
+    #: A command without a time limit moves to the background after this time. Seconds.
     AUTO_BACKGROUND_S = 60.0
-    #: How long a background command is watched at first: most that fail do so at once.
+    #: How long a call watches a background command at first: most failures come at once. Seconds.
     STARTUP_WAIT_S = 1.0
+
+    def title(self, args: BashInput) -> str:
+        return f"$ {args.command.strip()}"
 
     async def prepare(self, args: BashInput, context: ToolContext) -> Prepared:
         _check_command(args.command)
         plan = await context.threads.run(_plan, args, context)
 
         async def run() -> ToolOutput:
-            if await context.threads.run(_bound, plan, args, context) != plan.intent.binding:
-                raise ToolFailed("the directory or the environment changed since the command was looked at; try again")
+            if await context.threads.run(_current_binding, args, context) != plan.intent.binding:
+                raise ToolFailed("the directory or the environment changed since the command was checked; try again")
             async with context.background.foreground:
                 return await self._run(plan.argv, args, plan.cwd, context)
 
-        return Prepared(plan.intent, run, f"$ {plan.title}")
+        return Prepared(plan.intent, run)
 
     async def _run(self, argv: tuple[str, ...], args: BashInput, cwd: Path, context: ToolContext) -> ToolOutput:
         if args.background:
@@ -78,17 +102,17 @@ class BashTool:
         running = RunningCommand(await context.processes.start(argv, cwd), args.command, context.host.progress)
         try:
             wait_s = self.STARTUP_WAIT_S if args.background else args.timeout_s or self.AUTO_BACKGROUND_S
-            is_over = await running.wait(wait_s)
-            if not is_over and (args.background or args.timeout_s is None):
-                return _moved(context.background.add(running), running)
-            if not is_over:
+            has_ended = await running.wait(wait_s)
+            if not has_ended and (args.background or args.timeout_s is None):
+                return _moved_to_background(context.background.add(running), running)
+            if not has_ended:
                 await running.end(GRACE_S)
         except BaseException:
-            context.background.left(await running.end_surely(GRACE_S))
+            context.background.add_survivors(await running.end_shielded(GRACE_S))
             raise
-        context.background.left(running.left)
-        duration_ms = int(1000 * (asyncio.get_running_loop().time() - began))
-        return _result(running, duration_ms, timed_out_s=None if is_over else wait_s)
+        context.background.add_survivors(running.survivors)
+        duration_s = asyncio.get_running_loop().time() - began
+        return _result(running, duration_s, timed_out_s=None if has_ended else wait_s)
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -97,27 +121,26 @@ class _Plan(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     cwd: Path
     intent: Intent
-    title: str
 
 
 def _plan(args: BashInput, context: ToolContext) -> _Plan:
-    """Blocking: it looks at files, and may read the line in another process."""
+    """Blocking: reads the file system, and may parse the line in another process."""
     command = args.command
     cwd = _directory(context.root, args.cwd)
     line = read_line(command)
-    # Rules are written for this workspace: `make` elsewhere runs another Makefile.
+    # Rules apply to this workspace: `make` elsewhere runs another Makefile.
     words = line.words if cwd.is_relative_to(context.root) else None
     shell = _shell(context)
     plain = (shell, "-c", command)
     harmless = _harmless(words, plain, cwd, context) if words is not None else None
-    title = one_line(command, TITLE_CHARS_MAX)
-    about = one_line(args.description, TITLE_CHARS_MAX)
+    shown_command = one_line(command, COMMAND_SHOWN_CHARS_MAX)
+    purpose = one_line(args.description, COMMAND_SHOWN_CHARS_MAX)
     intent = Intent(
         names=("bash",),
         action="execute",
         subject=command,
-        # What the model says it is for never stands alone: it may be wrong, or a lie.
-        description=f"{about}: $ {title}" if about else f"$ {title}",
+        # Never the purpose alone: the model may be wrong, or lie.
+        description=f"{purpose}: $ {shown_command}" if purpose else f"$ {shown_command}",
         path=str(cwd),
         params=json.dumps(
             {
@@ -136,16 +159,16 @@ def _plan(args: BashInput, context: ToolContext) -> _Plan:
         exact_only=line.runs_others or (words is not None and _names_guarded(words, cwd)),
         grant=_grant(words, cwd, context.root),
     )
-    return _Plan(harmless or plain, cwd, intent, title)
+    return _Plan(harmless or plain, cwd, intent)
 
 
-def _bound(plan: _Plan, args: BashInput, context: ToolContext) -> str:
-    """The binding as it would be now. Blocking."""
+def _current_binding(args: BashInput, context: ToolContext) -> str:
+    """Blocking."""
     return _binding(_shell(context), args.command, _directory(context.root, args.cwd), context)
 
 
 def _shell(context: ToolContext) -> str:
-    """Never one that the workspace brings. Blocking."""
+    """Return the shell, never one from the workspace. Blocking."""
     return program_outside("bash", _path(context), context.root) or "/bin/sh"
 
 
@@ -159,33 +182,33 @@ def _check_command(command: str) -> None:
     try:
         size = len(command.encode())
     except UnicodeEncodeError:
-        raise ToolFailed("the command has characters that are no text (lone surrogates)") from None
+        raise ToolFailed("the command has lone surrogates, which are not valid text") from None
     if "\0" in command:
         raise ToolFailed("a command cannot contain a NUL character")
     if size > COMMAND_BYTES_MAX:
         raise ToolFailed(f"the command is longer than {COMMAND_BYTES_MAX} bytes; put the data into a file first")
 
 
-def _directory(root: Path, args: str) -> Path:
-    if "\0" in args:
+def _directory(root: Path, path: str) -> Path:
+    if "\0" in path:
         raise ToolFailed("a directory cannot contain a NUL character")
     try:
-        cwd = real_path(root / args)
-        is_there = os.path.lexists(cwd)
+        cwd = real_path(root / path)
+        exists = os.path.lexists(cwd)
     except (OSError, ValueError):
-        is_there = False
-    if not is_there:
-        raise ToolFailed(f"there is no directory {visible(args, keep='')!r}; cwd is relative to the workspace")
+        exists = False
+    if not exists:
+        raise ToolFailed(f"directory {visible(path, keep='')!r} not found; cwd is relative to the workspace")
     if not cwd.is_dir():
-        raise ToolFailed(f"{visible(args, keep='')!r} is no directory")
+        raise ToolFailed(f"{visible(path, keep='')!r} is not a directory")
     return cwd
 
 
 def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
-    """Whether one of its words, or an option's value, is a file that guards the machine: `cp x .git/hooks/pre-commit`.
-    Whoever writes `bash(cp *)` does not think of these."""
-    args = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
-    for name in args - {""}:
+    """Whether a word, or the value of an option, is a guarded file: `cp x .git/hooks/pre-commit`. The author of
+    `bash(cp *)` does not expect that."""
+    names = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
+    for name in names - {""}:
         checkpoint()
         path = cwd / name
         if len(os.fsencode(path)) > PATH_BYTES_MAX:
@@ -193,19 +216,19 @@ def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
         try:
             if len(path.parts) > GUARD_PARTS_MAX or guards(Path(os.path.normpath(path))) or guards(real_path(path)):
                 return True
-        except ToolFailed:  # too many links
+        except ToolFailed:  # too many symlinks
             return True
     return len(words) > GUARDED_WORDS_MAX
 
 
 def _binding(shell: str, command: str, cwd: Path, context: ToolContext) -> str:
-    """What an approval is for: this line, in this shell, here, with this environment."""
+    """Bind an approval to this line, shell, directory and environment."""
     bound = [shell, command, str(cwd), sorted(context.processes.environment.items())]
     return hashlib.sha256(json.dumps(bound).encode()).hexdigest()
 
 
 def _grant(words: tuple[str, ...] | None, cwd: Path, root: Path) -> str:
-    """For this directory: elsewhere the same words run something else."""
+    """Return a grant for this directory: elsewhere the same words run another program."""
     if words is None or not all(map(_RULE_WORD.fullmatch, words)):
         return ""
     rule = f"bash({' '.join(words)})"
@@ -216,11 +239,11 @@ def _grant(words: tuple[str, ...] | None, cwd: Path, root: Path) -> str:
 def _harmless(
     words: tuple[str, ...], plain: tuple[str, ...], cwd: Path, context: ToolContext
 ) -> tuple[str, ...] | None:
-    """How to run a command that needs no approval; None if it needs one. `plain`: by the shell. Blocking.
+    """Return how to run a command without an approval, or None if it needs one. `plain` runs it in the shell. Blocking.
 
-    A program is started by its full path, without a shell, and only if the shell would not take it from the workspace:
-    nothing that the repository brings is run."""
-    if not _only_looks(words, cwd, context.root) or any(map(_loads_code, context.processes.environment)):
+    A program is started by its full path, without a shell, and only if the shell would not find it in the workspace:
+    nothing from the repository is run."""
+    if not _is_read_only(words, cwd, context.root) or any(map(_loads_code, context.processes.environment)):
         return None
     if words[0] in _BUILTINS:
         return plain
@@ -228,19 +251,19 @@ def _harmless(
     return (program, *words[1:]) if program is not None and is_outside(program, context.root) else None
 
 
-#: Of the harmless commands, those that no shell looks up in PATH.
+#: Harmless commands that the shell does not look up in PATH.
 _BUILTINS = frozenset({"echo", "pwd"})
 
 
 def _loads_code(variable: str) -> bool:
-    """Whether a shell or the system's loader runs code from a file that this variable names. (A configuration may hand
-    on any variable.)"""
+    """Whether the shell or the dynamic loader runs code from a file that this variable names. (A configuration may pass
+    any variable.)"""
     return variable.startswith(("BASH_ENV", "BASH_FUNC_", "ENV", "SHELLOPTS", "LD_", "DYLD_", "GCONV_PATH", "LOCPATH"))
 
 
-def _only_looks(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
-    """Commands that look, at nothing outside, and nothing in a repository can make them do more. That is why git is not
-    among them: its configuration names programs to run."""
+def _is_read_only(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
+    """Whether a command only reads, only inside the workspace, and no repository can make it do more. git is not in the
+    list because its configuration names programs to run."""
     match words:
         case ("pwd",) | ("whoami",) | ("date",) | ("uname",) | ("uname", "-a"):
             return True
@@ -251,96 +274,117 @@ def _only_looks(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
         case ("which", *names):
             return all(re.fullmatch(r"[\w.+-]+", name) and not name.startswith("-") for name in names)
         case ("ls", *rest):
-            # Not through links: a repository's may lead out of it. (`--d` is short for `--dereference`.) Behind `--` a
-            # word with a dash is a path.
+            # Not through symlinks: those of a repository may lead out. (`--d` is short for `--dereference`.) After `--`
+            # a word with a dash is a path.
             if any(word == "--" or re.match(r"--d|-[^-]*[LH]", word) for word in rest):
                 return False
             paths = [cwd / word for word in rest if not word.startswith("-")]
             if len(paths) > GUARDED_WORDS_MAX or any(len(path.parts) > GUARD_PARTS_MAX for path in paths):
-                return False  # looking where each of them leads takes too long
+                return False  # resolving them all takes too long
             try:
                 return all(real_path(path).is_relative_to(root) for path in paths)
-            except (ToolFailed, ValueError):  # too many links, or some that go in circles
+            except (ToolFailed, ValueError):  # too many symlinks, or a loop
                 return False
     return False
 
 
-def _moved(id_: str, running: RunningCommand) -> ToolOutput:
-    """It goes on in the background."""
-    taken = running.take()
+def _moved_to_background(id_: str, running: RunningCommand) -> ToolOutput:
+    output = running.take()
     content = (
-        f"It goes on in the background as {id_}. Look at it with the jobs tool (action: output, id: {id_}), end it "
-        f"with action: kill. It ends with this run at the latest.\nOutput so far:\n{_said(taken)}"
+        f"Still running, now in the background as {id_}. Check it with the jobs tool (action: output, id: {id_}), end "
+        f"it with action: kill. It ends with this run at the latest.\nOutput so far:\n{_for_model(output)}"
     )
-    return ToolOutput(content, {"command": running.command, "background_id": id_, "output": _for_people(taken)})
+    metadata = {"command": running.command, "background_id": id_, "output": _for_screen(output)}
+    return ToolOutput(content, metadata, summary=f"running in the background ({id_})")
 
 
-def _result(running: RunningCommand, duration_ms: int, *, timed_out_s: float | None) -> ToolOutput:
+def _result(running: RunningCommand, duration_s: float, *, timed_out_s: float | None) -> ToolOutput:
     notes = []
     if timed_out_s is not None:
-        notes.append(
-            f"It was killed after {timed_out_s:g} s. Give a larger timeout_s, or background: true to leave it running."
-        )
+        notes.append(f"Killed after {timed_out_s:g} s. Set a larger timeout_s, or background: true to keep it running.")
     elif running.exit_code:
         notes.append(_exit(running.exit_code))
     if running.strays and timed_out_s is None:
         notes.append(
-            f"{running.strays} background processes it left running were ended; "
+            f"{running.strays} background processes that it left running were ended; "
             "use background: true to keep one running."
         )
-    if running.left:
-        notes.append(f"Some of its processes could not be ended: {', '.join(map(str, running.left))}.")
-    taken = running.take()
-    text = _said(taken)
+    if running.survivors:
+        notes.append(f"Some of its processes could not be ended: {', '.join(map(str, running.survivors))}.")
+    output = running.take()
+    excerpt = output.excerpt(OUTPUT_CHARS_MAX)
     metadata = {
         "command": running.command,
         "exit_code": running.exit_code,
-        "duration_ms": duration_ms,
+        "duration_ms": int(1000 * duration_s),
         "timed_out": timed_out_s is not None,
-        "truncated": not taken.is_whole or "left out ..." in text,
-        "output": _for_people(taken),
+        "truncated": excerpt.is_cut,
+        "output": _for_screen(output),
     }
-    return ToolOutput("\n\n".join([text.rstrip("\n"), *notes]), metadata)
+    end = "timed out" if timed_out_s is not None else f"exit {running.exit_code}"
+    content = "\n\n".join([(excerpt.text or _NO_OUTPUT).rstrip("\n"), *notes])
+    return ToolOutput(content, metadata, summary=f"{end}, {duration_s:.1f} s")
+
+
+_NO_OUTPUT = "(no output)"
 
 
 def _exit(code: int) -> str:
     return f"Exit code {code}" if code >= 0 else f"Ended by signal {-code}"
 
 
-def _said(taken: HeadTail) -> str:
-    return taken.text(OUTPUT_CHARS_MAX) or "(no output)"
+def _for_model(output: HeadTail) -> str:
+    return output.excerpt(OUTPUT_CHARS_MAX).text or _NO_OUTPUT
 
 
-def _for_people(taken: HeadTail) -> str:
-    return taken.last_lines(PROGRESS_LINES_MAX, PROGRESS_CHARS_MAX)
+def _for_screen(output: HeadTail) -> str:
+    return output.last_lines(PROGRESS_LINES_MAX, PROGRESS_CHARS_MAX)
 
 
 class JobsInput(msgspec.Struct):
     action: Annotated[
         Literal["list", "output", "kill"],
-        Meta(description="list them all; output: what one wrote since the last look; kill: end one."),
+        Meta(description="list: all commands; output: new output of one command; kill: end one command."),
     ]
-    id: Annotated[str, Meta(description="Which one, b1 for example. For output and kill.")] = ""
+    id: Annotated[str, Meta(description="The id of a command, e.g. b1. For output and kill.")] = ""
     wait_s: Annotated[
         float,
-        Meta(description="For output: wait up to this many seconds (at most 30) for news.", ge=0, le=JOBS_WAIT_S_MAX),
+        Meta(
+            description="For output: wait up to this many seconds (at most 30) for new output.",
+            ge=0,
+            le=JOBS_WAIT_S_MAX,
+        ),
     ] = 0
 
 
-class JobsTool:
+_JOBS_DESCRIPTION = """\
+Inspects the commands that bash keeps running in the background.
+
+- `list`: their ids, states and exit codes.
+- `output`: the output of one command since your last call; `wait_s` waits for new output (up to 30 s), so that you need
+  not poll.
+- `kill`: ends one command with all its processes, and returns its last output.
+
+All background commands end when this run ends.
+"""
+
+
+class JobsTool(Tool):
     name = "jobs"
+    description = _JOBS_DESCRIPTION
     input: type[msgspec.Struct] = JobsInput
-    kind: Literal["look", "change"] = "change"
+
+    def title(self, args: JobsInput) -> str:
+        return " ".join(filter(None, ("jobs", args.action, args.id)))
 
     async def prepare(self, args: JobsInput, context: ToolContext) -> Prepared:
         if args.action != "list":
             context.background.get(args.id)
-        title = " ".join(filter(None, ("jobs", args.action, args.id)))
         intent = Intent(
             names=("jobs",),
             action=args.action,
             subject=args.id,
-            description=title,
+            description=self.title(args),
             path="",
             params=json.dumps({"action": args.action, "id": args.id}),
             binding="",
@@ -348,30 +392,38 @@ class JobsTool:
         )
 
         async def run() -> ToolOutput:
-            return await _look(args, context)
+            return await _inspect(args, context)
 
-        return Prepared(intent, run, title)
+        return Prepared(intent, run)
 
 
-async def _look(args: JobsInput, context: ToolContext) -> ToolOutput:
+async def _inspect(args: JobsInput, context: ToolContext) -> ToolOutput:
     if args.action == "list":
         commands = context.background.list()
-        lines = [f"{id_}  {_state(one)}  $ {one_line(one.command, TITLE_CHARS_MAX)}" for id_, one in commands.items()]
-        return ToolOutput("\n".join(lines) or "No commands in the background.")
+        lines = [
+            f"{id_}  {_state(running)}  $ {one_line(running.command, COMMAND_SHOWN_CHARS_MAX)}"
+            for id_, running in commands.items()
+        ]
+        return ToolOutput("\n".join(lines) or "No background commands.", summary=count_of(len(lines), "command"))
     if args.action == "kill":
-        was_over = context.background.get(args.id).is_over
+        had_ended = context.background.get(args.id).has_ended
         running = await context.background.end_one(args.id)
-        done = "was over already" if was_over else "was ended"
+        state = "had already ended" if had_ended else "was ended"
     else:
         running = context.background.get(args.id)
-        await running.wait_for_news(args.wait_s)
-        done = _state(running)
-    taken = running.take()
-    metadata = {"id": args.id, "exit_code": running.exit_code, "output": _for_people(taken)}
-    return ToolOutput(f"{args.id} {done}. Its output since the last look:\n{_said(taken)}", metadata)
+        await running.wait_for_output(args.wait_s)
+        state = _state(running)
+    output = running.take()
+    metadata = {"id": args.id, "exit_code": running.exit_code, "output": _for_screen(output)}
+    if not running.has_ended:
+        summary = "running"
+    else:
+        summary = "ended" if running.exit_code is None else f"exit {running.exit_code}"
+    content = f"{args.id} {state}. Its output since the last call:\n{_for_model(output)}"
+    return ToolOutput(content, metadata, summary=summary)
 
 
 def _state(running: RunningCommand) -> str:
-    if not running.is_over:
+    if not running.has_ended:
         return "is running"
-    return "is over" if running.exit_code is None else f"is over ({_exit(running.exit_code)})"
+    return "has ended" if running.exit_code is None else f"has ended ({_exit(running.exit_code)})"

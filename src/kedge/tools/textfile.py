@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from kedge.tools.processes import ToolFailed
+from kedge.tools.tool_failed import ToolFailed
 
 #: Looked at to tell text from other data, in bytes: as git does it.
 BINARY_LOOK_BYTES = 8000

@@ -1,4 +1,4 @@
-"""view: the lines of a file, or a picture."""
+"""view: show the lines of a file, or a picture."""
 
 from __future__ import annotations
 
@@ -6,46 +6,61 @@ import base64
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, BinaryIO, Literal
+from typing import Annotated, BinaryIO
 
 import msgspec
 from msgspec import Meta, Struct
 
 from kedge.tools import disk
-from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.known_files import digest
-from kedge.tools.paths import Target, look, missing, resolve
+from kedge.tools.paths import Target, missing, printable, read_intent, resolve
 from kedge.tools.textfile import decode, is_binary, kind_of, line_start, picture_type, plain_endings
 from kedge.tools.tool_threads import checkpoint
 
-#: Lines shown at once unless asked otherwise, and at most.
+#: Default and limit of the lines that one call shows.
 LINES_DEFAULT = 2000
 LINES_MAX = 10_000
-#: Of one line, in characters: longer ones are generated, and would crowd out the rest.
-LINE_CHARS_MAX = 2000
-#: Of all lines together, in characters: room is left for the note on how to read on.
+#: Limit of one line: longer ones are generated, and would crowd out the rest. Characters.
+VIEW_LINE_CHARS_MAX = 2000
+#: Limit of all lines, with room for the note on how to continue. Characters.
 VIEW_CHARS_MAX = OUTPUT_CHARS_MAX - 500
-#: Of a picture, in bytes: what models take, with room for its encoding as text.
+#: Limit of a picture: what models accept, with room for base64. Bytes.
 PICTURE_BYTES_MAX = 4_000_000
-#: Passed over to reach a line of a large file, in bytes: some seconds of reading.
+#: Limit of the part of a large file that is skipped to reach a line: some seconds of reading. Bytes.
 SCAN_BYTES_MAX = 500_000_000
-#: Read at once on the way there, in bytes.
+#: Size of one read while skipping. Bytes.
 BLOCK_BYTES = 1_000_000
+
+_DESCRIPTION = """\
+Reads a file and shows its lines with their numbers.
+- `path` is relative to the workspace or absolute. A file outside the workspace may need the user's approval.
+- Up to 2000 lines are shown. For more, or another part, use `offset` and `limit`; the last line says how to continue.
+- The number and the tab before each line are not part of the file.
+- Very long lines are cut. PNG, JPEG, GIF and WebP pictures are attached. Of other binary files only the type is shown.
+- A file must be viewed before edit, multiedit or write may change it.
+- For directories use ls; to find files use glob or grep.
+"""
 
 
 class ViewInput(msgspec.Struct, frozen=True):
     path: Annotated[str, Meta(min_length=1, description="The file, relative to the workspace or absolute.")]
-    offset: Annotated[int, Meta(ge=1, description="The first line to show, counted from 1.")] = 1
-    limit: Annotated[int, Meta(ge=1, le=LINES_MAX, description="How many lines to show.")] = LINES_DEFAULT
+    offset: Annotated[int, Meta(ge=1, description="The first line to show, starting at 1.")] = 1
+    limit: Annotated[int, Meta(ge=1, le=LINES_MAX, description="The number of lines to show.")] = LINES_DEFAULT
 
 
-class ViewTool:
+class ViewTool(Tool):
     name = "view"
+    description = _DESCRIPTION
     input: type[msgspec.Struct] = ViewInput
-    kind: Literal["look", "change"] = "look"
+    read_only = True
+    for_children = True
 
     def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
         self._guarded = guarded
+
+    def title(self, args: ViewInput) -> str:
+        return f"view {printable(args.path)}"
 
     async def prepare(self, args: ViewInput, context: ToolContext) -> Prepared:
         target = await context.threads.run(resolve, args.path, context.root, self._guarded)
@@ -56,13 +71,13 @@ class ViewTool:
                 context.known_files.note(target.path, viewed.digest)
             return viewed.output
 
-        asked = {"offset": args.offset, "limit": args.limit}
-        return Prepared(look(("view",), target, f"View {target.shown}", asked), run, f"view {target.shown}")
+        params = {"offset": args.offset, "limit": args.limit}
+        return Prepared(read_intent(("view",), target, f"View {target.shown}", params), run)
 
 
 class _Viewed(Struct, frozen=True):
     output: ToolOutput
-    #: Of the whole file; empty for one too large to be edited.
+    #: Digest of the whole file; empty for a file too large to be edited.
     digest: str = ""
 
 
@@ -85,42 +100,42 @@ def _whole(target: Target, args: ViewInput, data: bytes) -> ToolOutput:
         return _picture(target, data, media_type)
     text = decode(data)
     if text is None:
-        return _no_text(target, data, len(data))
+        return _binary(target, data, len(data))
     if not text.text:
-        return ToolOutput(f"{target.shown} is empty.", {"path": target.subject, "lines": 0})
+        return ToolOutput(f"{target.shown} is empty.", {"path": target.subject, "lines": 0}, summary="0 lines")
     plain = plain_endings(text.text)
     total = plain.count("\n") + (plain[-1] != "\n")
     shown = _Lines(args.offset, args.limit)
-    # Line by line from there: a list of all lines takes many times the memory of the text.
+    # Line by line: a list of all lines takes many times the memory of the text.
     at = line_start(plain, args.offset) if args.offset <= total else len(plain)
     while at < len(plain):
         end = plain.find("\n", at)
         end = len(plain) if end < 0 else end
-        if not shown.take(plain[at : min(end, at + LINE_CHARS_MAX + 1)]):
+        if not shown.take(plain[at : min(end, at + VIEW_LINE_CHARS_MAX + 1)]):
             break
         at = end + 1
-    note = "" if text.encoding == "utf-8" else f"(Shown as {text.encoding}; it is not UTF-8.)\n"
+    note = "" if text.encoding == "utf-8" else f"(Not UTF-8; decoded as {text.encoding}.)\n"
     return shown.output(target, note, total, total)
 
 
 def _picture(target: Target, data: bytes, media_type: str) -> ToolOutput:
-    said = f"{target.shown} is {kind_of(data)} of {len(data)} bytes"
+    content = f"{target.shown} is {kind_of(data)} of {len(data)} bytes"
     metadata = {"path": target.subject, "media_type": media_type}
     if len(data) > PICTURE_BYTES_MAX:
-        return ToolOutput(f"{said}, too large to be shown (at most {PICTURE_BYTES_MAX // 1_000_000} MB).", metadata)
+        return ToolOutput(f"{content}, too large to be shown (at most {PICTURE_BYTES_MAX // 1_000_000} MB).", metadata)
     url = f"data:{media_type};base64,{base64.b64encode(data).decode('ascii')}"
-    return ToolOutput(f"{said}; it is attached.", metadata, (url,))
+    return ToolOutput(f"{content}; it is attached.", metadata, (url,))
 
 
-def _no_text(target: Target, data: bytes, size: int) -> ToolOutput:
-    said = f"{target.shown} is not text: {kind_of(data)}, {size} bytes. Use bash to look into it."
-    return ToolOutput(said, {"path": target.subject})
+def _binary(target: Target, data: bytes, size: int) -> ToolOutput:
+    content = f"{target.shown} is not text: {kind_of(data)}, {size} bytes. Use bash to inspect it."
+    return ToolOutput(content, {"path": target.subject})
 
 
 def _large(target: Target, args: ViewInput, file: BinaryIO, start: bytes, size: int) -> ToolOutput:
-    """Line by line, so that only what is shown is held."""
+    """Show a part of a large file line by line, so that only this part is held in memory."""
     if is_binary(start):
-        return _no_text(target, start, size)
+        return _binary(target, start, size)
     count, is_cut = _seek(target, file, args.offset), False
     shown = _Lines(args.offset, args.limit)
     for line in _lines(file):
@@ -134,7 +149,7 @@ def _large(target: Target, args: ViewInput, file: BinaryIO, start: bytes, size: 
 
 
 def _seek(target: Target, file: BinaryIO, offset: int) -> int:
-    """Go to the line before which there are `offset` - 1, or to the end; how many lines there are before."""
+    """Seek to line `offset`, or to the end. Return the number of lines before that position."""
     file.seek(0)
     passed = at = 0
     last = b""
@@ -142,20 +157,20 @@ def _seek(target: Target, file: BinaryIO, offset: int) -> int:
         checkpoint()
         newlines = block.count(b"\n")
         if passed + newlines >= offset - 1:
-            # Each byte is a character there, so both are counted alike.
+            # In latin-1 each byte is a character, so that offsets agree.
             at += line_start(block.decode("latin-1"), offset - passed)
             file.seek(at)
             return offset - 1
         passed, at, last = passed + newlines, at + len(block), block[-1:]
         if at > SCAN_BYTES_MAX:
-            raise ToolFailed(f"line {offset} of {target.shown} is too far into it; use bash, e.g. sed -n")
+            raise ToolFailed(f"line {offset} of {target.shown} is too far into the file; use bash, e.g. sed -n")
     return passed + (last not in (b"", b"\n"))
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:
-    """Each without its end; of a very long line the beginning only, and of an endless one (a file may be one hole of
-    many terabytes) no more is passed over than of many."""
-    bytes_max = 4 * LINE_CHARS_MAX + 4
+    """Yield lines without their ends, and only the beginning of a very long line. An endless line (a file may be one
+    sparse hole of many terabytes) is skipped up to SCAN_BYTES_MAX."""
+    bytes_max = 4 * VIEW_LINE_CHARS_MAX + 4
     while piece := file.readline(bytes_max):
         line, passed = piece, len(piece)
         while passed <= SCAN_BYTES_MAX and not piece.endswith(b"\n") and (piece := file.readline(bytes_max)):
@@ -165,7 +180,7 @@ def _lines(file: BinaryIO) -> Iterator[str]:
 
 
 class _Lines:
-    """The lines shown so far, and whether there is room for more."""
+    """The lines shown so far, up to the limits."""
 
     def __init__(self, offset: int, limit: int) -> None:
         self._offset = offset
@@ -174,8 +189,8 @@ class _Lines:
         self._chars = 0
 
     def take(self, line: str) -> bool:
-        if len(line) > LINE_CHARS_MAX:
-            line = f"{line[:LINE_CHARS_MAX]}… (line cut)"
+        if len(line) > VIEW_LINE_CHARS_MAX:
+            line = f"{line[:VIEW_LINE_CHARS_MAX]}… (line cut)"
         row = f"{self._offset + len(self._shown):>6}\t{line}"
         if len(self._shown) >= self._limit or self._chars + len(row) + 1 > VIEW_CHARS_MAX:
             return False
@@ -184,13 +199,14 @@ class _Lines:
         return True
 
     def output(self, target: Target, note: str, known: int, total: int | None) -> ToolOutput:
-        """`known`: lines that are certain to exist; `total`: all, None if they were not counted."""
+        """`known`: lines that certainly exist. `total`: all lines, None if they were not counted."""
         if not self._shown:
             raise ToolFailed(f"{target.shown} has {known} lines; line {self._offset} is beyond its end")
         last = self._offset + len(self._shown) - 1
+        of = f" of {total}" if total is not None else ""
         rest = ""
         if total is None or last < total:
-            of = f" of {total}" if total is not None else ""
-            rest = f"\n(Lines {self._offset} to {last}{of}. Read on with offset={last + 1}.)"
+            rest = f"\n(Lines {self._offset} to {last}{of}. Continue with offset={last + 1}.)"
         metadata = {"path": target.subject, "first_line": self._offset, "last_line": last, "lines": total}
-        return ToolOutput(note + "\n".join(self._shown) + rest, metadata)
+        summary = f"lines {self._offset}-{last}{of}"
+        return ToolOutput(note + "\n".join(self._shown) + rest, metadata, summary=summary)

@@ -12,7 +12,7 @@ import msgspec
 
 from kedge.core.records import SessionRecord, SessionView
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
-from kedge.wire.brief import call_brief, diff_of, result_brief
+from kedge.wire.brief import call_text, diff_of, result_brief
 from kedge.wire.codec import message_body, session_body
 
 _WHO = {"user": "You", "assistant": "Assistant", "tool": "Tool", "system": "System"}
@@ -94,8 +94,8 @@ def _blocks(message: Message) -> list[tuple[Literal["text", "output"], str]]:
                 blocks.append(("text", text))
             case Reasoning(thinking=thinking):
                 blocks.append(("text", "\n".join(f"| {line}" for line in thinking.splitlines())))
-            case ToolCall(name=name, input=given):
-                blocks.append(("output", f"* {name} {call_brief(name, given)}"))
+            case ToolCall() as call:
+                blocks.append(("output", f"* {call_text(call.title or call.name, call.display, call.input)}"))
             case ToolResult() as result:
                 blocks.append(("output", _result(result)))
             case Binary(path=path, mime_type=mime_type):
@@ -118,7 +118,7 @@ def _fenced(text: str) -> str:
 
 def _result(result: ToolResult) -> str:
     """Return a summary of the result, then the diff of a change or the whole content."""
-    brief = result_brief(result.metadata, result.content, is_error=result.is_error)
+    brief = result_brief(result.summary, result.content, is_error=result.is_error)
     content = "" if brief.startswith("failed: ") else diff_of(result.metadata) or result.content
     return "\n".join(block for block in (f"-> {brief}" if brief else "", content) if block)
 

@@ -206,6 +206,14 @@ class SessionBody(Struct, kw_only=True):
 
 
 class PartBody(Struct, kw_only=True):
+    """One part of a message; `data` has the fields of its type.
+
+    A tool_call has a `title`, a tool_result a `summary`: one line each, safe to print, made by the tool. `display` of a
+    tool_call names what else to show: compact (nothing), text (the result), command (the input's `command` and the
+    result) or agent (the child Run with the input's `prompt`). `metadata` of a tool_result is JSON text and may have a
+    `diff` and an `exit_code`. No client needs to know the names of tools.
+    """
+
     type: str
     data: dict[str, Any]
 

@@ -15,7 +15,7 @@ from kedge.core.untrusted_text import json_object
 from kedge.tui.render.diff_lines import diff_rows, draw_row
 from kedge.tui.render.renderer import Renderer, clean, shortened
 from kedge.wire import models as m
-from kedge.wire.brief import call_brief, diff_of, result_brief
+from kedge.wire.brief import call_text, diff_of
 
 #: The margin on the left, where marks stand; what belongs to a mark stands further in. Columns.
 MARGIN, INDENT = 2, 4
@@ -27,8 +27,6 @@ COMMAND_LINES = 6
 DIFF_LINES, UNFOLDED_LINES_MAX = 24, 2_000
 #: What a call is about keeps at least this much room beside what came of it. Columns.
 ABOUT_WIDTH_MIN = 12
-#: Tools whose results people want to see at once; those of others are seen when they are unfolded.
-_TOLD = frozenset({"bash", "agent", "fetch", "question"})
 
 T = TypeVar("T")
 
@@ -59,24 +57,26 @@ class ToolCards:
     def call(
         self, entry: ConversationEntry, data: dict[str, Any], conversation: Conversation
     ) -> Iterator[RenderedLine]:
-        call_id, name, run_id = data["id"], data["name"], entry.body.run_id
+        call_id, run_id, display = data["id"], entry.body.run_id, data.get("display") or "compact"
         key = f"{entry.body.id}:{call_id}"
         result = conversation.result_of(entry, call_id)
-        about = call_brief(name, data["input"]) if data.get("finished", True) else ""
-        child = self._child(run_id, data, conversation, entry) if name == "agent" else None
+        title = data.get("title") or data["name"]
+        child = self._child(run_id, data, conversation, entry) if display == "agent" else None
         mark, style, came, how = self._state(run_id, call_id, result)
         if child is not None and not came:
             came, how = _child_state(child), "k.muted"
+        name, _, about = title.partition(" ")
         yield RenderedLine(self.headed(mark, style, name, about, (came, how)), key)
-        if name == "bash" and "\n" in about:
-            yield from self.output(key, about, COMMAND_LINES, style="k.text")
+        text = call_text(title, display, data["input"])
+        if "\n" in text.strip():
+            yield from self.output(key, text, COMMAND_LINES, style="k.text")
         if result is not None:
-            yield from self._result(key, name, result)
+            yield from self._result(key, display, result)
         elif child is not None and child.state != "ended":
             yield from self.output(key, self.view.doing(child.run_id), LIVE_LINES, from_end=True)
         elif self._is_live(run_id):
             live = conversation.progress_of(entry, call_id)
-            if live.strip() != about.strip():  # until there is output it is told what the head of the card says
+            if live.strip() != title:  # until there is output it is told what the head of the card says
                 yield from self.output(key, live, LIVE_LINES, from_end=True)
 
     def _state(self, run_id: str, call_id: str, result: m.PartBody | None) -> tuple[str, str, str, str]:
@@ -84,9 +84,9 @@ class ToolCards:
         if result is not None:
             told, metadata = result.data, _metadata(result)
             if told.get("is_error"):
-                return "✗", "k.bad", "denied" if metadata.get("denied") else "failed", "k.bad"
+                return "✗", "k.bad", told.get("summary") or "failed", "k.bad"
             is_bad = metadata.get("exit_code", 0) not in (0, None)
-            came = result_brief(told.get("metadata") or "", told["content"], is_error=False)
+            came = told.get("summary") or ""
             return ("✗", "k.bad", came, "k.bad") if is_bad else ("●", "k.good", came, "k.muted")
         if self.view.waits(run_id, call_id):
             return "?", "k.warn", "waits for your answer", "k.warn"
@@ -94,12 +94,12 @@ class ToolCards:
             return "■", "k.warn", "cut off before it gave a result", "k.warn"
         return "○", "k.accent", "", "k.muted"
 
-    def _result(self, key: str, name: str, result: m.PartBody) -> Iterator[RenderedLine]:
+    def _result(self, key: str, display: str, result: m.PartBody) -> Iterator[RenderedLine]:
         if diff := diff_of(result.data.get("metadata") or ""):
             width = max(1, self.width - MARGIN)
             rows = diff_rows(diff, width)
             yield from self._folded(key, rows, lambda row: draw_row(row, self.renderer, width), DIFF_LINES, MARGIN)
-        elif name in _TOLD or result.data.get("is_error") or self.is_unfolded(key):
+        elif display != "compact" or result.data.get("is_error") or self.is_unfolded(key):
             yield from self.output(key, result.data["content"], DONE_LINES)
 
     def _is_live(self, run_id: str) -> bool:
@@ -117,7 +117,7 @@ class ToolCards:
             for other in (conversation.ordered() if len(same) > 1 else [entry])
             if other.body.run_id == run_id
             for part in other.body.parts
-            if part.type == "tool_call" and part.data["name"] == "agent" and _prompt(part.data) == prompt
+            if part.type == "tool_call" and part.data.get("display") == "agent" and _prompt(part.data) == prompt
         ]
         place = calls.index((entry.body.id, data["id"])) if (entry.body.id, data["id"]) in calls else 0
         return same[place] if place < len(same) else None
