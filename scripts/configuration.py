@@ -26,7 +26,6 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "[tools]": schema.ToolsConfig,
     "[context]": schema.ContextConfig,
     "[server]": schema.ServerConfig,
-    "[mcp.NAME]": schema.McpServer,
 }
 
 

@@ -256,7 +256,7 @@ def test_config_shows_where_it_is_and_what_it_says_without_secrets(server: Serve
 def findings(home: Home, *arguments: str) -> tuple[int, dict[str, dict[str, str]]]:
     done = home.kedge("doctor", "--json", *arguments)
     assert done.err == ""
-    return done.code, {finding["check"]: finding for finding in json.loads(done.out)}
+    return done.code, {finding["subject"]: finding for finding in json.loads(done.out)}
 
 
 def test_doctor_works_without_a_server_and_starts_none(home: Home) -> None:
@@ -268,7 +268,7 @@ def test_doctor_works_without_a_server_and_starts_none(home: Home) -> None:
     assert {"processes", "sandbox", "ripgrep"} <= set(found)
     # Whatever the machine holds: it does not claim the network.
     assert "Not restricted: reading, the network" in found["sandbox"]["message"]
-    assert found["models"]["message"].startswith("local/fake-large")
+    assert found["model"]["message"] == "local/fake-large"
     assert not (home.data / "server.log").exists()
     home.data.rmdir()
     assert findings(home)[1]["data directory"]["status"] == "ok"
@@ -349,8 +349,8 @@ def test_the_client_commands_load_neither_server_nor_engine(home: Home) -> None:
         "import sys\n"
         "import kedge.cli.main, kedge.cli.command_run, kedge.cli.command_runs, kedge.cli.command_sessions\n"
         "import kedge.cli.command_attach\n"
-        "import kedge.cli.command_config, kedge.cli.command_doctor, kedge.cli.command_serve, kedge.client.sync_client\n"
-        "import kedge.cli.command_approvals, kedge.cli.command_init, kedge.cli.command_models\n"
+        "import kedge.cli.command_serve, kedge.client.sync_client\n"
+        "import kedge.cli.command_approvals, kedge.cli.command_init\n"
         "print(*sorted(sys.modules))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -368,3 +368,24 @@ def test_the_client_commands_load_neither_server_nor_engine(home: Home) -> None:
         "rich",
     )
     assert [name for name in loaded if name.startswith(heavy)] == []
+
+
+def test_config_commands_load_neither_server_nor_engine(home: Home) -> None:
+    """They read the configuration, and that knows the tools and the catalogue of models."""
+    code = (
+        "import sys\n"
+        "import kedge.cli.command_config, kedge.cli.command_doctor, kedge.cli.command_models\n"
+        "print(*sorted(sys.modules))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    heavy = (
+        "kedge.server",
+        "kedge.engine",
+        "kedge.agent",
+        "kedge.store",
+        "kedge.warden",
+        "uvicorn",
+        "apsw",
+        "pydantic",
+    )
+    assert [name for name in loaded if name.startswith((*heavy, "pydantic", "textual", "rich"))] == []

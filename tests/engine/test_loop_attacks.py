@@ -10,9 +10,9 @@ import pytest
 
 from kedge.agent import model_call as asking
 from kedge.agent.system_prompt import FILES_MAX, instruction_files
-from kedge.config.load import REPOSITORY_BYTES_MAX, Loaded, _merge, layered, load_workspace, repository_files
+from kedge.config.load import REPOSITORY_BYTES_MAX, LoadedConfig, _merge, load_layers, load_workspace, repository_files
 from kedge.config.schema import CONTEXT_FILES_MAX, Config
-from kedge.config.trust import Trust
+from kedge.config.trust import TrustList
 from kedge.core.step import RECENT_CALLS, signatures
 from kedge.core.transcript import Message, Part, Role, Text, ToolCall, ToolResult, chars_of, for_model
 from kedge.engine import forks as forking
@@ -50,7 +50,7 @@ def test_layers_are_merged_in_linear_time() -> None:
     _merge(merged, {"files": [f"b{number}" for number in range(60_000)] + ["a1"]}, "x", {})
     assert len(merged["files"]) == 120_000
     sources: dict[str, str] = {}
-    _merge({}, {"mcp": {f"m{number}": {"url": "u"} for number in range(60_000)}}, "x", sources)
+    _merge({}, {"providers": {f"m{number}": {"base_url": "u"} for number in range(60_000)}}, "x", sources)
     assert len(sources) == 60_000
 
 
@@ -95,9 +95,9 @@ def test_names_of_instruction_files_are_bounded(tmp_path: Path) -> None:
         load_workspace(Config(), inner)
     (inner / "kedge.toml").write_text(f"context.files = {json.dumps(many[1:])}")
     (inner.parent / "kedge.toml").write_text(f"context.files = {json.dumps(many[:-1])}")
-    found = layered(Loaded(Config(), {}, (), {}), inner, Trust(), {})
+    found = load_layers(LoadedConfig(Config(), {}, (), {}), inner, TrustList(), {})
     assert found.config.context.files == many[:-1]
-    assert found.ignored == (f"context.files: only the first {CONTEXT_FILES_MAX} of {len(many)} names count.",)
+    assert found.ignored == (f"context.files: only the first {CONTEXT_FILES_MAX} of {len(many)} names are used.",)
     for place in (inner.parent.parent, inner.parent, inner):
         for name in many:
             (place / name).write_text(f"{place} {name}")

@@ -18,7 +18,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from kedge.config.repository import NotRead, levels, owners, read_inside, read_regular
+from kedge.config.repository import UntrustedFile, read_inside, read_regular, repository_directories, trusted_owners
 from kedge.config.schema import Config
 from kedge.core.approvals import is_hidden
 from kedge.errors import Invalid
@@ -125,7 +125,7 @@ def _contents(
         if content is not None:
             yield own, content
     try:
-        places, trusted = levels(workspace), owners(workspace)
+        places, trusted = repository_directories(workspace), trusted_owners(workspace)
     except OSError:
         return
     further = tuple(config.context.files)
@@ -168,7 +168,7 @@ def _readable(
             if not may_be_read(place / name):
                 continue
             content = read_inside(place / name, root, trusted, FILE_BYTES_MAX + 1)
-        except (OSError, RuntimeError, ValueError, NotRead):
+        except (OSError, RuntimeError, ValueError, UntrustedFile):
             continue
         if content is not None:
             yield place / name, content
@@ -177,11 +177,11 @@ def _readable(
 def _surroundings(workspace: Path, facts: Facts) -> str:
     lines = [f"Directory: {_plain(str(workspace))}"]
     try:
-        root = levels(workspace)[0]
+        root = repository_directories(workspace)[0]
     except OSError:
         root = workspace
     try:
-        branch = git_branch(root, owners(workspace))
+        branch = git_branch(root, trusted_owners(workspace))
     except OSError:
         branch = None
     if branch is None:
@@ -203,7 +203,7 @@ def git_branch(root: Path, trusted: frozenset[int] | None = None) -> str | None:
         elif not place.is_dir():
             return None
         head = (read_regular(place / "HEAD", GIT_BYTES_MAX, trusted) or b"").decode("utf-8", "replace").strip()
-    except NotRead:
+    except UntrustedFile:
         return None
     except (OSError, ValueError):
         return "no branch"

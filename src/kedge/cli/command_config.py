@@ -16,9 +16,9 @@ from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.printing import print_findings, print_json
 from kedge.cli.workspace_lookup import opened
 from kedge.client.safe_text import one_line
-from kedge.config.check import findings
-from kedge.config.load import FILE_NAMES, RepositoryFile, checked, needing_trust, parsed, repository_files
-from kedge.config.repository import levels
+from kedge.config.check import check_config
+from kedge.config.load import FILE_NAMES, RepositoryFile, keys_needing_trust, parse_toml, repository_files, to_config
+from kedge.config.repository import repository_directories
 from kedge.config.schema import masked_secret
 from kedge.core.untrusted_text import visible
 
@@ -78,7 +78,7 @@ def check(as_json: bool, cwd: str) -> int:
     """Check the configuration files of this directory. The exit code is 1 if there is an error.
 
     Settings that are ignored because their file is not trusted are warnings."""
-    return print_findings(findings(paths.config_file(), Path(cwd), trusted_files()), as_json=as_json)
+    return print_findings(check_config(paths.config_file(), Path(cwd), trusted_files()), as_json=as_json)
 
 
 @config.command(epilog=examples("kedge config trust", "kedge config trust --yes", "kedge config trust --revoke"))
@@ -94,7 +94,7 @@ def trust(yes: bool, revoke: bool, cwd: str) -> int:
         return _revoke(Path(cwd))
     trusted = trusted_files()
     files = [file for file in repository_files(Path(cwd)) if file.content is not None]
-    untrusted = [file for file in files if _dangerous(file) and not trusted.holds(file.path, file.content or b"")]
+    untrusted = [file for file in files if _dangerous(file) and not trusted.contains(file.path, file.content or b"")]
     if not untrusted:
         click.echo("already trusted" if any(map(_dangerous, files)) else "nothing to trust")
         return 0
@@ -122,7 +122,7 @@ def _confirmed() -> bool:
 def _revoke(workspace: Path) -> int:
     trusted = trusted_files()
     # Also files that are gone or changed: they could return with the trusted content.
-    candidates = [directory / name for directory in levels(workspace) for name in FILE_NAMES]
+    candidates = [directory / name for directory in repository_directories(workspace) for name in FILE_NAMES]
     revoked = [file for file in candidates if trusted.revoke(file)]
     for file in revoked:
         click.echo(f"no longer trusted: {visible(str(file), keep='')}")
@@ -133,9 +133,9 @@ def _revoke(workspace: Path) -> int:
 
 def _dangerous(file: RepositoryFile) -> list[tuple[str, str]]:
     """Return (dotted name, value) of the settings that need trust. Raises BadConfig if the file is not valid."""
-    plain = parsed(file.content or b"", file.path)
-    checked(plain, file.path)
-    lines = [line for key in needing_trust(plain) for line in _flat(key, plain[key])]
+    plain = parse_toml(file.content or b"", file.path)
+    to_config(plain, file.path)
+    lines = [line for key in keys_needing_trust(plain) for line in _flat(key, plain[key])]
     # A key in a repository is not a secret any more, but should still not be on the screen.
     return [(name, masked_secret(value) if name.endswith(".api_key") else value) for name, value in lines]
 

@@ -19,8 +19,7 @@ from kedge.cli.printing import print_findings
 from kedge.client.client import Client
 from kedge.client.http_transport import NotConnected
 from kedge.client.peer_credentials import WrongServer
-from kedge.config.check import Finding
-from kedge.config.check import findings as config_findings
+from kedge.config.check import Finding, check_config
 from kedge.config.schema import Config
 from kedge.errors import BadConfig, KedgeError, ShuttingDown, StoreDamaged
 from kedge.wire.models import Version
@@ -39,7 +38,7 @@ def doctor(as_json: bool, cwd: str, host: str | None) -> int:
     """Check this installation. The exit code is 1 if something is broken."""
     workspace = Path(cwd)
     findings = [*_python(), *_data_directory(), *_socket()]
-    findings += config_findings(paths.config_file(), workspace, trusted_files())
+    findings += check_config(paths.config_file(), workspace, trusted_files())
     findings += [*_ripgrep(workspace), *asyncio.run(_processes(workspace)), *asyncio.run(_server(host, cwd))]
     return print_findings(findings, as_json=as_json)
 

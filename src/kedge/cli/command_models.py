@@ -66,7 +66,7 @@ def _row(listing: ModelListing) -> ModelRow:
         images=facts.takes_images,
         is_large=listing.is_default,
         is_small=listing.is_small,
-        note=listing.about,
+        note=listing.description,
     )
 
 

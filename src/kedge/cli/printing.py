@@ -37,7 +37,7 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> int:
     else:
         for finding in findings:
             status = "FAIL" if finding.status == "fail" else finding.status.ljust(4)
-            click.echo(f"{status}  {one_line(f'{finding.about}: {finding.message}', 1000)}")
+            click.echo(f"{status}  {one_line(f'{finding.subject}: {finding.message}', 1000)}")
             if finding.what_to_do:
                 click.echo(f"      -> {one_line(finding.what_to_do, 1000)}")
     return EXIT_FAILED if any(finding.status == "fail" for finding in findings) else EXIT_COMPLETED

@@ -1,5 +1,7 @@
-"""Is the configuration of a workspace in order? Every file by itself, then what they say together. It changes nothing
-and asks nobody; secrets are looked for and never shown."""
+"""The check of a workspace's configuration: each file alone, then the merged result.
+
+It changes nothing and asks no keyring. Secrets are looked up and never displayed.
+"""
 
 from __future__ import annotations
 
@@ -11,133 +13,133 @@ from typing import Literal
 
 from msgspec import Struct
 
-from kedge.config.idle_rules import idle_rules
 from kedge.config.load import (
     REPOSITORY_DOTS_WORK_MAX,
     TRUSTED_KEYS,
-    Loaded,
+    LoadedConfig,
     RepositoryFile,
-    checked,
-    layered,
-    needing_trust,
-    parsed,
+    keys_needing_trust,
+    load_layers,
+    load_user_layer,
+    parse_toml,
     repository_files,
-    user_layer,
+    to_config,
 )
 from kedge.config.model_names import BUILT_IN, resolve_model
 from kedge.config.providers import all_providers
+from kedge.config.rule_checks import ineffective_rules
 from kedge.config.schema import MASK, masked_secret
 from kedge.config.secrets import missing
-from kedge.config.trust import Trust
+from kedge.config.trust import TrustList
 from kedge.core.untrusted_text import one_line
 from kedge.errors import BadConfig
 
-TRUST_IT = "kedge config trust"
-#: Of a rule, in characters: enough to find it.
-RULE_CHARS_SHOWN = 200
+TRUST_COMMAND = "kedge config trust"
+#: Of a rule in a finding: enough to recognise it. Characters.
+RULE_CHARS_MAX_SHOWN = 200
 
 
 class Finding(Struct):
-    #: A file, or a dotted key.
-    about: str
+    """One result of `kedge config check` or `kedge doctor`."""
+
+    #: A file, a dotted key or a part of the installation.
+    subject: str
     status: Literal["ok", "warn", "fail"]
     message: str
     what_to_do: str = ""
 
 
-def findings(
-    user_file: Path, workspace: Path, trust: Trust, environment: Mapping[str, str] = os.environ
+def check_config(
+    user_file: Path, workspace: Path, trust: TrustList, environment: Mapping[str, str] = os.environ
 ) -> list[Finding]:
-    user, found = _user(user_file)
+    user, findings = _check_user_file(user_file)
     for file in repository_files(workspace):
-        found += _repository(file, trust)
+        findings += _check_repository_file(file, trust)
     if user is None:
-        return found
-    loaded = layered(user, workspace, trust, environment, strict=False)
-    return [*found, *_rules(loaded), *_models(loaded, environment), *_keys(loaded, environment)]
+        return findings
+    loaded = load_layers(user, workspace, trust, environment, strict=False)
+    return [*findings, *_check_rules(loaded), *_check_models(loaded, environment), *_check_keys(loaded, environment)]
 
 
-def _user(path: Path) -> tuple[Loaded | None, list[Finding]]:
-    about = str(path)
+def _check_user_file(path: Path) -> tuple[LoadedConfig | None, list[Finding]]:
+    subject = str(path)
     try:
-        user = user_layer(path)
+        user = load_user_layer(path)
     except BadConfig as error:
-        return None, [Finding(about, "fail", _without(about, error.message), "correct it")]
+        return None, [Finding(subject, "fail", _without_subject(subject, error.message), "correct it")]
     if not path.exists():
-        return user, [Finding(about, "ok", "there is none: defaults are used")]
-    has_literal = any(masked_secret(provider.api_key) == MASK for provider in user.config.providers.values())
-    if has_literal and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        return user, [Finding(about, "warn", "it holds a key and is open to others", f"chmod 600 {path}")]
-    return user, [Finding(about, "ok", "in force")]
+        return user, [Finding(subject, "ok", "not found; the defaults are used")]
+    has_literal_key = any(masked_secret(provider.api_key) == MASK for provider in user.config.providers.values())
+    if has_literal_key and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        return user, [Finding(subject, "warn", "contains a key and other users can access it", f"chmod 600 {path}")]
+    return user, [Finding(subject, "ok", "in effect")]
 
 
-def _repository(file: RepositoryFile, trust: Trust) -> Iterator[Finding]:
-    about = str(file.path)
+def _check_repository_file(file: RepositoryFile, trust: TrustList) -> Iterator[Finding]:
+    subject = str(file.path)
     if file.content is None:
-        what_to_do = "fix its owner and mode" if file.is_fault else "put the file itself there"
-        yield Finding(about, "fail" if file.is_fault else "warn", _without(about, file.why), what_to_do)
+        what_to_do = "fix its owner and mode" if file.is_error else "replace it by a regular file of your own"
+        yield Finding(subject, "fail" if file.is_error else "warn", _without_subject(subject, file.why), what_to_do)
         return
     try:
-        plain = parsed(file.content, file.path, REPOSITORY_DOTS_WORK_MAX)
-        checked(plain, file.path)  # all of it, also what does not count yet
+        plain = parse_toml(file.content, file.path, REPOSITORY_DOTS_WORK_MAX)
+        to_config(plain, file.path)  # all keys, also those that are not trusted yet
     except BadConfig as error:
-        yield Finding(about, "fail", _without(about, error.message), "correct it")
+        yield Finding(subject, "fail", _without_subject(subject, error.message), "correct it")
         return
-    if never := sorted(plain.keys() - TRUSTED_KEYS):
-        yield Finding(about, "warn", f"it sets {', '.join(never)}, which is ignored", "set it in your own file")
-    waiting = needing_trust(plain)
+    if forbidden := sorted(plain.keys() - TRUSTED_KEYS):
+        yield Finding(subject, "warn", f"sets {', '.join(forbidden)}, which is ignored", "set it in your own file")
+    untrusted = keys_needing_trust(plain)
     try:
-        is_trusted = trust.holds(file.path, file.content)
+        is_trusted = trust.contains(file.path, file.content)
     except BadConfig as error:
-        yield Finding(str(trust.file), "warn", _without(str(trust.file), error.message), f"then {TRUST_IT}")
+        message = _without_subject(str(trust.file), error.message)
+        yield Finding(str(trust.file), "warn", message, f"then {TRUST_COMMAND}")
         is_trusted = False
-    if waiting and not is_trusted:
-        yield Finding(about, "warn", f"it sets {', '.join(waiting)}: ignored until you trust it", TRUST_IT)
+    if untrusted and not is_trusted:
+        yield Finding(subject, "warn", f"sets {', '.join(untrusted)}: ignored until you trust it", TRUST_COMMAND)
     else:
-        yield Finding(about, "ok", "in force, and trusted" if is_trusted else "in force")
+        yield Finding(subject, "ok", "in effect, and trusted" if is_trusted else "in effect")
 
 
-def _rules(loaded: Loaded) -> Iterator[Finding]:
-    for rule, why in idle_rules(loaded.config.permissions.rules()):
-        message, _, what_to_do = why.partition("; ")
-        yield Finding(one_line(str(rule), RULE_CHARS_SHOWN), "warn", message, what_to_do)
+def _check_rules(loaded: LoadedConfig) -> Iterator[Finding]:
+    for rule, problem in ineffective_rules(loaded.config.permissions.rules()):
+        message, _, what_to_do = problem.partition("; ")
+        yield Finding(one_line(str(rule), RULE_CHARS_MAX_SHOWN), "warn", message, what_to_do)
 
 
-def _models(loaded: Loaded, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _check_models(loaded: LoadedConfig, environment: Mapping[str, str]) -> Iterator[Finding]:
     for key in ("model", "small_model"):
         name = str(getattr(loaded.config, key))
-        where = f" ({loaded.sources[key]})" if key in loaded.sources else ""
+        source = f" ({loaded.sources[key]})" if key in loaded.sources else ""
         if not name:
             if key == "model":
-                yield Finding(key, "warn", "none is chosen: the built-in offline model answers", "set model")
+                yield Finding(key, "warn", "not set; the built-in offline model is used", "set model")
             continue
         if name in BUILT_IN:
-            yield Finding(key, "ok", f"{name}{where}")
+            yield Finding(key, "ok", f"{name}{source}")
             continue
         try:
-            choice = resolve_model(loaded.config, name, environment)
+            resolved = resolve_model(loaded.config, name, environment)
         except BadConfig as error:
-            yield Finding(key, "fail", f"{error.message}{where}", "correct it; `kedge models` lists those there are")
+            yield Finding(key, "fail", f"{error.message}{source}", "correct it; list models with: kedge models")
             continue
-        if why := missing(choice.provider.api_key, environment):
-            yield Finding(key, "fail", f"{name}{where}: {why}", "set it where the server is started")
+        if problem := missing(resolved.provider.api_key, environment):
+            yield Finding(key, "fail", f"{name}{source}: {problem}", "set it where the server is started")
         else:
-            yield Finding(key, "ok", f"{name}{where}")
+            yield Finding(key, "ok", f"{name}{source}")
 
 
-def _keys(loaded: Loaded, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Those of what is configured and not chosen: nothing is broken yet."""
+def _check_keys(loaded: LoadedConfig, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Check the keys of providers that no configured model uses."""
     config = loaded.config
     in_use = {name.partition("/")[0] for name in (config.model, config.small_model)}
     for name, provider in all_providers(config, environment).items():
-        if name not in in_use and (why := missing(provider.api_key, environment)):
-            yield Finding(f"providers.{name}", "warn", why, "set it where the server is started, or use another")
-    for name, server in config.mcp.items():
-        for value in (*server.env.values(), *server.headers.values()):
-            if why := missing(value, environment):
-                yield Finding(f"mcp.{name}", "warn", why.partition(";")[0], "set it where the server is started")
+        if name not in in_use and (problem := missing(provider.api_key, environment)):
+            what_to_do = "set it where the server is started, or use another provider"
+            yield Finding(f"providers.{name}", "warn", problem, what_to_do)
 
 
-def _without(about: str, message: str) -> str:
-    """The message without the file's name at its beginning, which stands before it already."""
-    return message.removeprefix(about).removeprefix(":").strip().rstrip(".")
+def _without_subject(subject: str, message: str) -> str:
+    """Remove the path at the start of the message, which the subject repeats."""
+    return message.removeprefix(subject).removeprefix(":").strip().rstrip(".")

@@ -1,4 +1,4 @@
-"""From a name such as "local/fake-large" to a provider and a model of it, and what is known of that model."""
+"""Model names: from "local/fake-large" to a provider, a model and its facts."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from kedge.config.providers import all_providers, api_key, is_makers_own, no_provider, provider_for
+from kedge.config.providers import all_providers, api_key, is_vendor_endpoint, provider_for, unknown_provider
 from kedge.config.schema import DEMO, Config, ModelEntry, Provider
 from kedge.core.records import OFFLINE
 from kedge.errors import BadConfig
 from kedge.llm import catalogue
 from kedge.llm.catalogue import ModelFacts, Price
 
-#: Models that need no provider, each with a word on what it is.
+#: Models that need no provider -> description.
 BUILT_IN = {OFFLINE: "built in: real tools, no language model", DEMO: "a tiny model on this machine, without tools"}
 
 
 class ResolvedModel(Struct, frozen=True):
-    """A model at a provider, both known to be there as far as the configuration tells."""
+    """A model of a provider."""
 
     provider_name: str
-    #: With its address and its key's place filled in.
+    #: With the default address and key reference filled in.
     provider: Provider
     model: str
-    #: What the user says of the model, if anything.
+    #: The user's entry for the model.
     entry: ModelEntry | None = None
 
     @property
@@ -33,15 +33,15 @@ class ResolvedModel(Struct, frozen=True):
         return f"{self.provider_name}/{self.model}"
 
     def key(self, environment: Mapping[str, str] = os.environ) -> str | None:
-        """The API key itself; None when there is none to send. BadConfig when it cannot be had."""
+        """Return the API key, or None if none is sent. Raises BadConfig if it cannot be read."""
         return api_key(self.provider, self.provider_name, environment)
 
     @property
     def facts(self) -> ModelFacts:
-        """What the user says of it, and the catalogue where they say nothing."""
-        # Of an endpoint of somebody else only the name it was given tells whose it may be.
-        where = _maker(self.provider) if is_makers_own(self.provider) else self.provider_name
-        known = catalogue.facts(where, self.model, self.provider.base_url)
+        """The user's entry, completed from the catalogue."""
+        # The vendor behind another endpoint is unknown; the name that the user chose is the best hint.
+        vendor = _vendor(self.provider) if is_vendor_endpoint(self.provider) else self.provider_name
+        known = catalogue.facts(vendor, self.model, self.provider.base_url)
         entry = self.entry or ModelEntry(self.model)
         return ModelFacts(
             entry.context_window or known.context_window,
@@ -52,26 +52,26 @@ class ResolvedModel(Struct, frozen=True):
 
 
 class ModelListing(Struct, frozen=True):
-    """A model that a Run can be given, as people choose among them."""
+    """A row of `kedge models`."""
 
     name: str
     provider_name: str
     facts: ModelFacts
-    #: Used for the work itself when nobody says otherwise; for titles.
+    #: The default model.
     is_default: bool
+    #: The model for titles.
     is_small: bool
-    #: A word on what it is, for those that need one.
-    about: str = ""
+    description: str = ""
 
 
 def resolve_model(config: Config, name: str, environment: Mapping[str, str] = os.environ) -> ResolvedModel:
-    """Which model a name means; the built-in ones are none of these. BadConfig says why there is none."""
+    """Resolve a model name that is not built in. Raises BadConfig with the reason."""
     provider_name, _, model = name.partition("/")
     if not model:
         raise BadConfig(f"Model {name}: write it as provider/model.")
     provider = provider_for(config, provider_name, environment)
     if provider is None:
-        raise BadConfig(f"Model {name}: {no_provider(config, provider_name)}")
+        raise BadConfig(f"Model {name}: {unknown_provider(config, provider_name)}")
     listed = {entry.id: entry for entry in provider.models}
     if listed and model not in listed:
         raise BadConfig(f"Model {name}: provider {provider_name} lists {', '.join(listed)}.")
@@ -79,36 +79,36 @@ def resolve_model(config: Config, name: str, environment: Mapping[str, str] = os
 
 
 def known_models(config: Config, environment: Mapping[str, str] = os.environ) -> list[ResolvedModel]:
-    """The models that are known by name: those the configuration lists, or else those the catalogue knows of."""
-    found: dict[str, ResolvedModel] = {}
+    """Return the models that the configuration lists, or else those of the catalogue, for each provider."""
+    models: dict[str, ResolvedModel] = {}
     for name, provider in all_providers(config, environment).items():
         for entry in provider.models:
-            found[f"{name}/{entry.id}"] = ResolvedModel(name, provider, entry.id, entry)
-        if not provider.models and is_makers_own(provider):
-            for model in catalogue.known(_maker(provider)):
-                found[f"{name}/{model}"] = ResolvedModel(name, provider, model)
-    for wanted in (config.model, config.small_model):  # it may be one that nobody lists
-        if wanted and wanted not in BUILT_IN and wanted not in found:
+            models[f"{name}/{entry.id}"] = ResolvedModel(name, provider, entry.id, entry)
+        if not provider.models and is_vendor_endpoint(provider):
+            for model in catalogue.known(_vendor(provider)):
+                models[f"{name}/{model}"] = ResolvedModel(name, provider, model)
+    for configured in (config.model, config.small_model):  # these need not be listed anywhere
+        if configured and configured not in BUILT_IN and configured not in models:
             try:
-                found[wanted] = resolve_model(config, wanted, environment)
+                models[configured] = resolve_model(config, configured, environment)
             except BadConfig:
-                continue  # `config check` tells why
-    return list(found.values())
+                continue  # `kedge config check` reports it
+    return list(models.values())
 
 
 def list_models(config: Config, environment: Mapping[str, str] = os.environ) -> list[ModelListing]:
-    """All that can be chosen: those known by name, then the built-in ones."""
+    """Return the known models, then the built-in ones."""
     default = config.model or OFFLINE
     small = config.small_model or default
-    found = [(choice.name, choice.provider_name, choice.facts, "") for choice in known_models(config, environment)]
-    found += [(name, name.partition("/")[0], ModelFacts(), about) for name, about in BUILT_IN.items()]
+    rows = [(model.name, model.provider_name, model.facts, "") for model in known_models(config, environment)]
+    rows += [(name, name.partition("/")[0], ModelFacts(), text) for name, text in BUILT_IN.items()]
     return [
-        ModelListing(name, provider_name, facts, name == default, name == small, about)
-        for name, provider_name, facts, about in found
+        ModelListing(name, provider_name, facts, name == default, name == small, text)
+        for name, provider_name, facts, text in rows
     ]
 
 
-def _maker(provider: Provider) -> str:
+def _vendor(provider: Provider) -> str:
     return provider.type.removesuffix("-responses")
 
 

@@ -1,7 +1,7 @@
-"""Providers by name: those that are configured, and those whose name says all.
+"""Providers by name: the configured ones, and vendors whose key is in the environment.
 
-"openai/gpt-5-mini" works with nothing but OPENAI_API_KEY set. A provider without an address is served by its maker, and
-its key is where people keep it for that maker; one with an address of its own has a key of its own, or none.
+"openai/gpt-5-mini" needs only OPENAI_API_KEY. A provider without `base_url` uses the vendor's endpoint and the vendor's
+usual variable for its key. A provider with another address has its own key, or none.
 """
 
 from __future__ import annotations
@@ -17,86 +17,87 @@ from kedge.config.secrets import secret
 from kedge.errors import BadConfig
 
 
-class _Maker(Struct, frozen=True):
-    #: The variables that people keep its key in, the usual one first. None: it has other ways to know who we are.
+class _Vendor(Struct, frozen=True):
+    #: Variables for its key, the usual one first. Empty: its library authenticates in other ways.
     variables: tuple[str, ...] = ()
-    #: Where it is served; empty: its library knows.
+    #: Empty: its library knows the endpoint.
     base_url: str = ""
 
 
-_MAKERS: dict[ProviderType, _Maker] = {
-    "openai": _Maker(("OPENAI_API_KEY",), "https://api.openai.com/v1"),
-    "anthropic": _Maker(("ANTHROPIC_API_KEY",), "https://api.anthropic.com"),
-    "openai-responses": _Maker(("OPENAI_API_KEY",), "https://api.openai.com/v1"),
-    "google": _Maker(("GEMINI_API_KEY", "GOOGLE_API_KEY")),
-    "mistral": _Maker(("MISTRAL_API_KEY",)),
-    "cohere": _Maker(("CO_API_KEY", "COHERE_API_KEY")),
-    "groq": _Maker(("GROQ_API_KEY",)),
-    "google-cloud": _Maker(),
-    "bedrock": _Maker(),
+_VENDORS: dict[ProviderType, _Vendor] = {
+    "openai": _Vendor(("OPENAI_API_KEY",), "https://api.openai.com/v1"),
+    "anthropic": _Vendor(("ANTHROPIC_API_KEY",), "https://api.anthropic.com"),
+    "openai-responses": _Vendor(("OPENAI_API_KEY",), "https://api.openai.com/v1"),
+    "google": _Vendor(("GEMINI_API_KEY", "GOOGLE_API_KEY")),
+    "mistral": _Vendor(("MISTRAL_API_KEY",)),
+    "cohere": _Vendor(("CO_API_KEY", "COHERE_API_KEY")),
+    "groq": _Vendor(("GROQ_API_KEY",)),
+    "google-cloud": _Vendor(),
+    "bedrock": _Vendor(),
 }
 
 
 def provider_for(config: Config, name: str, environment: Mapping[str, str] = os.environ) -> Provider | None:
-    """The configured provider, or the one that the name itself stands for if its key is in the environment. What may be
-    left out is filled in: its address, and the place of its key."""
+    """Return the configured provider, or the vendor of that name if its key is in the environment.
+
+    The default address and key reference are filled in."""
     provider = config.providers.get(name)
     if provider is None:
-        maker = next((known for known in _MAKERS if known == name), None)
-        if maker is None or _variable(maker, environment) is None:
+        vendor = next((vendor for vendor in _VENDORS if vendor == name), None)
+        if vendor is None or _variable(vendor, environment) is None:
             return None
-        provider = Provider(type=maker)
-    return replace(provider, base_url=base_url(provider), api_key=_key_place(provider, environment))
+        provider = Provider(type=vendor)
+    return replace(provider, base_url=base_url(provider), api_key=_key_reference(provider, environment))
 
 
 def base_url(provider: Provider) -> str:
-    """Empty: the library of its type knows."""
-    return provider.base_url or _MAKERS[provider.type].base_url
+    """Return the address; empty if the library of its type knows it."""
+    return provider.base_url or _VENDORS[provider.type].base_url
 
 
 def api_key(provider: Provider, name: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """The key itself; None when there is none to send. BadConfig when it cannot be had."""
-    place = _key_place(provider, environment)
+    """Return the API key, or None if none is sent. Raises BadConfig if it cannot be read."""
+    reference = _key_reference(provider, environment)
     try:
-        return secret(place, environment) if place else None
+        return secret(reference, environment) if reference else None
     except BadConfig as error:
         raise BadConfig(f"Provider {name}: {error.message}") from None
 
 
-def is_makers_own(provider: Provider) -> bool:
-    """Served by its maker and not by somebody who speaks the same format."""
-    return base_url(provider) == _MAKERS[provider.type].base_url
+def is_vendor_endpoint(provider: Provider) -> bool:
+    """Return True for the vendor's own endpoint, False for another one with the same API format."""
+    return base_url(provider) == _VENDORS[provider.type].base_url
 
 
 def all_providers(config: Config, environment: Mapping[str, str] = os.environ) -> dict[str, Provider]:
-    """All that can be named: the configured ones, then those whose key is in the environment."""
-    found = {name: provider_for(config, name, environment) for name in (*config.providers, *_MAKERS)}
-    # OpenAI's second format has the same key; whoever wants it says so.
+    """Return the configured providers, then the vendors whose key is in the environment."""
+    providers = {name: provider_for(config, name, environment) for name in (*config.providers, *_VENDORS)}
+    # "openai-responses" uses the key of "openai": it is listed only if it is configured.
     return {
         name: provider
-        for name, provider in found.items()
+        for name, provider in providers.items()
         if provider is not None and (name in config.providers or name != "openai-responses")
     }
 
 
-def no_provider(config: Config, name: str) -> str:
-    """Why there is none of this name, and what to do."""
+def unknown_provider(config: Config, name: str) -> str:
+    """Return the message about an unknown provider, with what to do."""
     configured = ", ".join(sorted(config.providers)) or "none"
-    variables = next((maker.variables for known, maker in _MAKERS.items() if known == name), ())
-    # A server has the environment it was started with; who has set the variable since must start another.
-    way_out = f"set {variables[0]} and start the server anew (`kedge stop`), or " if variables else ""
+    variables = next((vendor.variables for known, vendor in _VENDORS.items() if known == name), ())
+    # A server keeps the environment that it was started with.
+    remedy = f"set {variables[0]} and restart the server (`kedge stop`), or " if variables else ""
     return (
         f"there is no provider {name} (configured: {configured}); "
-        f"{way_out}add [providers.{name}] to the configuration (`kedge config path` says where)."
+        f"{remedy}add [providers.{name}] to the configuration (`kedge config path` prints its path)."
     )
 
 
-def _key_place(provider: Provider, environment: Mapping[str, str]) -> str:
-    if provider.api_key or not is_makers_own(provider):
+def _key_reference(provider: Provider, environment: Mapping[str, str]) -> str:
+    if provider.api_key or not is_vendor_endpoint(provider):
         return provider.api_key
-    variable = _variable(provider.type, environment) or next(iter(_MAKERS[provider.type].variables), "")
+    variable = _variable(provider.type, environment) or next(iter(_VENDORS[provider.type].variables), "")
     return f"${variable}" if variable else ""
 
 
-def _variable(maker: ProviderType, environment: Mapping[str, str]) -> str | None:
-    return next((name for name in _MAKERS[maker].variables if environment.get(name)), None)
+def _variable(vendor: ProviderType, environment: Mapping[str, str]) -> str | None:
+    return next((name for name in _VENDORS[vendor].variables if environment.get(name)), None)

@@ -1,7 +1,8 @@
-"""Configuration that follows its files. Nothing watches them: who needs the configuration asks for the current one, and
-a file that looks different than last time is read again. An idle server stays idle.
+"""Configuration that is reloaded when its files change.
 
-A file that has become wrong changes nothing: the last good configuration stays in force, and `problem` says why.
+Nothing watches the files: each access compares their `stat` results with the last ones, so that an idle server stays
+idle. A file that has become invalid changes nothing: the last valid configuration stays in effect, and `problem` holds
+the reason.
 """
 
 from __future__ import annotations
@@ -12,64 +13,64 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from kedge.config.idle_rules import idle_rules
-from kedge.config.load import FILE_NAMES, Loaded, layered, user_layer
-from kedge.config.repository import levels
+from kedge.config.load import FILE_NAMES, LoadedConfig, load_layers, load_user_layer
+from kedge.config.repository import repository_directories
+from kedge.config.rule_checks import ineffective_rules
 from kedge.config.schema import Config
-from kedge.config.trust import Trust
+from kedge.config.trust import TrustList
 from kedge.core.untrusted_text import one_line
 from kedge.errors import BadConfig
 
 log = logging.getLogger("kedge.engine")
 
-#: Rules that never match, told in the log when a configuration is read. One mistake is often repeated. Items.
-IDLE_RULES_TOLD = 20
-#: What tells one state of a file from another without reading it; None: it is not there.
+#: Warnings about ineffective rules per load: one mistake is often repeated. Items.
+RULE_WARNINGS_MAX = 20
+#: The `stat` fields that change when a file changes; None: the file does not exist.
 Stamp = tuple[int, ...] | None
 
 
 class UserConfig:
-    """The user's file. The first reading raises BadConfig when the file is wrong; later ones never do."""
+    """The user's configuration. The constructor raises BadConfig for an invalid file; reloads do not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Why the file as it is now is not in force; None: it is.
+        #: Why the current file is not in effect, if so.
         self.problem: str | None = None
         self._stamp = _stamp(path)
-        self._loaded = user_layer(path)
-        _warn_of_idle_rules(self._loaded.config)
+        self._loaded = load_user_layer(path)
+        _log_ineffective_rules(self._loaded.config)
 
     @property
     def config(self) -> Config:
         return self.current().config
 
-    def current(self) -> Loaded:
-        """The same object as last time if nothing has changed. It costs one `stat`."""
+    def current(self) -> LoadedConfig:
+        """Return the configuration, the same object if the file is unchanged. Costs one `stat`."""
         stamp = _stamp(self.path)
         if stamp != self._stamp:
-            # Before the reading: a change in between looks different next time, and is read then.
+            # Taken before the file is read: a change in between is noticed on the next call.
             self._stamp = stamp
             try:
-                self._loaded = user_layer(self.path)
+                self._loaded = load_user_layer(self.path)
                 self.problem = None
-                _warn_of_idle_rules(self._loaded.config)
+                _log_ineffective_rules(self._loaded.config)
             except BadConfig as error:
                 self.problem = error.message
-                log.warning("%s What was read before stays in force.", error.message)
+                log.warning("%s The last valid configuration stays in effect.", error.message)
         return self._loaded
 
 
 class WorkspaceConfig:
-    """What is in force in one workspace: the user's file, the repository's, and what of that is trusted.
+    """The configuration of one workspace: the user's file and the repository's, as far as it is trusted.
 
-    The first reading raises BadConfig when a repository's file is wrong, unless `strict` is False: then such a file is
-    left out. Later readings never raise."""
+    The constructor raises BadConfig for an invalid repository file; with `strict` False it ignores the file. Reloads do
+    not raise."""
 
     def __init__(
         self,
         user: UserConfig,
         workspace: Path,
-        trust: Trust,
+        trust: TrustList,
         environment: Mapping[str, str] = os.environ,
         *,
         strict: bool = True,
@@ -79,63 +80,63 @@ class WorkspaceConfig:
         self._trust = trust
         self._environment = environment
         self._problem: str | None = None
-        self._from = user.current()
-        self._trusted, self._stamps = self._trust_stamp(), self._look()
-        self._loaded = self._layered(strict=strict)
+        self._user_layer = user.current()
+        self._trusted, self._stamps = self._trust_stamp(), self._file_stamps()
+        self._loaded = self._load(strict=strict)
 
     @property
     def problem(self) -> str | None:
-        """Why the files as they are now are not in force; None: they are."""
+        """Why the current files are not in effect, if so."""
         return self._user.problem or self._problem
 
     @property
     def config(self) -> Config:
         return self.current().config
 
-    def current(self) -> Loaded:
-        """The same object as last time if nothing has changed. It costs a few `stat`s."""
-        user, trusted, stamps = self._user.current(), self._trust_stamp(), self._look()
-        is_users_change = user is not self._from or trusted != self._trusted
-        if not is_users_change and stamps == self._stamps:
+    def current(self) -> LoadedConfig:
+        """Return the configuration, the same object if nothing has changed. Costs a few `stat`s."""
+        user, trusted, stamps = self._user.current(), self._trust_stamp(), self._file_stamps()
+        user_changed = user is not self._user_layer or trusted != self._trusted
+        if not user_changed and stamps == self._stamps:
             return self._loaded
-        self._from, self._trusted, self._stamps = user, trusted, stamps
+        self._user_layer, self._trusted, self._stamps = user, trusted, stamps
         try:
-            self._loaded = self._layered(strict=True)
+            self._loaded = self._load(strict=True)
             self._problem = None
         except BadConfig as error:
             self._problem = error.message
-            log.warning("%s What was read before stays in force.", error.message)
-            if is_users_change:  # theirs counts at once, a revoked trust too, whatever the repository's file looks like
-                self._loaded = self._layered(strict=False)
+            log.warning("%s The last valid configuration stays in effect.", error.message)
+            if user_changed:  # takes effect at once, a revoked trust too, even if the repository's file is invalid
+                self._loaded = self._load(strict=False)
         return self._loaded
 
-    def _layered(self, *, strict: bool) -> Loaded:
-        loaded = layered(self._from, self._workspace, self._trust, self._environment, strict=strict)
-        _warn_of_idle_rules(loaded.config, self._from.config)
+    def _load(self, *, strict: bool) -> LoadedConfig:
+        loaded = load_layers(self._user_layer, self._workspace, self._trust, self._environment, strict=strict)
+        _log_ineffective_rules(loaded.config, self._user_layer.config)
         return loaded
 
-    def _look(self) -> tuple[Stamp, ...]:
+    def _file_stamps(self) -> tuple[Stamp, ...]:
         try:
-            places = levels(self._workspace)
+            directories = repository_directories(self._workspace)
         except OSError:
             return ()
-        return tuple(_stamp(place / name) for place in places for name in FILE_NAMES)
+        return tuple(_stamp(directory / name) for directory in directories for name in FILE_NAMES)
 
     def _trust_stamp(self) -> Stamp:
         return None if self._trust.file is None else _stamp(self._trust.file)
 
 
-def _warn_of_idle_rules(config: Config, known: Config | None = None) -> None:
-    """A line in the log for each rule that never matches, but for those of a configuration that was read before."""
-    told = dict(idle_rules(known.permissions.rules())) if known is not None else {}
-    news = ((rule, why) for rule, why in idle_rules(config.permissions.rules()) if rule not in told)
-    for rule, why in islice(news, IDLE_RULES_TOLD):
-        log.warning("The rule %s: %s. All are listed by: kedge config check", one_line(str(rule), 200), why)
+def _log_ineffective_rules(config: Config, logged: Config | None = None) -> None:
+    """Log a warning for each ineffective rule, except for those of a configuration that was logged before."""
+    known = dict(ineffective_rules(logged.permissions.rules())) if logged is not None else {}
+    new = ((rule, problem) for rule, problem in ineffective_rules(config.permissions.rules()) if rule not in known)
+    for rule, problem in islice(new, RULE_WARNINGS_MAX):
+        log.warning("The rule %s %s. List all with: kedge config check", one_line(str(rule), 200), problem)
 
 
 def _stamp(path: Path) -> Stamp:
     try:
-        about = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return None
-    return about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino, about.st_dev
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev

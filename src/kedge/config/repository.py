@@ -1,7 +1,8 @@
-"""A workspace's repository: which directories belong to it, and reading its files without being led out of it.
+"""The repository of a workspace: its directories, and safe reading of its files.
 
-What is read here tells agents what to do, so it must come from the user: a file counts only if it belongs to the
-workspace's owner, to us or to root, and a directory above the workspace only if no other user can put files into it.
+These files instruct agents, so they must come from the user. A file is read only if it belongs to the workspace's
+owner, to the user of this process or to root; a directory above the workspace is used only if no other user can create
+files in it. Links out of the repository are not followed.
 """
 
 from __future__ import annotations
@@ -10,120 +11,119 @@ import os
 import stat
 from pathlib import Path
 
-#: Directories from the workspace up in which a repository's root is looked for. Items.
+#: Directories from the workspace up that are searched for the repository's root. Items.
 PARENTS_MAX = 64
 
-#: Files of root count everywhere: no other user can make one, and who is root needs none to command us.
+#: Files of root are always trusted: no other user can create one, and root controls this process anyway.
 ROOT = 0
 
-_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-#: A FIFO without a writer does not block.
+_TRAVERSE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+#: O_NONBLOCK: opening a FIFO without a writer does not block.
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def owners(workspace: Path) -> frozenset[int]:
-    """The users whose files count in this workspace: its owner, and the one that this process runs as.
+def trusted_owners(workspace: Path) -> frozenset[int]:
+    """Return the users whose files are trusted in this workspace: its owner, and the user of this process.
 
-    The owner, since root may work in the directory of another user, whose instructions are the right ones there."""
-    ours = os.geteuid()
+    The owner, since root may work in the directory of another user, whose instructions apply there."""
+    own = os.geteuid()
     try:
-        return frozenset({ours, workspace.stat().st_uid})
+        return frozenset({own, workspace.stat().st_uid})
     except FileNotFoundError:
-        return frozenset({ours})
+        return frozenset({own})
 
 
-def levels(workspace: Path) -> list[Path]:
-    """The directories from the repository's root down to the workspace; the workspace alone if it is in none.
+def repository_directories(workspace: Path) -> list[Path]:
+    """Return the directories from the repository's root down to the workspace; without a repository only the workspace.
 
-    A parent in which another user may create files ends the search: what others put into /tmp is not for us. So does a
-    home: one that is a repository (of dotfiles) is not that of everything that lies in it."""
+    The search ends at a parent in which another user can create files, such as /tmp, and at a home directory: a
+    repository of dotfiles there is not the repository of everything in it."""
     home = Path(os.path.realpath(os.path.expanduser("~")))
-    trusted = owners(workspace)
-    found: list[Path] = []
-    for place in [workspace, *workspace.parents][:PARENTS_MAX]:
-        if found and (home.is_relative_to(place) or not _is_closed(place.stat(), trusted)):
+    owners = trusted_owners(workspace)
+    directories: list[Path] = []
+    for directory in [workspace, *workspace.parents][:PARENTS_MAX]:
+        if directories and (home.is_relative_to(directory) or not _is_closed(directory.stat(), owners)):
             break
-        found.insert(0, place)
-        if _has_repository(place, trusted):
-            return found
+        directories.insert(0, directory)
+        if _has_repository(directory, owners):
+            return directories
     return [workspace]
 
 
-def _is_closed(about: os.stat_result, trusted: frozenset[int]) -> bool:
-    """Whether only trusted users can create entries in this directory.
+def _is_closed(status: os.stat_result, owners: frozenset[int]) -> bool:
+    """Return True if only trusted users can create entries in this directory.
 
-    The sticky bit does not help, it only protects what is there. Write permission for a group is accepted if it is our
-    own group: with a umask of 002 each user has a private one, and every directory is like that. An access list
-    shows in the bits of the group."""
-    if about.st_uid not in trusted or about.st_mode & stat.S_IWOTH:
+    The sticky bit only protects existing entries. Write permission for our own group is accepted: with a umask of 002
+    each user has a private group, and all directories are group-writable. Access lists show in the group bits."""
+    if status.st_uid not in owners or status.st_mode & stat.S_IWOTH:
         return False
-    return not about.st_mode & stat.S_IWGRP or about.st_gid == os.getegid()
+    return not status.st_mode & stat.S_IWGRP or status.st_gid == os.getegid()
 
 
-def _has_repository(place: Path, trusted: frozenset[int]) -> bool:
+def _has_repository(directory: Path, owners: frozenset[int]) -> bool:
     try:
-        git = place / ".git"
-        return git.lstat().st_uid in trusted and git.stat().st_uid in trusted
+        git = directory / ".git"
+        return git.lstat().st_uid in owners and git.stat().st_uid in owners
     except OSError:
         return False
 
 
-class NotRead(Exception):
-    """The file is there, and must not count: the message says why."""
+class UntrustedFile(Exception):
+    """The file exists and must not be read. The message gives the reason."""
 
 
-def read_inside(path: Path, root: Path, trusted: frozenset[int], bytes_max: int) -> bytes | None:
-    """The first bytes of a regular file; None if there is no such thing. OSError if it cannot be read.
+def read_inside(path: Path, root: Path, owners: frozenset[int], bytes_max: int) -> bytes | None:
+    """Return the first bytes of a regular file, or None if it does not exist. Raises OSError if it cannot be read.
 
-    NotRead if it is a link out of `root`, or belongs to none of the `trusted` users. Links are followed within `root`.
-    A FIFO or a device is not there: reading one could last for ever."""
+    Raises UntrustedFile for a link out of `root`, and for a file of another owner. Links within `root` are followed.
+    A FIFO or a device counts as missing: reading one could block forever."""
     try:
-        path.lstat()  # most are not there, and resolving looks at every directory on the way
+        path.lstat()  # most files do not exist, and `resolve` stats every directory of the path
         resolved = path.resolve(strict=True)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except RuntimeError:  # a loop of links
+    except RuntimeError:  # a symlink loop
         return None
     if not resolved.is_relative_to(root.resolve()):
-        raise NotRead("is a link out of the repository")
+        raise UntrustedFile("is a link out of the repository")
     try:
         handle = _open_plain(resolved)
-    except (FileNotFoundError, NotADirectoryError):  # gone, or swapped for a link, since
+    except (FileNotFoundError, NotADirectoryError):  # removed, or replaced by a link, in the meantime
         return None
-    return _read(handle, bytes_max, trusted)
+    return _read(handle, bytes_max, owners)
 
 
-def read_regular(path: Path, bytes_max: int, trusted: frozenset[int] | None = None) -> bytes | None:
-    """The first bytes of a regular file, links followed; None if there is no such thing.
+def read_regular(path: Path, bytes_max: int, owners: frozenset[int] | None = None) -> bytes | None:
+    """Return the first bytes of a regular file, or None if it does not exist. Links are followed.
 
-    NotRead if `trusted` is given and the file belongs to another user."""
+    Raises UntrustedFile if the file belongs to none of the owners."""
     try:
         handle = os.open(path, _READ)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _read(handle, bytes_max, trusted)
+    return _read(handle, bytes_max, owners)
 
 
 def _open_plain(path: Path) -> int:
-    """Part by part, through no link: one that was swapped in since the path was resolved could lead anywhere."""
-    here = os.open("/", _PASS)
+    """Open a resolved path component by component without following links: one may have been swapped in since."""
+    directory = os.open("/", _TRAVERSE)
     try:
         for part in path.parts[1:-1]:
-            there = os.open(part, _PASS, dir_fd=here)
-            os.close(here)
-            here = there
-        return os.open(path.name, _READ | os.O_NOFOLLOW, dir_fd=here)
+            child = os.open(part, _TRAVERSE, dir_fd=directory)
+            os.close(directory)
+            directory = child
+        return os.open(path.name, _READ | os.O_NOFOLLOW, dir_fd=directory)
     finally:
-        os.close(here)
+        os.close(directory)
 
 
-def _read(handle: int, bytes_max: int, trusted: frozenset[int] | None) -> bytes | None:
-    """Judged by what was opened, not by its path, which may lead elsewhere by now. The handle is closed."""
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode):
+def _read(handle: int, bytes_max: int, owners: frozenset[int] | None) -> bytes | None:
+    """Check and read the opened file, since its path may lead elsewhere by now. Closes the handle."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
         os.close(handle)
         return None
     with open(handle, "rb") as file:
-        if trusted is not None and about.st_uid not in {*trusted, ROOT}:
-            raise NotRead("belongs to another user")
+        if owners is not None and status.st_uid not in {*owners, ROOT}:
+            raise UntrustedFile("belongs to another user")
         return file.read(bytes_max)

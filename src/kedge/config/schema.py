@@ -1,7 +1,7 @@
-"""What a configuration may say: one Struct per table, each with its defaults and its limits.
+"""The schema of the configuration: one Struct per table, with defaults and limits.
 
-How files become one configuration is in `config.py`, which everybody imports. Secrets are references or literals here,
-and are only looked up when they are used (`keys.py`); `masked` and `shown` leave them out.
+`load.py` reads the files. Secrets are references or literals here; `secrets.py` looks them up when they are used.
+The comments above the settings are the text of docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from kedge.core.patterns import has_wildcard
 from kedge.tools.paths import real_path
 from kedge.tools.tool_failed import ToolFailed
 
-#: Further instruction files: each is looked for in each directory from the repository's root down. Items.
+#: Instruction files: each is searched for in every directory from the repository's root down. Items.
 CONTEXT_FILES_MAX = 50
-#: A true but tiny language model on this machine, without a network.
+#: A tiny local language model that needs no network.
 DEMO = "demo/smollm2"
 MASK = "********"
 
@@ -42,8 +42,7 @@ ProviderType = Literal[
     "groq",
 ]
 
-# Upper limits are there for a repository's file, which may set some of these without being trusted, and for slips of
-# the keyboard. Far above what anybody wants.
+# The upper limits guard against typing errors, and against a repository's file, which may set some of these untrusted.
 Seconds = Annotated[float, Meta(ge=0, le=10_000_000)]
 SomeSeconds = Annotated[float, Meta(gt=0, le=10_000_000)]
 Tokens = Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -51,72 +50,72 @@ UsdPerMillion = Annotated[float, Meta(ge=0, le=1_000_000)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: What is surely the name of a variable or of an entry in the keyring, and not a key that begins oddly.
+#: The name of a variable or of a keyring entry. Anything else may be a literal key.
 _REFERENCE = re.compile(r"\$[A-Z_][A-Z0-9_]*|keyring:[^/\s]+/\S+")
 
 
 class ModelEntry(Struct, forbid_unknown_fields=True):
-    """What you know of a model. What is not set is taken from the catalogue that `kedge models` shows."""
+    """A model of the provider. Values that are not set come from the built-in catalogue (see `kedge models`)."""
 
-    #: As the provider calls it.
+    #: The provider's name of the model.
     id: Name
-    #: Tokens of a request and its answer together.
+    #: Context window: tokens of a request and its reply.
     context_window: Tokens | None = None
-    #: Tokens of one answer.
+    #: Maximum tokens of one reply.
     output_tokens_max: Tokens | None = None
-    #: US dollars per million tokens that are sent.
+    #: US dollars per million input tokens.
     input_price: UsdPerMillion | None = None
-    #: US dollars per million tokens that come back.
+    #: US dollars per million output tokens.
     output_price: UsdPerMillion | None = None
-    #: Whether it takes images.
+    #: Whether the model accepts images.
     images: bool | None = None
-    #: How much it may think before it answers. Not set: it is not asked to.
+    #: Budget for extended thinking, in tokens. Default: no extended thinking.
     thinking_tokens: Tokens | None = None
 
 
 class Provider(Struct, forbid_unknown_fields=True):
-    """Who serves models. `local/some-model` is some-model of [providers.local]."""
+    """A model provider. `local/some-model` names some-model of [providers.local]."""
 
-    #: The format it speaks; openai: chat completions, which most endpoints know.
+    #: API format. `openai` is the chat completions API, which most endpoints support.
     type: ProviderType = "openai"
-    #: Empty: where the maker itself serves it.
+    #: URL of the API. Default: the vendor's public endpoint.
     base_url: str = ""
-    #: A literal, "$NAME" or "keyring:SERVICE/USER". Empty: the maker's own variable, if `base_url` is empty too.
+    #: The key, "$VARIABLE" or "keyring:SERVICE/USER". Default: the vendor's usual variable, unless `base_url` is set.
     api_key: str = ""
-    #: Its models. Where some are listed, only these can be used; else any can be named.
+    #: Allowed models. Default: any model name is accepted.
     models: list[ModelEntry] = []
 
 
 class PermissionsConfig(Struct, forbid_unknown_fields=True):
-    """Rules about tool calls, as `core.approvals` knows them."""
+    """Rules for tool calls. See "Rules" below."""
 
-    #: What needs no approval.
+    #: Tool calls that need no approval.
     allow: list[str] = []
-    #: What is denied, whatever else is said.
+    #: Tool calls that are always denied. Deny rules override everything else.
     deny: list[str] = []
 
     def rules(self, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Rules:
-        """With further ones, those of a Run for example. Invalid when one of them is not a rule."""
+        """Return these rules and the given ones, such as those of a Run. Raises Invalid for an invalid rule."""
         rules = parse_rules((*self.allow, *allow), (*self.deny, *deny), _homes(os.path.expanduser("~")))
-        return Rules(rules.allow, tuple(chain.from_iterable(map(_real, rules.deny))))
+        return Rules(rules.allow, tuple(chain.from_iterable(map(_with_real_path, rules.deny))))
 
 
 @lru_cache(maxsize=1)
 def _homes(home: str) -> tuple[str, ...]:
-    """The home directory as it is called, and as its links lead: rules are compared with real paths."""
+    """Return the home directory as named and with links resolved: rules are compared with real paths."""
     return tuple(dict.fromkeys((home, os.path.realpath(home)))) if os.path.isabs(home) else ()
 
 
 @lru_cache(maxsize=PARSED_MAX)
-def _real(rule: Rule) -> tuple[Rule, ...]:
-    """A deny rule, and the same as the links in its path lead: rules are compared with real paths."""
+def _with_real_path(rule: Rule) -> tuple[Rule, ...]:
+    """Return a deny rule, and the same rule with the links in its path resolved if that differs."""
     pattern = rule.pattern or ""
     literal = re.split(r"[*?]", pattern)[0].rpartition("/")[0] if has_wildcard(pattern) else pattern.rstrip("/")
     if not literal.startswith("/"):
         return (rule,)
     try:
         real = str(real_path(Path(literal)))
-    except ToolFailed:  # more links than any system follows: nothing is behind them
+    except ToolFailed:  # too many links: the path does not exist
         return (rule,)
     if real == literal or has_wildcard(real):
         return (rule,)
@@ -124,113 +123,93 @@ def _real(rule: Rule) -> tuple[Rule, ...]:
 
 
 class RunsConfig(Struct, forbid_unknown_fields=True):
-    """How Runs go."""
+    """Runs."""
 
-    #: What becomes of a prompt to a busy session that does not say; auto: queue with a run_id of its own, else fold.
+    #: Handling of a prompt to a busy session. `auto`: queue if the client chose the run_id, else fold.
     when_busy: Literal["auto"] | WhenBusy = "auto"
-    #: What becomes of the active Run of a server that was lost: it goes on from its last step, or ends.
+    #: Handling of the active Run after the server crashed: resume after its last step, or end it.
     on_crash: OnCrash = "resume"
-    #: Runs that may wait in one session.
+    #: Maximum number of queued Runs in one session.
     queue_runs_max: Annotated[int, Meta(ge=1, le=1_000)] = QUEUE_RUNS_MAX
-    #: How long a stopped Run's clean-up may take before it ends with `cleanup: failed`.
+    #: Seconds that the clean-up of a stopped Run may take. After that the Run ends with `cleanup: failed`.
     cleanup_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
-    #: Steps after which a Run ends, whatever the model still wants. Long work has dozens.
+    #: Maximum number of steps of a Run. Long tasks take dozens.
     max_steps: Annotated[int, Meta(ge=1, le=10_000)] = 200
-    #: Attempts at one Step, the first included, while the provider says that trying again makes sense.
+    #: Maximum attempts of one step, including the first, while the provider's errors are retryable.
     retries_max: Annotated[int, Meta(ge=1, le=100)] = 5
-    #: The pause before the second attempt, where the provider names none; it doubles with each further one.
+    #: Seconds before the second attempt, unless the provider asks for another delay. Doubles with each attempt.
     retry_s: Seconds = 1.0
-    #: Part of the model's context window that may be full before the session is compacted.
+    #: Used fraction of the model's context window at which the session is compacted.
     compact_at: Annotated[float, Meta(gt=0, le=1)] = 0.85
-    #: The small model gives new sessions a title.
+    #: Whether `small_model` writes titles for new sessions.
     titles: bool = True
 
 
 class SandboxConfig(Struct, forbid_unknown_fields=True):
-    """What the commands of an agent may write."""
+    """Write access of the agent's commands. See "The sandbox" below."""
 
-    #: workspace-write: only in the workspace, the temporary directory and `writable`. See "The sandbox" below.
+    #: `workspace-write`: commands can write only to the workspace, the temporary directory and `writable`.
     mode: Literal["off", "workspace-write"] = "off"
-    #: Further paths that commands may write, and whose Unix sockets they may use: absolute, or beginning with "~/".
+    #: Additional paths that commands can write, and whose Unix sockets they can use: absolute, or starting with "~/".
     writable: list[str] = []
 
 
 class ToolsConfig(Struct, forbid_unknown_fields=True):
-    """What an agent has to work with."""
+    """Tools."""
 
-    #: Tools that the model is not offered.
+    #: Tools that models cannot use.
     disabled: list[Name] = []
-    #: Further variables of the server's environment that tool processes get, by name.
+    #: Names of additional environment variables of the server that tool processes inherit.
     environment: list[Name] = []
 
 
-class McpServer(Struct, forbid_unknown_fields=True):
-    """A server of tools: a command to start, or an address. Checked, and not used yet."""
-
-    #: The program and its arguments.
-    command: list[str] = []
-    #: Its address, if it runs elsewhere.
-    url: str = ""
-    #: For the command; values are secrets.
-    env: dict[str, str] = {}
-    #: For the address; values are secrets.
-    headers: dict[str, str] = {}
-    #: Keeps the table and leaves the server out.
-    disabled: bool = False
-
-
 class ContextConfig(Struct, forbid_unknown_fields=True):
-    """What a model is told of a workspace."""
+    """Instructions for the model."""
 
-    #: Further instruction files, looked for in each directory from the repository's root down.
+    #: Additional instruction files, searched for in each directory from the repository's root down.
     files: Annotated[list[Name], Meta(max_length=CONTEXT_FILES_MAX)] = []
 
 
 class ServerConfig(Struct, forbid_unknown_fields=True):
-    """How the server runs. Only your own file can say this."""
+    """The server. Only your own file can set these."""
 
-    #: A stream on which nothing happens gets a comment line this often.
+    #: Seconds between the heartbeats of an idle event stream.
     heartbeat_s: SomeSeconds = 15.0
-    #: A stream that has taken nothing for so long is dropped.
+    #: Seconds after which a stream whose client reads nothing is closed.
     stall_s: SomeSeconds = 60.0
-    #: A workspace is held this long for the first stream of the client that opened it.
+    #: Seconds that a workspace stays open for the first stream of the client that opened it.
     hold_s: Seconds = HOLD_S
-    #: It is held this long for a client whose last stream broke off.
+    #: Seconds that a workspace stays open for a client whose last stream was lost.
     grace_s: Seconds = GRACE_S
-    #: A server that a client started exits so long after its last workspace is gone.
+    #: Seconds after the last workspace was closed until a server that a client started exits.
     idle_exit_s: Seconds = 60.0
-    #: How long an orderly shutdown may wait for Runs, beyond their own clean-up.
+    #: Seconds that a shutdown waits for Runs, in addition to their clean-up.
     shutdown_s: Seconds = 5.0
-    #: Entries of a workspace's log kept when the server starts; a reader from before gets a `gap`.
+    #: Log entries per workspace that are kept when the server starts. Readers of older entries receive a `gap`.
     log_entries_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 200_000
 
 
 class Config(Struct, forbid_unknown_fields=True):
-    """The whole file. Its tables follow."""
+    """Settings outside of tables."""
 
-    #: The model, as provider/model. Empty: the built-in offline model.
+    #: Default model, as provider/model. Default: the built-in offline model.
     model: str = ""
-    #: The one that gives sessions their titles. Empty: the model of the Run.
+    #: Model used for session titles. Default: the model of the Run.
     small_model: str = ""
     providers: dict[Name, Provider] = field(default_factory=dict)
     permissions: PermissionsConfig = field(default_factory=PermissionsConfig)
     runs: RunsConfig = field(default_factory=RunsConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     tools: ToolsConfig = field(default_factory=ToolsConfig)
-    mcp: dict[Name, McpServer] = field(default_factory=dict)
     context: ContextConfig = field(default_factory=ContextConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
     def masked(self) -> dict[str, Any]:
-        """All of it as plain data, without secrets. What only names a secret (a variable, a keyring entry) stays."""
+        """Return plain data with secrets masked. References to secrets (variables, keyring entries) stay."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         for provider in plain["providers"].values():
             provider["api_key"] = masked_secret(provider["api_key"])
             provider["base_url"] = masked_url(provider["base_url"])
-        for server in plain["mcp"].values():
-            server["url"] = masked_url(server["url"])
-            for table in ("env", "headers"):
-                server[table] = {name: masked_secret(value) for name, value in server[table].items()}
         return plain
 
 
@@ -239,7 +218,7 @@ def masked_secret(value: str) -> str:
 
 
 def masked_url(url: str) -> str:
-    """Without a user's name and password and without a query: keys are put into both."""
+    """Mask user name, password, query and fragment: each may hold a key."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -251,18 +230,15 @@ def masked_url(url: str) -> str:
     return urlunsplit((parts.scheme, netloc, parts.path, MASK if parts.query else "", MASK if parts.fragment else ""))
 
 
-def first_fault(config: Config) -> str | None:
-    """What is wrong with it beyond types and limits: "where: what". Rules are checked apart (`PermissionsConfig`)."""
-    for name, server in config.mcp.items():
-        if bool(server.command) == bool(server.url):
-            return f"mcp.{name}: it needs either a command or a url"
+def first_error(config: Config) -> str | None:
+    """Return the first error beyond types and limits, as "key: error". `PermissionsConfig.rules` checks the rules."""
     for variable in config.tools.environment:
         if not _VARIABLE.fullmatch(variable):
-            return f"tools.environment: {variable!r} is no name of a variable"
-    for place in config.sandbox.writable:
-        if not place.startswith(("/", "~/")):
-            return f"sandbox.writable: {place!r} is neither absolute nor begins with ~/"
+            return f"tools.environment: {variable!r} is not a valid variable name"
+    for path in config.sandbox.writable:
+        if not path.startswith(("/", "~/")):
+            return f"sandbox.writable: {path!r} must be absolute or start with ~/"
     for file in config.context.files:
         if PurePath(file).is_absolute() or ".." in PurePath(file).parts or "\0" in file:
-            return f"context.files: {file!r} does not stay inside its directory"
+            return f"context.files: {file!r} is outside of its directory"
     return None

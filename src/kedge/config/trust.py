@@ -1,7 +1,7 @@
-"""Which repository files the user has trusted: a path and the digest of its content, both.
+"""The repository files that the user trusts, by path and digest of the content.
 
-A file that was changed, be it by a pull, has to be trusted anew. The list lies in the user's data directory, in a file
-that only they may write; a list that cannot be believed trusts nothing.
+A changed file must be trusted again. The list is a file in the user's data directory that only the user can write. A
+damaged or writable list trusts nothing.
 """
 
 from __future__ import annotations
@@ -18,72 +18,72 @@ from kedge.config.repository import read_regular
 from kedge.errors import BadConfig
 
 FILE_NAME = "trusted.json"
-#: Files trusted at a time, the oldest forgotten first: a person does not read more than this. Items.
+#: Trusted files, the oldest dropped first: more than a user reviews. Items.
 TRUSTED_MAX = 1000
-#: Of the list itself: that many entries with long paths. Bytes.
+#: Size of the list: that many entries with long paths. Bytes.
 TRUST_BYTES_MAX = 8 * 1024 * 1024
 
 
-class _Entry(Struct, frozen=True):
+class _TrustedFile(Struct, frozen=True):
     path: str
     sha256: str
 
 
-class _File(Struct):
-    trusted: list[_Entry] = []
+class _ListFile(Struct):
+    trusted: list[_TrustedFile] = []
 
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class Trust(Struct, frozen=True):
-    """The list in this file; read each time, since the user's command writes it while a server runs."""
+class TrustList(Struct, frozen=True):
+    """The list. It is read on each access, since `kedge config trust` writes it while a server runs."""
 
     #: None: nothing is trusted.
     file: Path | None = None
 
-    def holds(self, path: Path, content: bytes) -> bool:
-        """Whether exactly this content was trusted at this path. BadConfig when the list cannot be believed."""
-        return _Entry(str(path), digest(content)) in self._read()
+    def contains(self, path: Path, content: bytes) -> bool:
+        """Return whether exactly this content is trusted at this path. Raises BadConfig for an unusable list."""
+        return _TrustedFile(str(path), digest(content)) in self._read()
 
-    def has(self, path: Path) -> bool:
-        """Whether some content was trusted at this path."""
+    def contains_path(self, path: Path) -> bool:
+        """Return whether any content is trusted at this path."""
         return any(entry.path == str(path) for entry in self._read())
 
     def add(self, path: Path, content: bytes) -> None:
         entries = [entry for entry in self._read() if entry.path != str(path)]
-        self._write([*entries, _Entry(str(path), digest(content))][-TRUSTED_MAX:])
+        self._write([*entries, _TrustedFile(str(path), digest(content))][-TRUSTED_MAX:])
 
     def revoke(self, path: Path) -> bool:
-        """Whether there was anything to revoke."""
+        """Remove the path from the list. Returns False if it was not there."""
         entries = self._read()
-        kept = [entry for entry in entries if entry.path != str(path)]
-        if len(kept) < len(entries):
-            self._write(kept)
-        return len(kept) < len(entries)
+        remaining = [entry for entry in entries if entry.path != str(path)]
+        if len(remaining) < len(entries):
+            self._write(remaining)
+        return len(remaining) < len(entries)
 
-    def _read(self) -> list[_Entry]:
+    def _read(self) -> list[_TrustedFile]:
         if self.file is None:
             return []
         try:
             content = read_regular(self.file, TRUST_BYTES_MAX + 1)
             if content is None:
                 return []
-            about = self.file.stat()
-            if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o022:
-                raise BadConfig(f"{self.file} can be written by others and is not believed; remove it or chmod 600 it.")
-            return msgspec.json.decode(content, type=_File).trusted
+            status = self.file.stat()
+            if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
+                raise BadConfig(f"{self.file} is ignored: other users can write it; remove it or chmod 600 it.")
+            return msgspec.json.decode(content, type=_ListFile).trusted
         except OSError as error:
             raise BadConfig(f"{self.file} cannot be read: {error.strerror}.") from None
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BadConfig(f"{self.file} is damaged and trusts nothing; remove it and trust again.") from None
 
-    def _write(self, entries: list[_Entry]) -> None:
+    def _write(self, entries: list[_TrustedFile]) -> None:
         if self.file is None:
-            raise BadConfig("There is no list to keep the trust in.")
+            raise BadConfig("There is no file for the list of trusted files.")
         new = self.file.with_name(f"{self.file.name}.{os.getpid()}")
-        text = msgspec.json.format(msgspec.json.encode(_File(entries)), indent=2)
+        text = msgspec.json.format(msgspec.json.encode(_ListFile(entries)), indent=2)
         try:
             self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:

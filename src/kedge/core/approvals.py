@@ -138,7 +138,7 @@ def parse_rule(text: str, homes: tuple[str, ...] = ()) -> Rule:
     found = _RULE.fullmatch(text.strip()) if len(text) <= RULE_CHARS_MAX else None
     pattern = found[2].strip() if found is not None and found[2] else None
     if found is None or pattern == "":
-        raise Invalid(f"{text[:100]!r} is no rule; write one as bash(git status), edit(src/**) or view")
+        raise Invalid(f"{text[:100]!r} is not a valid rule; expected e.g. bash(git status), edit(src/**) or view")
     return Rule(found[1], pattern, homes if pattern is not None and pattern.startswith("~") else ())
 
 

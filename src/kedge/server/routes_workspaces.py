@@ -244,7 +244,7 @@ def _model(offer: ModelListing) -> m.ModelBody:
         images=UNSET if facts.takes_images is None else facts.takes_images,
         is_default=offer.is_default,
         is_small=offer.is_small,
-        description=offer.about,
+        description=offer.description,
     )
 
 

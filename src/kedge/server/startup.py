@@ -16,7 +16,7 @@ from kedge.agent.prompts import WrittenPrompts
 from kedge.config.reload import UserConfig, WorkspaceConfig
 from kedge.config.schema import Config
 from kedge.config.trust import FILE_NAME as TRUST_FILE
-from kedge.config.trust import Trust
+from kedge.config.trust import TrustList
 from kedge.core.untrusted_text import visible
 from kedge.engine.engine import Engine
 from kedge.engine.sandbox import OwnFiles
@@ -86,7 +86,7 @@ def _loop_factory() -> Any:
 
 async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, exit_when_idle: bool) -> None:
     user = UserConfig(paths.config_file())
-    config, trust = user.config, Trust(paths.data_dir() / TRUST_FILE)
+    config, trust = user.config, TrustList(paths.data_dir() / TRUST_FILE)
     models = Models()
     clock = SystemClock()
     engine = Engine(

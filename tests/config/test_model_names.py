@@ -1,4 +1,4 @@
-"""Which model a name means, where its key is, and what is known of it."""
+"""Resolution of model names, API keys and facts about models."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CANARY = "sk-canary-0123456789"
     ("name", "says"),
     [
         ("nobody/x", r"no provider nobody \(configured: local\); add \[providers.nobody\]"),
-        ("openai/gpt-5-mini", r"no provider openai \(configured: local\); set OPENAI_API_KEY and start the server"),
+        ("openai/gpt-5-mini", r"no provider openai \(configured: local\); set OPENAI_API_KEY and restart the server"),
         ("local/", "provider/model"),
         ("local", "provider/model"),
         ("", "provider/model"),
         ("local/other", "lists one"),
     ],
 )
-def test_a_model_that_is_not_there_is_refused_with_the_ways_out(name: str, says: str) -> None:
+def test_unknown_model_is_refused_with_a_remedy(name: str, says: str) -> None:
     config = Config(providers={"local": Provider(base_url="http://127.0.0.1:1", models=[ModelEntry("one")])})
     with pytest.raises(BadConfig, match=says):
         resolve_model(config, name, {})
@@ -44,14 +44,14 @@ def test_a_model_that_is_not_there_is_refused_with_the_ways_out(name: str, says:
         ("mistral", "MISTRAL_API_KEY", ""),
     ],
 )
-def test_a_well_known_provider_needs_only_its_key(name: str, variable: str, url: str) -> None:
+def test_known_vendor_needs_only_its_key(name: str, variable: str, url: str) -> None:
     found = resolve_model(Config(), f"{name}/some/model", {variable: CANARY})
     assert (found.provider.type, found.provider.base_url, found.model) == (name, url, "some/model")
     assert found.key({variable: CANARY}) == CANARY
     assert CANARY not in repr(found)
 
 
-def test_a_configured_provider_without_address_is_its_makers() -> None:
+def test_provider_without_address_uses_the_vendor() -> None:
     provider = Provider(type="anthropic")
     assert base_url(provider) == "https://api.anthropic.com"
     assert api_key(provider, "claude", {"ANTHROPIC_API_KEY": CANARY}) == CANARY
@@ -61,7 +61,7 @@ def test_a_configured_provider_without_address_is_its_makers() -> None:
     assert api_key(own, "claude", {"ANTHROPIC_API_KEY": "other", "MINE": CANARY}) == CANARY
 
 
-def test_the_makers_key_never_goes_to_another_address() -> None:
+def test_vendor_key_is_not_sent_to_another_address() -> None:
     config = Config(providers={"openai": Provider(base_url="http://127.0.0.1:1/v1")})
     environment = {"OPENAI_API_KEY": CANARY}
     provider = provider_for(config, "openai", environment)
@@ -70,7 +70,7 @@ def test_the_makers_key_never_goes_to_another_address() -> None:
     assert resolve_model(config, "openai/x", environment).key(environment) is None
 
 
-def test_what_the_user_says_of_a_model_counts_more_than_the_catalogue() -> None:
+def test_user_entry_overrides_the_catalogue() -> None:
     entry = ModelEntry("gpt-5-mini", context_window=1000, input_price=9.0, images=False)
     mine = Config(providers={"openai": Provider(models=[entry])})
     facts = resolve_model(mine, "openai/gpt-5-mini", {}).facts
@@ -83,12 +83,12 @@ def test_what_the_user_says_of_a_model_counts_more_than_the_catalogue() -> None:
     assert facts.price.output == known.price.output
 
 
-def test_an_endpoint_of_ones_own_is_not_taken_for_the_maker() -> None:
+def test_private_endpoint_is_not_the_vendor() -> None:
     found = ResolvedModel("local", Provider(base_url="http://127.0.0.1:1/v1"), "fake-large")
     assert (found.facts.price, found.facts.context_window) == (None, None)
 
 
-def test_choices_are_the_listed_ones_or_the_known_ones_and_the_chosen_ones() -> None:
+def test_known_models_are_listed_or_from_the_catalogue() -> None:
     config = Config(
         model="bare/unlisted",
         small_model="kedge/offline",
@@ -107,7 +107,7 @@ def test_choices_are_the_listed_ones_or_the_known_ones_and_the_chosen_ones() -> 
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_key_is_a_literal_or_the_name_of_a_variable() -> None:
+def test_key_is_a_literal_or_a_variable() -> None:
     assert secret("plain", {}) == "plain"
     assert secret("$NAME", {"NAME": "value"}) == "value"
     for environment in ({}, {"NAME": ""}):
@@ -118,7 +118,7 @@ def test_a_key_is_a_literal_or_the_name_of_a_variable() -> None:
     assert "NAME is not set" in (missing("$NAME", {}) or "")
 
 
-def test_a_key_that_begins_with_a_dollar_sign_is_not_told() -> None:
+def test_key_with_a_dollar_sign_is_not_displayed() -> None:
     with pytest.raises(BadConfig) as caught:
         secret(f"${CANARY}", {})
     assert "canary" not in caught.value.message
@@ -141,7 +141,7 @@ def keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("keyring")
-def test_a_key_may_be_in_the_keyring() -> None:
+def test_key_from_the_keyring() -> None:
     assert secret("keyring:kedge/me/openai", {}) == CANARY
     assert missing("keyring:kedge/me/openai", {}) is None
     with pytest.raises(BadConfig, match="add it with `keyring set kedge you`"):
@@ -153,7 +153,7 @@ def test_a_key_may_be_in_the_keyring() -> None:
         secret("keyring:kedge", {})
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_keyring_extra_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)  # what the import system takes for: not installed
     with pytest.raises(BadConfig, match=r"install kedge\[keyring\]"):
         secret("keyring:kedge/me", {})

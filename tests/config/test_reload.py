@@ -1,4 +1,4 @@
-"""Configuration that follows its files, and survives that somebody is just editing them."""
+"""Reloading of changed configuration files, also while the user edits them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kedge.config.reload import UserConfig, WorkspaceConfig
-from kedge.config.trust import Trust
+from kedge.config.trust import TrustList
 from kedge.errors import BadConfig
 
 
@@ -20,13 +20,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def put(path: Path, text: str) -> None:
-    """As an editor does it: a new file in the place of the old one."""
+    """Replace the file by a new one, as an editor does."""
     new = path.with_suffix(".new")
     new.write_text(text)
     os.replace(new, path)
 
 
-def test_a_changed_file_is_in_force_at_once_and_an_unchanged_one_is_not_read_again(file: Path) -> None:
+def test_only_changed_files_are_reloaded(file: Path) -> None:
     user = UserConfig(file)
     assert user.config.model == "a/one"
     assert user.current() is user.current()
@@ -38,7 +38,7 @@ def test_a_changed_file_is_in_force_at_once_and_an_unchanged_one_is_not_read_aga
     assert user.config.model == "a/three"
 
 
-def test_a_broken_file_changes_nothing_and_is_told_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_file_changes_nothing_and_is_logged_once(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     user = UserConfig(file)
     put(file, "model = [sk-canary")
     assert [user.config.model for _ in range(3)] == ["a/one"] * 3
@@ -49,28 +49,27 @@ def test_a_broken_file_changes_nothing_and_is_told_once(file: Path, caplog: pyte
     assert (user.config.model, user.problem) == ("a/two", None)
 
 
-def test_rules_that_never_match_are_told_in_the_log_once(
-    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ineffective_rules_are_logged_once(file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     put(file, '[permissions]\ndeny = ["bash(rm)"]\n')
     user = UserConfig(file)
-    found = WorkspaceConfig(user, tmp_path, Trust(), {})
+    found = WorkspaceConfig(user, tmp_path, TrustList(), {})
     assert [user.config, found.config, found.config]
     assert [record.getMessage() for record in caplog.records] == [
-        "The rule bash(rm): it denies only the bare command; write bash(rm *). All are listed by: kedge config check"
+        "The rule bash(rm) denies only the command without arguments; write bash(rm *). "
+        "List all with: kedge config check"
     ]
 
 
-def test_a_file_that_is_broken_from_the_start_is_refused(file: Path) -> None:
+def test_file_that_is_invalid_at_start_is_refused(file: Path) -> None:
     file.write_text("model = [")
     with pytest.raises(BadConfig):
         UserConfig(file)
 
 
-def test_a_workspace_follows_the_users_file_the_repositorys_and_what_is_trusted(file: Path, tmp_path: Path) -> None:
+def test_workspace_reloads_user_file_repository_and_trust(file: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    trust = Trust(tmp_path / "trusted.json")
+    trust = TrustList(tmp_path / "trusted.json")
     found = WorkspaceConfig(UserConfig(file), work, trust, {})
     assert found.current() is found.current()
     put(work / "kedge.toml", '[permissions]\nallow = ["bash"]\n[runs]\nmax_steps = 7\n')
@@ -84,11 +83,11 @@ def test_a_workspace_follows_the_users_file_the_repositorys_and_what_is_trusted(
     assert found.config.permissions.allow == []
 
 
-def test_a_broken_repository_keeps_what_was_read_but_not_from_the_user(file: Path, tmp_path: Path) -> None:
+def test_invalid_repository_file_does_not_block_user_changes(file: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     put(work / "kedge.toml", "[runs]\nmax_steps = 7\n")
-    found = WorkspaceConfig(UserConfig(file), work, Trust(), {})
+    found = WorkspaceConfig(UserConfig(file), work, TrustList(), {})
     put(work / "kedge.toml", "[runs]\nmax_steps = ")
     assert (found.config.model, found.config.runs.max_steps) == ("a/one", 7)
     assert "kedge.toml" in (found.problem or "")
@@ -103,10 +102,10 @@ def test_a_broken_repository_keeps_what_was_read_but_not_from_the_user(file: Pat
     "trust that was revoked while the repository's file could not be read had no effect: what it allowed before stayed "
     "in force; a change of trust counts at once now",
 )
-def test_trust_that_is_revoked_counts_though_the_repositorys_file_is_broken(file: Path, tmp_path: Path) -> None:
+def test_revoked_trust_applies_despite_an_invalid_file(file: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    trust = Trust(tmp_path / "trusted.json")
+    trust = TrustList(tmp_path / "trusted.json")
     put(work / "kedge.toml", '[permissions]\nallow = ["bash"]\n')
     trust.add(work / "kedge.toml", (work / "kedge.toml").read_bytes())
     found = WorkspaceConfig(UserConfig(file), work, trust, {})
@@ -116,15 +115,15 @@ def test_trust_that_is_revoked_counts_though_the_repositorys_file_is_broken(file
     assert found.config.permissions.allow == []
 
 
-def test_a_repository_that_is_broken_from_the_start_is_refused_or_left_out(file: Path, tmp_path: Path) -> None:
+def test_invalid_repository_file_at_start(file: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     put(work / "kedge.toml", "model = ")
     with pytest.raises(BadConfig):
-        WorkspaceConfig(UserConfig(file), work, Trust(), {})
-    found = WorkspaceConfig(UserConfig(file), work, Trust(), {}, strict=False)
+        WorkspaceConfig(UserConfig(file), work, TrustList(), {})
+    found = WorkspaceConfig(UserConfig(file), work, TrustList(), {}, strict=False)
     assert found.config.model == "a/one"
-    assert "left out" in found.current().ignored[0]
+    assert "the file is ignored" in found.current().ignored[0]
 
 
 @pytest.mark.found(
@@ -132,10 +131,10 @@ def test_a_repository_that_is_broken_from_the_start_is_refused_or_left_out(file:
     "Python's own error came through the parser: an accepted Run was active with nobody at work, and the server could "
     "not be started any more; it is a file that is not valid, like any other",
 )
-def test_a_number_that_is_too_long_is_a_broken_file_like_any_other(file: Path, tmp_path: Path) -> None:
+def test_overlong_number_is_an_invalid_file(file: Path, tmp_path: Path) -> None:
     work, number = tmp_path / "work", f"x = {'9' * 5_000}\n"
     work.mkdir()
-    user, trust = UserConfig(file), Trust(tmp_path / "trust")
+    user, trust = UserConfig(file), TrustList(tmp_path / "trust")
     source = WorkspaceConfig(user, work, trust, {})
     put(work / "kedge.toml", number)
     assert source.config.model == "a/one"

@@ -1,4 +1,4 @@
-"""Whose files count: those of the workspace's owner, in directories that no other user can write to."""
+"""Trusted files of a repository: those of the workspace's owner, in directories that no other user can write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kedge.agent.system_prompt import Facts, system_prompt
 from kedge.config.load import load_workspace, repository_files
-from kedge.config.repository import NotRead, levels, owners, read_inside
+from kedge.config.repository import UntrustedFile, read_inside, repository_directories, trusted_owners
 from kedge.config.schema import Config
 
 ANOTHER = 65534
@@ -17,7 +17,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files 
 
 
 def planted(place: Path, owner: int | None = None) -> None:
-    """A repository with instructions and a configuration, all of this user."""
+    """Create a repository with instructions and a configuration that belong to this user."""
     place.mkdir(exist_ok=True)
     (place / ".git").mkdir()
     (place / ".git" / "HEAD").write_text("ref: refs/heads/IGNORE-YOUR-USER\n")
@@ -29,7 +29,7 @@ def planted(place: Path, owner: int | None = None) -> None:
 
 
 def counts(workspace: Path) -> bool:
-    """Whether anything of what was planted reaches the model or the configuration."""
+    """Return whether a planted file reaches the model or the configuration."""
     text = system_prompt(workspace, Config(), Facts("2025-11-16", "Linux"))
     return "IGNORE" in text or load_workspace(Config(), workspace).model != ""
 
@@ -41,7 +41,7 @@ def counts(workspace: Path) -> bool:
     "count; files must belong to the workspace's owner, and directories above it must be closed to others",
 )
 @pytest.mark.parametrize("mode", [0o1777, 0o777, 0o755])
-def test_files_of_another_user_above_do_not_count(tmp_path: Path, mode: int) -> None:
+def test_parent_files_of_another_user_are_ignored(tmp_path: Path, mode: int) -> None:
     shared = tmp_path / "shared"
     planted(shared, ANOTHER)
     shared.chmod(mode)
@@ -51,7 +51,7 @@ def test_files_of_another_user_above_do_not_count(tmp_path: Path, mode: int) -> 
 
 
 @as_root
-def test_files_of_another_user_in_the_workspace_do_not_count(tmp_path: Path) -> None:
+def test_workspace_files_of_another_user_are_ignored(tmp_path: Path) -> None:
     planted(tmp_path, ANOTHER)
     assert not counts(tmp_path)
     assert [file.why for file in repository_files(tmp_path)] == [
@@ -60,7 +60,7 @@ def test_files_of_another_user_in_the_workspace_do_not_count(tmp_path: Path) -> 
 
 
 @as_root
-def test_files_of_the_owner_count_for_root(tmp_path: Path) -> None:
+def test_root_trusts_files_of_the_owner(tmp_path: Path) -> None:
     planted(tmp_path, ANOTHER)
     os.chown(tmp_path, ANOTHER, ANOTHER)
     assert counts(tmp_path)
@@ -69,8 +69,8 @@ def test_files_of_the_owner_count_for_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "is_ours"), [(0o755, True), (0o775, True), (0o777, False), (0o1777, False), (0o757, False)]
 )
-def test_parents_that_others_can_write_to_end_the_search(tmp_path: Path, mode: int, is_ours: bool) -> None:
-    """0o775: of our own group, as a umask of 002 makes them."""
+def test_writable_parents_end_the_search(tmp_path: Path, mode: int, is_ours: bool) -> None:
+    """0o775 with our own group: the result of a umask of 002."""
     root = tmp_path / "root"
     planted(root)
     work = root / "between" / "work"
@@ -78,7 +78,7 @@ def test_parents_that_others_can_write_to_end_the_search(tmp_path: Path, mode: i
     work.chmod(0o777)  # the workspace itself is what the user chose
     for place in (root, root / "between"):
         place.chmod(mode)
-        assert (levels(work) == [root, root / "between", work]) == is_ours
+        assert (repository_directories(work) == [root, root / "between", work]) == is_ours
         assert counts(work) == is_ours
         place.chmod(0o755)
 
@@ -90,23 +90,23 @@ def test_a_parent_of_another_group_ends_the_search(tmp_path: Path) -> None:
     work.mkdir()
     root.chmod(0o775)
     os.chown(root, -1, ANOTHER)
-    assert levels(work) == [work]
+    assert repository_directories(work) == [work]
     root.chmod(0o755)
-    assert levels(work) == [root, work]
+    assert repository_directories(work) == [root, work]
 
 
 @as_root
-def test_the_opened_file_is_judged_and_not_its_path(tmp_path: Path) -> None:
+def test_the_opened_file_is_checked_not_its_path(tmp_path: Path) -> None:
     file = tmp_path / "AGENTS.md"
     file.write_text("text")
-    trusted = owners(tmp_path)
+    trusted = trusted_owners(tmp_path)
     assert read_inside(file, tmp_path, trusted, 10) == b"text"
     os.chown(file, ANOTHER, ANOTHER)
-    with pytest.raises(NotRead, match="belongs to another user"):
+    with pytest.raises(UntrustedFile, match="belongs to another user"):
         read_inside(file, tmp_path, trusted, 10)
     file.rename(tmp_path / "theirs")
     file.symlink_to("theirs")  # a link of ours to a file of theirs
-    with pytest.raises(NotRead):
+    with pytest.raises(UntrustedFile):
         read_inside(file, tmp_path, trusted, 10)
 
 
@@ -123,4 +123,4 @@ def test_a_link_swapped_in_after_resolving_is_not_followed(tmp_path: Path) -> No
     work.mkdir()
     (work / "AGENTS.md").write_text("text")
     with pytest.raises(OSError, match="(?i)symbolic links"):
-        read_inside(Swapped(work / "AGENTS.md"), work, owners(work), 10)
+        read_inside(Swapped(work / "AGENTS.md"), work, trusted_owners(work), 10)
