@@ -1,4 +1,4 @@
-"""A client in the simulation: a real one, that does what the plan says and writes down what it was told."""
+"""A simulated client: the real client library, driven by the plan. It records every request and every event."""
 
 from __future__ import annotations
 
@@ -14,112 +14,114 @@ from kedge.errors import KedgeError, SessionNotFound, Unavailable, Unreachable, 
 from kedge.wire import models as m
 from proof.sim.network import SimTransport
 from proof.sim.plan import Act
-from proof.sim.scene import Scene
+from proof.sim.state import SimState
 
 T = TypeVar("T")
 
-#: The directory of the only workspace: nothing is read or written there.
+#: The directory of the only workspace. Nothing is read or written there.
 DIRECTORY = "/"
-#: A client asks again so often; with the longest pauses between this is far beyond the last fault.
+#: Attempts of one request. With the longest pauses they last far beyond the last fault.
 ATTEMPTS_MAX = 60
-#: Errors after which nobody knows whether it happened, or which pass.
-_AGAIN = (Unreachable, Unavailable, WorkspaceClosing, WorkspaceNotFound)
+#: Errors that pass, or that leave open whether the request was carried out.
+_RETRYABLE = (Unreachable, Unavailable, WorkspaceClosing, WorkspaceNotFound)
 
 
 @dataclass(slots=True)
-class Told:
-    """One request of a client and its answer, with the times between which the server must have acted."""
+class Request:
+    """One request of a client and its reply. The server acted between the two times."""
 
     act: Act
-    asked_at: float
-    answered_at: float = 0.0
-    answer: Any = None
+    sent_at: float
+    replied_at: float = 0.0
+    reply: Any = None
     error: KedgeError | None = None
-    #: It was asked more than once: an earlier one may have acted, too.
+    #: If more than one, an earlier attempt may have acted, too.
     attempts: int = 0
-    #: Of a Run that the client did not name: each attempt may have become a Run of its own.
+    #: Of a submit. Without an id of the client, each attempt may have become another Run.
     run_id: str = ""
 
 
 @dataclass(slots=True)
-class Watched:
-    """One stream: everything that came, in order."""
+class WatchedStream:
+    """One event stream and all events of it, in order."""
 
-    scene: Scene
+    state: SimState
     session_id: str | None
     deltas: bool
     events: list[StreamEvent] = field(default_factory=list)
-    #: When each of them came.
+    #: When each event arrived.
     times: list[float] = field(default_factory=list)
-    #: The stream while it is there; None once it will never show anything again.
+    #: None once no more events can come.
     stream: EventStream | None = None
-    #: The Position it was given when it was first connected.
+    #: The first Position that the server named.
     began_at: int | None = None
     connected_at: list[float] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
-    def begin(self, position: int) -> None:
-        """The server has said where this stream begins, now."""
-        self.connected_at.append(self.scene.loop.time())
+    def on_connected(self, position: int) -> None:
+        """Called when the server has named the Position at which the stream begins."""
+        self.connected_at.append(self.state.loop.time())
         if self.began_at is None:
             self.began_at = position
-        head = self.scene.data.logs[self.scene.workspace_id].head
+        head = self.state.data.logs[self.state.workspace_id].head
         if position > head:
-            self.broken.append(f"a stream begins at {position}, behind the head of the log, {head}")
+            self.broken.append(f"a stream begins at {position}, after the head of the log, {head}")
 
-    def came(self, event: StreamEvent) -> None:
+    def on_event(self, event: StreamEvent) -> None:
         self.events.append(event)
-        self.times.append(self.scene.loop.time())
+        self.times.append(self.state.loop.time())
 
 
 class SimClient:
-    def __init__(self, scene: Scene, number: int) -> None:
-        self.scene = scene
+    def __init__(self, state: SimState, number: int) -> None:
+        self.state = state
         self.name = f"c{number}"
-        self.transport = SimTransport(scene.network, self.name)
-        self.client = scene.new_client(self.transport, number)
+        self.transport = SimTransport(state.network, self.name)
+        self.client = state.new_client(self.transport, number)
         self.id = self.client.client_id
-        session, deltas = scene.plan.streams[number]
-        self.session = session
-        self.answers = scene.plan.answers[number]
-        self.deltas = deltas
-        self.watched: list[Watched] = []
-        self.told: list[Told] = []
-        #: From when until when it did not read.
+        self.session, self.deltas = state.plan.streams[number]
+        self.answer = state.plan.answers[number]
+        self.watched: list[WatchedStream] = []
+        self.requests: list[Request] = []
+        #: Times between which it did not read.
         self.paused: list[tuple[float, float]] = []
-        #: What it was asked, what it said, and what it was told.
+        #: The id of an ask, the answer, and the reply to it.
         self.answered: list[tuple[str, str, m.Resolved | KedgeError]] = []
         self.watching: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
 
-    # --- watching ------------------------------------------------------------------------------------------------
+    # --- streams -------------------------------------------------------------------------------------------------
+
+    def start_watching(self) -> None:
+        if self.watching is None or self.watching.done():
+            self.watching = asyncio.get_running_loop().create_task(self._watch(), name=f"{self.name} watches")
 
     async def _watch(self) -> None:
-        """Follow the stream until the world ends; one that was given up is opened anew."""
-        session_id = None if self.session is None else self.scene.session_ids[self.session]
+        """Follow events until the simulation ends. Open a new stream after one that gave up."""
+        session_id = None if self.session is None else self.state.session_ids[self.session]
         while True:
-            watched = Watched(self.scene, session_id, self.deltas)
+            watched = WatchedStream(self.state, session_id, self.deltas)
             self.watched.append(watched)
             events = self.client.events(
-                self.scene.workspace_id, session_id=session_id, deltas=self.deltas, give_up_s=20.0
+                self.state.workspace_id, session_id=session_id, deltas=self.deltas, give_up_s=20.0
             )
             watched.stream = events
-            self.transport.on_connected = watched.begin
+            self.transport.on_connected = watched.on_connected
             try:
                 async with events:
                     async for event in events:
-                        watched.came(event)
+                        watched.on_event(event)
                         self._react(event)
             except SessionNotFound:
                 watched.stream = None
-                return  # it was deleted, and nothing more will come of it
+                return  # the session was deleted: no more events
             except KedgeError as error:
-                if watched.connected_at:  # the first attempt is the only one; later ones are repeated
+                if watched.connected_at:  # the first attempt is not retried; later ones are
                     watched.broken.append(f"gave its stream up: {type(error).__name__}: {error}")
                 await asyncio.sleep(0.5)
 
     def _react(self, event: StreamEvent) -> None:
-        if event.change != "created" or self.answers == "silent":
+        if event.change != "created" or self.answer == "silent":
             return
         if event.type == "permission_request":
             self._spawn(self._answer_permission(event.payload["id"]))
@@ -132,38 +134,38 @@ class SimClient:
         task.add_done_callback(self._answering.discard)
 
     async def _answer_permission(self, ask_id: str) -> None:
-        await asyncio.sleep(self.scene.chance.random())
-        action: Any = self.answers
+        await asyncio.sleep(self.state.rng.random())
+        action: Any = self.answer
         await self._answer(
-            ask_id, action, lambda: self.client.answer_permission(self.scene.workspace_id, ask_id, action, "because")
+            ask_id, action, lambda: self.client.answer_permission(self.state.workspace_id, ask_id, action, "because")
         )
 
     async def _answer_question(self, ask_id: str) -> None:
-        await asyncio.sleep(self.scene.chance.random())
-        if self.answers == "deny":
-            call = partial(self.client.cancel_questions, self.scene.workspace_id, ask_id)
+        await asyncio.sleep(self.state.rng.random())
+        if self.answer == "deny":
+            call = partial(self.client.cancel_questions, self.state.workspace_id, ask_id)
             await self._answer(ask_id, "cancelled", call)
             return
         response = m.QuestionResponse(request_id="q1", fill_in_text="this one")
-        call = partial(self.client.answer_questions, self.scene.workspace_id, ask_id, [response])
+        call = partial(self.client.answer_questions, self.state.workspace_id, ask_id, [response])
         await self._answer(ask_id, "answered", call)
 
-    async def _answer(self, ask_id: str, said: str, call: Callable[[], Awaitable[m.Resolved]]) -> None:
+    async def _answer(self, ask_id: str, answer: str, call: Callable[[], Awaitable[m.Resolved]]) -> None:
         try:
-            self.answered.append((ask_id, said, await self.insist(call)))
+            self.answered.append((ask_id, answer, await self._retry(call)))
         except KedgeError as error:
-            self.answered.append((ask_id, said, error))
+            self.answered.append((ask_id, answer, error))
 
     def answers_in(self, session_id: str) -> bool:
         watched = self.watched[-1] if self.watched else None
         watches = watched is not None and watched.stream is not None and watched.session_id in (None, session_id)
-        return watches and self.answers != "silent"
+        return watches and self.answer != "silent"
 
     def own_head(self) -> int:
-        """The last Position that this client's stream is to show."""
-        wanted = self.watched[-1].session_id if self.watched else None
-        rows = self.scene.data.logs[self.scene.workspace_id].rows
-        return max((row.position for row in rows if wanted in (None, row.session_id)), default=0)
+        """Return the last Position that this client's stream should show."""
+        session_id = self.watched[-1].session_id if self.watched else None
+        rows = self.state.data.logs[self.state.workspace_id].rows
+        return max((row.position for row in rows if session_id in (None, row.session_id)), default=0)
 
     async def stop(self) -> None:
         if self.watching is not None:
@@ -171,76 +173,76 @@ class SimClient:
             await asyncio.wait({self.watching})
         await asyncio.gather(*self._answering)
 
-    # --- asking --------------------------------------------------------------------------------------------------
-
-    async def insist(self, call: Callable[[], Awaitable[T]], told: Told | None = None) -> T:
-        """Ask until there is an answer; what may be asked again is."""
-        for attempt in range(ATTEMPTS_MAX):
-            if told is not None:
-                told.attempts += 1
-            try:
-                return await call()
-            except _AGAIN as error:
-                if told is not None and isinstance(error, NotConnected):
-                    told.attempts -= 1  # this one was certainly not seen
-                if attempt == ATTEMPTS_MAX - 1:
-                    raise
-            await asyncio.sleep(min(0.05 * 2**attempt, 1.0) * (0.5 + self.scene.chance.random()))
-        raise AssertionError("not reached")
+    # --- requests ------------------------------------------------------------------------------------------------
 
     async def do(self, act: Act) -> None:
-        told = Told(act, self.scene.loop.time())
-        self.told.append(told)
+        request = Request(act, self.state.loop.time())
+        self.requests.append(request)
         try:
-            told.answer = await self._ask(act, told)
+            request.reply = await self._send(act, request)
         except KedgeError as error:
-            told.error = error
-        told.answered_at = self.scene.loop.time()
+            request.error = error
+        request.replied_at = self.state.loop.time()
 
-    async def _ask(self, act: Act, told: Told) -> Any:
-        client, workspace, scene = self.client, self.scene.workspace_id, self.scene
-        session_id = scene.session_ids[act.session]
-        run_id = scene.run_ids.get(act.run, "nobody")
+    async def _retry(self, call: Callable[[], Awaitable[T]], request: Request | None = None) -> T:
+        """Repeat the call until there is a reply other than a passing error."""
+        for attempt in range(ATTEMPTS_MAX):
+            if request is not None:
+                request.attempts += 1
+            try:
+                return await call()
+            except _RETRYABLE as error:
+                if request is not None and isinstance(error, NotConnected):
+                    request.attempts -= 1  # the server cannot have received it
+                if attempt == ATTEMPTS_MAX - 1:
+                    raise
+            await asyncio.sleep(min(0.05 * 2**attempt, 1.0) * (0.5 + self.state.rng.random()))
+        raise AssertionError("not reached")
+
+    async def _send(self, act: Act, request: Request) -> Any:
+        client, workspace, state = self.client, self.state.workspace_id, self.state
+        session_id = state.session_ids[act.session]
+        run_id = state.run_ids.get(act.run, "nobody")
         match act.kind:
             case "submit":
-                return await self._submit(act, told, session_id)
+                return await self._submit(act, request, session_id)
             case "cancel":
-                return await self.insist(lambda: client.cancel_session(workspace, session_id), told)
+                return await self._retry(lambda: client.cancel_session(workspace, session_id), request)
             case "cancel_run":
-                return await self.insist(lambda: client.cancel_run(workspace, run_id), told)
+                return await self._retry(lambda: client.cancel_run(workspace, run_id), request)
             case "clear":
-                return await self.insist(lambda: client.clear_queue(workspace, session_id), told)
+                return await self._retry(lambda: client.clear_queue(workspace, session_id), request)
             case "edit":
                 prompt = f"p{act.run}e:say 2"
-                return await self.insist(lambda: client.edit_run(workspace, run_id, prompt), told)
+                return await self._retry(lambda: client.edit_run(workspace, run_id, prompt), request)
             case "move":
-                before = None if act.before is None else scene.run_ids.get(act.before, "nobody")
-                return await self.insist(lambda: client.move_run(workspace, run_id, before), told)
+                before = None if act.before is None else state.run_ids.get(act.before, "nobody")
+                return await self._retry(lambda: client.move_run(workspace, run_id, before), request)
             case "fold":
-                return await self.insist(lambda: client.fold_run(workspace, run_id), told)
+                return await self._retry(lambda: client.fold_run(workspace, run_id), request)
             case "delete":
-                return await self.insist(lambda: client.delete_session(workspace, session_id), told)
+                return await self._retry(lambda: client.delete_session(workspace, session_id), request)
             case "wait":
-                return await self.insist(lambda: client.wait_run(workspace, run_id, 30.0), told)
+                return await self._retry(lambda: client.wait_run(workspace, run_id, 30.0), request)
             case "look":
-                return await self.insist(lambda: client.session_runs(workspace, session_id), told)
+                return await self._retry(lambda: client.session_runs(workspace, session_id), request)
             case "shell":
-                scene.typed[act.script] += 1
+                state.typed[act.script] += 1
                 return await client.shell(workspace, session_id, act.script)
             case "drop":
-                scene.network.cut_of(self.name)
+                state.network.cut_of(self.name)
             case "pause":
-                self.transport.paused_until = scene.loop.time() + act.for_s
-                self.paused.append((scene.loop.time(), self.transport.paused_until))
-                scene.counted["reader that does not read"] += 1
+                self.transport.paused_until = state.loop.time() + act.for_s
+                self.paused.append((state.loop.time(), self.transport.paused_until))
+                state.counts["reader that does not read"] += 1
             case "leave":
                 await self._leave(act.for_s)
         return None
 
-    async def _submit(self, act: Act, told: Told, session_id: str) -> m.Receipt:
+    async def _submit(self, act: Act, request: Request, session_id: str) -> m.Receipt:
         own_id = f"run{act.run}" if act.own_id else None
         if own_id is not None:
-            self.scene.run_ids[act.run] = told.run_id = own_id
+            self.state.run_ids[act.run] = request.run_id = own_id
         prompt = m.SubmitPrompt(
             session_id=session_id,
             prompt=act.script,
@@ -249,23 +251,18 @@ class SimClient:
             on_disconnect="cancel" if act.is_bound_to_client else "continue",
         )
         if own_id is None:
-            told.attempts = 1
-            receipt = await self.client.submit(self.scene.workspace_id, prompt)
+            request.attempts = 1
+            receipt = await self.client.submit(self.state.workspace_id, prompt)
         else:
-            receipt = await self.insist(lambda: self.client.submit(self.scene.workspace_id, prompt), told)
-        self.scene.run_ids[act.run] = told.run_id = receipt.run_id
+            receipt = await self._retry(lambda: self.client.submit(self.state.workspace_id, prompt), request)
+        self.state.run_ids[act.run] = request.run_id = receipt.run_id
         return receipt
 
     async def _leave(self, away_s: float) -> None:
-        """Go without a word, and come back later."""
-        self.scene.counted["client that leaves"] += 1
+        """Disconnect without notice, and return later."""
+        self.state.counts["client that leaves"] += 1
         if self.watching is not None:
             self.watching.cancel()
             await asyncio.wait({self.watching})
         await asyncio.sleep(away_s * 5)
-        self.begin_to_watch()
-
-    def begin_to_watch(self) -> None:
-        if self.watching is not None and not self.watching.done():
-            return
-        self.watching = asyncio.get_running_loop().create_task(self._watch(), name=f"{self.name} watches")
+        self.start_watching()

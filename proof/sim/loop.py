@@ -1,14 +1,14 @@
-"""SimLoop: an event loop whose time is made up and whose order is drawn from a seed.
+"""SimLoop: an event loop with simulated time, whose order is drawn from a seed.
 
-The same seed gives the same run, byte for byte; another seed another order. What tasks do is real, when they do it is
-not: time stands still while anybody can go on, and jumps to the next timer when nobody can.
+The same seed gives the same run, byte for byte. Time stands still while any task is ready, and jumps to the next timer
+when none is.
 
-- Order within one task is kept, order between tasks is chosen. A plain callback belongs to the task that asked for it.
-- Three kinds of schedule. `fifo` is asyncio's own order; `random` picks anybody; `priority` lets one task run ahead of
-  all others until it is put last, which finds what needs one task to be very slow (a few changes are enough to show
-  most bugs of order).
-- A process is whatever was started in its context. A killed one is frozen: its tasks are never called again. They are
-  not cancelled, since a crash runs no `finally`.
+- The order within one task is kept, the order between tasks is chosen. A plain callback belongs to the task that
+  scheduled it.
+- There are three schedules. `fifo` is asyncio's own order. `random` picks any ready task. `priority` always runs the
+  task of the highest priority, and sometimes moves it to the end: that finds races that need one very slow task.
+- A process consists of the tasks started in its context. A killed process is frozen: its tasks are never called again.
+  They are not cancelled, because a crash runs no `finally`.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Schedule = Literal["fifo", "random", "priority"]
 
-#: Calls in one simulation. The longest good one needs a tenth: more means that something goes round in circles. Items.
+#: Calls in one simulation. The longest correct one needs a tenth; more calls mean an endless loop. Items.
 CALLS_MAX = 400_000
-#: In `random` and `priority`: how often a timer fires although others could go on, as on a machine that is busy.
+#: In `random` and `priority`: the probability that a timer fires although tasks are ready, as on a busy machine.
 EARLY_TIMER = 0.02
-#: Such a timer is at most as far away: a machine is busy for a moment, not for minutes. Seconds.
+#: Only timers that are due within this time fire early: a machine is busy for moments, not for minutes. Seconds.
 NEAR_S = 0.5
-#: In `priority`: how often the task that was called last is put behind all others.
+#: In `priority`: the probability that the chosen task moves to the end.
 PUT_LAST = 0.05
 
 
 class Stuck(Exception):
-    """Nobody can go on, or nobody ever stops."""
+    """No task can continue, or the tasks never stop."""
 
 
 class SimProcess:
-    """What is started in it dies with it."""
+    """A simulated process: all tasks started in it die with it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,7 +56,7 @@ _process: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("pr
 
 
 class _Call(asyncio.Handle):
-    """A handle that does not ask its loop each time whether it is debugged."""
+    """A handle that does not check the loop's debug mode."""
 
     __slots__ = ()
 
@@ -74,11 +74,11 @@ class _Call(asyncio.Handle):
 class SimLoop(asyncio.BaseEventLoop):
     def __init__(self, seed: int, schedule: Schedule = "fifo") -> None:
         super().__init__()
-        self._chance = random.Random(seed)
+        self._rng = random.Random(seed)
         self._schedule = schedule
         self._now = 0.0
         self._calls = 0
-        #: Who can go on, each with its calls in order. By number, so that nothing depends on addresses.
+        #: The ready calls of each task, in order. By number, so that nothing depends on addresses.
         self._waiting: dict[int, deque[asyncio.Handle]] = {}
         self._order: deque[int] = deque()  # for fifo: one entry for each call
         self._numbers: dict[asyncio.Task[Any], int] = {}
@@ -87,10 +87,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._priority: dict[int, float] = {}
         self._timers: list[tuple[float, int, asyncio.TimerHandle, int]] = []
         self._timer_count = 0
-        #: All tasks there were, with their process: a frozen one that is collected would run its `finally`.
+        #: All tasks so far, with their process: a frozen task that is collected would run its `finally`.
         self.tasks: list[tuple[asyncio.Task[Any], SimProcess | None]] = []
         self._complaints: list[str] = []
-        #: What happens between two calls, when so many more were made: a crash in the midst of things.
+        #: Functions to run before the call with this number: a crash between any two calls.
         self._between: dict[int, Callable[[], None]] = {}
         self.set_exception_handler(self._complain)
         self.set_task_factory(self._new_task)  # type: ignore[arg-type]
@@ -125,30 +125,30 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + max(delay, 0.0), callback, *args, context=context)
 
-    def after_calls(self, count: int, happens: Callable[[], None]) -> None:
-        self._between[self._calls + count] = happens
+    def after_calls(self, count: int, function: Callable[[], None]) -> None:
+        self._between[self._calls + count] = function
 
     def nothing_between(self) -> None:
         self._between.clear()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass  # it is dropped when its time comes
+        pass  # dropped when it is due
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """No threads: it is done at once, and whoever waits for it learns so a moment later."""
+        """Call the function at once, without threads, and settle the future a little later."""
         future: asyncio.Future[T] = self.create_future()
         try:
             result = func(*args)
         except Exception as error:
-            self.call_later(self._chance.random() * 0.001, _settle, future, None, error)
+            self.call_later(self._rng.random() * 0.001, _settle, future, None, error)
         else:
-            self.call_later(self._chance.random() * 0.001, _settle, future, result, None)
+            self.call_later(self._rng.random() * 0.001, _settle, future, result, None)
         return future
 
     # --- whose call it is ----------------------------------------------------------------------------------------
 
     def spawn(self, process: SimProcess, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-        """A task in this process."""
+        """Start a task in this process."""
         return self.create_task(work, name=name, context=process.context.copy())
 
     def _new_task(
@@ -180,13 +180,13 @@ class SimLoop(asyncio.BaseEventLoop):
     # --- running -------------------------------------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        """Not one pass, as in asyncio, but all there are: most of what a call costs would be coming here."""
-        waiting, timers, draw, between = self._waiting, self._timers, self._chance.random, self._between
+        """Run all calls, not one pass as asyncio does: returning after each pass would dominate the cost."""
+        waiting, timers, draw, between = self._waiting, self._timers, self._rng.random, self._between
         is_fifo, choose = self._schedule == "fifo", self._chooser()
         while not self._stopping:  # type: ignore[attr-defined]
             if not waiting:
                 if not timers:
-                    raise Stuck("nobody can go on")
+                    raise Stuck("no task can continue")
                 self._fire()
             elif not is_fifo and timers and timers[0][0] - self._now < NEAR_S and draw() < EARLY_TIMER:
                 self._fire()
@@ -194,7 +194,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 continue
             self._calls = calls = self._calls + 1
             if calls > CALLS_MAX:
-                raise Stuck(f"not over after {CALLS_MAX} calls")
+                raise Stuck(f"not finished after {CALLS_MAX} calls")
             if calls in between:
                 contextvars.Context().run(between.pop(calls))
                 continue
@@ -212,12 +212,12 @@ class SimLoop(asyncio.BaseEventLoop):
                     except (SystemExit, KeyboardInterrupt):
                         raise
                     except BaseException as error:
-                        # As asyncio does: a plain call that fails is told, and ends nobody else.
+                        # As asyncio does: a failing callback is reported, and the loop continues.
                         self.call_exception_handler({"message": f"{handle._callback} failed", "exception": error})  # type: ignore[attr-defined]
             self._current = 0
 
     def _fire(self) -> None:
-        """The next timer, and all others of the same moment."""
+        """Fire the next timer, and all others due at the same time."""
         when = self._timers[0][0]
         self._now = max(self._now, when)
         while self._timers and self._timers[0][0] <= self._now:
@@ -226,51 +226,51 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._put(handle, number)
 
     def _chooser(self) -> Callable[[], int]:
-        """Whose call is the next, as this schedule has it."""
-        waiting, chance = self._waiting, self._chance
+        """Return the function that chooses the next task, for this schedule."""
+        waiting, rng = self._waiting, self._rng
 
-        def anybody() -> int:
-            return chance.choice(list(waiting)) if len(waiting) > 1 else next(iter(waiting))
+        def any_task() -> int:
+            return rng.choice(list(waiting)) if len(waiting) > 1 else next(iter(waiting))
 
-        def the_first() -> int:
+        def first_task() -> int:
             if len(waiting) == 1:
                 return next(iter(waiting))
             chosen = min(waiting, key=self._priority_of)
-            if chance.random() < PUT_LAST:
+            if rng.random() < PUT_LAST:
                 self._priority[chosen] = 1.0 + self._calls
             return chosen
 
-        return {"fifo": self._order.popleft, "random": anybody, "priority": the_first}[self._schedule]
+        return {"fifo": self._order.popleft, "random": any_task, "priority": first_task}[self._schedule]
 
     def _priority_of(self, number: int) -> float:
         priority = self._priority.get(number)
         if priority is None:
-            priority = self._priority[number] = self._chance.random()
+            priority = self._priority[number] = self._rng.random()
         return priority
 
     def _complain(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._complaints.append(f"{context['message']}: {context.get('exception')!r}")
 
     def complaints(self) -> list[str]:
-        """What asyncio had to complain about, and errors of tasks that nobody has looked at."""
+        """Return the complaints of asyncio, and the errors of tasks that were never retrieved."""
         alive = [process for _, process in self.tasks if process is None or not process.is_dead]
         return self._complaints + [
             complaint for process in dict.fromkeys(alive) for complaint in self.complaints_of(process)
         ]
 
     def complaints_of(self, process: SimProcess | None) -> list[str]:
-        # asyncio would complain when such a task is collected; here none is, since the loop knows them all.
+        # asyncio reports such a task when it is collected; here none is, since the loop references all tasks.
         lost = [task for task, owner in self.tasks if owner is process and task._log_traceback]
-        return [f"nobody looked at the error of {task.get_name()}: {task.exception()!r}" for task in lost]
+        return [f"the error of {task.get_name()} was never retrieved: {task.exception()!r}" for task in lost]
 
-    # What the base class leaves to a loop with a selector.
+    # Methods that the base class leaves to a loop with a selector.
 
     def _process_events(self, event_list: object) -> None: ...
 
     def _write_to_self(self) -> None: ...
 
     def dispose(self) -> None:
-        """Let go of everything; nothing that is collected now may run or complain."""
+        """Drop all tasks; none that is collected later may run or complain."""
         self.set_exception_handler(lambda loop, context: None)
         for task, _ in self.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]

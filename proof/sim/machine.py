@@ -1,9 +1,9 @@
-"""The rest of a simulated machine: a model that follows its prompt, and tool processes that are only pretended.
+"""A simulated model that follows its prompt, and simulated tool processes.
 
-A prompt is a script: Steps divided by ";", each a row of acts. `say 3` says three words, `run CMD` has bash run it,
-`agent 2` has a child agent say two words, `ask` puts a question to people, `busy 2` fails twice as an overloaded
-provider does, `fail` fails for good, `full` finds the context full at first, `wait 5` is silent for so long. So a Run
-does the same whoever looks at it. A summary says how many Steps are done, and a title is one.
+A prompt is a script: Steps separated by ";", each a list of instructions. `say 3` streams three words, `run CMD` calls
+bash, `agent 2` starts a child agent that streams two words, `ask` asks the user a question, `busy 2` fails twice like
+an overloaded provider, `fail` fails permanently, `full` reports a full context once, `wait 5` pauses for five seconds.
+A summary contains the number of completed Steps.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from kedge.tools.tool_failed import ToolFailed
 
 #: The longest pause between two words, and the longest a quick command takes. Seconds.
 WORD_S, QUICK_S = 0.3, 0.5
-#: A command that hangs does so for as long; longer than any plan, shorter than the patience of the judge. Seconds.
+#: The duration of a command that hangs: longer than any plan, shorter than SETTLE_S. Seconds.
 HANG_S = 90.0
 
-#: What the small model calls every session.
+#: The title that the small model gives every session.
 TITLE = "a title"
-#: What the configuration lets every Run do; `risky` is the one that people are asked about.
+#: The commands that the configuration allows; `risky` needs an approval.
 COMMANDS = ("quick", "hang", "stubborn", "leaver", "broken")
 
 
 class SimModel:
-    """One model for all Runs, and the chooser that gives it to them."""
+    """One model for all Runs, and its own chooser."""
 
     provider = "simulated"
     name = "simulated"
 
-    def __init__(self, chance: random.Random, counted: Counter[str]) -> None:
-        self._chance = chance
-        self.counted = counted
+    def __init__(self, rng: random.Random, counts: Counter[str]) -> None:
+        self._rng = rng
+        self.counts = counts
         self._calls = 0
-        #: Attempts at a Step of a prompt that was busy.
+        #: Attempts of a Step, by its script.
         self._attempts: Counter[tuple[str, int]] = Counter()
-        #: Streams open at once for one prompt: more than one is a Run that was started twice.
+        #: Open streams of one prompt: more than one means that a Run was started twice.
         self.streaming: Counter[str] = Counter()
         self.faults: list[str] = []
 
@@ -64,35 +64,35 @@ class SimModel:
     async def close(self) -> None: ...
 
     def forget_streams(self) -> None:
-        """The process that read them was killed."""
+        """Forget the streams of a killed process."""
         self.streaming.clear()
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPart]]:
-        what, answer = self._answer(request)
-        self.streaming[what] += 1
-        if self.streaming[what] > 1:
-            self.faults.append(f"two Steps of {what!r} at once")
+        name, answer = self._answer(request)
+        self.streaming[name] += 1
+        if self.streaming[name] > 1:
+            self.faults.append(f"two Steps of {name!r} at once")
         try:
             async with aclosing(answer) as parts:
                 yield parts
         finally:
-            self.streaming[what] -= 1
+            self.streaming[name] -= 1
 
     def _answer(self, request: ModelRequest) -> tuple[str, AsyncGenerator[ModelPart, None]]:
         *before, last = request.messages
         if request.system == NoPrompts.title:
             return f"title of {last.text}", self._title()
         if last.text == NoPrompts.summary:
-            script, step = _where(before)
+            script, step = _script_and_step(before)
             return script, self._summary(script, step)
-        script, step = _where(request.messages)
+        script, step = _script_and_step(request.messages)
         return script, self._parts(script, step)
 
     async def _title(self) -> AsyncGenerator[ModelPart, None]:
-        self.counted["title"] += 1
+        self.counts["title"] += 1
         await self._pause(WORD_S)
-        if self._chance.random() < 0.2:
+        if self._rng.random() < 0.2:
             raise ModelFailed("no title")
         yield TextDelta(TITLE)
         await self._pause(WORD_S)
@@ -101,9 +101,9 @@ class SimModel:
     async def _summary(self, script: str, step: int) -> AsyncGenerator[ModelPart, None]:
         await self._pause(WORD_S)
         self._attempts[(f"summary of {script}", step)] += 1
-        if self._attempts[(f"summary of {script}", step)] == 1 and self._chance.random() < 0.3:
+        if self._attempts[(f"summary of {script}", step)] == 1 and self._rng.random() < 0.3:
             yield TextDelta("half of ")
-            self.counted["overloaded provider"] += 1
+            self.counts["overloaded provider"] += 1
             raise ModelFailed("overloaded", retryable=True)
         yield TextDelta(f"done {step} ")
         await self._pause(WORD_S)
@@ -126,15 +126,15 @@ class SimModel:
                 case "busy":
                     self._attempts[(script, step)] += 1
                     if self._attempts[(script, step)] <= int(words.pop(0)):
-                        self.counted["overloaded provider"] += 1
+                        self.counts["overloaded provider"] += 1
                         raise ModelFailed("overloaded", retryable=True)
                 case "full":
                     self._attempts[(f"full {script}", step)] += 1
                     if self._attempts[(f"full {script}", step)] == 1:
-                        self.counted["full context"] += 1
+                        self.counts["full context"] += 1
                         raise ContextFull("full")
                 case "fail":
-                    self.counted["failing provider"] += 1
+                    self.counts["failing provider"] += 1
                     raise ModelFailed("no")
                 case "run":
                     calls.append(self._call("bash", {"command": words.pop(0)}))
@@ -144,21 +144,21 @@ class SimModel:
                     prompt = f"child of {script.partition(':')[0]}: say {words.pop(0)}"
                     calls.append(self._call("agent", {"prompt": prompt}))
                 case other:
-                    raise AssertionError(f"no act {other!r} in {script!r}")
+                    raise AssertionError(f"unknown instruction {other!r} in {script!r}")
         await self._pause(WORD_S)
         yield ModelEnd("tool_use" if calls else "end_turn", tuple(calls), Usage(1, said))
 
-    def _call(self, name: str, given: dict[str, object]) -> ToolCall:
+    def _call(self, name: str, arguments: dict[str, object]) -> ToolCall:
         self._calls += 1
-        return ToolCall(f"call{self._calls}", name, json.dumps(given))
+        return ToolCall(f"call{self._calls}", name, json.dumps(arguments))
 
     async def _pause(self, longest_s: float) -> None:
-        # Most are short, some are not: both orders of two things that race are seen.
-        await asyncio.sleep(self._chance.random() ** 4 * longest_s)
+        # Most pauses are short, some long: both orders of a race occur.
+        await asyncio.sleep(self._rng.random() ** 4 * longest_s)
 
 
-def _where(messages: Sequence[Message]) -> tuple[str, int]:
-    """The script of the last prompt, and how many Steps of it are done. (A command that was typed has no text.)"""
+def _script_and_step(messages: Sequence[Message]) -> tuple[str, int]:
+    """Return the script of the last prompt, and how many Steps of it are done. (A user's command has no text.)"""
     last = max(index for index, message in enumerate(messages) if message.role == "user" and message.text)
     steps = sum(message.role == "assistant" for message in messages[last + 1 :])
     text = messages[last].text
@@ -168,14 +168,14 @@ def _where(messages: Sequence[Message]) -> tuple[str, int]:
 
 
 class SimProcesses:
-    """Tool processes that live in memory. It stands for the warden: all die with the server that started them."""
+    """Tool processes in memory. They die with the server that started them, as with the warden."""
 
     environment: Mapping[str, str] = {"PATH": ""}
 
-    def __init__(self, chance: random.Random, counted: Counter[str]) -> None:
-        self._chance = chance
-        self.counted = counted
-        self._alive: dict[int, _Pretended] = {}
+    def __init__(self, rng: random.Random, counts: Counter[str]) -> None:
+        self._rng = rng
+        self.counts = counts
+        self._alive: dict[int, _SimProcess] = {}
         self._last_pid = 0
 
     async def processes(self, config: Config, workspace: str) -> Processes:
@@ -194,23 +194,23 @@ class SimProcesses:
 
     async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
         command = argv[-1]
-        if self._chance.random() < 0.5:  # else at once: a cancel in this very moment is too late
-            await asyncio.sleep(self._chance.random() ** 3 * 0.05)
+        if self._rng.random() < 0.5:  # else immediately: a cancel at the same time is too late
+            await asyncio.sleep(self._rng.random() ** 3 * 0.05)
         kind = command.rpartition(" ")[2]
         if kind == "broken":
             raise ToolFailed("it cannot be started")
         self._last_pid += 1
-        process = _Pretended(self._last_pid, command, self._alive)
+        process = _SimProcess(self._last_pid, command, self._alive)
         self._alive[process.pid] = process
-        self.counted[f"{command} process"] += 1
+        self.counts[f"{command} process"] += 1
         loop = asyncio.get_running_loop()
-        lasts_s = self._chance.random() * QUICK_S if kind not in ("hang", "stubborn") else HANG_S
+        lasts_s = self._rng.random() * QUICK_S if kind not in ("hang", "stubborn") else HANG_S
         loop.call_later(lasts_s, process.exit)
         return process
 
 
-class _Pretended:
-    def __init__(self, pid: int, command: str, alive: dict[int, _Pretended]) -> None:
+class _SimProcess:
+    def __init__(self, pid: int, command: str, alive: dict[int, _SimProcess]) -> None:
         self.pid = pid
         self.command = command
         self._kind = command.rpartition(" ")[2]
@@ -239,7 +239,7 @@ class _Pretended:
         return int(self.pid in self._alive)
 
     def exit(self) -> None:
-        """By itself. One kind leaves a child behind, which holds nothing but has to be ended."""
+        """Exit normally. A `leaver` leaves a child process running, which must be ended."""
         if not self._code.done():
             self._code.set_result(0)
         if self._kind != "leaver":

@@ -1,8 +1,8 @@
-"""A network in memory between real clients and real servers: httpx on one side, ASGI on the other, faults between.
+"""A network in memory between real clients (httpx) and real servers (ASGI), with faults.
 
-A request takes time to arrive and so does its reply. A connection can be cut at any moment: before the request is
-there, after the server has acted and before it is heard, in the middle of a frame. A server that is gone refuses; one
-that was killed leaves its connections broken. A reader that does not read makes the server wait, as a full socket does.
+Requests and replies take time to arrive. A connection can be cut at any time: before the request arrives, after the
+server has acted and before its reply arrives, in the middle of a frame. A stopped server refuses connections; a killed
+server leaves its connections broken. A client that does not read makes the server wait, as a full socket does.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 Message = MutableMapping[str, Any]
 Head = tuple[int, list[tuple[bytes, bytes]]]
 
-#: What the sockets between two machines hold before a sender has to wait. Bytes.
+#: The capacity of the sockets between two machines: then a sender has to wait. Bytes.
 IN_FLIGHT_BYTES = 16_384
 _CONNECTED = re.compile(rb": connected\nid: (\d+)\n\n")
-#: The longest way of a packet. Seconds.
+#: The longest latency of a packet. Seconds.
 LATENCY_S = 0.05
 
 
 class Network:
-    def __init__(self, loop: SimLoop, chance: random.Random) -> None:
+    def __init__(self, loop: SimLoop, rng: random.Random) -> None:
         self._loop = loop
-        self._chance = chance
+        self._rng = rng
         self._server: tuple[SimProcess, App] | None = None
         self._connections: list[Connection] = []
-        #: How likely it is that a connection is cut, each time something is about to be sent over it.
+        #: The probability of a cut, for each piece of data that is sent.
         self.cut_rate = 0.0
         self.cuts = 0
 
     def listen(self, process: SimProcess, app: App) -> None:
         self._server = (process, app)
 
-    def take_no_more(self) -> None:
-        """New connections are refused; those there are go on."""
+    def refuse_connections(self) -> None:
+        """Refuse new connections; existing ones continue."""
         self._server = None
 
     def stop_listening(self) -> None:
-        """Nobody answers any more, and every connection is broken."""
-        self.take_no_more()
+        """Refuse new connections, and break all existing ones."""
+        self.refuse_connections()
         self.cut_all()
 
     def cut_all(self) -> None:
@@ -63,34 +63,34 @@ class Network:
     def cut_of(self, client: str) -> None:
         for connection in self._connections:
             if connection.client == client:
-                self.cuts += not connection.is_over
+                self.cuts += not connection.is_closed
                 connection.cut()
 
     async def connect(self, scope: Message, body: bytes, client: str) -> Connection:
         await self.delay()
         if self._server is None or self._is_cut():
-            raise httpx2.ConnectError("nobody listens")
+            raise httpx2.ConnectError("connection refused")
         process, app = self._server
         connection = Connection(self, scope, body, client)
-        self._connections = [known for known in self._connections if not known.is_over]
+        self._connections = [known for known in self._connections if not known.is_closed]
         self._connections.append(connection)
         self._loop.spawn(process, connection.serve(app), f"{scope['method']} {scope['path']}")
         return connection
 
     async def delay(self) -> None:
-        await asyncio.sleep(self._chance.random() ** 3 * LATENCY_S)
+        await asyncio.sleep(self._rng.random() ** 3 * LATENCY_S)
 
     def _is_cut(self) -> bool:
-        if self.cut_rate and self._chance.random() < self.cut_rate:
+        if self.cut_rate and self._rng.random() < self.cut_rate:
             self.cuts += 1
             return True
         return False
 
     def piece_of(self, data: bytes) -> tuple[bytes, bool]:
-        """What arrives of this data, and whether the connection is cut behind it."""
+        """Return the part of this data that arrives, and whether the connection is cut after it."""
         if not self._is_cut():
             return data, False
-        return data[: self._chance.randrange(len(data) + 1)], True
+        return data[: self._rng.randrange(len(data) + 1)], True
 
 
 class Connection:
@@ -108,11 +108,11 @@ class Connection:
         self.is_broken = False
         self._hung_up = False
         self._changed: list[asyncio.Future[None]] = []
-        #: Apart: whoever waits for the end of the connection alone need not hear of each piece.
+        #: Separate, so that a wait for the end of the connection is not woken by each piece.
         self._ended: list[asyncio.Future[None]] = []
 
     @property
-    def is_over(self) -> bool:
+    def is_closed(self) -> bool:
         return self.is_broken or self._hung_up
 
     def cut(self) -> None:
@@ -120,7 +120,7 @@ class Connection:
         self._end()
 
     def hang_up(self) -> None:
-        """The client has closed its end."""
+        """Close the client's end."""
         self._hung_up = True
         self._end()
 
@@ -139,13 +139,13 @@ class Connection:
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        if not self.is_over:
-            await _told(self._ended)
+        if not self.is_closed:
+            await _wait(self._ended)
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
-        if self.is_over:
-            return  # as a server does: what is written to a lost connection goes nowhere
+        if self.is_closed:
+            return  # as with a real server: data written to a lost connection is dropped
         if message["type"] == "http.response.start":
             self._start = message
             return
@@ -158,26 +158,26 @@ class Connection:
         else:
             self._complete = not message.get("more_body")
             _wake(self._changed)
-        while self._size > IN_FLIGHT_BYTES and not self.is_over:
-            await _told(self._changed)
+        while self._size > IN_FLIGHT_BYTES and not self.is_closed:
+            await _wait(self._changed)
 
     # --- the client's half ---------------------------------------------------------------------------------------
 
     async def head(self) -> Head:
         while self._start is None or not (self._pieces or self._complete):
-            if self.is_over or self._complete:
+            if self.is_closed or self._complete:
                 raise httpx2.ReadError("the connection was cut")
-            await _told(self._changed)
+            await _wait(self._changed)
         return self._start["status"], self._start["headers"]
 
     async def next(self) -> bytes:
-        """What came since; empty at the end."""
+        """Return the data that arrived since; empty at the end."""
         while not self._pieces:
             if self.is_broken:
                 raise httpx2.ReadError("the connection was cut")
             if self._complete:
                 return b""
-            await _told(self._changed)
+            await _wait(self._changed)
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
@@ -185,7 +185,7 @@ class Connection:
         return data
 
 
-async def _told(waiting: list[asyncio.Future[None]]) -> None:
+async def _wait(waiting: list[asyncio.Future[None]]) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiting.append(future)
     await future
@@ -199,14 +199,14 @@ def _wake(waiting: list[asyncio.Future[None]]) -> None:
 
 
 class SimTransport(httpx2.AsyncBaseTransport):
-    """What a client's HTTP library talks to."""
+    """The transport below the client's HTTP library."""
 
     def __init__(self, network: Network, client: str) -> None:
         self._network = network
         self._client = client
-        #: It does not read until then.
+        #: The client does not read before this time.
         self.paused_until = 0.0
-        #: Told the Position at which a stream begins, as the server names it first of all.
+        #: Called with the Position at which a stream begins, which the server sends first.
         self.on_connected: Callable[[int], None] = lambda position: None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -236,11 +236,11 @@ class SimTransport(httpx2.AsyncBaseTransport):
 
 
 class ShortTransport(Transport):
-    """The client's own transport without the HTTP library in between: that costs half of a simulation, and hardly any
-    of what is to be found is in it. Some simulations take the long way."""
+    """The client's transport without the HTTP library, which would cost half of a simulation and finds little. Some
+    plans use the library (`uses_http_library`)."""
 
     def __init__(self, host: str, token: str, network: SimTransport) -> None:
-        # Not that of the base class: the HTTP library's client alone costs more than a request.
+        # Without super().__init__: creating the HTTP library's client costs more than a request.
         self.address = parse_host(host)
         self._network = network
 
@@ -270,12 +270,12 @@ class ShortTransport(Transport):
 
     async def open_stream(self, path: str, params: Mapping[str, Any], headers: dict[str, str]) -> Any:
         try:
-            connection, (status, given) = await self._network.send(
+            connection, (status, response_headers) = await self._network.send(
                 _scope("GET", path, params, headers), b"", ANSWER_S_MAX
             )
             body = _Body(self._network, connection, SILENCE_S_MAX)
             if status == 200:
-                return _ShortResponse(body, given)
+                return _ShortResponse(body, response_headers)
             pieces = [piece async for piece in body]
         except httpx2.TransportError as error:
             raise self.unreachable(error) from error
@@ -283,7 +283,7 @@ class ShortTransport(Transport):
 
 
 class _ShortResponse:
-    """As much of a response as the parser of events wants to see."""
+    """The part of a response that the parser of events uses."""
 
     request = httpx2.Request("GET", "http://localhost:1/")
 
@@ -301,11 +301,11 @@ class _ShortResponse:
 
 
 def _scope(method: str, path: str, params: Mapping[str, Any] | None, headers: dict[str, str]) -> Message:
-    given = {name: value for name, value in (params or {}).items() if value is not None}
+    query = {name: value for name, value in (params or {}).items() if value is not None}
     return {
         "method": method,
         "path": f"/v1{path}",
-        "query_string": urlencode(given).encode(),
+        "query_string": urlencode(query).encode(),
         "headers": [(b"host", b"localhost:1"), *((name.encode(), value.encode()) for name, value in headers.items())],
     }
 

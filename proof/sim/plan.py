@@ -1,7 +1,6 @@
-"""What happens in one simulation, drawn from its seed: who asks for what and when, and what goes wrong meanwhile.
+"""The plan of one simulation, drawn from its seed: the requests of clients and the faults, with their times.
 
-A plan is a list of acts with their times, so that one which ends badly can be made smaller: acts are left out, one by
-one, for as long as it still ends badly.
+A plan is a list of acts, so that a failing one can be reduced: acts are removed one by one while it still fails.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from msgspec.structs import replace
 from kedge.core.commands import OnCrash, WhenBusy
 from proof.sim.loop import Schedule
 
-#: What clients do.
-Deed = Literal[
+#: Acts of clients.
+ClientAct = Literal[
     "submit",
     "cancel",
     "cancel_run",
@@ -32,17 +31,25 @@ Deed = Literal[
     "pause",
     "leave",
 ]
-#: What goes wrong.
+#: Acts of the machine: faults.
 Fault = Literal["crash", "kill", "restart", "store_down", "store_faults", "cuts", "nth", "clock"]
-Kind = Deed | Fault
-#: Faults, and how likely each is in one plan.
+Kind = ClientAct | Fault
+#: Faults, with the probability of each in one plan.
 FAULTS: tuple[tuple[Fault, float], ...] = (
-    *(("crash", 0.15), ("kill", 0.3), ("kill", 0.2), ("restart", 0.15), ("store_down", 0.2), ("store_faults", 0.25)),
-    *(("cuts", 0.3), ("nth", 0.3)),
+    ("crash", 0.15),
+    ("kill", 0.3),
+    ("kill", 0.2),
+    ("restart", 0.15),
+    ("store_down", 0.2),
+    ("store_faults", 0.25),
+    ("cuts", 0.3),
+    ("nth", 0.3),
 )
-_DEEDS: tuple[Deed, ...] = (
-    *("submit", "submit", "submit", "submit", "submit", "submit", "cancel", "cancel", "cancel_run", "cancel_run"),
-    *("clear", "edit", "move", "fold", "wait", "look", "drop", "drop", "pause", "delete", "leave"),
+#: Names that occur more often are drawn more often.
+_CLIENT_ACTS: tuple[ClientAct, ...] = (
+    ("submit",) * 6
+    + ("cancel", "cancel", "cancel_run", "cancel_run")
+    + ("clear", "edit", "move", "fold", "wait", "look", "drop", "drop", "pause", "delete", "leave")
 )
 _WHEN_BUSY: tuple[WhenBusy | None, ...] = (None, None, None, "queue", "queue", "fold", "fold", "interrupt", "reject")
 _LAST_STEPS = (
@@ -61,14 +68,24 @@ _LAST_STEPS = (
     "say 1 wait 20",
 )
 _STEPS = (
-    *("say 1 run quick", "run quick run quick", "say 2 run hang", "run stubborn", "run leaver", "run broken"),
-    *("run risky", "run risky run quick", "say 1 ask", "agent 2", "agent 3 run quick", "run quick run risky"),
+    "say 1 run quick",
+    "run quick run quick",
+    "say 2 run hang",
+    "run stubborn",
+    "run leaver",
+    "run broken",
+    "run risky",
+    "run risky run quick",
+    "say 1 ask",
+    "agent 2",
+    "agent 3 run quick",
+    "run quick run risky",
 )
 _TYPED = ("typed quick", "typed quick", "typed hang", "typed stubborn", "typed leaver", "typed broken")
-#: Everything happens within as long. Seconds.
+#: The time span of all acts. Seconds.
 SPAN_S = 6.0
-#: How likely one plan has these: the machine's clock is set, a person has a command run, somebody waits for the end of
-#: a Run from its beginning, a context is full, titles, a queue whose order is changed.
+#: Probabilities in one plan: the clock is set, a user runs a command, a client waits for a Run from its start, a
+#: context is full, titles are on, a queue is reordered.
 CLOCK_RATE, SHELL_RATE, WAIT_RATE, FULL_RATE, TITLES_RATE, ORDER_RATE = 0.15, 0.15, 0.25, 0.15, 0.25, 0.05
 #: The clock is set by whole days. Seconds.
 DAY_S = 86_400
@@ -79,13 +96,13 @@ class Act(Struct, frozen=True):
     kind: Kind
     client: int = 0
     session: int = 0
-    #: Number of the prompt it speaks of; prompts are numbered in the order of the plan.
+    #: The number of the prompt it names; prompts are numbered in the order of the plan.
     run: int = 0
-    #: For a move: the one it is to stand before; None: it becomes the last.
+    #: For a move: the prompt to move it before; None: to the end.
     before: int | None = None
     script: str = ""
     when_busy: WhenBusy | None = None
-    #: The client names the Run, and so may repeat the submit.
+    #: The client chooses the run id, and so may repeat the submit.
     own_id: bool = True
     is_bound_to_client: bool = False
     for_s: float = 0.0
@@ -99,52 +116,52 @@ class Plan(Struct, frozen=True):
     sessions: int
     on_crash: OnCrash
     queue_runs_max: int
-    #: Of what readers share. Small: some fall out of it and have to read the log.
+    #: The size of the feed's ring. If small, slow readers fall out of it and read the log.
     ring_bytes: int
-    #: Who answers approvals, and how: one entry for each client.
+    #: How each client answers approvals.
     answers: tuple[Literal["allow", "deny", "allow_session", "silent"], ...]
-    #: Whether a client's stream is of one session, and whether it takes Deltas.
+    #: For each client: the session of its stream (None: all), and whether it gets Deltas.
     streams: tuple[tuple[int | None, bool], ...]
     acts: tuple[Act, ...]
-    #: Through the HTTP library of the client as well.
-    takes_the_long_way: bool = False
-    #: A small model names the sessions.
+    #: Requests pass through the client's HTTP library, too.
+    uses_http_library: bool = False
+    #: A small model writes titles.
     titles: bool = False
 
 
 def draw(seed: int) -> Plan:
-    chance = random.Random(seed)
-    # Most are small: a bug of order needs few to take part, and many small ones are as quick as few large ones.
-    is_small = chance.random() < 0.85
-    clients = chance.choice((1, 1, 1, 2) if is_small else (1, 2, 2, 3))
-    sessions = 1 if is_small else chance.choice((1, 1, 2))
-    # Often everything happens at nearly the same time: that is where races are.
-    moments = [chance.random() * SPAN_S for _ in range(chance.choice((1, 2, 3)))]
+    rng = random.Random(seed)
+    # Most plans are small: a race needs few participants, and many small plans cost as much as few large ones.
+    is_small = rng.random() < 0.85
+    clients = rng.choice((1, 1, 1, 2) if is_small else (1, 2, 2, 3))
+    sessions = 1 if is_small else rng.choice((1, 1, 2))
+    # Acts often cluster at nearly the same time: that is where races are.
+    moments = [rng.random() * SPAN_S for _ in range(rng.choice((1, 2, 3)))]
     acts: list[Act] = []
     prompts = 0
-    for _ in range(chance.randint(1, 4) if is_small else chance.randint(4, 9)):
-        deed: Deed = chance.choice(_DEEDS) if prompts else "submit"
-        at = chance.choice(moments) if chance.random() < 0.6 else chance.random() * SPAN_S
-        client, session = chance.randrange(clients), chance.randrange(sessions)
-        acts.append(_deed(chance, deed, at, client, session, prompts))
-        if deed == "submit" and chance.random() < 0.2:
-            # Somebody thinks better of it, soon enough to meet this very Run at work.
-            stop: Deed = chance.choice(("cancel", "cancel_run"))
-            acts.append(Act(at + chance.random() ** 2 * 4, stop, chance.randrange(clients), session, prompts))
-        prompts += deed == "submit"
+    for _ in range(rng.randint(1, 4) if is_small else rng.randint(4, 9)):
+        kind: ClientAct = rng.choice(_CLIENT_ACTS) if prompts else "submit"
+        at = rng.choice(moments) if rng.random() < 0.6 else rng.random() * SPAN_S
+        client, session = rng.randrange(clients), rng.randrange(sessions)
+        acts.append(_client_act(rng, kind, at, client, session, prompts))
+        if kind == "submit" and rng.random() < 0.2:
+            # A cancel soon enough to meet this Run while it is active.
+            stop: ClientAct = rng.choice(("cancel", "cancel_run"))
+            acts.append(Act(at + rng.random() ** 2 * 4, stop, rng.randrange(clients), session, prompts))
+        prompts += kind == "submit"
     for fault, rate in FAULTS:
-        if chance.random() < rate:
-            acts.append(_fault(chance, fault, chance.random() * (SPAN_S + 2)))
+        if rng.random() < rate:
+            acts.append(_fault(rng, fault, rng.random() * (SPAN_S + 2)))
     plan = Plan(
         seed,
-        chance.choice(("fifo", "random", "random", "priority")),
+        rng.choice(("fifo", "random", "random", "priority")),
         clients,
         sessions,
-        chance.choice(("resume", "resume", "end")),
-        chance.choice((100, 100, 2)),
-        chance.choice((1_000_000, 1_000_000, 3_000)),
-        tuple(chance.choice(("allow", "allow", "deny", "allow_session", "silent")) for _ in range(clients)),
-        tuple((chance.choice((None, None, 0)), chance.random() < 0.7) for _ in range(clients)),
+        rng.choice(("resume", "resume", "end")),
+        rng.choice((100, 100, 2)),
+        rng.choice((1_000_000, 1_000_000, 3_000)),
+        tuple(rng.choice(("allow", "allow", "deny", "allow_session", "silent")) for _ in range(clients)),
+        tuple((rng.choice((None, None, 0)), rng.random() < 0.7) for _ in range(clients)),
         tuple(sorted(acts, key=lambda act: act.at)),
         seed % 32 == 0,
     )
@@ -152,55 +169,55 @@ def draw(seed: int) -> Plan:
 
 
 def _with_more(plan: Plan) -> Plan:
-    """What came to be played later, with a chance of its own: so seeds that found something draw the same as then."""
-    chance = random.Random(f"more of {plan.seed}")
+    """Add acts that were introduced later, with their own random numbers: older seeds keep the rest of their plan."""
+    rng = random.Random(f"more of {plan.seed}")
     acts = list(plan.acts)
-    if chance.random() < FULL_RATE:
-        number = chance.choice([number for number, act in enumerate(acts) if act.kind == "submit"])
-        acts[number] = replace(acts[number], script=_with_full_context(chance, acts[number].script))
-    if chance.random() < SHELL_RATE:
-        at = chance.choice(acts).at + chance.random() ** 2 * 4
-        who = chance.randrange(plan.clients), chance.randrange(plan.sessions)
-        acts.append(Act(at, "shell", *who, script=chance.choice(_TYPED)))
-        if chance.random() < 0.4:
-            acts.append(Act(at + chance.random(), "drop", who[0]))  # nobody waits for it any more
-    if chance.random() < WAIT_RATE:
-        asked = chance.choice([act for act in acts if act.kind == "submit"])
-        acts.append(Act(asked.at + chance.random(), "wait", asked.client, asked.session, asked.run))
-    if chance.random() < CLOCK_RATE:
-        acts.append(Act(chance.random() * (SPAN_S + 2), "clock", for_s=DAY_S * chance.choice((-30, -1, 1, 30))))
-    titles = chance.random() < TITLES_RATE
-    if chance.random() < ORDER_RATE:
-        acts += _reordered(chance, plan, sum(act.kind == "submit" for act in acts))
+    if rng.random() < FULL_RATE:
+        number = rng.choice([number for number, act in enumerate(acts) if act.kind == "submit"])
+        acts[number] = replace(acts[number], script=_with_full_context(rng, acts[number].script))
+    if rng.random() < SHELL_RATE:
+        at = rng.choice(acts).at + rng.random() ** 2 * 4
+        who = rng.randrange(plan.clients), rng.randrange(plan.sessions)
+        acts.append(Act(at, "shell", *who, script=rng.choice(_TYPED)))
+        if rng.random() < 0.4:
+            acts.append(Act(at + rng.random(), "drop", who[0]))  # its client disconnects
+    if rng.random() < WAIT_RATE:
+        asked = rng.choice([act for act in acts if act.kind == "submit"])
+        acts.append(Act(asked.at + rng.random(), "wait", asked.client, asked.session, asked.run))
+    if rng.random() < CLOCK_RATE:
+        acts.append(Act(rng.random() * (SPAN_S + 2), "clock", for_s=DAY_S * rng.choice((-30, -1, 1, 30))))
+    titles = rng.random() < TITLES_RATE
+    if rng.random() < ORDER_RATE:
+        acts += _reordered(rng, plan, sum(act.kind == "submit" for act in acts))
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)), titles=titles)
 
 
-def _reordered(chance: random.Random, plan: Plan, first: int) -> list[Act]:
-    """Three prompts one behind the other, and the last is moved to the front: by chance alone few moves change much."""
-    at, session = chance.random() * SPAN_S, chance.randrange(plan.sessions)
+def _reordered(rng: random.Random, plan: Plan, first: int) -> list[Act]:
+    """Three queued prompts, of which the last is moved to the front: randomly drawn moves rarely change an order."""
+    at, session = rng.random() * SPAN_S, rng.randrange(plan.sessions)
     asked = [
-        Act(at + 0.05 * number, "submit", chance.randrange(plan.clients), session, first + number, when_busy="queue")
+        Act(at + 0.05 * number, "submit", rng.randrange(plan.clients), session, first + number, when_busy="queue")
         for number in range(3)
     ]
     acts = [replace(act, script=f"p{act.run}:say 1 wait 1") for act in asked]
-    move = Act(at + 0.3 + chance.random(), "move", chance.randrange(plan.clients), session, first + 2, first + 1)
+    move = Act(at + 0.3 + rng.random(), "move", rng.randrange(plan.clients), session, first + 2, first + 1)
     return [*acts, move]
 
 
-def _with_full_context(chance: random.Random, script: str) -> str:
+def _with_full_context(rng: random.Random, script: str) -> str:
     name, _, steps = script.partition(":")
     rows = steps.split(";")
-    full = chance.randrange(len(rows))
+    full = rng.randrange(len(rows))
     return f"{name}:{';'.join([*rows[:full], f'full {rows[full]}', *rows[full + 1 :]])}"
 
 
-def _deed(chance: random.Random, kind: Deed, at: float, client: int, session: int, prompts: int) -> Act:
+def _client_act(rng: random.Random, kind: ClientAct, at: float, client: int, session: int, prompts: int) -> Act:
     if kind != "submit":
-        before = chance.randrange(prompts) if chance.random() < 0.6 else None
-        return Act(at, kind, client, session, chance.randrange(prompts), before, for_s=chance.random() * 4)
-    is_bound = chance.random() < 0.15
-    steps = [chance.choice(_STEPS) for _ in range(chance.choice((0, 0, 0, 1, 1, 2)))]
-    script = ";".join([*steps, chance.choice(_LAST_STEPS)])
+        before = rng.randrange(prompts) if rng.random() < 0.6 else None
+        return Act(at, kind, client, session, rng.randrange(prompts), before, for_s=rng.random() * 4)
+    is_bound = rng.random() < 0.15
+    steps = [rng.choice(_STEPS) for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))]
+    script = ";".join([*steps, rng.choice(_LAST_STEPS)])
     return Act(
         at,
         kind,
@@ -208,23 +225,23 @@ def _deed(chance: random.Random, kind: Deed, at: float, client: int, session: in
         session,
         prompts,
         script=f"p{prompts}:{script}",
-        when_busy=chance.choice(_WHEN_BUSY),
-        own_id=is_bound or chance.random() < 0.75,
+        when_busy=rng.choice(_WHEN_BUSY),
+        own_id=is_bound or rng.random() < 0.75,
         is_bound_to_client=is_bound,
     )
 
 
-def _fault(chance: random.Random, kind: Fault, at: float) -> Act:
+def _fault(rng: random.Random, kind: Fault, at: float) -> Act:
     match kind:
         case "store_faults":
-            rates = (chance.choice((0.0, 0.1, 0.3)), chance.choice((0.0, 0.1, 0.3)), chance.choice((0.0, 0.1)))
-            return Act(at, kind, for_s=chance.random() * 3, rates=rates)
+            rates = (rng.choice((0.0, 0.1, 0.3)), rng.choice((0.0, 0.1, 0.3)), rng.choice((0.0, 0.1)))
+            return Act(at, kind, for_s=rng.random() * 3, rates=rates)
         case "cuts":
-            return Act(at, kind, for_s=chance.random() * 3, rates=(chance.choice((0.02, 0.1, 0.3)), 0.0, 0.0))
+            return Act(at, kind, for_s=rng.random() * 3, rates=(rng.choice((0.02, 0.1, 0.3)), 0.0, 0.0))
         case "kill":
-            return Act(0.0, kind, run=chance.randint(1, 500), for_s=chance.random() * 2)
+            return Act(0.0, kind, run=rng.randint(1, 500), for_s=rng.random() * 2)
         case "nth":
-            # Small plans write ten times or so, large ones sixty times: most of these come to pass in either.
-            return Act(0.0, kind, run=1 + int(chance.random() ** 3 * 60), own_id=chance.random() < 0.5)
+            # Small plans write about ten times, large ones sixty times: most of these happen in either.
+            return Act(0.0, kind, run=1 + int(rng.random() ** 3 * 60), own_id=rng.random() < 0.5)
         case _:
-            return Act(at, kind, for_s=chance.random() * 2)
+            return Act(at, kind, for_s=rng.random() * 2)

@@ -1,4 +1,4 @@
-"""A store that fails: not at all, before the commit, or after it, when nobody can know which of the two it was."""
+"""A store whose writes fail before the commit, or after it, when the caller cannot tell which."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ WRITE_S = 0.02
 
 
 class Faults:
-    """How the store behaves. It outlives the processes that use it."""
+    """The faults of the store. They outlive the server processes."""
 
-    def __init__(self, chance: random.Random, counted: Counter[str]) -> None:
-        self.chance = chance
-        #: How likely it is that a write fails.
+    def __init__(self, rng: random.Random, counts: Counter[str]) -> None:
+        self.rng = rng
+        #: Probabilities that a write or a read fails.
         self.before_rate = self.after_rate = self.read_rate = 0.0
-        #: Nothing works until this moment of the loop.
+        #: Every operation fails until this time of the loop.
         self.down_until = 0.0
-        #: The write with this number fails, before or after its commit; 0: none does.
+        #: The write with this number fails, before or after its commit; 0: none.
         self.nth, self.nth_after = 0, False
         self.writes = 0
-        self.counted = counted
-        #: What was written that should not have been, and whether a tool's process is alive just then.
+        self.counts = counts
+        #: The broken promises; and the tool processes that are alive.
         self.broken: list[str] = []
         self.alive: Callable[[], list[str]] = list
         #: When each Position was written.
@@ -43,24 +43,24 @@ class Faults:
 
     def check_read(self) -> None:
         self._check_down()
-        if self.read_rate and self.chance.random() < self.read_rate:
+        if self.read_rate and self.rng.random() < self.read_rate:
             self._fail("store read error")
 
     def check_before(self) -> int:
-        """The number of this write, for `check_after`: others may come in between."""
+        """Return the number of this write, for `check_after`: other writes may come in between."""
         self.writes += 1
         number = self.writes
         self._check_down()
         if number == self.nth and not self.nth_after:
             self._fail("store error before the commit")
-        if self.before_rate and self.chance.random() < self.before_rate:
+        if self.before_rate and self.rng.random() < self.before_rate:
             self._fail("store error before the commit")
         return number
 
     def check_after(self, number: int) -> None:
         if number == self.nth and self.nth_after:
             self._fail("store error after the commit")
-        if self.after_rate and self.chance.random() < self.after_rate:
+        if self.after_rate and self.rng.random() < self.after_rate:
             self._fail("store error after the commit")
 
     def _check_down(self) -> None:
@@ -68,7 +68,7 @@ class Faults:
             self._fail("store out of reach")
 
     def _fail(self, what: str) -> None:
-        self.counted[what] += 1
+        self.counts[what] += 1
         raise StoreUnavailable(what)
 
 
@@ -83,32 +83,32 @@ class FaultyStore(MemoryStore):
 
     async def append(self, write: Write) -> int:
         faults = self._faults
-        await asyncio.sleep(faults.chance.random() ** 3 * WRITE_S)
+        await asyncio.sleep(faults.rng.random() ** 3 * WRITE_S)
         number = faults.check_before()
         head = await super().append(write)
-        self._look_at(write)
+        self._check_write(write)
         faults.check_after(number)
         return head
 
     def _append(self, write: Write) -> int:
-        # In the very call that writes: a server that is killed next has written it all the same (seed 599178).
+        # In the call that writes: a server that is killed next has still written it (seed 599178).
         head = super()._append(write)
         now = asyncio.get_running_loop().time()
-        self._faults.appended_at.update((head - place, now) for place in range(len(write.events)))
+        self._faults.appended_at.update((head - index, now) for index in range(len(write.events)))
         return head
 
-    def _look_at(self, write: Write) -> None:
+    def _check_write(self, write: Write) -> None:
         if write.events and not write.durable:
-            self._faults.broken.append(f"a loss of power would take back what was told: {write.events}")
-        is_over = not self.data.live and any(isinstance(event, RunEnded) for _, event in write.events)
-        if is_over and (alive := self._faults.alive()):
-            self._faults.broken.append(f"the last Run has ended, and {', '.join(alive)} of it goes on")
+            self._faults.broken.append(f"a power cut would undo published events: {write.events}")
+        is_idle = not self.data.live and any(isinstance(event, RunEnded) for _, event in write.events)
+        if is_idle and (alive := self._faults.alive()):
+            self._faults.broken.append(f"the last Run has ended, and {', '.join(alive)} still runs")
 
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
         number = self._faults.check_before()
-        found = await super().workspace(path, new)
+        record = await super().workspace(path, new)
         self._faults.check_after(number)
-        return found
+        return record
 
     async def trim(self, workspace_id: str, keep: int) -> None:
         number = self._faults.check_before()
@@ -116,18 +116,18 @@ class FaultyStore(MemoryStore):
         self._faults.check_after(number)
 
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
+        attribute = super().__getattribute__(name)
         if name not in _READS:
-            return found
+            return attribute
 
-        async def read(*given: Any, **more: Any) -> Any:
+        async def read(*args: Any, **options: Any) -> Any:
             self._faults.check_read()
-            return await found(*given, **more)
+            return await attribute(*args, **options)
 
         return read
 
 
-#: All that the engine asks of a store without changing it: each may fail.
+#: The reads of a store: each may fail.
 _READS = frozenset(
     {"read", "bounds", "workspaces", "sessions", "session", "lane", "run", "runs", "live_runs", "messages"}
     | {"last_messages", "message", "search", "asks", "session_asks", "ask", "grants", "file_versions"}

@@ -13,7 +13,7 @@ def assert_kept(plans: list[Plan], *met: str) -> None:
     """Every promise was kept in all of them; and what could have broken it was met, in many."""
     reports = list(simulate_all(plans))
     for what in met:
-        assert sum(bool(report.counted[what]) for report in reports) > len(plans) / 4, what
+        assert sum(bool(report.counts[what]) for report in reports) > len(plans) / 4, what
     assert [report.broken for report in reports if report.broken] == []
 
 

@@ -27,7 +27,7 @@ def lived(seed: int, schedule: Schedule, tasks: int = 4, steps: int = 3) -> list
     return noted
 
 
-def test_time_jumps_to_the_next_timer_when_nobody_can_go_on() -> None:
+def test_time_jumps_to_the_next_timer() -> None:
     loop = SimLoop(1)
 
     async def main() -> float:
@@ -38,12 +38,12 @@ def test_time_jumps_to_the_next_timer_when_nobody_can_go_on() -> None:
     loop.dispose()
 
 
-def test_fifo_is_the_order_of_asyncio_itself() -> None:
+def test_fifo_is_the_order_of_asyncio() -> None:
     assert lived(1, "fifo") == [f"{name}{step}" for step in range(3) for name in "abcd"]
 
 
 @pytest.mark.parametrize("schedule", ["random", "priority"])
-def test_order_differs_with_the_seed_and_never_with_anything_else(schedule: Schedule) -> None:
+def test_order_depends_on_the_seed_alone(schedule: Schedule) -> None:
     orders = {tuple(lived(seed, schedule)) for seed in range(20)}
     assert len(orders) > 10
     assert lived(7, schedule) == lived(7, schedule)
@@ -55,7 +55,7 @@ def test_order_within_a_task_is_kept(seed: int) -> None:
     assert all([note for note in noted if note[0] == name] == [f"{name}{step}" for step in range(3)] for name in "abcd")
 
 
-def test_callbacks_of_one_task_are_called_in_their_order() -> None:
+def test_callbacks_of_one_task_keep_their_order() -> None:
     for seed in range(20):
         loop = SimLoop(seed, "random")
         called: list[int] = []
@@ -95,7 +95,7 @@ def test_a_killed_process_is_frozen_and_runs_no_finally() -> None:
     assert noted == ["begun", "frozen"]
 
 
-def test_what_a_process_starts_belongs_to_it() -> None:
+def test_tasks_belong_to_the_process_that_starts_them() -> None:
     loop = SimLoop(1)
     noted: list[str] = []
 
@@ -118,30 +118,30 @@ def test_what_a_process_starts_belongs_to_it() -> None:
     assert noted == []
 
 
-def test_a_simulation_in_which_nobody_can_go_on_says_so() -> None:
+def test_a_deadlock_raises_stuck() -> None:
     loop = SimLoop(1)
 
     async def main() -> None:
         await loop.create_future()
 
-    with pytest.raises(Stuck, match="nobody can go on"):
+    with pytest.raises(Stuck, match="no task can continue"):
         loop.run_until_complete(main())
     loop.dispose()
 
 
-def test_a_simulation_that_goes_round_in_circles_says_so() -> None:
+def test_an_endless_loop_raises_stuck() -> None:
     loop = SimLoop(1)
 
     async def main() -> None:
         while True:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
-    with pytest.raises(Stuck, match="not over after"):
+    with pytest.raises(Stuck, match="not finished after"):
         loop.run_until_complete(main())
     loop.dispose()
 
 
-def test_an_error_nobody_looked_at_is_noted() -> None:
+def test_an_error_that_is_never_retrieved_is_reported() -> None:
     loop = SimLoop(1)
 
     async def fails() -> None:
@@ -152,5 +152,5 @@ def test_an_error_nobody_looked_at_is_noted() -> None:
         await asyncio.sleep(1)
 
     loop.run_until_complete(main())
-    assert loop.complaints() == ["nobody looked at the error of the task: ValueError('lost')"]
+    assert loop.complaints() == ["the error of the task was never retrieved: ValueError('lost')"]
     loop.dispose()

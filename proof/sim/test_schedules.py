@@ -1,6 +1,6 @@
-"""Whole simulations: real engine, server and client in made-up time, and all that can go wrong (G1, G2, G4, G8).
+"""Simulations of the real engine, server and client in simulated time, with all kinds of faults (G1, G2, G4, G8).
 
-A bad seed is made small and printed with the one line that replays it.
+A failing seed is reduced and printed with the command that replays it.
 """
 
 from __future__ import annotations
@@ -17,33 +17,48 @@ import pytest
 from msgspec.structs import replace
 
 from proof.figures import IS_LONG, Figure, proof, size, slices
-from proof.sim.many import Lived, live_through
 from proof.sim.plan import Act, Plan, draw
+from proof.sim.subprocess_run import SeedResults, run_seeds
 from proof.sim.world import Report, simulate_all
 
-#: As below: a large run goes on where the last one ended, since one that repeats its seeds finds nothing new.
+#: A large run continues after the seeds of the last one: repeated seeds find nothing new.
 SCHEDULES = "simulated schedules of the real engine, server and client"
-#: In the small size. The seeds that are lived through twice, and the faults at each place below, are a thousand more.
+#: In the small size. The replayed seeds and the faults at each position below are a thousand more.
 CI_SEEDS = 19_000
 ALL_SEEDS = slices(CI_SEEDS, 100_000, 5_000 if IS_LONG else 1_000, SCHEDULES)
-#: Of one large run, with those that it has time for when all else is done.
+#: The limit of one large run, which uses the time that is left.
 LARGEST_RUN_SEEDS = 1_000_000
-#: Everything that is to happen to the server and its clients: each kind is seen in any thousand simulations.
+#: All kinds of faults: each occurs in any thousand simulations.
 FAULT_KINDS = {
-    *("crash", "orderly restart", "connection cut", "reader that does not read", "client that leaves"),
-    *("store error before the commit", "store error after the commit", "store read error", "store out of reach"),
-    *("overloaded provider", "failing provider", "hang process", "stubborn process", "leaver process"),
-    *("clock that is set", "full context", "title", "typed quick process", "typed hang process"),
+    "crash",
+    "orderly restart",
+    "connection cut",
+    "reader that does not read",
+    "client that leaves",
+    "store error before the commit",
+    "store error after the commit",
+    "store read error",
+    "store out of reach",
+    "overloaded provider",
+    "failing provider",
+    "hang process",
+    "stubborn process",
+    "leaver process",
+    "clock that is set",
+    "full context",
+    "title",
+    "typed quick process",
+    "typed hang process",
 }
 
 
-def tell(figure: Figure, seeds: range, lived: Lived) -> None:
+def record(figure: Figure, seeds: range, results: SeedResults) -> None:
     figure.count += len(seeds)
-    figure.wrong += len(lived.bad)
+    figure.wrong += len(results.bad)
     figure.seeds_upto = max(figure.seeds_upto, seeds.stop)
-    for what in ("submit", "crash", "cancel", "connection cut"):
-        figure.notes[what] = int(figure.notes.get(what, 0)) + lived.counted.get(what, 0)
-    assert lived.bad == [], lived.first
+    for kind in ("submit", "crash", "cancel", "connection cut"):
+        figure.notes[kind] = int(figure.notes.get(kind, 0)) + results.counts.get(kind, 0)
+    assert results.bad == [], results.first
 
 
 @pytest.mark.proof
@@ -51,39 +66,37 @@ def tell(figure: Figure, seeds: range, lived: Lived) -> None:
 @pytest.mark.parametrize("seeds", ALL_SEEDS, ids=str)
 def test_every_schedule_keeps_every_promise(seeds: range) -> None:
     with proof("G1 G2 G4 G8", "simulated schedules of the real engine, server and client") as figure:
-        lived = live_through(seeds)
-        tell(figure, seeds, lived)
-    never = FAULT_KINDS - lived.counted.keys()
-    assert len(seeds) < 1_000 or not never, f"no simulation had: {never}"
+        results = run_seeds(seeds)
+        record(figure, seeds, results)
+    missing = FAULT_KINDS - results.counts.keys()
+    assert len(seeds) < 1_000 or not missing, f"no simulation had: {missing}"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(5400)
-@pytest.mark.skipif(
-    "KEDGE_UNTIL" not in os.environ, reason="the last of scripts/long, which says how much time is left"
-)
-def test_every_schedule_that_there_is_time_for_keeps_every_promise() -> None:
-    """As many as can be until the second that KEDGE_UNTIL names: machines differ, and a large run has to end."""
+@pytest.mark.skipif("KEDGE_UNTIL" not in os.environ, reason="the last part of scripts/long, which sets the time limit")
+def test_schedules_for_the_time_left_keep_every_promise() -> None:
+    """Run until the time in KEDGE_UNTIL: machines differ, and a large run must end."""
     first = ALL_SEEDS[-1].stop
     last = ALL_SEEDS[0].start + LARGEST_RUN_SEEDS
-    # Each is taken by one thread, in order, and whatever was taken is lived through: no seed is left out.
+    # Threads take batches in order and finish each: no seed is skipped.
     batches = (range(start, min(start + 2_000, last)) for start in range(first, last, 2_000))
-    one_at_a_time = threading.Lock()
+    lock = threading.Lock()
 
-    def live(figure: Figure) -> None:
+    def run_batches(figure: Figure) -> None:
         while time.time() < float(os.environ["KEDGE_UNTIL"]) and not figure.wrong:
-            with one_at_a_time:
+            with lock:
                 seeds = next(batches, None)
             if seeds is None:
                 return
-            lived = live_through(seeds)
-            with one_at_a_time:
-                tell(figure, seeds, lived)
+            results = run_seeds(seeds)
+            with lock:
+                record(figure, seeds, results)
 
     with proof("G1 G2 G4 G8", "simulated schedules of the real engine, server and client") as figure:
         cores = os.cpu_count() or 1
         with ThreadPoolExecutor(cores) as threads:
-            for done in [threads.submit(live, figure) for _ in range(cores)]:
+            for done in [threads.submit(run_batches, figure) for _ in range(cores)]:
                 done.result()
 
 
@@ -91,9 +104,9 @@ def test_every_schedule_that_there_is_time_for_keeps_every_promise() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seeds", slices(0, 10_000, 500) or [range(CI_SEEDS, CI_SEEDS + 500)], ids=str)
 def test_a_seed_replays_byte_for_byte(seeds: range) -> None:
-    with proof("G11", "seeds lived through twice, with other hash seeds", "that differ") as figure:
-        once = live_through(seeds, "--digests", PYTHONHASHSEED="1")
-        again = live_through(seeds, "--digests", PYTHONHASHSEED="2")
+    with proof("G11", "seeds run twice, with different hash seeds", "that differ") as figure:
+        once = run_seeds(seeds, "--digests", PYTHONHASHSEED="1")
+        again = run_seeds(seeds, "--digests", PYTHONHASHSEED="2")
         figure.count = len(seeds)
         both = zip(seeds, once.digests, again.digests, strict=True)
         different = [seed for seed, first, second in both if first != second]
@@ -104,17 +117,17 @@ def test_a_seed_replays_byte_for_byte(seeds: range) -> None:
 
 
 def busy_plans(plan: Plan, seeds: int) -> Iterator[Plan]:
-    """The same acts with chances and orders of their own."""
+    """Return the same acts with other random numbers and schedules."""
     for seed in range(seeds):
         yield replace(plan, seed=seed, schedule=("random", "fifo", "priority")[seed % 3])
 
 
-def with_fault_at_each_place(plan: Plan, fault: Callable[[int], Act], happened: str) -> Iterator[Report]:
-    """The fault at the first place, at the second, and so on, until it would come too late to happen."""
+def with_fault_at_each_position(plan: Plan, fault: Callable[[int], Act], kind: str) -> Iterator[Report]:
+    """Run the plan with the fault at the first position, the second, and so on, until it comes too late to happen."""
     plans = (replace(plan, acts=(*plan.acts, fault(n))) for n in itertools.count(1))
     with closing(simulate_all(plans)) as reports:
         for report in reports:
-            if not report.counted[happened]:
+            if not report.counts[kind]:
                 assert not report.broken, report.broken
                 return
             yield report
@@ -124,7 +137,7 @@ def with_fault_at_each_place(plan: Plan, fault: Callable[[int], Act], happened: 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_nth_write_may_fail_for_each_n(when: str) -> None:
-    """G7 for the engine: of one busy plan, write after write fails."""
+    """G7 for the engine: each write of one busy plan fails once."""
     busy = replace(
         draw(0),
         acts=(
@@ -143,13 +156,13 @@ def test_the_nth_write_may_fail_for_each_n(when: str) -> None:
     with proof("G7", "failing writes of the engine, each once") as figure:
         for plan in busy_plans(busy, size(6, 30)):
             before = figure.count
-            for report in with_fault_at_each_place(
+            for report in with_fault_at_each_position(
                 plan, lambda n: Act(0.0, "nth", run=n, own_id=when == "after"), f"store error {when} the commit"
             ):
                 figure.count += 1
                 figure.wrong += bool(report.broken)
                 assert not report.broken, (report.plan.seed, report.plan.acts[-1], report.broken)
-            # As many writes there are at least: the fault has a name that is counted, and none was passed by.
+            # The plan has at least so many writes, and none was skipped.
             assert figure.count - before > 15, plan.seed
 
 
@@ -172,7 +185,7 @@ def test_a_server_may_be_killed_between_any_two_calls() -> None:
     )
     with proof("G1 G2 G4 G8", "kills of a simulated server, between any two calls of its loop") as figure:
         for plan in busy_plans(busy, size(1, 9)):
-            for report in with_fault_at_each_place(plan, lambda n: Act(0.0, "kill", run=n), "crash"):
+            for report in with_fault_at_each_position(plan, lambda n: Act(0.0, "kill", run=n), "crash"):
                 figure.count += 1
                 figure.wrong += bool(report.broken)
                 assert not report.broken, (report.plan.seed, report.plan.acts[-1], report.broken)

@@ -1,7 +1,7 @@
-"""One simulated world: a server that crashes and comes back, clients that want something of it, and a judge at the end.
+"""One simulation: a server that crashes and restarts, clients with requests, and the judge at the end.
 
-Everything of ours in it is real: the engine, the server's routes and streams, the client and its stream. Simulated are
-the event loop, the network, the store's disk, the clock, the ids, the model and the tool processes.
+Real are the engine, the server's routes and streams, and the client library. Simulated are the event loop, the network,
+the store's disk, the clock, the ids, the model and the tool processes.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from proof.sim.loop import SimProcess, Stuck
 from proof.sim.machine import COMMANDS, SimModel, SimProcesses
 from proof.sim.network import SimTransport
 from proof.sim.plan import Act, Plan
-from proof.sim.scene import TOKEN, Scene, moment
+from proof.sim.state import TOKEN, SimState, sim_time
 from proof.sim.store import Faults, FaultyStore
 
-#: When all faults are over every Run ends within as long, or it never does. Seconds of the simulated clock.
+#: After the last fault every Run must end within this time. Seconds of simulated time, as below.
 SETTLE_S = 600.0
-#: How long a workspace waits for its first stream, and for one that was lost; by then it is let go. Seconds.
+#: How long a workspace waits for its first stream, and for a lost one; then it is closed. Seconds.
 HOLD_S, GRACE_S = 3.0, 2.0
-LET_GO_S = HOLD_S + GRACE_S + 1.0
-#: Between its close and its exit a server lets connections end. Seconds.
-LEAVE_S = 2.0
-#: Clients that answer what they are asked have done so by then. Seconds.
+CLOSED_S = HOLD_S + GRACE_S + 1.0
+#: Between its close and its exit a server lets connections finish. Seconds.
+EXIT_S = 2.0
+#: Clients that answer asks have answered within this time. Seconds.
 ANSWER_S = 20.0
-#: A server that starts again after it could not. Seconds.
+#: The pause before a server that could not start is started again. Seconds.
 BOOT_S = 0.3
-#: A collection costs more than a simulation: what many of them left is collected at once. Items.
+#: A garbage collection costs more than a simulation, so there is one for this many. Items.
 COLLECT_EACH = 200
 T = TypeVar("T")
 _CLIENT_FAULTS = frozenset({"drop", "pause", "leave"})
@@ -62,30 +62,30 @@ _CLIENT_FAULTS = frozenset({"drop", "pause", "leave"})
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of one simulation. `broken` is empty when every promise was kept."""
+    """The result of one simulation. `broken` is empty if every promise was kept."""
 
     plan: Plan
     broken: tuple[str, ...]
-    #: How often each kind of fault and of deed happened.
-    counted: Counter[str]
-    #: Everything durable and everything clients saw, in a few bytes: equal for equal runs. Empty if nobody wants it.
+    #: How often each kind of act and of fault happened.
+    counts: Counter[str]
+    #: A digest of all stored data and all events and replies of clients. Empty unless requested.
     digest: str
 
 
 class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.scene = scene = Scene(plan)
-        self.loop, self.network, self.data = scene.loop, scene.network, scene.data
-        self.faults = Faults(scene.chance, scene.counted)
-        self.model = SimModel(scene.chance, scene.counted)
-        self.machine = SimProcesses(scene.chance, scene.counted)
+        self.state = state = SimState(plan)
+        self.loop, self.network, self.data = state.loop, state.network, state.data
+        self.faults = Faults(state.rng, state.counts)
+        self.model = SimModel(state.rng, state.counts)
+        self.machine = SimProcesses(state.rng, state.counts)
         self.ids = CountingIds()
         self.broken: list[str] = []
-        self.faults.broken, self.faults.appended_at = self.broken, scene.appended_at
+        self.faults.broken, self.faults.appended_at = self.broken, state.appended_at
         self.faults.alive = lambda: [command for command in self.machine.alive if not command.startswith("typed")]
         self.clients: list[SimClient] = []
-        #: Somebody who makes what all need, and answers at last what nobody else has answered.
+        #: A client that creates the sessions, and finally answers the asks that no other client has answered.
         self._helper: Client
         self._server: SimProcess | None = None
         self._engine: Engine | None = None
@@ -118,10 +118,10 @@ class World:
         tools = (BashTool(), QuestionTool(), AgentTool())
         config = self._config()
         engine = Engine(
-            *(store, self.scene.clock, self.ids, frames, self.model, config),
+            *(store, self.state.clock, self.ids, frames, self.model, config),
             tools=tools,
             machine=self.machine,
-            make_source=lambda path, strict: FixedConfig(config),  # no file of the real machine has a say
+            make_source=lambda path, strict: FixedConfig(config),  # no file of the real machine is read
         )
         try:
             await engine.open()
@@ -130,16 +130,16 @@ class World:
             self.loop.call_later(BOOT_S, self._boot_again, context=contextvars.Context())  # not in the lost process
             return
         self._engine = engine
-        self._small_rings()
+        self._limit_rings()
         self.network.listen(process, make_app(engine, Gate(TOKEN), "data", lambda: None))
 
-    def _small_rings(self) -> None:
+    def _limit_rings(self) -> None:
         if self._engine is not None:
             for workspace in self._engine.workspaces.all():
                 workspace.feed.ring_bytes_max = self.plan.ring_bytes
 
     def _lose(self, process: SimProcess) -> None:
-        """The process is gone, with all that it had."""
+        """End the process, with all that it holds in memory."""
         process.kill()
         self._server = self._engine = None
         self.network.stop_listening()
@@ -150,8 +150,8 @@ class World:
     def _crash(self, away_s: float) -> None:
         if self._server is None:
             return
-        self.scene.counted["crash"] += 1
-        self.scene.crashed_at.append(self.loop.time())
+        self.state.counts["crash"] += 1
+        self.state.crashed_at.append(self.loop.time())
         self._lose(self._server)
         self.loop.call_later(away_s, self._boot_again, context=contextvars.Context())
 
@@ -160,11 +160,11 @@ class World:
             self._boot()
 
     async def _restart(self, act: Act) -> None:
-        """An orderly end and a new beginning."""
+        """Shut the server down in order, and start it again."""
         process, engine = self._server, self._engine
         if process is None or engine is None:
             return
-        self.scene.counted["orderly restart"] += 1
+        self.state.counts["orderly restart"] += 1
         closing = self.loop.spawn(process, engine.close(), "close")
         for _ in range(600):
             if closing.done() or process.is_dead:
@@ -176,8 +176,8 @@ class World:
             self.broken.append("the server did not close within 60 s")
         elif closing.exception() is not None:
             self.broken.append(f"closing the server failed: {closing.exception()!r}")
-        self.network.take_no_more()
-        await asyncio.sleep(LEAVE_S)
+        self.network.refuse_connections()
+        await asyncio.sleep(EXIT_S)
         if process.is_dead:
             return
         self._check_left_behind(process)
@@ -185,50 +185,48 @@ class World:
         await asyncio.sleep(act.for_s)
         self._boot_again()
 
-    # --- what happens --------------------------------------------------------------------------------------------
+    # --- the course of a simulation ------------------------------------------------------------------------------
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         self._boot()
         await self._prepare()
         acts = [self._begin(act) for act in self.plan.acts]
         if acts:
             _, late = await asyncio.wait(acts, timeout=SETTLE_S)
             if late:
-                raise Stuck(
-                    f"not answered within {SETTLE_S:g} s: {', '.join(sorted(task.get_name() for task in late))}"
-                )
+                raise Stuck(f"no reply within {SETTLE_S:g} s: {', '.join(sorted(task.get_name() for task in late))}")
         await self._settle()
         for client in self.clients:
             await client.stop()
         self.broken += self.model.faults
-        self.broken += judge(self.scene, self.clients)
+        self.broken += judge(self.state, self.clients)
         await self._close()
 
     async def _prepare(self) -> None:
-        """A workspace with its sessions, before anything goes wrong."""
-        client = self._helper = self.scene.new_client(SimTransport(self.network, "helper"), 90)
-        self.clients = [SimClient(self.scene, number) for number in range(self.plan.clients)]
+        """Create a workspace and its sessions, before the first fault."""
+        client = self._helper = self.state.new_client(SimTransport(self.network, "helper"), 90)
+        self.clients = [SimClient(self.state, number) for number in range(self.plan.clients)]
         opening = [
             _eventually(partial(one.create_workspace, DIRECTORY))
-            for one in (client, *(made.client for made in self.clients))
+            for one in (client, *(other.client for other in self.clients))
         ]
         opened = {workspace.id for workspace in await asyncio.gather(*opening)}
         if len(opened) > 1:
             self.broken.append(f"one directory is {len(opened)} workspaces: {opened}")
-        self.scene.workspace_id = min(opened)
-        self._small_rings()
+        self.state.workspace_id = min(opened)
+        self._limit_rings()
         for _ in range(self.plan.sessions):
-            made_session = await _eventually(lambda: client.create_session(self.scene.workspace_id))
-            self.scene.session_ids.append(made_session.id)
-        for made in self.clients:
-            made.begin_to_watch()
+            session = await _eventually(lambda: client.create_session(self.state.workspace_id))
+            self.state.session_ids.append(session.id)
+        for other in self.clients:
+            other.start_watching()
 
     def _begin(self, act: Act) -> asyncio.Task[None]:
         return self.loop.create_task(self._at(act), name=f"{act.kind} at {act.at:.3f}")
 
     async def _at(self, act: Act) -> None:
         await asyncio.sleep(act.at)
-        self._small_rings()
+        self._limit_rings()
         faults = self.faults
         match act.kind:
             case "crash":
@@ -244,8 +242,8 @@ class World:
                 await asyncio.sleep(act.for_s)
                 faults.before_rate = faults.after_rate = faults.read_rate = 0.0
             case "clock":
-                self.scene.counted["clock that is set"] += 1
-                self.scene.clock.set_by(act.for_s)
+                self.state.counts["clock that is set"] += 1
+                self.state.clock.set_by(act.for_s)
             case "nth":
                 faults.nth, faults.nth_after = faults.writes + act.run, act.own_id
             case "cuts":
@@ -253,11 +251,11 @@ class World:
                 await asyncio.sleep(act.for_s)
                 self.network.cut_rate = 0.0
             case _:
-                self.scene.counted[act.kind] += act.kind not in _CLIENT_FAULTS
+                self.state.counts[act.kind] += act.kind not in _CLIENT_FAULTS
                 await self.clients[act.client].do(act)
 
     async def _settle(self) -> None:
-        """All faults stop. Now every Run has to end, and every stream to come to the head of the log."""
+        """Stop all faults. Then every Run must end, and every stream must reach the head of the log."""
         self.faults.stop()
         self.loop.nothing_between()
         self.network.cut_rate = 0.0
@@ -265,36 +263,38 @@ class World:
             client.transport.paused_until = 0.0
         deadline = self.loop.time() + SETTLE_S
         await _eventually(lambda: self._helper.create_workspace(DIRECTORY))
-        await asyncio.sleep(2.0)  # what its client has given up asking for may still be on its way, and be accepted
-        patience = self.loop.time() + ANSWER_S
+        await asyncio.sleep(2.0)  # a request that its client has given up may still arrive and be accepted
+        answered_by = self.loop.time() + ANSWER_S
         while self.data.live or not self._all_read():
             if self.loop.time() > deadline:
                 raise Stuck(self._stuck_at())
-            if self.loop.time() > patience:
-                self._check_answered(patience - ANSWER_S)
+            if self.loop.time() > answered_by:
+                self._check_answered(answered_by - ANSWER_S)
                 await self._answer_all()
             await asyncio.sleep(2.0)
 
     def _check_answered(self, since: float) -> None:
-        """Whoever answers what it is asked has been shown what was pending, and was heard."""
+        """A client that answers asks has received every pending one, and its answer was accepted."""
         late = [ask for ask in self.data.asks.values() if ask.state == "pending"]
         for ask in late:
             for client in self.clients:
-                if moment(ask.asked_at) < since and client.answers_in(ask.session_id):
-                    self.broken.append(f"{client.name} would have answered {ask.id}, and was not shown it or not heard")
+                if sim_time(ask.asked_at) < since and client.answers_in(ask.session_id):
+                    self.broken.append(
+                        f"{client.name} would have answered {ask.id}: it was not shown, or its answer was lost"
+                    )
 
     async def _answer_all(self) -> None:
-        """People who are asked at last say no: a Run that waits for them is not stuck."""
+        """Deny all pending asks: a Run that waits for an answer is not stuck."""
         for ask in list(self.data.asks.values()):
             if ask.state != "pending":
                 continue
             try:
                 if ask.kind == "question":
-                    await self._helper.cancel_questions(self.scene.workspace_id, ask.id)
+                    await self._helper.cancel_questions(self.state.workspace_id, ask.id)
                 else:
-                    await self._helper.answer_permission(self.scene.workspace_id, ask.id, "deny")
+                    await self._helper.answer_permission(self.state.workspace_id, ask.id, "deny")
             except KedgeError:
-                pass  # somebody was quicker
+                pass  # another client was faster
 
     def _all_read(self) -> bool:
         streams = [(client, client.watched[-1].stream) for client in self.clients if client.watched]
@@ -304,27 +304,27 @@ class World:
         live = [f"{run.run_id} {run.state}" for run in self.data.live.values()]
         if live:
             return f"live {SETTLE_S:g} s after the last fault: {', '.join(live)}"
-        return f"streams do not come to the head of the log within {SETTLE_S:g} s"
+        return f"streams do not reach the head of the log within {SETTLE_S:g} s"
 
     async def _close(self) -> None:
         process, engine = self._server, self._engine
         if process is None or engine is None:
-            self.broken.append("there is no server at the end")
+            self.broken.append("no server runs at the end")
             return
-        await asyncio.sleep(LET_GO_S)
+        await asyncio.sleep(CLOSED_S)
         if engine.workspaces.all():
-            self.broken.append("the workspace is still open, and nobody holds it")
+            self.broken.append("the workspace is still open without a claim")
         if self.machine.alive:
-            self.broken.append(f"at work, and nobody waits for it: {', '.join(self.machine.alive)}")
+            self.broken.append(f"processes without a Run: {', '.join(self.machine.alive)}")
         closing = self.loop.spawn(process, engine.close(), "close")
         _, late = await asyncio.wait({closing}, timeout=60.0)
         if late:
             self.broken.append("the server did not close within 60 s")
-        await asyncio.sleep(LEAVE_S)
+        await asyncio.sleep(EXIT_S)
         self._check_left_behind(process)
 
     def _check_left_behind(self, process: SimProcess) -> None:
-        """Of a server that has closed."""
+        """Check that a closed server has left no task and no process."""
         mine = [task for task, owner in self.loop.tasks if owner is process and not task.done()]
         if mine:
             self.broken.append(f"tasks left behind: {', '.join(task.get_name() for task in mine)}")
@@ -334,82 +334,82 @@ class World:
 
     def run(self, *, with_digest: bool) -> Report:
         try:
-            self.loop.run_until_complete(self._live())
+            self.loop.run_until_complete(self._run())
         except Stuck as stuck:
             self.broken.append(str(stuck))
         self.broken += [f"asyncio complains: {complaint}" for complaint in self.loop.complaints()]
-        self.scene.counted["connection cut"] += self.network.cuts
+        self.state.counts["connection cut"] += self.network.cuts
         digest = self._digest() if with_digest else ""
-        return Report(self.plan, tuple(self.broken), self.scene.counted, digest)
+        return Report(self.plan, tuple(self.broken), self.state.counts, digest)
 
     def _digest(self) -> str:
-        told = hashlib.sha256()
+        digest = hashlib.sha256()
         for log in self.data.logs.values():
-            told.update(log.head_hash)
+            digest.update(log.head_hash)
         for run in self.data.runs.values():
-            told.update(repr(run).encode())
+            digest.update(repr(run).encode())
         for client in self.clients:
             for watched in client.watched:
-                told.update(repr(watched.events).encode())
-            for asked in client.told:
-                told.update(repr((asked.asked_at, asked.answered_at, asked.answer, str(asked.error))).encode())
-        return told.hexdigest()
+                digest.update(repr(watched.events).encode())
+            for request in client.requests:
+                digest.update(repr((request.sent_at, request.replied_at, request.reply, str(request.error))).encode())
+        return digest.hexdigest()
 
 
 def simulate(plan: Plan) -> Report:
-    """Live through one plan."""
+    """Run one plan."""
     return next(iter(simulate_all([plan])))
 
 
 def simulate_all(plans: Iterable[Plan], *, with_digests: bool = False) -> Generator[Report, None, None]:
-    """Live through one plan after another."""
-    with _quiet() as alarms:
+    """Run one plan after another."""
+    with _quiet() as errors:
         for number, plan in enumerate(plans, 1):
-            yield _simulate(plan, alarms, with_digests)
+            yield _simulate(plan, errors, with_digests)
             if number % COLLECT_EACH == 0:
                 gc.collect()
 
 
-def _simulate(plan: Plan, alarms: _Alarms, with_digest: bool) -> Report:
-    random.seed(plan.seed)  # clients shorten their pauses by chance
+def _simulate(plan: Plan, errors: _ErrorLog, with_digest: bool) -> Report:
+    random.seed(plan.seed)  # clients randomise their backoff
     world = World(plan)
-    alarms.told = world.broken
+    errors.broken = world.broken
     try:
         return world.run(with_digest=with_digest)
     finally:
-        alarms.told = None
+        errors.broken = None
         world.loop.dispose()
 
 
-class _Alarms(logging.Handler):
-    """An error that the server logs with its traceback is one that nobody foresaw."""
+class _ErrorLog(logging.Handler):
+    """Collects the errors that the server logs with a traceback: unexpected errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
-        self.told: list[str] | None = None
+        self.broken: list[str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and self.told is not None:
-            self.told.append(f"logged: {record.getMessage()}: {record.exc_info[1]!r}")
+        if record.exc_info and self.broken is not None:
+            self.broken.append(f"logged: {record.getMessage()}: {record.exc_info[1]!r}")
 
 
 @contextmanager
-def _quiet() -> Iterator[_Alarms]:
-    """Frozen tasks are thrown away in the middle of what they did, which Python finds remarkable. They are collected
-    between simulations only, so that what happens in one does not depend on it."""
+def _quiet() -> Iterator[_ErrorLog]:
+    """Silence the warnings about frozen tasks. Collect them only between simulations, so that no simulation depends on
+    the garbage collector."""
     hook, was_on = sys.unraisablehook, gc.isenabled()
-    sys.unraisablehook = lambda about: None
+    sys.unraisablehook = lambda unraisable: None
     gc.disable()
-    gc.freeze()  # what is there stays: no need to look at it each time
-    alarms, logger = _Alarms(), logging.getLogger("kedge")
-    logger.addHandler(alarms)
+    gc.freeze()  # collections need not visit the objects that exist now
+    errors, logger = _ErrorLog(), logging.getLogger("kedge")
+    logger.addHandler(errors)
     propagate, logger.propagate = logger.propagate, False
     try:
-        yield alarms
+        yield errors
     finally:
         gc.unfreeze()
         gc.collect()
-        logger.removeHandler(alarms)
+        logger.removeHandler(errors)
         logger.propagate = propagate
         if was_on:
             gc.enable()

@@ -1,4 +1,4 @@
-"""Many simulations in a process of their own: frozen tasks of theirs shall not bother anybody else's tests."""
+"""Run many simulations in a subprocess: their frozen tasks must not disturb other tests."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Lived:
+class SeedResults:
+    #: The failing seeds.
     bad: list[int]
-    #: The first bad one, made small, with the command that replays it.
+    #: The first of them, reduced, with the command that replays it.
     first: str
-    counted: dict[str, int]
+    counts: dict[str, int]
     digests: list[str]
 
 
-def live_through(seeds: range, *options: str, **environment: str) -> Lived:
+def run_seeds(seeds: range, *options: str, **environment: str) -> SeedResults:
     done = subprocess.run(
         [sys.executable, "-m", "proof.sim", f"{seeds.start}-{seeds.stop}", "--json", *options],
         capture_output=True,
@@ -26,4 +27,4 @@ def live_through(seeds: range, *options: str, **environment: str) -> Lived:
         env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
     )
     assert done.returncode in (0, 1), done.stderr[-3000:]
-    return Lived(**json.loads(done.stdout))
+    return SeedResults(**json.loads(done.stdout))

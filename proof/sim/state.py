@@ -1,4 +1,4 @@
-"""What everybody in a simulated world shares: its time, its chance, its network, its disk, and the names of things."""
+"""The state that all parts of one simulation share: time, random numbers, network, stored data, and names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOST, TOKEN = "http://localhost:1", "0123456789abcdef"
 
 
 class SimClock:
-    """The machine's clock. It is set by whole days only, and no simulation lasts one: see `moment`."""
+    """The machine's clock. It is set by whole days only, and no simulation lasts a day: see `sim_time`."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -29,48 +29,48 @@ class SimClock:
         self._day_s += int(days_s)
 
 
-def moment(read_ms: int) -> float:
-    """The time of the simulation at which the clock showed this, whatever it has been set to since. Seconds."""
-    return read_ms % (1000 * DAY_S) / 1000
+def sim_time(clock_ms: int) -> float:
+    """Return the simulated time at which the clock showed `clock_ms`, however it was set since. Seconds."""
+    return clock_ms % (1000 * DAY_S) / 1000
 
 
-class Scene:
+class SimState:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.loop = SimLoop(plan.seed, plan.schedule)
-        self.chance = random.Random(plan.seed + 1)
+        self.rng = random.Random(plan.seed + 1)
         self.clock = SimClock(self.loop)
-        self.network = Network(self.loop, self.chance)
+        self.network = Network(self.loop, self.rng)
         self.data = MemoryData()
-        #: How often each kind of deed and of fault happened.
-        self.counted: Counter[str] = Counter()
+        #: How often each kind of act and of fault happened.
+        self.counts: Counter[str] = Counter()
         self.crashed_at: list[float] = []
         self.workspace_id = ""
         self.session_ids: list[str] = []
-        #: Of each prompt of the plan, once it is known.
+        #: The Run of each prompt of the plan, once it is known.
         self.run_ids: dict[int, str] = {}
         #: When each Position was written.
         self.appended_at: dict[int, float] = {}
-        #: Commands that people have asked for.
+        #: Commands that users have run.
         self.typed: Counter[str] = Counter()
 
     @property
     def store_failed(self) -> bool:
-        return any(count and what.startswith("store") for what, count in self.counted.items())
+        return any(count and kind.startswith("store") for kind, count in self.counts.items())
 
     @property
     def was_interrupted(self) -> bool:
-        """A process was lost or ended in the midst of things."""
-        return bool(self.counted["crash"] or self.counted["orderly restart"])
+        """Was a server process killed or stopped?"""
+        return bool(self.counts["crash"] or self.counts["orderly restart"])
 
     @property
     def is_calm(self) -> bool:
-        """Nothing has happened that a client could notice: whatever it asks is answered, and at once."""
-        lost = self.network.cuts or self.counted["client that leaves"]
+        """Has no fault happened that a client could notice? Then every request is answered, and at once."""
+        lost = self.network.cuts or self.counts["client that leaves"]
         return not (self.was_interrupted or self.store_failed or lost)
 
     def new_client(self, network: SimTransport, number: int) -> Client:
-        way = Transport if self.plan.takes_the_long_way else ShortTransport
-        client = Client(transport=way(HOST, TOKEN, network))
+        transport = Transport if self.plan.uses_http_library else ShortTransport
+        client = Client(transport=transport(HOST, TOKEN, network))
         client.client_id = f"00000000-0000-4000-8000-{number:012d}"
         return client

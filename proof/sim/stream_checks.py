@@ -1,0 +1,247 @@
+"""Checks of the events that one client received: all of them, in order, once, in time, and as stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kedge.client.event_stream import StreamEvent
+from kedge.core.events import (
+    Asked,
+    AskSettled,
+    ErrorReported,
+    Event,
+    FileChanged,
+    MessageChanged,
+    RetryReported,
+    RunAccepted,
+    RunReported,
+    SessionChanged,
+)
+from kedge.errors import AskIsOver, AskNotFound, KedgeError, RunNotFound, SessionNotFound
+from kedge.store import codec
+from proof.sim.client import SimClient, WatchedStream
+from proof.sim.ledger import SessionLedger
+from proof.sim.state import SimState, sim_time
+
+#: From an append until a connected client that reads has the event; and the same after a store error, which is still
+#: before the next heartbeat. Seconds.
+ARRIVAL_S_MAX, LATE_ARRIVAL_S_MAX = 5.0, 12.0
+#: A crash may lose streamed text that was not stored yet, of at most this age. Seconds.
+LOST_S_MAX = 1.0
+#: The errors of a late answer: another client was faster, or the ask is gone.
+_TOO_LATE = (AskIsOver, AskNotFound, SessionNotFound, RunNotFound)
+
+
+def check_client(
+    state: SimState, client: SimClient, ledgers: dict[str, SessionLedger], events: list[tuple[int, str, Event]]
+) -> list[str]:
+    """Return the broken promises."""
+    broken: list[str] = []
+    for watched in client.watched:
+        broken += [f"{client.name} {problem}" for problem in watched.broken]
+        if watched.stream is None and not ledgers[watched.session_id or ""].is_deleted:
+            broken.append(f"{client.name} was told that {watched.session_id} does not exist, and it does")
+        broken += _StreamChecks(state, client, watched, ledgers, events).check()
+    return broken + _check_answers(state, client)
+
+
+class _StreamChecks:
+    def __init__(
+        self,
+        state: SimState,
+        client: SimClient,
+        watched: WatchedStream,
+        ledgers: dict[str, SessionLedger],
+        events: list[tuple[int, str, Event]],
+    ) -> None:
+        self.state = state
+        self.client = client
+        self.watched = watched
+        self.ledgers = ledgers
+        self.log = events
+        self.broken: list[str] = []
+
+    def check(self) -> list[str]:
+        self._check_positions()
+        self._check_frames()
+        self._check_ends()
+        self._check_times()
+        self._check_last_messages()
+        if self.watched.deltas:
+            self._check_deltas()
+        return self.broken
+
+    def _report(self, problem: str) -> None:
+        self.broken.append(f"{self.client.name} {problem}")
+
+    def _check_positions(self) -> None:
+        """Every durable event arrived, in order and once, or there was an explicit gap."""
+        after = self.watched.began_at
+        seen: list[int] = []
+        for event in self.watched.events:
+            if event.type == "gap":
+                self._compare(after, seen)
+                if event.payload["position"]:
+                    self._report(f"received a gap ({event.payload['reason']}), and the log is complete")
+                # A gap that the client itself adds, after it lost a stream without any Position, has no Position.
+                after, seen = event.payload["position"] or None, []
+            elif event.position is not None:
+                after = event.position - 1 if after is None else after
+                seen.append(event.position)
+        # Up to the stream's own position: a stream that skips events without a gap is found.
+        stream = self.watched.stream
+        self._compare(after, seen, (stream.position if stream is not None else None) or 0)
+
+    def _compare(self, after: int | None, seen: list[int], upto: int = 0) -> None:
+        if after is None:
+            return
+        last, only = max([*seen[-1:], upto]), self.watched.session_id
+        expected = [at for at, session_id, _ in self.log if only in (None, session_id) and after < at <= last]
+        if seen != expected:
+            base = self.state.data.logs[self.state.workspace_id].record.base
+            missing = [position - base for position in expected if position not in seen]
+            extra = [position - base for position in seen if position not in expected]
+            twice = len(seen) - len(set(seen))
+            self._report(f"received a stream without {missing}, with {extra} too many and {twice} twice")
+
+    def _check_frames(self) -> None:
+        """A frame with a Position shows the event at that Position; asks of other sessions are not shown."""
+        facts = {position: event for position, _, event in self.log}
+        for event in self.watched.events:
+            if event.position is None:
+                others = self.watched.session_id not in (None, event.payload.get("session_id"))
+                if event.type.endswith("_request") and others:
+                    self._report(f"received a {event.type} of another session")
+            elif (fact := facts.get(event.position)) is not None and not _shows(event, fact):
+                self._report(f"has {event.type} {event.change} {event.payload.get('id')} at the Position of {fact}")
+
+    def _check_ends(self) -> None:
+        seen: set[str] = set()
+        for event in self.watched.events:
+            if event.type != "run_complete":
+                continue
+            run_id, outcome = event.payload["run_id"], event.payload["outcome"]
+            if run_id in seen or self.ledgers[event.payload["session_id"]].outcomes.get(run_id) != outcome:
+                self._report(f"received the end {outcome} of {run_id}, which is wrong or comes twice")
+            seen.add(run_id)
+
+    def _check_times(self) -> None:
+        """A connected client that reads gets every event at once, not with the next heartbeat."""
+        written = {position: getattr(event, "at", None) for position, _, event in self.log}
+        for event, arrived_at in self._timed():
+            at = written.get(event.position) if event.position is not None else None
+            if at is None:
+                continue
+            appended_at = sim_time(at)
+            connected_at = max((when for when in self.watched.connected_at if when <= arrived_at), default=arrived_at)
+            paused_until = max((until for since, until in self.client.paused if since <= arrived_at), default=0.0)
+            # A server that restarts while the store fails may take long.
+            most_s = ARRIVAL_S_MAX if not self.state.store_failed else LATE_ARRIVAL_S_MAX
+            is_excused = self.state.store_failed and self.state.was_interrupted
+            if arrived_at - max(appended_at, connected_at, paused_until) > most_s and not is_excused:
+                self._report(f"received {event.type} {arrived_at - appended_at:.1f} s late")
+
+    def _check_last_messages(self) -> None:
+        """The last version of a message that a client received is the stored one."""
+        if self.watched is not self.client.watched[-1] or self.watched.stream is None:
+            return
+        last: dict[str, StreamEvent] = {}
+        for event in self.watched.events:
+            if event.type == "message" and event.change != "deleted" and "parts" in event.payload:
+                last[event.payload["id"]] = event
+        for message_id, event in last.items():
+            stored = self.state.data.messages.get((self.state.workspace_id, message_id))
+            if stored is None:
+                continue
+            message = codec.merged(stored.message, stored.tails)
+            shown = _text(_texts(event.payload))
+            is_finished = any(part["type"] == "finish" for part in event.payload["parts"])
+            if shown != message.text or is_finished != (message.finish is not None):
+                self._report(f"received {message_id} last as {shown!r}, and stored is {message.text!r}")
+
+    def _check_deltas(self) -> None:
+        """Deltas add up to the text of the message; only a crash may lose text that was not stored yet."""
+        shown: dict[str, dict[int, str]] = {}
+        #: The length of each message over time.
+        lengths: dict[str, list[tuple[float, int]]] = {}
+        for event, arrived_at in self._timed():
+            if event.type == "delta":
+                message_id = event.payload["message_id"]
+                parts = shown.setdefault(message_id, {})
+                parts[event.payload["part"]] = parts.get(event.payload["part"], "") + event.payload["text"]
+                lengths.setdefault(message_id, []).append((arrived_at, len(_text(parts))))
+            elif event.type == "message" and event.change != "deleted" and "parts" in event.payload:
+                message_id = event.payload["id"]
+                full = _texts(event.payload)
+                before, now = _text(shown.get(message_id, {})), _text(full)
+                run_id = event.payload.get("run_id", "")
+                if not now.startswith(before) and not self._may_lose(run_id, before, now, lengths.get(message_id, [])):
+                    self._report(f"received {before!r} of a message with the text {now!r}")
+                shown[message_id], lengths[message_id] = full, []
+
+    def _timed(self) -> Iterator[tuple[StreamEvent, float]]:
+        return zip(self.watched.events, self.watched.times, strict=True)
+
+    def _may_lose(self, run_id: str, before: str, now: str, lengths: list[tuple[float, int]]) -> bool:
+        retries = (event for event in self.watched.events if event.type == "agent_event")
+        if not now and any(event.payload.get("run_id") == run_id for event in retries):
+            return True  # an attempt failed, and its text is withdrawn
+        if not before.startswith(now) or not self.state.crashed_at:
+            return False
+        lost_since = min((when for when, length in lengths if length > len(now)), default=0.0)
+        # Text may still be in transit when the server is gone.
+        in_time = any(abs(crash - lost_since) <= LOST_S_MAX for crash in self.state.crashed_at)
+        # A client that paused may read the last text after the crash.
+        return in_time or self.state.store_failed or not lengths or bool(self.client.paused)
+
+
+def _shows(event: StreamEvent, fact: Event) -> bool:
+    """Does this frame show that event: the same type, and the same record?"""
+    payload, is_gone = event.payload, event.change == "deleted"
+    match fact:
+        case RunReported() | ErrorReported() | RetryReported():
+            kind = "run_complete" if isinstance(fact, RunReported) else "agent_event"
+            return event.type == kind and payload["run_id"] == fact.run_id
+        case MessageChanged() | SessionChanged():
+            kind, name = (
+                ("message", fact.message_id) if isinstance(fact, MessageChanged) else ("session", fact.session_id)
+            )
+            return event.type == kind and payload["id"] == name
+        case Asked() | AskSettled():
+            kind = "_request" if isinstance(fact, Asked) else "_notification"
+            is_settled = is_gone and isinstance(fact, AskSettled)  # a client that has the ask sees it withdrawn
+            return (event.type.endswith(kind) or is_settled) and payload["id"] == fact.ask_id
+        case FileChanged():
+            return event.type == "file" and payload["version_id"] == fact.version_id
+        case _:
+            is_new = event.change == "created"
+            return (
+                event.type == "run"
+                and payload["run_id"] == fact.run_id
+                and (is_new == isinstance(fact, RunAccepted) or is_gone)
+            )
+
+
+def _texts(payload: dict[str, Any]) -> dict[int, str]:
+    parts = enumerate(payload["parts"])
+    return {number: part["data"]["text"] for number, part in parts if part["type"] == "text"}
+
+
+def _text(parts: dict[int, str]) -> str:
+    return "".join(parts[number] for number in sorted(parts))
+
+
+def _check_answers(state: SimState, client: SimClient) -> list[str]:
+    """An accepted answer is the stored one; a late answer gets an error that says so."""
+    broken: list[str] = []
+    for ask_id, answer, reply in client.answered:
+        ask = state.data.asks.get(ask_id)
+        if isinstance(reply, KedgeError):
+            if not isinstance(reply, _TOO_LATE):
+                broken.append(f"the answer of {client.name} was refused with {type(reply).__name__}: {reply}")
+        elif ask is not None and reply.resolved:
+            stored = (ask.state, ask.answered_by, ask.answer)
+            if stored != ("answered", client.id, answer):
+                broken.append(f"{client.name} answered {ask_id} with {answer}, and stored is {stored}")
+    return broken
