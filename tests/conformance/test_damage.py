@@ -11,7 +11,7 @@ from typing import Any
 
 import apsw
 
-from kedge.store.sqlite import page_checksums
+from kedge.store.sqlite_connect import has_page_checksums
 from tests.conformance.harness import WAIT_S, Endpoint, Json, Peer, Server, unique
 
 
@@ -26,7 +26,7 @@ async def left_behind(server: Server, directory: Path, endpoint: Endpoint) -> tu
 
 
 def database(server: Server) -> apsw.Connection:
-    assert page_checksums()
+    assert has_page_checksums()
     return apsw.Connection(str(server.data_dir / "kedge.db"), vfs="cksmvfs")
 
 

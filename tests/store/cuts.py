@@ -22,7 +22,6 @@ from kedge.store.sqlite import SqliteStore
 from tests.store.power import DATABASE, Change, Image, Key, Manner, Platter, RecordingDisk, manner
 from tests.store.samples import accepted, events, workspace
 from tests.store.story import CHECKPOINT_PAGES, Step, held, memory_directory, put, standing, story, tell
-from tests.store.test_sqlite_older import older
 
 #: Cuts of one recording: enough that the same images come again, few enough that every story gets its share.
 CUTS_EACH = 5_000
@@ -71,7 +70,7 @@ class Recording:
 
 
 async def record(number: int, *, deaf_to: Iterable[str] = (), promises_all: bool = False) -> Recording:
-    """The story of this number: on a new directory, one of the first schema, or what another cut has left.
+    """The story of this number: on a new directory, an existing one, or what another cut has left.
 
     `promises_all`: nothing is written as durable, and yet all of it is held to be."""
     choose = Random(f"story {number}")
@@ -81,8 +80,8 @@ async def record(number: int, *, deaf_to: Iterable[str] = (), promises_all: bool
             case 0:
                 return await _told(place, None, story(choose, STEPS), deaf_to, promises_all)
             case 1:
-                older(place / "older")
-                image = held(place / "older")
+                await _told(place, None, story(choose, STEPS // 4), (), False)
+                image = held(place / "deep" / "data")
             case _:
                 before = await _told(place, None, story(choose, STEPS // 4), (), False)
                 left = platter_at(before, choose.randrange(len(before.changes))).cut(manner(choose), choose)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import apsw
 
-from kedge.store.sqlite import page_checksums
+from kedge.store.sqlite_connect import has_page_checksums
 
 _numbers = itertools.count()
 
@@ -20,7 +20,7 @@ class Disk(apsw.VFS):
         self.syncs: Counter[str] = Counter()
         self.bytes_written: Counter[str] = Counter()
         self.failing: type[apsw.Error] | None = None
-        assert page_checksums()
+        assert has_page_checksums()
         super().__init__(self.name, "cksmvfs")
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802

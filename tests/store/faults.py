@@ -18,7 +18,8 @@ from typing import NamedTuple
 import apsw
 
 from kedge.errors import KedgeError, StoreUnavailable
-from kedge.store.sqlite import SqliteStore, page_checksums
+from kedge.store.sqlite import SqliteStore
+from kedge.store.sqlite_connect import has_page_checksums
 from tests.store.story import CHECKPOINT_PAGES, Step, memory_directory, standing, story, tell
 
 _numbers = itertools.count()
@@ -60,7 +61,7 @@ class FaultyDisk(apsw.VFS):
         self._for_good = for_good
         self._which = which
         self._lock = threading.Lock()
-        assert page_checksums()
+        assert has_page_checksums()
         super().__init__(self.name, "cksmvfs")
 
     def ask(self, kind: str) -> None:

@@ -21,12 +21,11 @@ from typing import Any
 import apsw
 
 from kedge.errors import KedgeError, StoreDamaged, VersionConflict
-from kedge.store import sqlite_read
 from kedge.store.sqlite import SqliteStore
-from kedge.store.sqlite_threads import fault
+from kedge.store.sqlite_threads import store_error
 from tests.store.power import DATABASE, NOTE, SECTOR_BYTES, WAL
 from tests.store.samples import accepted, ended, events
-from tests.store.story import held, memory_directory, put, story, tell
+from tests.store.story import held, memory_directory, put, query, story, tell
 
 #: Damages done to one store, before another one is made.
 DAMAGES_EACH = 500
@@ -91,34 +90,36 @@ async def _victim(choose: Random) -> Victim:
 
 async def _looks(store: SqliteStore) -> dict[str, Look]:
     """Every question that the store answers, for all that is in it."""
-    looks: dict[str, Look] = {"workspaces": sqlite_read.workspaces}
+    looks: dict[str, Look] = {}
 
-    def add(name: str, function: Callable[..., Any], *arguments: Any) -> None:
-        looks[name] = lambda db: function(db, *arguments)
+    def add(name: str, method: str, *arguments: Any) -> None:
+        looks[name] = lambda db: query(store, method, db, *arguments)
+
+    add("workspaces", "workspaces")
 
     for record in await store.workspaces():
         w = record.id
-        add(f"log of {w}", sqlite_read.entries, w, 0, 10_000)
-        add(f"bounds of {w}", sqlite_read.bounds, w)
-        add(f"live runs of {w}", sqlite_read.live_runs, w)
-        add(f"sessions of {w}", sqlite_read.sessions, w)
-        add(f"asks of {w}", sqlite_read.asks, w)
-        add(f"grants of {w}", sqlite_read.grants, w)
-        add(f"search in {w}", sqlite_read.search, w, "the who", 100)
+        add(f"log of {w}", "read", w, 0, 10_000)
+        add(f"bounds of {w}", "bounds", w)
+        add(f"live runs of {w}", "live_runs", w)
+        add(f"sessions of {w}", "sessions", w)
+        add(f"asks of {w}", "asks", w)
+        add(f"grants of {w}", "grants", w)
+        add(f"search in {w}", "search", w, "the who", 100)
         for session in await store.sessions(w):
             s = session.id
-            add(f"session {s}", sqlite_read.session, w, s)
-            add(f"lane of {s}", sqlite_read.lane, s)
-            add(f"runs of {s}", sqlite_read.runs, s, 1_000)
-            add(f"messages of {s}", sqlite_read.messages, s, None, 1_000)
-            add(f"last messages of {s}", sqlite_read.last_messages, s, 3)
-            add(f"asks of {s}", sqlite_read.session_asks, s)
-            add(f"files of {s}", sqlite_read.file_versions, w, s, None)
-            add(f"runs with files of {s}", sqlite_read.runs_with_files, s)
+            add(f"session {s}", "session", w, s)
+            add(f"lane of {s}", "lane", s)
+            add(f"runs of {s}", "runs", s, 1_000)
+            add(f"messages of {s}", "messages", s, None, 1_000)
+            add(f"last messages of {s}", "last_messages", s, 3)
+            add(f"asks of {s}", "session_asks", s)
+            add(f"files of {s}", "file_versions", w, s, None)
+            add(f"runs with files of {s}", "runs_with_files", s)
             for run in await store.runs(s, 1_000):
-                add(f"run {run.run_id}", sqlite_read.run, w, run.run_id)
+                add(f"run {run.run_id}", "run", w, run.run_id)
             for message in await store.messages(s, None, 1_000):
-                add(f"message {message.id}", sqlite_read.message, w, message.id)
+                add(f"message {message.id}", "message", w, message.id)
     return looks
 
 
@@ -132,7 +133,7 @@ async def answers(store: SqliteStore, looks: dict[str, Look]) -> dict[str, Any]:
             try:
                 found[name] = ask(db)
             except Exception as error:
-                found[name] = fault(error, db.filename, name)
+                found[name] = store_error(error, db.filename, name)
         return found
 
     return await store._reader.ask(look)

@@ -25,8 +25,8 @@ from typing import Literal
 
 import apsw
 
-from kedge.store.datadir import DataDirectory
-from kedge.store.sqlite import page_checksums
+from kedge.store.data_directory import DataDirectory
+from kedge.store.sqlite_connect import has_page_checksums
 
 DATABASE, WAL, NOTE = "kedge.db", "kedge.db-wal", "kedge.head"
 #: The smallest piece that disks write as a whole. Bytes.
@@ -68,7 +68,7 @@ class RecordingDisk(apsw.VFS):
         self._count = itertools.count()
         self._note = b""
         self._lock = threading.RLock()
-        assert page_checksums()
+        assert has_page_checksums()
         super().__init__(self.name, "cksmvfs")
 
     def directory(self) -> DataDirectory:

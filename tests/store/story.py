@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import marshal
 import os
 import shutil
@@ -19,7 +20,6 @@ from msgspec.structs import replace
 
 from kedge.core.events import CancelMarked, MessageChanged, RunEnded, RunReported, RunStarted
 from kedge.core.records import LaneRecord, Prompt, SessionRecord
-from kedge.store import sqlite_read
 from kedge.store.base import LaneWrite, Write
 from kedge.store.sqlite import SqliteStore
 from tests.store.samples import accepted, ask, file_version, grant, message, run, session, tail, workspace
@@ -215,12 +215,17 @@ async def standing(store: SqliteStore) -> bytes:
     assert store._reader is not None
 
     def look(db: apsw.Connection) -> bytes:
-        for record in sqlite_read.workspaces(db):
-            floor, head = sqlite_read.bounds(db, record.id)
-            assert len(sqlite_read.entries(db, record.id, floor, head - floor)) == head - floor
+        for record in query(store, "workspaces", db):
+            floor, head = query(store, "bounds", db, record.id)
+            assert len(query(store, "read", db, record.id, floor, head - floor)) == head - floor
         return contents(db)
 
     return await store._reader.ask(look)
+
+
+def query(store: SqliteStore, method: str, db: apsw.Connection, *arguments: Any) -> Any:
+    """Call a read method of the store in the current thread."""
+    return inspect.unwrap(getattr(SqliteStore, method))(store, db, *arguments)
 
 
 def memory_directory() -> Path:

@@ -146,9 +146,9 @@ async def two_workspaces(directory: Path) -> None:
 async def test_the_workspace_that_is_damaged_is_named_and_the_other_one_served(tmp_path: Path) -> None:
     await two_workspaces(tmp_path)
     async with opened(tmp_path) as store:
-        with pytest.raises(StoreDamaged, match=r"kedge\.db is damaged .*checksum.* looking at session s-w2$"):
+        with pytest.raises(StoreDamaged, match=r"kedge\.db is damaged .*checksum.* found while reading session s-w2;"):
             await store.messages("s-w2", None, 10)
-        with pytest.raises(StoreDamaged, match=r"looking at workspace w2$"):
+        with pytest.raises(StoreDamaged, match=r"found while reading workspace w2;"):
             await store.search("w2", "says", 10)
         found = await store.message(W, "m-w1")
         assert found is not None
@@ -171,7 +171,7 @@ async def test_a_write_that_meets_damage_does_not_take_the_others_of_its_batch_w
         one, two, three = await append_together(store, [events(accepted("a")), broken, events(accepted("b"))])
         assert (one, three) == (BASE + 2, BASE + 3)
         assert isinstance(two, StoreDamaged)
-        assert str(two).endswith("looking at workspace w2")
+        assert str(two).count("found while reading workspace w2;")
         assert await store.verify(W) == 3
     assert held(tmp_path).keys() >= {DATABASE}
     db = apsw.Connection(str(tmp_path / DATABASE), vfs="cksmvfs")

@@ -69,7 +69,7 @@ async def test_the_first_answer_wins(store: Store, other: object) -> None:
     await with_workspace(store)
     await store.append(events(Asked("r1", "a1"), asks=(ask(),)))
     await store.append(events(AskSettled("r1", "a1"), asks=(ALLOWED,)))
-    with pytest.raises(VersionConflict, match="Ask a1 is settled already; the first answer stands"):
+    with pytest.raises(VersionConflict, match="Ask a1 is already settled; the first answer counts"):
         await store.append(events(AskSettled("r1", "a1"), asks=(other,), grants=(grant(),)))
     assert await store.ask(W, "a1") == ALLOWED
     assert await store.asks(W) == []

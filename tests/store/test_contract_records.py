@@ -20,7 +20,7 @@ from kedge.core.transcript import (
     ToolResult,
 )
 from kedge.errors import MessageNotFound
-from kedge.store import words
+from kedge.store import search_tokens
 from kedge.store.base import Store, Write
 from tests.store.samples import (
     BASE,
@@ -328,7 +328,7 @@ async def test_a_query_without_a_word_finds_nothing(store: Store, query: str) ->
 async def test_a_query_has_words_and_no_operators(store: Store, query: str) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=(message("plain", "fox"), message("all", f"hound {query} hound"))))
-    assert await found_by(store, query) == (["all"] if len(words.query_words(query)) > 1 else ["all", "plain"])
+    assert await found_by(store, query) == (["all"] if len(search_tokens.query_tokens(query)) > 1 else ["all", "plain"])
 
 
 async def test_search_sees_a_message_as_it_was_last_put_whole(store: Store) -> None:
@@ -359,7 +359,7 @@ async def test_a_hit_shows_a_line_around_the_first_match(store: Store) -> None:
 async def test_search_takes_words_of_any_length_and_messages_of_any_size(store: Store) -> None:
     await with_workspace(store)
     endless = "k" * 100_000
-    far = words.SEARCHED_CHARS_MAX
+    far = search_tokens.SEARCHED_CHARS_MAX
     await store.append(Write(W, messages=(message("a", endless), message("b", "near " + "z " * far + "beyond"))))
     assert await found_by(store, endless) == ["a"]
     assert await found_by(store, "kkk") == ["a"]

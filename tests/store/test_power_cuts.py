@@ -97,6 +97,6 @@ async def test_a_database_that_lost_all_its_bytes_is_refused_and_left_as_it_is(t
     (tmp_path / "damaged" / DATABASE).write_bytes(b"")
     before = held(tmp_path / "damaged")
     assert sorted(before) == [DATABASE, WAL, NOTE]
-    with pytest.raises(StoreDamaged, match="lost what was acknowledged"):
+    with pytest.raises(StoreDamaged, match="acknowledged transactions are lost"):
         await SqliteStore(tmp_path / "damaged").open()
     assert held(tmp_path / "damaged") == before

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from kedge.core.records import Prompt
 from kedge.errors import StoreError, StoreLocked, StoreUnavailable, VersionConflict
 from kedge.store.base import Write
-from kedge.store.datadir import DataDirectory
+from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite import SqliteStore
 from kedge.store.sqlite_threads import BATCH_WRITES_MAX, PENDING_REQUESTS_MAX
 from tests.store.disk import Disk
@@ -187,7 +187,7 @@ async def test_the_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> No
 LEAVE_AN_ORPHAN = """
 import os, sys
 from pathlib import Path
-from kedge.store.datadir import DataDirectory
+from kedge.store.data_directory import DataDirectory
 
 DataDirectory(Path(sys.argv[1])).claim()
 parent = os.getpid()
@@ -344,9 +344,9 @@ async def test_a_deleted_session_leaves_no_row_behind(tmp_path: Path) -> None:
         assert store._writer is not None
         db = store._writer.db
         tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        tables = [name for name in tables if name not in ("log", "transactions", "message_words")]
+        tables = [name for name in tables if name not in ("log", "transactions", "message_tokens")]
         # The index keeps what is deleted until it merges its parts; its list of messages is exact.
-        tables = [name for name in tables if not name.startswith("message_words_") or name.endswith("_docsize")]
+        tables = [name for name in tables if not name.startswith("message_tokens_") or name.endswith("_docsize")]
 
         def rows() -> dict[str, int]:
             return {name: len(db.execute(f"SELECT * FROM {name}").fetchall()) for name in tables}

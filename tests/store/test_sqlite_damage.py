@@ -14,7 +14,8 @@ import pytest
 from kedge.errors import StoreDamaged, StoreError
 from kedge.store.base import Write
 from kedge.store.migrations import Migration, migrate, shipped, version_of
-from kedge.store.sqlite import SqliteStore, page_checksums
+from kedge.store.sqlite import SqliteStore
+from kedge.store.sqlite_connect import has_page_checksums
 from tests.store.samples import (
     BASE,
     S,
@@ -128,7 +129,7 @@ async def test_a_flipped_bit_in_an_entry_is_refused_by_read_and_verify(tmp_path:
     await fill(tmp_path)
     path = tmp_path / "kedge.db"
     content = bytearray(path.read_bytes())
-    at = content.index(b'{"t":"RunAccepted","d":{"run_id":"r3"') + 40
+    at = content.index(b'{"type":"RunAccepted","data":{"run_id":"r3"') + 46
     content[at] ^= 4
     path.write_bytes(content)
     async with opened(tmp_path) as store:
@@ -196,7 +197,7 @@ async def test_a_crash_without_damage_is_no_damage(tmp_path: Path) -> None:
 async def test_a_database_that_lost_its_end_is_refused_until_somebody_decides(tmp_path: Path) -> None:
     await crashed(tmp_path / "first", tmp_path / "good")
     (tmp_path / "good" / "kedge.db-wal").unlink()
-    with pytest.raises(StoreDamaged, match=r"lost what was acknowledged.*remove .*kedge\.head"):
+    with pytest.raises(StoreDamaged, match=r"acknowledged transactions are lost.*remove .*kedge\.head"):
         await SqliteStore(tmp_path / "good").open()
     (tmp_path / "good" / "kedge.head").unlink()
     async with opened(tmp_path / "good") as store:
@@ -212,10 +213,10 @@ async def test_after_a_loss_of_power_only_what_was_durable_must_be_there(
         shutil.copytree(tmp_path / "first", tmp_path / "cut", ignore=shutil.ignore_patterns("*-shm", "*-wal"))
         await store.append(events(accepted("lost"), durable=durable))
         shutil.copy(tmp_path / "first" / "kedge.head", tmp_path / "cut" / "kedge.head")
-    monkeypatch.setattr("kedge.store.witness._boot_id", lambda: b"another boot".ljust(36, b"\0"))
+    monkeypatch.setattr("kedge.store.head_file._boot_id", lambda: b"another boot".ljust(36, b"\0"))
     store = SqliteStore(tmp_path / "cut")
     if refused:
-        with pytest.raises(StoreDamaged, match="lost what was acknowledged"):
+        with pytest.raises(StoreDamaged, match="acknowledged transactions are lost"):
             await store.open()
     else:
         await store.open()
@@ -232,14 +233,14 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path, content: by
 
 
 async def test_loading_the_page_checksums_leaves_other_databases_of_the_process_alone() -> None:
-    assert page_checksums()
+    assert has_page_checksums()
     assert apsw.vfs_names()[0] != "cksmvfs"
 
 
 async def test_a_database_made_without_page_checksums_is_used_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kedge.store.sqlite.page_checksums", lambda: False)
+    monkeypatch.setattr("kedge.store.sqlite_connect.has_page_checksums", lambda: False)
     await fill(tmp_path)
     assert (tmp_path / "kedge.db").read_bytes()[20] == 0
     monkeypatch.undo()
@@ -252,8 +253,8 @@ async def test_a_database_with_page_checksums_is_not_written_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(tmp_path)
-    monkeypatch.setattr("kedge.store.sqlite.page_checksums", lambda: False)
-    with pytest.raises(StoreError, match="install apsw as a wheel"):
+    monkeypatch.setattr("kedge.store.sqlite_connect.has_page_checksums", lambda: False)
+    with pytest.raises(StoreError, match="install the apsw wheel"):
         await SqliteStore(tmp_path).open()
 
 
@@ -296,7 +297,7 @@ def test_the_shipped_migrations_are_numbered_without_a_gap(monkeypatch: pytest.M
     (tmp_path / "sql").mkdir()
     (tmp_path / "sql" / "0002_late.sql").write_text("SELECT 1")
     monkeypatch.setattr("kedge.store.migrations.resources.files", lambda _: tmp_path)
-    with pytest.raises(StoreError, match="count up from 1"):
+    with pytest.raises(StoreError, match="incomplete"):
         shipped.__wrapped__()  # what was read is kept
 
 
@@ -306,7 +307,7 @@ async def test_a_database_of_a_newer_kedge_is_refused_and_not_touched(tmp_path: 
     db.pragma("user_version", 99)
     db.close()
     before = (tmp_path / "kedge.db").read_bytes()
-    with pytest.raises(StoreError, match=f"newer kedge .schema 99, this one knows {len(shipped())}."):
+    with pytest.raises(StoreError, match=f"newer kedge .schema 99, supported: {len(shipped())}."):
         await SqliteStore(tmp_path).open()
     assert (tmp_path / "kedge.db").read_bytes() == before
 

@@ -1,6 +1,6 @@
-"""What the stores keep, as bytes and back, and the log's hash chain. JSON only; equal values give equal bytes.
+"""Encoding of records and events as JSON, and the hash chain of the log. Equal values have equal bytes.
 
-Every store goes through here, so that what one of them accepts, refuses or gives back, the others do too.
+All stores use these functions, so that they accept, refuse and return the same values.
 """
 
 from __future__ import annotations
@@ -18,17 +18,24 @@ from kedge.core.approvals import Ask, Grant
 from kedge.core.events import EVENT_TYPES, Event, RetryReported
 from kedge.core.records import FileVersion, Prompt, RunRecord, SessionRecord
 from kedge.core.transcript import PART_TYPES, Message, Part, Tail, with_tails
-from kedge.errors import RESTORE_BACKUP, StoreDamaged, StoreError, VersionConflict, WrongType
+from kedge.errors import (
+    RESTORE_BACKUP,
+    MessageNotFound,
+    StoreDamaged,
+    StoreError,
+    VersionConflict,
+    WorkspaceNotFound,
+    WrongType,
+)
 from kedge.store.base import LogEntry, Write
 
 T = TypeVar("T")
 
 
-class _Stored(msgspec.Struct):
-    """An event in the log: its class name, and its fields."""
-
-    t: str
-    d: msgspec.Raw
+class _StoredEvent(msgspec.Struct):
+    #: The name of the class.
+    type: str
+    data: msgspec.Raw
 
 
 class _StoredPart(msgspec.Struct):
@@ -37,7 +44,7 @@ class _StoredPart(msgspec.Struct):
 
 
 _encoder = msgspec.json.Encoder()
-_event_decoder = msgspec.json.Decoder(_Stored)
+_event_decoder = msgspec.json.Decoder(_StoredEvent)
 _event_decoders: dict[str, msgspec.json.Decoder[Any]] = {
     name: msgspec.json.Decoder(kind) for name, kind in EVENT_TYPES.items()
 }
@@ -51,9 +58,9 @@ _ask_decoder = msgspec.json.Decoder(Ask)
 _grant_decoder = msgspec.json.Decoder(Grant)
 _fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
-#: The prompt is kept apart: it may be megabytes, and stays the same while the rest of the Run changes with each Step.
+#: The prompt is stored separately: it may have megabytes, and does not change while the Run changes in each Step.
 _RUN_FIELDS = tuple(name for name in RunRecord.__struct_fields__ if name not in ("prompt", "position"))
-#: The content is kept apart: it is bytes, may be megabytes, and stays the same when the change is undone.
+#: The content is stored separately: it is bytes, may have megabytes, and does not change when the change is undone.
 _FILE_FIELDS = tuple(name for name in FileVersion.__struct_fields__ if name != "before")
 
 
@@ -65,21 +72,21 @@ def _encode(value: object) -> bytes:
 
 
 def not_unicode(error: UnicodeEncodeError) -> WrongType:
-    return WrongType(f"a text holds {error.object[error.start]!r}, half of a character; send well-formed Unicode")
+    return WrongType(f"a text contains the lone surrogate {error.object[error.start]!r}; send well-formed Unicode")
 
 
 def _decode(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"{what} cannot be read: {error}") from error
+        raise StoreDamaged(f"cannot decode {what}: {error}") from error
 
 
 # --- The log ---------------------------------------------------------------------------------------------------------
 
 
 class LogRow(Struct, frozen=True):
-    """One entry of the log, as it is kept. `kind` and `run_id` repeat what the payload says, for the indexes."""
+    """A stored entry of the log. `kind` and `run_id` repeat values of the payload, for the indexes."""
 
     position: int
     session_id: str
@@ -92,15 +99,17 @@ class LogRow(Struct, frozen=True):
 def encode_event(event: Event) -> bytes:
     if isinstance(event, RetryReported):
         _check_finite(event.wait_s)
-    return _encode({"t": type(event).__name__, "d": event})
+    return _encode({"type": type(event).__name__, "data": event})
 
 
 def decode_event(data: bytes, what: str = "an event") -> Event:
     stored = _decode(_event_decoder, data, what)
-    decoder = _event_decoders.get(stored.t)
+    decoder = _event_decoders.get(stored.type)
     if decoder is None:
-        raise StoreDamaged(f"{what} is of the unknown kind {stored.t!r}; it may be from a newer kedge: use that one")
-    event: Event = _decode(decoder, stored.d, what)
+        raise StoreDamaged(
+            f"{what} has the unknown type {stored.type!r}; a newer kedge may have written it: upgrade kedge"
+        )
+    event: Event = _decode(decoder, stored.data, what)
     return event
 
 
@@ -109,19 +118,19 @@ def run_id_of(event: Event) -> str | None:
 
 
 def first_hash(workspace_id: str, base: int) -> bytes:
-    """What the first entry's hash builds upon: entries of one workspace do not fit into the log of another."""
+    """Return the predecessor hash of the first entry. It differs between workspaces: logs cannot be swapped."""
     return hashlib.sha256(b"kedge log" + base.to_bytes(8, "big") + workspace_id.encode()).digest()
 
 
 def chain_hash(previous: bytes, position: int, session_id: str, payload: bytes) -> bytes:
     name = session_id.encode()
-    # The length keeps apart what would otherwise run together: session "a" with payload "bc", "ab" with "c".
+    # The length separates session "a" with payload "bc" from session "ab" with payload "c".
     head = previous + position.to_bytes(8, "big") + len(name).to_bytes(4, "big") + name
     return hashlib.sha256(head + payload).digest()
 
 
 def log_rows(write: Write, head: int, head_hash: bytes) -> list[LogRow]:
-    """The entries of this Write, behind a log that ends in `head`."""
+    """Return the entries of this Write, for a log that ends at `head`."""
     rows: list[LogRow] = []
     for position, (session_id, event) in enumerate(write.events, head + 1):
         payload = encode_event(event)
@@ -131,25 +140,29 @@ def log_rows(write: Write, head: int, head_hash: bytes) -> list[LogRow]:
 
 
 def checked_entries(workspace_id: str, previous: bytes, start: int, rows: Iterable[LogRow]) -> list[LogEntry]:
-    """The entries in these rows, which must follow each other from `start` and the hash `previous` on."""
+    """Verify and decode rows that must follow position `start`, whose hash is `previous`, without a gap."""
     entries: list[LogEntry] = []
     for expected, row in enumerate(rows, start + 1):
         if row.position != expected:
             raise damaged(workspace_id, expected, "the entry is missing")
         if row.hash != chain_hash(previous, row.position, row.session_id, row.payload):
-            raise damaged(workspace_id, expected, "the entry does not fit the one before it")
+            raise damaged(workspace_id, expected, "the hash of the entry does not match")
         event = decode_event(row.payload, f"the entry at {expected} of workspace {workspace_id}")
         if row.kind != type(event).__name__ or row.run_id != run_id_of(event):
-            raise damaged(workspace_id, expected, "the entry's columns do not fit its content")
+            raise damaged(workspace_id, expected, "the columns of the entry do not match its payload")
         entries.append(LogEntry(row.position, row.session_id, event))
         previous = row.hash
     return entries
 
 
-def damaged(workspace_id: str, position: int, what: str) -> StoreDamaged:
+def damaged(workspace_id: str, position: int, reason: str) -> StoreDamaged:
     return StoreDamaged(
-        f"the log of workspace {workspace_id} is damaged at position {position}: {what}", RESTORE_BACKUP
+        f"the log of workspace {workspace_id} is damaged at position {position}: {reason}", RESTORE_BACKUP
     )
+
+
+def damaged_database(path: str, reason: str) -> StoreDamaged:
+    return StoreDamaged(f"the database {path} is damaged ({reason})", RESTORE_BACKUP)
 
 
 # --- Records ---------------------------------------------------------------------------------------------------------
@@ -161,11 +174,11 @@ def encode_session(session: SessionRecord) -> bytes:
 
 
 def decode_session(data: bytes) -> SessionRecord:
-    return _decode(_session_decoder, data, "a session's record")
+    return _decode(_session_decoder, data, "the record of a session")
 
 
 def encode_run(run: RunRecord, position: int) -> tuple[bytes, bytes]:
-    """(the record with this position but without its prompt, the prompt)."""
+    """Return the record, with this position and without its prompt, and the prompt."""
     _check_finite(run.usage.cost_usd, run.options.timeout_s, run.options.budget_usd)
     body = {name: getattr(run, name) for name in _RUN_FIELDS}
     body["position"] = position
@@ -173,12 +186,9 @@ def encode_run(run: RunRecord, position: int) -> tuple[bytes, bytes]:
 
 
 def decode_run(body: bytes, prompt: bytes) -> RunRecord:
-    content = _decode(_fields_decoder, body, "a Run's record")
-    content["prompt"] = _decode(_prompt_decoder, prompt, "a Run's prompt")
-    try:
-        return msgspec.convert(content, RunRecord)
-    except msgspec.ValidationError as error:
-        raise StoreDamaged(f"a Run's record cannot be read: {error}") from error
+    fields = _decode(_fields_decoder, body, "the record of a Run")
+    fields["prompt"] = _decode(_prompt_decoder, prompt, "the prompt of a Run")
+    return _convert(fields, RunRecord, "the record of a Run")
 
 
 def encode_ask(ask: Ask) -> bytes:
@@ -186,7 +196,7 @@ def encode_ask(ask: Ask) -> bytes:
 
 
 def decode_ask(data: bytes) -> Ask:
-    return _decode(_ask_decoder, data, "an Ask's record")
+    return _decode(_ask_decoder, data, "the record of an Ask")
 
 
 def encode_grant(grant: Grant) -> bytes:
@@ -194,46 +204,52 @@ def encode_grant(grant: Grant) -> bytes:
 
 
 def decode_grant(data: bytes) -> Grant:
-    return _decode(_grant_decoder, data, "a grant's record")
+    return _decode(_grant_decoder, data, "the record of a grant")
 
 
 def encode_file(version: FileVersion) -> bytes:
-    """The record without the file's content."""
+    """Encode the record without the content of the file."""
     return _encode({name: getattr(version, name) for name in _FILE_FIELDS})
 
 
 def decode_file(body: bytes, before: bytes | None) -> FileVersion:
-    content = _decode(_fields_decoder, body, "a file version's record")
-    content["before"] = before
+    fields = _decode(_fields_decoder, body, "the record of a file version")
+    fields["before"] = before
+    return _convert(fields, FileVersion, "the record of a file version")
+
+
+def _convert(fields: dict[str, Any], kind: type[T], what: str) -> T:
     try:
-        return msgspec.convert(content, FileVersion)
+        return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
-        raise StoreDamaged(f"a file version's record cannot be read: {error}") from error
+        raise StoreDamaged(f"cannot decode {what}: {error}") from error
 
 
 def _check_finite(*numbers: float | None) -> None:
-    """JSON has no word for them: they would come back as null."""
+    """Refuse infinity and NaN, which JSON would turn into null."""
     for number in numbers:
         if number is not None and not math.isfinite(number):
-            raise WrongType(f"{number} is not a number that can be stored")
+            raise WrongType(f"cannot store the number {number}; send a finite number")
 
 
 def encode_parts(parts: tuple[Part, ...]) -> bytes:
     return _encode([{"type": part.kind, "data": part} for part in parts])
 
 
-def decode_parts(data: bytes, what: str = "a message's parts") -> tuple[Part, ...]:
+def decode_parts(data: bytes, what: str = "the parts of a message") -> tuple[Part, ...]:
     parts: list[Part] = []
     for stored in _decode(_parts_decoder, data, what):
         decoder = _part_decoders.get(stored.type)
         if decoder is None:
-            raise StoreDamaged(f"{what}: the kind {stored.type!r} is unknown; it may be from a newer kedge")
+            raise StoreDamaged(
+                f"{what} has the unknown type {stored.type!r}; a newer kedge may have written it: upgrade kedge"
+            )
         parts.append(_decode(decoder, stored.data, what))
     return tuple(parts)
 
 
 def merged(message: Message, tails: list[Tail]) -> Message:
-    """The message with its tails; at a cost of their length, however many there are."""
+    """Add the tails to the message, in time linear in their length."""
     joined: list[Tail] = []
     for (part, kind), group in groupby(tails, key=lambda tail: (tail.part, tail.kind)):
         text = "".join(tail.text for tail in group)
@@ -245,9 +261,9 @@ def merged(message: Message, tails: list[Tail]) -> Message:
 
 
 def check_write(write: Write) -> None:
-    """Refuses what no store can keep, before anything is changed.
+    """Refuse values that no store can hold, before anything is changed.
 
-    A Write that holds a record of another workspace is a fault of ours, and must not reach that one's rows."""
+    A record of another workspace is a bug of the caller, and must not reach the rows of that workspace."""
     owners = [session.workspace_id for session in write.sessions]
     owners += (run.workspace_id for run in write.runs)
     owners += (ask.workspace_id for ask in write.asks)
@@ -255,7 +271,7 @@ def check_write(write: Write) -> None:
     owners += (version.workspace_id for version in write.files)
     for owner in owners:
         if owner != write.workspace_id:
-            raise StoreError(f"a Write to workspace {write.workspace_id} holds a record of workspace {owner}")
+            raise StoreError(f"a Write to workspace {write.workspace_id} contains a record of workspace {owner}")
     texts = [write.workspace_id, *write.deleted_sessions, *write.deleted_grants]
     texts += (session_id for session_id, _ in write.events)
     if write.lane is not None:
@@ -275,11 +291,19 @@ def check_texts(texts: Iterable[str]) -> None:
 
 
 def accepted_positions(rows: list[LogRow]) -> dict[tuple[str, str], int]:
-    """(session_id, run_id) -> Position of the RunAccepted in this Write."""
+    """Map (session_id, run_id) to the Position of the RunAccepted in this Write."""
     return {(row.session_id, row.run_id): row.position for row in rows if row.kind == "RunAccepted" and row.run_id}
 
 
-# The refusals, worded once for all stores.
+# Errors with the same text in all stores.
+
+
+def unknown_workspace(workspace_id: str) -> WorkspaceNotFound:
+    return WorkspaceNotFound(f"workspace {workspace_id} not found; create it first")
+
+
+def unknown_message(message_id: str, session_id: str) -> MessageNotFound:
+    return MessageNotFound(f"message {message_id} not found in session {session_id}; start without `after`")
 
 
 def lane_moved_on(session_id: str, expected: int, version: int) -> VersionConflict:
@@ -287,16 +311,16 @@ def lane_moved_on(session_id: str, expected: int, version: int) -> VersionConfli
 
 
 def run_has_ended(run_id: str) -> VersionConflict:
-    return VersionConflict(f"Run {run_id} has ended already; a Run ends once")
+    return VersionConflict(f"Run {run_id} has already ended; a Run ends once")
 
 
 def ask_is_settled(ask_id: str) -> VersionConflict:
-    return VersionConflict(f"Ask {ask_id} is settled already; the first answer stands")
+    return VersionConflict(f"Ask {ask_id} is already settled; the first answer counts")
 
 
 def belongs_elsewhere(what: str, record_id: str) -> VersionConflict:
-    return VersionConflict(f"{what} {record_id} exists already and belongs to another place; use another id")
+    return VersionConflict(f"{what} {record_id} already exists in another workspace or session; use another id")
 
 
 def no_message_for_tail(message_id: str) -> VersionConflict:
-    return VersionConflict(f"message {message_id} is not in this session, so nothing can be added to it; put it first")
+    return VersionConflict(f"message {message_id} not found in this session; store it before its tails")

@@ -1,8 +1,8 @@
-"""The store in memory: for tests, the simulator, and servers that shall leave nothing behind.
+"""The store in memory, for tests, the simulator, and servers that keep no data.
 
-No threads, files or clock: what happens, and in which order, follows from the calls alone. As with a real store, a
-Write is queued first and happens at a later step of the loop, whether its caller still waits or not; and what a read
-returns may be old by the time the caller goes on.
+It uses no threads, files or clock: the calls alone determine what happens, and in which order. As in a real store, a
+Write is queued and happens in a later step of the loop, even if its caller was cancelled; and the result of a read
+may be stale when the caller resumes.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from msgspec.structs import replace
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
-from kedge.errors import MessageNotFound, StoreUnavailable, WorkspaceNotFound
-from kedge.store import codec, words
+from kedge.errors import StoreUnavailable
+from kedge.store import codec, search_tokens
 from kedge.store.base import LogEntry, SearchHit, Write
 
 Key = tuple[str, str]  # workspace_id, and the id of a Run or message
-Owned = Ask | Grant | FileVersion  # each of one session, but known by its id alone
+Owned = Ask | Grant | FileVersion  # belong to a session, but have globally unique ids
 OwnedT = TypeVar("OwnedT", Ask, Grant, FileVersion)
 
 
 @dataclass(slots=True)
-class Log:
-    """A workspace and its log. `ended` is the unique index: the (session_id, run_id) of each RunEnded in `rows`."""
+class WorkspaceLog:
+    """A workspace and its log. `ended` is a unique index: the (session_id, run_id) of each RunEnded in `rows`."""
 
     record: WorkspaceRecord
     floor: int
@@ -53,19 +53,19 @@ class StoredMessage:
 
 @dataclass(slots=True)
 class MemoryData:
-    """What a disk would hold. It outlives the store that wrote it."""
+    """The stored data. It outlives the store that wrote it."""
 
-    logs: dict[str, Log] = field(default_factory=dict)
+    logs: dict[str, WorkspaceLog] = field(default_factory=dict)
     sessions: dict[str, SessionRecord] = field(default_factory=dict)
     lanes: dict[str, tuple[str, LaneRecord]] = field(default_factory=dict)  # with the workspace_id
     runs: dict[Key, RunRecord] = field(default_factory=dict)
-    live: dict[Key, RunRecord] = field(default_factory=dict)  # those of them that have not ended
-    messages: dict[Key, StoredMessage] = field(default_factory=dict)  # in the order they were first put
-    transcripts: dict[str, dict[Key, StoredMessage]] = field(default_factory=dict)  # the same, by session_id
+    live: dict[Key, RunRecord] = field(default_factory=dict)  # the Runs that have not ended
+    messages: dict[Key, StoredMessage] = field(default_factory=dict)  # in the order of their first Write
+    transcripts: dict[str, dict[Key, StoredMessage]] = field(default_factory=dict)  # the same messages by session_id
     asks: dict[str, Ask] = field(default_factory=dict)
     grants: dict[str, Grant] = field(default_factory=dict)
     files: dict[str, FileVersion] = field(default_factory=dict)
-    #: The store that may use it. One that was left behind by a simulated crash must not go on writing.
+    #: The only store that may use it: one from before a simulated crash must not write any more.
     owner: MemoryStore | None = None
 
 
@@ -74,14 +74,14 @@ class MemoryStore:
         self.data = data or MemoryData()
 
     def reopened(self) -> MemoryStore:
-        """Another store over the same data: what a new process finds. This one is dead once that one is open."""
+        """Return another store with the same data, as a new process would. Opening it disables this one."""
         return MemoryStore(self.data)
 
     async def open(self) -> None:
         self.data.owner = self
 
     async def close(self) -> None:
-        # Writes that are queued happen first, as they would have.
+        # Queued Writes happen first.
         await asyncio.sleep(0)
         if self.data.owner is self:
             self.data.owner = None
@@ -89,35 +89,31 @@ class MemoryStore:
     # The log
 
     async def append(self, write: Write) -> int:
-        self._mine()
+        self._own_data()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
         loop.call_soon(self._append_queued, write, done)
         return await done
 
     def _append_queued(self, write: Write, done: asyncio.Future[int]) -> None:
-        error: Exception | None = None
-        head = 0
         try:
             head = self._append(write)
-        except Exception as raised:  # it must reach the one who waits
-            error = raised
-        if done.done():
-            return  # whoever asked was cancelled
-        if error is not None:
-            done.set_exception(error)
+        except Exception as error:  # must reach the caller
+            if not done.done():  # cancelled otherwise
+                done.set_exception(error)
         else:
-            done.set_result(head)
+            if not done.done():
+                done.set_result(head)
 
     def _append(self, write: Write) -> int:
-        data = self._mine()
+        data = self._own_data()
         codec.check_write(write)
         log = self._log(write.workspace_id)
         rows = codec.log_rows(write, log.head, log.head_hash)
         positions = codec.accepted_positions(rows)
         runs = [replace(run, position=positions.get((run.session_id, run.run_id), run.position)) for run in write.runs]
         _check(data, log, write, rows, runs)
-        # From here on nothing can fail: all of it happens, or none.
+        # Nothing below can fail: a Write is atomic.
         log.rows += rows
         log.ended |= {(row.session_id, row.run_id) for row in rows if row.kind == "RunEnded"}
         if write.lane is not None:
@@ -151,17 +147,17 @@ class MemoryStore:
 
     async def bounds(self, workspace_id: str) -> tuple[int, int]:
         log = self._log(workspace_id)
-        found = (log.floor, log.head)
+        bounds = (log.floor, log.head)
         await asyncio.sleep(0)
-        return found
+        return bounds
 
     async def trim(self, workspace_id: str, keep: int) -> None:
         log = self._log(workspace_id)
         count = len(log.rows) - max(keep, 0)
         if count > 0:
-            forgotten, log.rows = log.rows[:count], log.rows[count:]
-            log.floor, log.floor_hash = forgotten[-1].position, forgotten[-1].hash
-            log.ended -= {(row.session_id, row.run_id) for row in forgotten if row.kind == "RunEnded"}
+            removed, log.rows = log.rows[:count], log.rows[count:]
+            log.floor, log.floor_hash = removed[-1].position, removed[-1].hash
+            log.ended -= {(row.session_id, row.run_id) for row in removed if row.kind == "RunEnded"}
         await asyncio.sleep(0)
 
     async def verify(self, workspace_id: str) -> int:
@@ -170,137 +166,140 @@ class MemoryStore:
     # Records
 
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
-        logs = self._mine().logs
+        logs = self._own_data().logs
         codec.check_texts((path, new.id))
-        found = next((log.record for log in logs.values() if log.record.path == path), None)
-        if found is None:
+        record = next((log.record for log in logs.values() if log.record.path == path), None)
+        if record is None:
             if new.id in logs:
                 raise codec.belongs_elsewhere("workspace", new.id)
-            found = replace(new, path=path)
-            logs[new.id] = Log(found, new.base, codec.first_hash(new.id, new.base))
+            record = replace(new, path=path)
+            logs[new.id] = WorkspaceLog(record, new.base, codec.first_hash(new.id, new.base))
         await asyncio.sleep(0)
-        return found
+        return record
 
     async def workspaces(self) -> list[WorkspaceRecord]:
-        found = [log.record for log in self._mine().logs.values()]
+        result = [log.record for log in self._own_data().logs.values()]
         await asyncio.sleep(0)
-        return found
+        return result
 
     async def sessions(self, workspace_id: str) -> list[SessionRecord]:
-        found = [session for session in self._mine().sessions.values() if session.workspace_id == workspace_id]
-        found.sort(key=lambda session: (-session.updated_at, session.id))
+        result = [session for session in self._own_data().sessions.values() if session.workspace_id == workspace_id]
+        result.sort(key=lambda session: (-session.updated_at, session.id))
         await asyncio.sleep(0)
-        return found
+        return result
 
     async def session(self, workspace_id: str, session_id: str) -> SessionRecord | None:
-        found = self._mine().sessions.get(session_id)
+        result = self._own_data().sessions.get(session_id)
         await asyncio.sleep(0)
-        return found if found and found.workspace_id == workspace_id else None
+        return result if result and result.workspace_id == workspace_id else None
 
     async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
-        data = self._mine()
+        data = self._own_data()
         _, lane = data.lanes.get(session_id, ("", LaneRecord(session_id)))
         live = _by_seq(run for run in data.live.values() if run.session_id == session_id)
         await asyncio.sleep(0)
         return lane, live
 
     async def run(self, workspace_id: str, run_id: str) -> RunRecord | None:
-        found = self._mine().runs.get((workspace_id, run_id))
+        result = self._own_data().runs.get((workspace_id, run_id))
         await asyncio.sleep(0)
-        return found
+        return result
 
     async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
-        found = _by_seq(run for run in self._mine().runs.values() if run.session_id == session_id)
+        result = _by_seq(run for run in self._own_data().runs.values() if run.session_id == session_id)
         await asyncio.sleep(0)
-        return found[-limit:] if limit > 0 else []
+        return result[-limit:] if limit > 0 else []
 
     async def live_runs(self, workspace_id: str) -> list[RunRecord]:
-        live = _by_seq(run for run in self._mine().live.values() if run.workspace_id == workspace_id)
+        live = _by_seq(run for run in self._own_data().live.values() if run.workspace_id == workspace_id)
         live.sort(key=lambda run: run.session_id)
         await asyncio.sleep(0)
         return live
 
     async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:
-        found = list(self._mine().transcripts.get(session_id, {}).values())
+        result = list(self._own_data().transcripts.get(session_id, {}).values())
         if after is not None:
-            ids = [stored.message.id for stored in found]
+            ids = [stored.message.id for stored in result]
             if after not in ids:
-                raise MessageNotFound(f"there is no message {after} in session {session_id}; begin without `after`")
-            found = found[ids.index(after) + 1 :]
-        shown = [codec.merged(stored.message, stored.tails) for stored in found[: max(limit, 0)]]
+                raise codec.unknown_message(after, session_id)
+            result = result[ids.index(after) + 1 :]
+        shown = [codec.merged(stored.message, stored.tails) for stored in result[: max(limit, 0)]]
         await asyncio.sleep(0)
         return shown
 
     async def last_messages(self, session_id: str, limit: int) -> list[Message]:
-        found = list(self._mine().transcripts.get(session_id, {}).values())
-        shown = [codec.merged(stored.message, stored.tails) for stored in found[max(len(found) - max(limit, 0), 0) :]]
+        result = list(self._own_data().transcripts.get(session_id, {}).values())
+        shown = [codec.merged(stored.message, stored.tails) for stored in result[max(len(result) - max(limit, 0), 0) :]]
         await asyncio.sleep(0)
         return shown
 
     async def message(self, workspace_id: str, message_id: str) -> Message | None:
-        stored = self._mine().messages.get((workspace_id, message_id))
-        found = codec.merged(stored.message, stored.tails) if stored else None
+        stored = self._own_data().messages.get((workspace_id, message_id))
+        result = codec.merged(stored.message, stored.tails) if stored else None
         await asyncio.sleep(0)
-        return found
+        return result
 
     async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
-        wanted = words.query_words(query)
+        prefixes = search_tokens.query_tokens(query)
         hits: list[SearchHit] = []
-        for (owner, _), stored in reversed(self._mine().messages.items()):
-            if len(hits) >= limit or not wanted:
+        for (owner, _), stored in reversed(self._own_data().messages.items()):
+            if len(hits) >= limit or not prefixes:
                 break
-            text = words.searched_text(stored.message)
-            if owner == workspace_id and words.matches(text, wanted):
-                hits.append(SearchHit(stored.message.session_id, stored.message.id, words.snippet(text, wanted)))
+            text = search_tokens.searched_text(stored.message)
+            if owner == workspace_id and search_tokens.matches(text, prefixes):
+                snippet = search_tokens.snippet(text, prefixes)
+                hits.append(SearchHit(stored.message.session_id, stored.message.id, snippet))
         await asyncio.sleep(0)
         return hits
 
     # Approvals and undo
 
     async def asks(self, workspace_id: str) -> list[Ask]:
-        found = _pending(ask for ask in self._mine().asks.values() if ask.workspace_id == workspace_id)
+        result = _pending(ask for ask in self._own_data().asks.values() if ask.workspace_id == workspace_id)
         await asyncio.sleep(0)
-        return found
+        return result
 
     async def session_asks(self, session_id: str) -> list[Ask]:
-        found = _pending(ask for ask in self._mine().asks.values() if ask.session_id == session_id)
+        result = _pending(ask for ask in self._own_data().asks.values() if ask.session_id == session_id)
         await asyncio.sleep(0)
-        return found
+        return result
 
     async def ask(self, workspace_id: str, ask_id: str) -> Ask | None:
-        found = self._mine().asks.get(ask_id)
+        result = self._own_data().asks.get(ask_id)
         await asyncio.sleep(0)
-        return found if found and found.workspace_id == workspace_id else None
+        return result if result and result.workspace_id == workspace_id else None
 
     async def grants(self, workspace_id: str) -> list[Grant]:
-        found = [grant for grant in self._mine().grants.values() if grant.workspace_id == workspace_id]
+        result = [grant for grant in self._own_data().grants.values() if grant.workspace_id == workspace_id]
         await asyncio.sleep(0)
-        return found
+        return result
 
     async def file_versions(self, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
-        found = [
+        result = [
             version
-            for version in self._mine().files.values()
+            for version in self._own_data().files.values()
             if (version.workspace_id, version.session_id) == (workspace_id, session_id)
             and run_id in (None, version.run_id)
         ]
         await asyncio.sleep(0)
-        return found
+        return result
 
     async def runs_with_files(self, session_id: str) -> list[str]:
-        kept = [file for file in self._mine().files.values() if file.session_id == session_id and not file.undone]
+        versions = [
+            file for file in self._own_data().files.values() if file.session_id == session_id and not file.undone
+        ]
         await asyncio.sleep(0)
-        return list(dict.fromkeys(version.run_id for version in kept))
+        return list(dict.fromkeys(version.run_id for version in versions))
 
-    def _mine(self) -> MemoryData:
+    def _own_data(self) -> MemoryData:
         if self.data.owner is not self:
-            raise StoreUnavailable("the store is closed, not open yet, or was taken over by another one")
+            raise StoreUnavailable("the store is closed, not open yet, or replaced by another one")
         return self.data
 
-    def _log(self, workspace_id: str) -> Log:
-        log = self._mine().logs.get(workspace_id)
+    def _log(self, workspace_id: str) -> WorkspaceLog:
+        log = self._own_data().logs.get(workspace_id)
         if log is None:
-            raise WorkspaceNotFound(f"there is no workspace {workspace_id}; create it first")
+            raise codec.unknown_workspace(workspace_id)
         return log
 
 
@@ -309,12 +308,12 @@ def _by_seq(runs: Iterable[RunRecord]) -> list[RunRecord]:
 
 
 def _pending(asks: Iterable[Ask]) -> list[Ask]:
-    """In the order in which they were put, which is not that of their times: a clock may be set."""
+    """Filter; the order is that of the first Write, not of the times, since a clock may be set."""
     return [ask for ask in asks if ask.state == "pending"]
 
 
-def _check(data: MemoryData, log: Log, write: Write, rows: list[codec.LogRow], runs: list[RunRecord]) -> None:
-    """Raises for each reason to refuse this Write. It changes nothing."""
+def _check(data: MemoryData, log: WorkspaceLog, write: Write, rows: list[codec.LogRow], runs: list[RunRecord]) -> None:
+    """Raise an error if the Write must be refused. Change nothing."""
     if write.lane is not None:
         session_id, expected = write.lane.lane.session_id, write.lane.expected_version
         owner, lane = data.lanes.get(session_id, (write.workspace_id, LaneRecord(session_id)))
@@ -332,7 +331,7 @@ def _check(data: MemoryData, log: Log, write: Write, rows: list[codec.LogRow], r
                 raise codec.run_has_ended(str(row.run_id))
             ended.add(key)
     for session in write.sessions:
-        codec.encode_session(session)  # for what it refuses
+        codec.encode_session(session)  # refuses invalid values
         held = data.sessions.get(session.id)
         if held is not None and held.workspace_id != session.workspace_id:
             raise codec.belongs_elsewhere("session", session.id)
@@ -367,23 +366,23 @@ def _check_approvals(data: MemoryData, write: Write) -> None:
     for ask in write.asks:
         codec.encode_ask(ask)
         held = asks.get(ask.id) or data.asks.get(ask.id, ask)
-        _check_place("Ask", held, ask)
+        _check_owner("Ask", held, ask)
         if held.state != "pending" and held != ask:
             raise codec.ask_is_settled(ask.id)
         asks[ask.id] = ask
     grants: dict[str, Grant] = {}
     for grant in write.grants:
         codec.encode_grant(grant)
-        _check_place("grant", grants.setdefault(grant.id, data.grants.get(grant.id, grant)), grant)
+        _check_owner("grant", grants.setdefault(grant.id, data.grants.get(grant.id, grant)), grant)
     files: dict[str, FileVersion] = {}
     for version in write.files:
         codec.encode_file(version)
-        _check_place("file version", files.setdefault(version.id, data.files.get(version.id, version)), version)
+        _check_owner("file version", files.setdefault(version.id, data.files.get(version.id, version)), version)
 
 
-def _check_place(what: str, held: Owned, given: Owned) -> None:
-    if (held.workspace_id, held.session_id) != (given.workspace_id, given.session_id):
-        raise codec.belongs_elsewhere(what, given.id)
+def _check_owner(what: str, stored: Owned, new: Owned) -> None:
+    if (stored.workspace_id, stored.session_id) != (new.workspace_id, new.session_id):
+        raise codec.belongs_elsewhere(what, new.id)
 
 
 def _put_run(data: MemoryData, run: RunRecord) -> None:
@@ -406,7 +405,7 @@ def _put_message(data: MemoryData, workspace_id: str, message: Message) -> None:
 
 
 def _delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None:
-    """What is of this session in this workspace, and nothing of another one."""
+    """Delete the session in this workspace; a session of the same id in another workspace is not touched."""
     if session_id in data.sessions and data.sessions[session_id].workspace_id == workspace_id:
         del data.sessions[session_id]
     if session_id in data.lanes and data.lanes[session_id][0] == workspace_id:
@@ -425,5 +424,6 @@ def _delete_session(data: MemoryData, workspace_id: str, session_id: str) -> Non
 
 
 def _forget(owned: dict[str, OwnedT], workspace_id: str, session_id: str) -> None:
-    for key in [key for key, of in owned.items() if (of.workspace_id, of.session_id) == (workspace_id, session_id)]:
-        del owned[key]
+    for key, record in list(owned.items()):
+        if (record.workspace_id, record.session_id) == (workspace_id, session_id):
+            del owned[key]

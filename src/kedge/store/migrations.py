@@ -1,6 +1,7 @@
-"""Numbered SQL files bring a database up to date: all that are missing, in one transaction, or none.
+"""Schema migrations: numbered SQL files, applied in one transaction.
 
-The database says in `user_version` which file it has got to. Killed anywhere, it is at the old version or the new one.
+`user_version` of the database holds the number of the last applied file. A process killed during a migration leaves the
+old version or the new one.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ class Migration(Struct, frozen=True):
 
 @cache
 def shipped() -> tuple[Migration, ...]:
-    """The files in `store/sql/`, by number, which count up from 1 without a gap."""
-    found: list[Migration] = []
+    """Return the files in `store/sql/`, which are numbered from 1 without a gap."""
+    migrations: list[Migration] = []
     for file in resources.files("kedge.store").joinpath("sql").iterdir():
         if match := _FILE_NAME.fullmatch(file.name):
-            found.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
-    found.sort(key=lambda migration: migration.number)
-    numbers = [migration.number for migration in found]
-    if numbers != list(range(1, len(found) + 1)):
-        raise StoreError(f"the SQL files of this kedge are numbered {numbers}; they must count up from 1: install anew")
-    return tuple(found)
+            migrations.append(Migration(int(match[1]), match[2], file.read_text("utf-8")))
+    migrations.sort(key=lambda migration: migration.number)
+    numbers = [migration.number for migration in migrations]
+    if numbers != list(range(1, len(migrations) + 1)):
+        raise StoreError(f"this installation of kedge is incomplete: it has the SQL files {numbers}; reinstall kedge")
+    return tuple(migrations)
 
 
 def version_of(db: apsw.Connection) -> int:
@@ -45,15 +46,15 @@ def version_of(db: apsw.Connection) -> int:
 
 
 def migrate(db: apsw.Connection, migrations: Sequence[Migration]) -> int:
-    """Bring `db` to the last of these; the number of files that it took."""
+    """Apply the pending migrations; return their number."""
     latest = migrations[-1].number if migrations else 0
     version = version_of(db)
     if version == latest:
         return 0
     if version > latest:
         raise StoreError(
-            f"the database {db.filename} is of a newer kedge (schema {version}, this one knows {latest}); "
-            "use that kedge, or another data directory"
+            f"the database {db.filename} was written by a newer kedge (schema {version}, supported: {latest}); "
+            "upgrade kedge or choose another data directory"
         )
     if version == 0 and db.execute("SELECT count(*) FROM sqlite_schema").fetchall() != [(0,)]:
         raise StoreError(f"{db.filename} is a database of another program; choose another data directory")

@@ -1,105 +1,103 @@
-"""The store on one machine: a SQLite database in a directory of its own. Nothing to install, nothing to run beside it.
+"""The store in a local SQLite database.
 
-- One process: the data directory is locked (`datadir`).
-- Two threads (`sqlite_threads`): one connection writes, with group commit, and one reads. No other connection of ours
+- One process: the data directory is locked (`data_directory`).
+- Two threads (`sqlite_threads`): one connection writes, with group commit, and one reads. No other connection of kedge
   writes or checkpoints.
-- WAL, with `synchronous=FULL` where a Write is durable.
-- Three seals against damage: each page of the database has a checksum, which SQLite's `cksumvfs` checks whenever it
-  reads one (`sqlite_pages` sees to what it overlooks); the log is a hash chain, which also notices entries that are
-  whole but wrong, missing or old; and a note beside the database (`witness`) tells when the end of it all is missing.
+- WAL mode, with `synchronous=FULL` for a durable Write.
+- Three protections against damage. Each page has a checksum, which SQLite's `cksumvfs` verifies on every read
+  (`sqlite_pages` covers its gaps). The log is a hash chain, which also detects entries that are valid but wrong,
+  missing or outdated. The head file beside the database (`head_file`) detects a lost end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import apsw
-import apsw.sqlite_extra
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
-from kedge.core.transcript import Message
-from kedge.errors import StoreError, StoreUnavailable
-from kedge.store import migrations, sqlite_pages, sqlite_read, sqlite_write
+from kedge.core.transcript import Message, Tail
+from kedge.errors import RESTORE_BACKUP, StoreDamaged, StoreError, StoreUnavailable
+from kedge.store import codec, search_tokens, sqlite_write
 from kedge.store.base import LogEntry, SearchHit, Write
-from kedge.store.datadir import DataDirectory
-from kedge.store.sqlite_threads import Reader, Writer, fault
-from kedge.store.witness import Witness
+from kedge.store.data_directory import DataDirectory
+from kedge.store.sqlite_connect import DATABASE, close, connect
+from kedge.store.sqlite_threads import ReadThread, WriteThread, store_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_DATABASE, _WITNESS = "kedge.db", "kedge.head"
-#: Entries checked in one go by `verify`: other readers get their turn in between.
+#: Entries that `verify` checks in one request: other reads are served in between.
 _VERIFY_ENTRIES = 1_000
-#: How long a person's `sqlite3` shell may keep us from writing before we say so. Milliseconds.
-_BUSY_MS = 2_000
-#: The WAL file is cut back to this after a checkpoint; a single large message may have blown it up. Bytes.
-_WAL_BYTES_KEPT = 16 * 1024 * 1024
-_CHECKSUM_VFS = "cksmvfs"
+
+_RUN = "SELECT runs.record, prompts.prompt FROM runs LEFT JOIN prompts USING (workspace_id, run_id)"
+# A seq is unique in a Lane; the other columns make the order deterministic in any case.
+_BY_SEQ = "seq, runs.workspace_id, runs.run_id"
+# Few messages have tails; a separate query for each message would double the cost of a long transcript.
+_MESSAGE = (
+    "SELECT ordinal, EXISTS (SELECT 1 FROM message_tails WHERE message_ordinal = ordinal), id, session_id, role, parts,"
+    " created_at, updated_at, run_id, model, provider, is_summary FROM messages"
+)
+
+
+def _read(
+    subject: str,
+) -> Callable[
+    [Callable[Concatenate[SqliteStore, apsw.Connection, P], T]],
+    Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]],
+]:
+    """Run a method in the read thread, inside one read transaction. An error about damage names the subject and the
+    first argument, such as "workspace w1"."""
+
+    def decorate(
+        method: Callable[Concatenate[SqliteStore, apsw.Connection, P], T],
+    ) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
+        @wraps(method)
+        async def read(store: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            _, reader = store._threads()
+            about = " ".join([subject, *map(str, args[:1])])
+            return await reader.ask(lambda db: method(store, db, *args, **kwargs), about)
+
+        return read
+
+    return decorate
 
 
 class SqliteStore:
-    """`vfs` names a registered SQLite VFS to go through: where tests count, delay or break what the disk is asked."""
+    """`vfs` names a registered SQLite VFS, with which tests count, delay or break file operations."""
 
     def __init__(self, directory: Path, *, vfs: str | None = None) -> None:
         self._directory = DataDirectory(directory)
         self._vfs = vfs
-        self._reader: Reader | None = None
-        self._writer: Writer | None = None
+        self._reader: ReadThread | None = None
+        self._writer: WriteThread | None = None
 
     async def open(self) -> None:
-        """Not in a thread, though it waits for the disk: nothing is served before the store is open, and a cancel
-        in the middle cannot leave the directory locked."""
+        """Open the store, blocking the event loop: nothing is served before it is open, and a cancellation in between
+        cannot leave the directory locked."""
         if self._writer is not None:
-            raise StoreError("this store is open already, or was closed; make another one")
+            raise StoreError("this store is open or was closed; create another one")
         loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as undo:
             self._directory.claim()
             undo.callback(self._directory.release)
             try:
-                writing, reading, witness = self._connect(undo)
+                writing, reading, head_file = connect(self._directory, self._vfs, undo)
             except apsw.Error as error:
-                raise fault(error, str(self._directory.path / _DATABASE)) from error
+                raise store_error(error, str(self._directory.path / DATABASE)) from error
             except OSError as error:
-                where = self._directory.path
-                raise StoreUnavailable(f"{where} cannot be used ({error.strerror}); check it and its disk") from error
+                raise StoreUnavailable(
+                    f"cannot use {self._directory.path} ({error.strerror}); check the directory and its disk"
+                ) from error
             undo.pop_all()
-        self._reader = Reader(reading, loop, lambda: _close(reading))
-        self._writer = Writer(writing, loop, self._finish, witness)
-
-    def _connect(self, undo: contextlib.ExitStack) -> tuple[apsw.Connection, apsw.Connection, Witness]:
-        path = self._directory.private_file(_DATABASE, create=True)
-        # SQLite gives new ones the mode of the database; these may be left over from a crash.
-        self._directory.private_file(f"{_DATABASE}-wal", create=False)
-        self._directory.private_file(f"{_DATABASE}-shm", create=False)
-        witness = Witness(self._directory.path / _WITNESS)
-        undo.callback(witness.close)
-        if path.stat().st_size == 0:
-            # Before SQLite makes a new one, and removes the WAL of the old.
-            witness.check(0, path)
-        vfs = self._vfs or _vfs_for(path)
-        writing = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
-        undo.callback(_close, writing)
-        writing.set_busy_timeout(_BUSY_MS)
-        # Asked of SQLite: what a loss of power has left of a new database is gone once it has looked.
-        if writing.pragma("page_count") == 0 and page_checksums():
-            writing.reserve_bytes(reserve=sqlite_pages.CHECKSUM_BYTES)
-        for pragma in ("journal_mode = WAL", f"journal_size_limit = {_WAL_BYTES_KEPT}"):
-            writing.execute(f"PRAGMA {pragma}").fetchall()
-        sqlite_pages.check_end(writing, path)
-        migrations.migrate(writing, migrations.shipped())
-        witness.check(sqlite_read.transactions(writing), path)
-        reading = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
-        undo.callback(_close, reading)
-        for pragma in (f"busy_timeout = {_BUSY_MS}", "query_only = 1"):
-            reading.execute(f"PRAGMA {pragma}").fetchall()
-        self._directory.sync(self._directory.path)
-        return writing, reading, witness
+        self._reader = ReadThread(reading, loop, lambda: close(reading))
+        self._writer = WriteThread(writing, loop, self._finish, head_file)
 
     async def close(self) -> None:
         if self._writer is None or self._reader is None:
@@ -109,54 +107,40 @@ class SqliteStore:
         await asyncio.to_thread(self._writer.join)
 
     def _finish(self) -> None:
-        """In the writer's thread, when all is written."""
-        writer, reader = self._open()
-        # First the reader, which would keep the checkpoint from getting to the end.
+        """Close everything; called in the write thread after the last Write."""
+        writer, reader = self._threads()
+        # The reader first: an open read transaction prevents a complete checkpoint.
         reader.join()
-        # When this fails the disk is full or gone; all is in the WAL then, which the next open reads.
+        # If this fails, the disk is full or gone; the next open reads everything from the WAL.
         with contextlib.suppress(apsw.Error):
             writer.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        _close(writer.db)
-        writer.witness.close()
+        close(writer.db)
+        writer.head_file.close()
         self._directory.release()
 
-    def _open(self) -> tuple[Writer, Reader]:
+    def _threads(self) -> tuple[WriteThread, ReadThread]:
         if self._writer is None or self._reader is None:
             raise StoreUnavailable("the store is not open yet")
         return self._writer, self._reader
 
-    async def _look(
-        self, about: str, function: Callable[Concatenate[apsw.Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """What the reader finds; `about` is named if it is damaged."""
-        _, reader = self._open()
-        return await reader.ask(lambda db: function(db, *args, **kwargs), about)
-
     @property
     def commits(self) -> int:
-        """Transactions so far: fewer than Writes, when these come together."""
-        return self._open()[0].commits
+        """Committed transactions: fewer than Writes if Writes share a transaction."""
+        return self._threads()[0].commits
 
     @property
     def durable_commits(self) -> int:
-        """Those of them that waited for the disk."""
-        return self._open()[0].durable_commits
+        return self._threads()[0].durable_commits
 
-    # The log
+    # --- The log ------------------------------------------------------------------------------------------------------
 
     async def append(self, write: Write) -> int:
-        writer, _ = self._open()
+        writer, _ = self._threads()
         about = f"workspace {write.workspace_id}"
         return await writer.ask(lambda db: sqlite_write.append(db, write), about, durable=write.durable)
 
-    async def read(self, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.entries, workspace_id, after, limit)
-
-    async def bounds(self, workspace_id: str) -> tuple[int, int]:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.bounds, workspace_id)
-
     async def trim(self, workspace_id: str, keep: int) -> None:
-        writer, _ = self._open()
+        writer, _ = self._threads()
         while await writer.ask(lambda db: sqlite_write.trim(db, workspace_id, keep), f"workspace {workspace_id}"):
             pass
 
@@ -166,103 +150,219 @@ class SqliteStore:
         while position < head:
             entries = await self.read(workspace_id, position, min(_VERIFY_ENTRIES, head - position))
             if not entries:
-                break  # trimmed away meanwhile
+                break  # trimmed meanwhile
             checked += len(entries)
             position = entries[-1].position
         return checked
 
-    # Records
+    @_read("workspace")
+    def bounds(self, db: apsw.Connection, workspace_id: str) -> tuple[int, int]:
+        row = db.execute("SELECT floor, head FROM workspaces WHERE id = ?", (workspace_id,)).fetchone()
+        if row is None:
+            raise codec.unknown_workspace(workspace_id)
+        return int(row[0]), int(row[1])
+
+    @_read("workspace")
+    def read(self, db: apsw.Connection, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
+        row = db.execute(
+            "SELECT floor, floor_hash, head, head_hash FROM workspaces WHERE id = ?", (workspace_id,)
+        ).fetchone()
+        if row is None:
+            raise codec.unknown_workspace(workspace_id)
+        floor, floor_hash, head, head_hash = row
+        start = max(after, floor)
+        count = min(limit, head - start)
+        if count <= 0:
+            return []
+        previous = floor_hash if start == floor else _hash_at(db, workspace_id, start)
+        rows = [
+            codec.LogRow(*values)
+            for values in db.execute(
+                "SELECT position, session_id, kind, run_id, payload, hash FROM log"
+                " WHERE workspace_id = ? AND position > ? ORDER BY position LIMIT ?",
+                (workspace_id, start, count),
+            )
+        ]
+        checked = codec.checked_entries(workspace_id, previous, start, rows)
+        if len(checked) < count:
+            raise codec.damaged(workspace_id, start + len(checked) + 1, "the entry is missing")
+        if rows[-1].position == head and rows[-1].hash != head_hash:
+            raise codec.damaged(workspace_id, head, "it is not the entry that was written last")
+        return checked
+
+    # --- Records ------------------------------------------------------------------------------------------------------
 
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
-        writer, _ = self._open()
+        writer, _ = self._threads()
         about = f"the workspace of {path}"
         return await writer.ask(lambda db: sqlite_write.workspace(db, path, new), about, durable=True)
 
-    async def workspaces(self) -> list[WorkspaceRecord]:
-        return await self._look("the list of workspaces", sqlite_read.workspaces)
+    @_read("the list of workspaces")
+    def workspaces(self, db: apsw.Connection) -> list[WorkspaceRecord]:
+        rows = db.execute("SELECT id, path, created_at, base FROM workspaces ORDER BY rowid")
+        return [WorkspaceRecord(*row) for row in rows]
 
-    async def sessions(self, workspace_id: str) -> list[SessionRecord]:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.sessions, workspace_id)
-
-    async def session(self, workspace_id: str, session_id: str) -> SessionRecord | None:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.session, workspace_id, session_id)
-
-    async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
-        return await self._look(f"session {session_id}", sqlite_read.lane, session_id)
-
-    async def run(self, workspace_id: str, run_id: str) -> RunRecord | None:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.run, workspace_id, run_id)
-
-    async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
-        return await self._look(f"session {session_id}", sqlite_read.runs, session_id, limit)
-
-    async def live_runs(self, workspace_id: str) -> list[RunRecord]:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.live_runs, workspace_id)
-
-    async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:
-        return await self._look(f"session {session_id}", sqlite_read.messages, session_id, after, limit)
-
-    async def last_messages(self, session_id: str, limit: int) -> list[Message]:
-        return await self._look(f"session {session_id}", sqlite_read.last_messages, session_id, limit)
-
-    async def message(self, workspace_id: str, message_id: str) -> Message | None:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.message, workspace_id, message_id)
-
-    async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.search, workspace_id, query, limit)
-
-    # Approvals and undo
-
-    async def asks(self, workspace_id: str) -> list[Ask]:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.asks, workspace_id)
-
-    async def session_asks(self, session_id: str) -> list[Ask]:
-        return await self._look(f"session {session_id}", sqlite_read.session_asks, session_id)
-
-    async def ask(self, workspace_id: str, ask_id: str) -> Ask | None:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.ask, workspace_id, ask_id)
-
-    async def grants(self, workspace_id: str) -> list[Grant]:
-        return await self._look(f"workspace {workspace_id}", sqlite_read.grants, workspace_id)
-
-    async def file_versions(self, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
-        return await self._look(
-            f"workspace {workspace_id}", sqlite_read.file_versions, workspace_id, session_id, run_id
+    @_read("workspace")
+    def sessions(self, db: apsw.Connection, workspace_id: str) -> list[SessionRecord]:
+        rows = db.execute(
+            "SELECT record FROM sessions WHERE workspace_id = ? ORDER BY updated_at DESC, id", (workspace_id,)
         )
+        return [codec.decode_session(record) for (record,) in rows]
 
-    async def runs_with_files(self, session_id: str) -> list[str]:
-        return await self._look(f"session {session_id}", sqlite_read.runs_with_files, session_id)
+    @_read("workspace")
+    def session(self, db: apsw.Connection, workspace_id: str, session_id: str) -> SessionRecord | None:
+        row = db.execute(
+            "SELECT record FROM sessions WHERE id = ? AND workspace_id = ?", (session_id, workspace_id)
+        ).fetchone()
+        return codec.decode_session(row[0]) if row else None
 
+    @_read("session")
+    def lane(self, db: apsw.Connection, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
+        row = db.execute(
+            "SELECT session_id, version, next_seq, mark FROM lanes WHERE session_id = ?", (session_id,)
+        ).fetchone()
+        live = db.execute(f"{_RUN} WHERE session_id = ? AND state <> 'ended' ORDER BY {_BY_SEQ}", (session_id,))
+        return LaneRecord(*row) if row else LaneRecord(session_id), _runs(live)
 
-def _close(db: apsw.Connection) -> None:
-    # A disk that fails now has failed before, and that was said.
-    with contextlib.suppress(apsw.Error):
-        db.close()
+    @_read("workspace")
+    def run(self, db: apsw.Connection, workspace_id: str, run_id: str) -> RunRecord | None:
+        runs = _runs(db.execute(f"{_RUN} WHERE runs.workspace_id = ? AND runs.run_id = ?", (workspace_id, run_id)))
+        return runs[0] if runs else None
 
-
-def page_checksums() -> bool:
-    """Whether this installation can check pages: the extension comes with apsw's wheels. Loads it."""
-    if _CHECKSUM_VFS in apsw.vfs_names():
-        return True
-    if apsw.sqlite_extra.has("cksumvfs") is None:
-        return False
-    default = apsw.vfs_names()[0]
-    carrier = apsw.Connection(":memory:")
-    apsw.sqlite_extra.load(carrier, "cksumvfs")
-    carrier.close()
-    apsw.set_default_vfs(default)  # it makes itself the default; other users of SQLite did not ask for that
-    return True
-
-
-def _vfs_for(path: Path) -> str | None:
-    has_checksums = sqlite_pages.has_checksums(path)
-    if has_checksums is False:
-        return None  # made where the extension was not to be had
-    if page_checksums():
-        return _CHECKSUM_VFS
-    if has_checksums:
-        raise StoreError(
-            f"the database {path} has page checksums, which this installation of apsw cannot keep up; "
-            "install apsw as a wheel from PyPI (it brings `cksumvfs`)"
+    @_read("session")
+    def runs(self, db: apsw.Connection, session_id: str, limit: int) -> list[RunRecord]:
+        latest = db.execute(
+            f"{_RUN} WHERE session_id = ? ORDER BY seq DESC, runs.workspace_id DESC, runs.run_id DESC LIMIT ?",
+            (session_id, max(limit, 0)),
         )
-    return None
+        return _runs(latest)[::-1]
+
+    @_read("workspace")
+    def live_runs(self, db: apsw.Connection, workspace_id: str) -> list[RunRecord]:
+        live = f"{_RUN} WHERE runs.workspace_id = ? AND state <> 'ended' ORDER BY session_id, {_BY_SEQ}"
+        return _runs(db.execute(live, (workspace_id,)))
+
+    @_read("session")
+    def messages(self, db: apsw.Connection, session_id: str, after: str | None, limit: int) -> list[Message]:
+        start = -1
+        if after is not None:
+            row = db.execute(
+                "SELECT ordinal FROM messages WHERE session_id = ? AND id = ?", (session_id, after)
+            ).fetchone()
+            if row is None:
+                raise codec.unknown_message(after, session_id)
+            start = row[0]
+        rows = db.execute(
+            f"{_MESSAGE} WHERE session_id = ? AND ordinal > ? ORDER BY ordinal LIMIT ?",
+            (session_id, start, max(limit, 0)),
+        ).fetchall()
+        return [_message(db, row) for row in rows]
+
+    @_read("session")
+    def last_messages(self, db: apsw.Connection, session_id: str, limit: int) -> list[Message]:
+        rows = db.execute(
+            f"{_MESSAGE} WHERE session_id = ? ORDER BY ordinal DESC LIMIT ?", (session_id, max(limit, 0))
+        ).fetchall()
+        return [_message(db, row) for row in reversed(rows)]
+
+    @_read("workspace")
+    def message(self, db: apsw.Connection, workspace_id: str, message_id: str) -> Message | None:
+        row = db.execute(f"{_MESSAGE} WHERE workspace_id = ? AND id = ?", (workspace_id, message_id)).fetchone()
+        return _message(db, row) if row else None
+
+    @_read("workspace")
+    def search(self, db: apsw.Connection, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
+        prefixes = search_tokens.query_tokens(query)
+        if not prefixes or limit <= 0:
+            return []
+        # Tokens contain no quote: quoted, FTS5 cannot take them for operators.
+        pattern = " ".join(f'"{prefix}"*' for prefix in prefixes)
+        rows = db.execute(
+            "SELECT id, session_id, parts FROM message_tokens JOIN messages ON ordinal = message_tokens.rowid"
+            " WHERE message_tokens MATCH ? AND workspace_id = ? ORDER BY message_tokens.rowid DESC LIMIT ?",
+            (pattern, workspace_id, limit),
+        )
+        hits: list[SearchHit] = []
+        for message_id, session_id, parts in rows:
+            message = Message(message_id, session_id, "user", codec.decode_parts(parts, f"message {message_id}"), 0, 0)
+            snippet = search_tokens.snippet(search_tokens.searched_text(message), prefixes)
+            hits.append(SearchHit(session_id, message_id, snippet))
+        return hits
+
+    # --- Approvals and undo -------------------------------------------------------------------------------------------
+
+    @_read("workspace")
+    def asks(self, db: apsw.Connection, workspace_id: str) -> list[Ask]:
+        rows = db.execute(
+            "SELECT record FROM asks WHERE workspace_id = ? AND state = 'pending' ORDER BY ordinal",
+            (workspace_id,),
+        )
+        return [codec.decode_ask(record) for (record,) in rows]
+
+    @_read("session")
+    def session_asks(self, db: apsw.Connection, session_id: str) -> list[Ask]:
+        rows = db.execute(
+            "SELECT record FROM asks WHERE session_id = ? AND state = 'pending' ORDER BY ordinal", (session_id,)
+        )
+        return [codec.decode_ask(record) for (record,) in rows]
+
+    @_read("workspace")
+    def ask(self, db: apsw.Connection, workspace_id: str, ask_id: str) -> Ask | None:
+        row = db.execute("SELECT record FROM asks WHERE id = ? AND workspace_id = ?", (ask_id, workspace_id)).fetchone()
+        return codec.decode_ask(row[0]) if row else None
+
+    @_read("workspace")
+    def grants(self, db: apsw.Connection, workspace_id: str) -> list[Grant]:
+        rows = db.execute("SELECT record FROM grants WHERE workspace_id = ? ORDER BY ordinal", (workspace_id,))
+        return [codec.decode_grant(record) for (record,) in rows]
+
+    @_read("workspace")
+    def file_versions(
+        self, db: apsw.Connection, workspace_id: str, session_id: str, run_id: str | None
+    ) -> list[FileVersion]:
+        rows = db.execute(
+            "SELECT id, record, version_ordinal, content"
+            " FROM file_versions LEFT JOIN file_contents ON version_ordinal = ordinal"
+            " WHERE session_id = ?1 AND workspace_id = ?2 AND (?3 IS NULL OR run_id = ?3) ORDER BY ordinal",
+            (session_id, workspace_id, run_id),
+        )
+        versions: list[FileVersion] = []
+        for version_id, record, version_ordinal, content in rows:
+            if version_ordinal is None:
+                raise StoreDamaged(f"the content of file version {version_id} is missing", RESTORE_BACKUP)
+            versions.append(codec.decode_file(record, content))
+        return versions
+
+    @_read("session")
+    def runs_with_files(self, db: apsw.Connection, session_id: str) -> list[str]:
+        rows = db.execute(
+            "SELECT run_id FROM file_versions WHERE session_id = ? AND undone = 0"
+            " GROUP BY run_id ORDER BY min(ordinal)",
+            (session_id,),
+        )
+        return [str(run_id) for (run_id,) in rows]
+
+
+def _hash_at(db: apsw.Connection, workspace_id: str, position: int) -> bytes:
+    row = db.execute(
+        "SELECT hash FROM log WHERE workspace_id = ? AND position = ?", (workspace_id, position)
+    ).fetchone()
+    if row is None:
+        raise codec.damaged(workspace_id, position, "the entry is missing")
+    return bytes(row[0])
+
+
+def _runs(rows: apsw.Cursor) -> list[RunRecord]:
+    return [codec.decode_run(record, prompt or b"") for record, prompt in rows]
+
+
+def _message(db: apsw.Connection, row: tuple[Any, ...]) -> Message:
+    ordinal, has_tails, message_id, session_id, role, parts, *rest = row
+    rest[-1] = bool(rest[-1])  # is_summary
+    message = Message(message_id, session_id, role, codec.decode_parts(parts, f"message {message_id}"), *rest)
+    if not has_tails:
+        return message
+    tails = db.execute(
+        "SELECT part, kind, text FROM message_tails WHERE message_ordinal = ? ORDER BY number", (ordinal,)
+    )
+    return codec.merged(message, [Tail(message_id, session_id, part, kind, text) for part, kind, text in tails])

@@ -1,8 +1,8 @@
-"""The two threads of the SQLite store: one that reads, and one that writes, with group commit.
+"""The two threads of the SQLite store: one reads, the other writes, with group commit.
 
-SQLite takes one writer at a time, and a durable commit waits for the disk. So there is one writing connection, and it
-takes all Writes that wait into one transaction: the more callers, the more Writes share one wait for the disk. Each
-Write has a savepoint, so that one that is refused takes no other with it.
+SQLite allows one writer at a time, and a durable commit waits for the disk. Therefore one connection writes, and
+it puts all waiting Writes into one transaction: the more callers, the more Writes share one sync. Each Write has a
+savepoint, so that a refused Write does not affect the others.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from typing import Any, TypeVar
 
 import apsw
 
-from kedge.errors import RESTORE_BACKUP, KedgeError, StoreDamaged, StoreUnavailable
+from kedge.errors import KedgeError, StoreDamaged, StoreUnavailable
 from kedge.store import codec
-from kedge.store.witness import Witness
+from kedge.store.head_file import HeadFile
 
 T = TypeVar("T")
 
-#: Writes that share one transaction. More gain nothing (the disk's wait is shared by hundreds already) and make the
-#: first of them wait for the last.
+#: Writes in one transaction. More would gain nothing, since hundreds share the sync, and delay the first of them.
 BATCH_WRITES_MAX = 256
-#: Requests that wait for a thread. Each is held in memory, and a disk that is this far behind is not catching up.
+#: Requests waiting for a thread. They are held in memory, and a disk with such a backlog does not catch up.
 PENDING_REQUESTS_MAX = 10_000
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class ThreadRequest:
     work: Callable[[apsw.Connection], Any]
     future: asyncio.Future[Any]
     about: str
@@ -39,24 +38,24 @@ class Request:
 
 
 @dataclass(slots=True, eq=False)
-class Answer:
+class ThreadResult:
     future: asyncio.Future[Any]
-    result: Any = None
+    value: Any = None
     error: Exception | None = None
 
 
-def _settle(answers: list[Answer]) -> None:
-    for answer in answers:
-        if answer.future.done():
-            continue  # whoever asked was cancelled
-        if answer.error is not None:
-            answer.future.set_exception(answer.error)
+def _settle(results: list[ThreadResult]) -> None:
+    for result in results:
+        if result.future.done():
+            continue  # the caller was cancelled
+        if result.error is not None:
+            result.future.set_exception(result.error)
         else:
-            answer.future.set_result(answer.result)
+            result.future.set_result(result.value)
 
 
-class Worker:
-    """One thread with one connection. Requests are served in the order in which they came."""
+class StoreThread:
+    """One thread with one connection. It serves requests in the order of arrival."""
 
     name = "kedge-store"
     batch_max = 1
@@ -65,26 +64,26 @@ class Worker:
         self.db = db
         self._loop = loop
         self._at_end = at_end
-        self._requests: SimpleQueue[Request | None] = SimpleQueue()
+        self._requests: SimpleQueue[ThreadRequest | None] = SimpleQueue()
         self._stopped = False
-        # A daemon: a process that forgets to close its store must still be able to end.
+        # A daemon thread does not keep a process alive that failed to close its store.
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
     async def ask(self, work: Callable[[apsw.Connection], T], about: str = "", *, durable: bool = False) -> T:
-        """What `work` returns, or raises. If the caller is cancelled meanwhile, the work is done all the same.
+        """Run `work` in the thread and return its result. The work is done even if the caller is cancelled.
 
-        `about` says what is asked for, such as "workspace w1": damage that is met on the way is told to be there."""
+        `about` names what is read or written, such as "workspace w1", in an error about damage."""
         if self._stopped:
             raise StoreUnavailable("the store is closed; open it again")
         if self._requests.qsize() >= PENDING_REQUESTS_MAX:
-            raise StoreUnavailable(f"{PENDING_REQUESTS_MAX} requests wait for the disk already; try again later")
+            raise StoreUnavailable(f"{PENDING_REQUESTS_MAX} requests are waiting for the disk; try again later")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._requests.put(Request(work, future, about, durable))
+        self._requests.put(ThreadRequest(work, future, about, durable))
         return await future
 
     def stop(self) -> None:
-        """Serve what was asked so far, then end."""
+        """Serve the requests made so far, then end."""
         if not self._stopped:
             self._stopped = True
             self._requests.put(None)
@@ -93,20 +92,20 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
-        going = True
-        while going:
-            batch, going = self._take()
+        has_more = True
+        while has_more:
+            batch, has_more = self._take()
             try:
-                answers = self._serve(batch)
-            except Exception as error:  # the last resort: whatever it is, it must reach those who wait
-                answers = [self._refused(request, error) for request in batch]
-            if answers:
-                self._deliver(answers)
+                results = self._serve(batch)
+            except Exception as error:  # an unexpected error must still reach the callers
+                results = [self._failed(request, error) for request in batch]
+            if results:
+                self._deliver(results)
         self._at_end()
 
-    def _take(self) -> tuple[list[Request], bool]:
-        """What waits, at least one; and whether there will be more."""
-        batch: list[Request] = []
+    def _take(self) -> tuple[list[ThreadRequest], bool]:
+        """Wait for a request; return all that are waiting, and False if the thread shall stop after them."""
+        batch: list[ThreadRequest] = []
         request = self._requests.get()
         while request is not None:
             batch.append(request)
@@ -118,151 +117,148 @@ class Worker:
                 return batch, True
         return batch, False
 
-    def _deliver(self, answers: list[Answer]) -> None:
-        # It refuses when the loop is closed: nobody waits any more.
+    def _deliver(self, results: list[ThreadResult]) -> None:
+        # Raised if the loop is closed: no caller waits any more.
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(_settle, answers)
+            self._loop.call_soon_threadsafe(_settle, results)
 
-    def _refused(self, request: Request, error: Exception) -> Answer:
-        return Answer(request.future, error=fault(error, self.db.filename, request.about))
+    def _failed(self, request: ThreadRequest, error: Exception) -> ThreadResult:
+        return ThreadResult(request.future, error=store_error(error, self.db.filename, request.about))
 
-    def _serve(self, batch: list[Request]) -> list[Answer]:
+    def _serve(self, batch: list[ThreadRequest]) -> list[ThreadResult]:
         raise NotImplementedError
 
 
-class Reader(Worker):
+class ReadThread(StoreThread):
     name = "kedge-store-reader"
 
-    def _serve(self, batch: list[Request]) -> list[Answer]:
-        return [self._answer(request) for request in batch]
+    def _serve(self, batch: list[ThreadRequest]) -> list[ThreadResult]:
+        return [self._result(request) for request in batch]
 
-    def _answer(self, request: Request) -> Answer:
+    def _result(self, request: ThreadRequest) -> ThreadResult:
         try:
-            # One transaction: whatever the request looks at is of one moment.
+            # In one transaction, all queries of a request see the same state.
             self.db.execute("BEGIN")
             try:
-                return Answer(request.future, request.work(self.db))
+                return ThreadResult(request.future, request.work(self.db))
             finally:
                 if self.db.in_transaction:
                     self.db.execute("ROLLBACK")
-        except Exception as error:  # it must reach the one who asked, and only that one
-            return self._refused(request, error)
+        except Exception as error:  # must reach this caller, and no other
+            return self._failed(request, error)
 
 
-class Writer(Worker):
+class WriteThread(StoreThread):
     name = "kedge-store-writer"
     batch_max = BATCH_WRITES_MAX
 
     def __init__(
-        self, db: apsw.Connection, loop: asyncio.AbstractEventLoop, at_end: Callable[[], None], witness: Witness
+        self, db: apsw.Connection, loop: asyncio.AbstractEventLoop, at_end: Callable[[], None], head_file: HeadFile
     ) -> None:
-        #: Transactions committed; and those of them that waited for the disk.
+        #: Committed transactions, and the synced ones among them.
         self.commits = 0
         self.durable_commits = 0
         self._durable: bool | None = None
-        self.witness = witness
+        self.head_file = head_file
         super().__init__(db, loop, at_end)
 
-    def _serve(self, batch: list[Request]) -> list[Answer]:
+    def _serve(self, batch: list[ThreadRequest]) -> list[ThreadResult]:
         if not batch:
             return []
         try:
             durable = self._set_durable(any(request.durable for request in batch))
             self.db.execute("BEGIN IMMEDIATE")
             before = self.db.total_changes()
-            answers = [self._attempt(request) for request in batch]
-            number = self._count() if self.db.total_changes() > before else None
+            results = [self._attempt(request) for request in batch]
+            committed = self._count() if self.db.total_changes() > before else None
             self.db.execute("COMMIT")
         except apsw.Error as error:
             self._roll_back()
-            if len(batch) > 1 and isinstance(fault(error, self.db.filename), StoreDamaged):
-                # One of them has met the damage. The others may be of workspaces that are whole.
-                return [answer for request in batch for answer in self._serve([request])]
-            # The refused ones too: they may have been refused for what another one did, which is undone now.
-            return [self._refused(request, error) for request in batch]
+            if len(batch) > 1 and isinstance(store_error(error, self.db.filename), StoreDamaged):
+                # One request met the damage. The others may belong to undamaged workspaces: try each alone.
+                return [result for request in batch for result in self._serve([request])]
+            # Including refused requests: the reason may be a Write of this batch, which is rolled back now.
+            return [self._failed(request, error) for request in batch]
         self.commits += 1
         self.durable_commits += durable
-        if number is not None:
-            # Before anybody is told. If it fails, the note stays behind, where it says less but nothing wrong.
+        if committed is not None:
+            # Before the results are delivered. If it fails, the head file is out of date, which is safe.
             with contextlib.suppress(OSError):
-                self.witness.note(number, durable=durable)
-        return answers
+                self.head_file.write(committed, durable=durable)
+        return results
 
     def _count(self) -> int:
-        ((number,),) = self.db.execute("UPDATE transactions SET number = number + 1 RETURNING number").fetchall()
-        assert isinstance(number, int)
-        return number
+        update = "UPDATE transactions SET committed = committed + 1 RETURNING committed"
+        ((committed,),) = self.db.execute(update).fetchall()
+        assert isinstance(committed, int)
+        return committed
 
     def _set_durable(self, durable: bool) -> bool:
-        """FULL waits for the disk at each commit; NORMAL leaves that to the next checkpoint or FULL commit."""
+        """Select FULL, which syncs at each commit, or NORMAL, which leaves it to the next checkpoint or FULL commit."""
         if durable != self._durable:
             self._durable = None
             self.db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
         return durable
 
-    def _attempt(self, request: Request) -> Answer:
-        """Do this one, or leave no trace of it. A fault of the database is not caught: it is a matter of the batch."""
+    def _attempt(self, request: ThreadRequest) -> ThreadResult:
+        """Do the work of one request, or roll it back. A database error is raised: it concerns the whole batch."""
         self.db.execute("SAVEPOINT one")
         try:
-            answer = Answer(request.future, request.work(self.db))
+            result = ThreadResult(request.future, request.work(self.db))
         except apsw.ConstraintError as error:
-            answer = self._refused(request, error)
+            result = self._failed(request, error)
         except apsw.Error:
             raise
-        except Exception as error:  # it must reach the one who asked, and only that one
-            answer = self._refused(request, error)
-        if answer.error is not None:
+        except Exception as error:  # must reach this caller, and no other
+            result = self._failed(request, error)
+        if result.error is not None:
             self.db.execute("ROLLBACK TO one")
         self.db.execute("RELEASE one")
-        return answer
+        return result
 
     def _roll_back(self) -> None:
-        # It fails when SQLite has rolled back by itself.
+        # Raised if SQLite has rolled back automatically.
         with contextlib.suppress(apsw.Error):
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
 
 
-def fault(error: Exception, database: str, about: str = "") -> Exception:
-    """What the one who asked is told: what happened, and what to do about it."""
-    told = _fault(error, database)
-    if isinstance(told, StoreDamaged) and about not in str(told):
-        return StoreDamaged(f"{told.damage}; found while reading {about}", told.remedy)
-    return told
+def store_error(error: Exception, database: str, about: str = "") -> Exception:
+    """Convert an exception of apsw to an error that states what happened and what to do."""
+    converted = _converted(error, database)
+    if isinstance(converted, StoreDamaged) and about not in str(converted):
+        return StoreDamaged(f"{converted.damage}; found while reading {about}", converted.remedy)
+    return converted
 
 
-def _fault(error: Exception, database: str) -> Exception:
+def _converted(error: Exception, database: str) -> Exception:
     match error:
         case KedgeError():
             return error
         case UnicodeEncodeError():
             return codec.not_unicode(error)
         case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():
-            return _damaged(str(error), database)
+            return codec.damaged_database(database, str(error))
         case apsw.IOError() if _extended_code(error) == apsw.SQLITE_IOERR_DATA:
-            return _damaged("a page does not fit its checksum", database)
+            return codec.damaged_database(database, "a page does not match its checksum")
         case apsw.IOError() if _extended_code(error) == apsw.SQLITE_IOERR_CORRUPTFS:
-            return _damaged("the disk cannot read a part of it", database)
+            return codec.damaged_database(database, "the disk cannot read a part of it")
         case apsw.FullError():
-            way_out = "the disk is full; free some space, nothing else is needed"
+            remedy = "the disk is full; free some space"
         case apsw.BusyError() | apsw.LockedError():
-            way_out = "another program holds its lock; end that program"
+            remedy = "another program holds its lock; stop that program"
         case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.CantOpenError() | apsw.AuthError():
-            way_out = "it cannot be written; check the rights of the data directory and how its disk is mounted"
+            remedy = "it is not writable; check the permissions of the data directory and the mount options of its disk"
         case apsw.IOError():
-            way_out = "the disk failed to read or write; check the disk and the system's log"
+            remedy = "a disk operation failed; check the disk and the system log"
         case apsw.Error():
-            way_out = "try again, and report it if it stays"
+            remedy = "try again, and report the error if it persists"
         case _:
-            return error  # a fault of ours; it must be seen as what it is
-    return StoreUnavailable(f"the database {database} failed ({error}): {way_out}")
+            return error  # a bug of ours: report it as it is
+    return StoreUnavailable(f"the database {database} failed ({error}): {remedy}")
 
 
 def _extended_code(error: apsw.Error) -> int:
-    # Set on each instance; missing in apsw's type stubs.
+    # An instance attribute that the type stubs of apsw lack.
     return int(getattr(error, "extendedresult", 0))
-
-
-def _damaged(how: str, database: str) -> StoreDamaged:
-    return StoreDamaged(f"the database {database} is damaged ({how})", RESTORE_BACKUP)

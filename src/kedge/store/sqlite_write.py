@@ -1,6 +1,6 @@
-"""What changes the SQLite database: each function runs in the writer's thread, inside a savepoint of its own.
+"""Changes of the SQLite database. Each public function runs in the write thread, inside its own savepoint.
 
-A function that raises is rolled back to where it began, so checks and changes may come in any order.
+A function that raises is rolled back, so checks and changes may come in any order.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import apsw
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
-from kedge.errors import WorkspaceNotFound
-from kedge.store import codec, words
+from kedge.store import codec
 from kedge.store.base import LaneWrite, Write
+from kedge.store.search_tokens import searched_text, tokens
 
-#: Entries removed in one transaction: trimming a long log must not hold up everybody's writes.
+#: Entries removed in one transaction: trimming a long log must not delay other writes.
 TRIM_ENTRIES_MAX = 5_000
 
 
 def append(db: apsw.Connection, write: Write) -> int:
     codec.check_write(write)
-    place = db.execute("SELECT head, head_hash FROM workspaces WHERE id = ?", (write.workspace_id,)).fetchone()
-    if place is None:
-        raise unknown_workspace(write.workspace_id)
-    rows = codec.log_rows(write, *place)
+    log = db.execute("SELECT head, head_hash FROM workspaces WHERE id = ?", (write.workspace_id,)).fetchone()
+    if log is None:
+        raise codec.unknown_workspace(write.workspace_id)
+    rows = codec.log_rows(write, *log)
     if write.lane is not None:
         _put_lane(db, write.workspace_id, write.lane)
     _append_rows(db, write.workspace_id, rows)
@@ -46,11 +46,7 @@ def append(db: apsw.Connection, write: Write) -> int:
         db.execute("DELETE FROM grants WHERE id = ? AND workspace_id = ?", (grant_id, write.workspace_id))
     for session_id in write.deleted_sessions:
         _delete_session(db, write.workspace_id, session_id)
-    return rows[-1].position if rows else int(place[0])
-
-
-def unknown_workspace(workspace_id: str) -> WorkspaceNotFound:
-    return WorkspaceNotFound(f"there is no workspace {workspace_id}; create it first")
+    return rows[-1].position if rows else int(log[0])
 
 
 # --- The log ---------------------------------------------------------------------------------------------------------
@@ -60,7 +56,7 @@ def _append_rows(db: apsw.Connection, workspace_id: str, rows: list[codec.LogRow
     if not rows:
         return
     for row in rows:
-        # The log may have been trimmed of the first end: the record still knows.
+        # The log may have been trimmed of the first RunEnded; the record still has the state.
         if row.kind == "RunEnded" and _has_ended(db, workspace_id, row):
             raise codec.run_has_ended(str(row.run_id))
         try:
@@ -87,22 +83,22 @@ def _has_ended(db: apsw.Connection, workspace_id: str, row: codec.LogRow) -> boo
 
 
 def trim(db: apsw.Connection, workspace_id: str, keep: int) -> bool:
-    """Remove some of the oldest entries; whether there are more to remove."""
-    place = db.execute("SELECT floor, head FROM workspaces WHERE id = ?", (workspace_id,)).fetchone()
-    if place is None:
-        raise unknown_workspace(workspace_id)
-    floor, head = place
+    """Remove some of the oldest entries; return True if more are to be removed."""
+    log = db.execute("SELECT floor, head FROM workspaces WHERE id = ?", (workspace_id,)).fetchone()
+    if log is None:
+        raise codec.unknown_workspace(workspace_id)
+    floor, head = log
     target = head - max(keep, 0)
     new_floor = min(target, floor + TRIM_ENTRIES_MAX)
     if new_floor <= floor:
         return False
-    kept_hash = db.execute(
+    floor_hash = db.execute(
         "SELECT hash FROM log WHERE workspace_id = ? AND position = ?", (workspace_id, new_floor)
     ).fetchone()
-    if kept_hash is None:
+    if floor_hash is None:
         raise codec.damaged(workspace_id, new_floor, "the entry is missing")
     db.execute("DELETE FROM log WHERE workspace_id = ? AND position <= ?", (workspace_id, new_floor))
-    db.execute("UPDATE workspaces SET floor = ?, floor_hash = ? WHERE id = ?", (new_floor, kept_hash[0], workspace_id))
+    db.execute("UPDATE workspaces SET floor = ?, floor_hash = ? WHERE id = ?", (new_floor, floor_hash[0], workspace_id))
     return bool(new_floor < target)
 
 
@@ -111,9 +107,9 @@ def trim(db: apsw.Connection, workspace_id: str, keep: int) -> bool:
 
 def workspace(db: apsw.Connection, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
     codec.check_texts((path, new.id))
-    found = db.execute("SELECT id, path, created_at, base FROM workspaces WHERE path = ?", (path,)).fetchone()
-    if found is not None:
-        return WorkspaceRecord(*found)
+    row = db.execute("SELECT id, path, created_at, base FROM workspaces WHERE path = ?", (path,)).fetchone()
+    if row is not None:
+        return WorkspaceRecord(*row)
     start = codec.first_hash(new.id, new.base)
     try:
         db.execute(
@@ -128,8 +124,8 @@ def workspace(db: apsw.Connection, path: str, new: WorkspaceRecord) -> Workspace
 
 def _put_lane(db: apsw.Connection, workspace_id: str, write: LaneWrite) -> None:
     lane: LaneRecord = write.lane
-    found = db.execute("SELECT version, workspace_id FROM lanes WHERE session_id = ?", (lane.session_id,)).fetchone()
-    version, owner = found or (0, workspace_id)
+    row = db.execute("SELECT version, workspace_id FROM lanes WHERE session_id = ?", (lane.session_id,)).fetchone()
+    version, owner = row or (0, workspace_id)
     if owner != workspace_id:
         raise codec.belongs_elsewhere("the Lane of session", lane.session_id)
     if version != write.expected_version:
@@ -182,26 +178,33 @@ def _put_message(db: apsw.Connection, workspace_id: str, message: Message) -> No
         " model = excluded.model, provider = excluded.provider, is_summary = excluded.is_summary"
         " WHERE session_id = excluded.session_id RETURNING ordinal",
         (
-            *(workspace_id, message.id, message.session_id, message.role, codec.encode_parts(message.parts)),
-            *(message.created_at, message.updated_at, message.run_id, message.model, message.provider),
+            workspace_id,
+            message.id,
+            message.session_id,
+            message.role,
+            codec.encode_parts(message.parts),
+            message.created_at,
+            message.updated_at,
+            message.run_id,
+            message.model,
+            message.provider,
             int(message.is_summary),
         ),
     ).fetchall()
     if not changed:
         raise codec.belongs_elsewhere("message", message.id)
     ordinal = changed[0][0]
-    db.execute("DELETE FROM message_tails WHERE message = ?", (ordinal,))
-    held = words.words(words.searched_text(message))
-    if held:
-        db.execute("INSERT OR REPLACE INTO message_words (rowid, words) VALUES (?, ?)", (ordinal, " ".join(held)))
+    db.execute("DELETE FROM message_tails WHERE message_ordinal = ?", (ordinal,))
+    if text := " ".join(tokens(searched_text(message))):
+        db.execute("INSERT OR REPLACE INTO message_tokens (rowid, tokens) VALUES (?, ?)", (ordinal, text))
     else:
-        db.execute("DELETE FROM message_words WHERE rowid = ?", (ordinal,))
+        db.execute("DELETE FROM message_tokens WHERE rowid = ?", (ordinal,))
 
 
 def _add_tail(db: apsw.Connection, workspace_id: str, tail: Tail) -> None:
     db.execute(
-        "INSERT INTO message_tails (message, number, part, kind, text)"
-        " SELECT ordinal, (SELECT coalesce(max(number), 0) + 1 FROM message_tails WHERE message = ordinal), ?, ?, ?"
+        "INSERT INTO message_tails (message_ordinal, number, part, kind, text) SELECT ordinal,"
+        " (SELECT coalesce(max(number), 0) + 1 FROM message_tails WHERE message_ordinal = ordinal), ?, ?, ?"
         " FROM messages WHERE workspace_id = ? AND id = ? AND session_id = ?",
         (tail.part, tail.kind, tail.text, workspace_id, tail.message_id, tail.session_id),
     )
@@ -214,12 +217,11 @@ def _add_tail(db: apsw.Connection, workspace_id: str, tail: Tail) -> None:
 
 def _put_ask(db: apsw.Connection, ask: Ask) -> None:
     body = codec.encode_ask(ask)
-    held = db.execute("SELECT workspace_id, session_id, state, record FROM asks WHERE id = ?", (ask.id,)).fetchone()
-    if held is not None:
-        workspace_id, session_id, state, record = held
+    row = db.execute("SELECT workspace_id, session_id, state, record FROM asks WHERE id = ?", (ask.id,)).fetchone()
+    if row is not None:
+        workspace_id, session_id, state, record = row
         if (workspace_id, session_id) != (ask.workspace_id, ask.session_id):
             raise codec.belongs_elsewhere("Ask", ask.id)
-        # Not the bytes are compared: an older version may have written the same Ask differently.
         if state != "pending" and codec.decode_ask(record) != ask:
             raise codec.ask_is_settled(ask.id)
     db.execute(
@@ -247,15 +249,19 @@ def _put_file(db: apsw.Connection, version: FileVersion) -> None:
         " ON CONFLICT (id) DO UPDATE SET run_id = excluded.run_id, undone = excluded.undone, record = excluded.record"
         " WHERE workspace_id = excluded.workspace_id AND session_id = excluded.session_id RETURNING ordinal",
         (
-            *(version.id, version.workspace_id, version.session_id, version.run_id, version.undone),
+            version.id,
+            version.workspace_id,
+            version.session_id,
+            version.run_id,
+            version.undone,
             codec.encode_file(version),
         ),
     ).fetchall()
     if not changed:
         raise codec.belongs_elsewhere("file version", version.id)
     db.execute(
-        "INSERT INTO file_contents (version, content) VALUES (?, ?)"
-        " ON CONFLICT (version) DO UPDATE SET content = excluded.content WHERE content IS NOT excluded.content",
+        "INSERT INTO file_contents (version_ordinal, content) VALUES (?, ?)"
+        " ON CONFLICT (version_ordinal) DO UPDATE SET content = excluded.content WHERE content IS NOT excluded.content",
         (changed[0][0], version.before),
     )
 
@@ -266,8 +272,8 @@ def _put_file(db: apsw.Connection, version: FileVersion) -> None:
 def _delete_session(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
     key = (session_id, workspace_id)
     ordinals = "SELECT ordinal FROM messages WHERE session_id = ? AND workspace_id = ?"
-    db.execute(f"DELETE FROM message_words WHERE rowid IN ({ordinals})", key)
-    db.execute(f"DELETE FROM message_tails WHERE message IN ({ordinals})", key)
+    db.execute(f"DELETE FROM message_tokens WHERE rowid IN ({ordinals})", key)
+    db.execute(f"DELETE FROM message_tails WHERE message_ordinal IN ({ordinals})", key)
     db.execute("DELETE FROM messages WHERE session_id = ? AND workspace_id = ?", key)
     db.execute(
         "DELETE FROM prompts WHERE (workspace_id, run_id) IN"
@@ -276,7 +282,7 @@ def _delete_session(db: apsw.Connection, workspace_id: str, session_id: str) -> 
     )
     db.execute("DELETE FROM runs WHERE session_id = ? AND workspace_id = ?", key)
     versions = "SELECT ordinal FROM file_versions WHERE session_id = ? AND workspace_id = ?"
-    db.execute(f"DELETE FROM file_contents WHERE version IN ({versions})", key)
+    db.execute(f"DELETE FROM file_contents WHERE version_ordinal IN ({versions})", key)
     db.execute("DELETE FROM file_versions WHERE session_id = ? AND workspace_id = ?", key)
     db.execute("DELETE FROM asks WHERE session_id = ? AND workspace_id = ?", key)
     db.execute("DELETE FROM grants WHERE session_id = ? AND workspace_id = ?", key)

@@ -1,7 +1,8 @@
--- The first schema. What a column means is said at the record or event it stands for (kedge/core).
+-- The columns are documented at the records and events that they hold (kedge/core). `ordinal` is the order in which rows
+-- were first stored.
 
--- Transactions counted: see kedge/store/witness.py.
-CREATE TABLE transactions (number INTEGER NOT NULL) STRICT;
+-- The number of committed transactions; see kedge/store/head_file.py.
+CREATE TABLE transactions (committed INTEGER NOT NULL) STRICT;
 
 INSERT INTO transactions VALUES (0);
 
@@ -10,8 +11,8 @@ CREATE TABLE workspaces (
     path TEXT NOT NULL UNIQUE,
     created_at INTEGER NOT NULL,
     base INTEGER NOT NULL,
-    -- The log holds floor < position <= head. The hashes are those of the entries at floor and head, so that the first
-    -- entry left after a trim and the last one of all can be checked like any other.
+    -- The log holds floor < position <= head. The hashes of the entries at floor and head allow to check the first entry
+    -- after a trim and the last entry like any other.
     floor INTEGER NOT NULL,
     floor_hash BLOB NOT NULL,
     head INTEGER NOT NULL,
@@ -29,9 +30,9 @@ CREATE TABLE log (
     PRIMARY KEY (workspace_id, position)
 ) STRICT, WITHOUT ROWID;
 
--- A Run ends once, whatever the code above believes. The session is part of the key because a run_id is free again
--- when its session is deleted: without it, a Run that takes the id anew could never end.
-CREATE UNIQUE INDEX log_one_end ON log (workspace_id, run_id, session_id) WHERE kind = 'RunEnded';
+-- Enforces that a Run ends once. The session is part of the key because a deleted session frees its run_ids: without it,
+-- a new Run with such an id could never end.
+CREATE UNIQUE INDEX log_run_ends ON log (workspace_id, run_id, session_id) WHERE kind = 'RunEnded';
 
 CREATE TABLE sessions (
     id TEXT PRIMARY KEY NOT NULL,
@@ -63,7 +64,7 @@ CREATE TABLE runs (
 CREATE INDEX runs_by_session ON runs (session_id, seq);
 CREATE INDEX runs_live ON runs (workspace_id, session_id, seq) WHERE state <> 'ended';
 
--- Apart from the Run: a prompt may hold megabytes of attachments, and a Run's record is put with each of its Steps.
+-- Separate from the Run, whose record is rewritten in each Step: a prompt may hold megabytes of attachments.
 CREATE TABLE prompts (
     workspace_id TEXT NOT NULL,
     run_id TEXT NOT NULL,
@@ -72,7 +73,6 @@ CREATE TABLE prompts (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE messages (
-    -- The order in which messages were first put.
     ordinal INTEGER PRIMARY KEY NOT NULL,
     workspace_id TEXT NOT NULL,
     id TEXT NOT NULL,
@@ -84,26 +84,70 @@ CREATE TABLE messages (
     run_id TEXT NOT NULL,
     model TEXT NOT NULL,
     provider TEXT NOT NULL,
+    is_summary INTEGER NOT NULL,
     UNIQUE (workspace_id, id)
 ) STRICT;
 
 CREATE INDEX messages_by_session ON messages (session_id, ordinal);
 
 CREATE TABLE message_tails (
-    message INTEGER NOT NULL, -- its ordinal
+    message_ordinal INTEGER NOT NULL,
     number INTEGER NOT NULL,
     part INTEGER NOT NULL,
     kind TEXT NOT NULL,
     text TEXT NOT NULL,
-    PRIMARY KEY (message, number)
+    PRIMARY KEY (message_ordinal, number)
 ) STRICT, WITHOUT ROWID;
 
--- Given the words of a message as kedge/store/words.py has them, not its text: lower case, separated by spaces. For
--- that input this tokeniser does nothing but cut at the spaces. Only which message holds which word is kept.
-CREATE VIRTUAL TABLE message_words USING fts5 (
-    words,
+-- Holds the tokens that kedge/store/search_tokens.py makes, separated by spaces: for these, the tokeniser only splits at
+-- the spaces. `rowid` is the ordinal of the message.
+CREATE VIRTUAL TABLE message_tokens USING fts5 (
+    tokens,
     content = '',
     contentless_delete = 1,
     detail = 'none',
     tokenize = "ascii tokenchars '_'"
 );
+
+CREATE TABLE asks (
+    ordinal INTEGER PRIMARY KEY NOT NULL,
+    id TEXT NOT NULL UNIQUE,
+    workspace_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    asked_at INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    record BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX asks_by_session ON asks (session_id);
+-- Settled Asks accumulate; pending ones are few and read often.
+CREATE INDEX asks_pending ON asks (workspace_id, asked_at, ordinal) WHERE state = 'pending';
+
+CREATE TABLE grants (
+    ordinal INTEGER PRIMARY KEY NOT NULL,
+    id TEXT NOT NULL UNIQUE,
+    workspace_id TEXT NOT NULL,
+    session_id TEXT NOT NULL, -- empty: for the whole workspace
+    record BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX grants_by_workspace ON grants (workspace_id, ordinal);
+
+CREATE TABLE file_versions (
+    ordinal INTEGER PRIMARY KEY NOT NULL,
+    id TEXT NOT NULL UNIQUE,
+    workspace_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    undone INTEGER NOT NULL,
+    record BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX file_versions_by_session ON file_versions (session_id, ordinal);
+
+-- Separate from the version, which is rewritten when it is undone. Every version has a row, with NULL for a file that did
+-- not exist: a lost row must not look like that, since an undo would then remove the file.
+CREATE TABLE file_contents (
+    version_ordinal INTEGER PRIMARY KEY NOT NULL,
+    content BLOB
+) STRICT;

@@ -13,15 +13,15 @@ from kedge.errors import StoreError, StoreLocked, StoreUnavailable
 
 _LOCK_NAME = "kedge.lock"
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-#: Bytes of the lock file that are looked at; a pid is shorter.
+#: Bytes read from the lock file; a pid is shorter.
 _PID_BYTES_MAX = 32
-#: A server that is killed while it starts a process leaves it with a copy of its lock, until that process has become
-#: what it is to be: a moment, on a busy machine a longer one. Waited for in all, and between two looks. Seconds.
+#: A server killed between fork and exec leaves its lock in the child until the exec, which takes longer on a busy
+#: machine. The longest wait for that, and the pause between two attempts. Seconds.
 _ORPHAN_S_MAX, _ORPHAN_PAUSE_S = 5.0, 0.01
 
 
 class DataDirectory:
-    """`claim` makes and locks the directory; `release` gives it up. The kernel releases it if the process dies."""
+    """`claim` creates and locks the directory, `release` unlocks it. The kernel unlocks it if the process dies."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -29,16 +29,16 @@ class DataDirectory:
 
     def claim(self) -> None:
         try:
-            self._make()
+            self._create()
             mode = self.path.stat().st_mode
             lock = os.open(self.path / _LOCK_NAME, _OPEN | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreUnavailable(
-                f"the data directory {self.path} cannot be used ({error.strerror}); make it writable or choose another"
+                f"cannot use the data directory {self.path} ({error.strerror}); make it writable or choose another"
             ) from error
         if stat.S_IMODE(mode) & 0o022:
             os.close(lock)
-            raise StoreError(f"others may write to the data directory {self.path}; run: chmod 700 '{self.path}'")
+            raise StoreError(f"other users can write to the data directory {self.path}; run: chmod 700 '{self.path}'")
         try:
             self._take(lock)
         except StoreLocked:
@@ -47,10 +47,10 @@ class DataDirectory:
         except OSError as error:
             os.close(lock)
             raise StoreUnavailable(
-                f"the data directory {self.path} cannot be locked ({error.strerror}); choose one on another disk"
+                f"cannot lock the data directory {self.path} ({error.strerror}); choose one on another disk"
             ) from error
         self._lock = lock
-        # The pid is for people. A full disk has no room for it, and all the same may be read from.
+        # The pid only serves error messages. It does not fit on a full disk, which can still be read.
         with contextlib.suppress(OSError):
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
@@ -70,40 +70,38 @@ class DataDirectory:
                     ) from None
             time.sleep(_ORPHAN_PAUSE_S)
 
-    def _make(self) -> None:
-        """Its name, and those of the directories above that were missing too, survive a loss of power: all that will
-        ever be promised lies behind them. The nearest one is synced in any case: we may have died here last time."""
-        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
+    def _create(self) -> None:
+        """Create the directory and its missing parents, and sync their names: all stored data depends on them.
+
+        The parent is synced even if the directory exists: an earlier process may have died before its sync."""
+        created = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in made or [self.path]:
+        for path in created or [self.path]:
             try:
                 self.sync(path.parent)
             except OSError as error:
-                # One may make something in a directory that one may not open; and one that was there already may be
-                # mounted into something read-only.
-                if made and not isinstance(error, PermissionError):
+                # A parent may be writable but not readable, and that of an existing directory may be read-only.
+                if created and not isinstance(error, PermissionError):
                     raise
 
     def release(self) -> None:
         if self._lock is None:
             return
-        # The file stays: if it were removed, a third process could lock a new file while a second waits on the old.
+        # The file stays: if it were removed, a third process could lock a new file while a second waits for the old.
         with contextlib.suppress(OSError):
             os.ftruncate(self._lock, 0)
         os.close(self._lock)
         self._lock = None
 
     def private_file(self, name: str, *, create: bool) -> Path:
-        """The path of a file in here, which only the owner may read, from before anything is written to it."""
+        """Return the path of a file that only the owner can read, even before its first byte is written."""
         path = self.path / name
         try:
             opened = os.open(path, _OPEN | (os.O_CREAT if create else 0), 0o600)
         except FileNotFoundError:
             return path
         except OSError as error:
-            raise StoreUnavailable(
-                f"{path} cannot be opened ({error.strerror}); make it readable and writable"
-            ) from error
+            raise StoreUnavailable(f"cannot open {path} ({error.strerror}); make it readable and writable") from error
         try:
             os.fchmod(opened, 0o600)
         finally:
@@ -111,7 +109,7 @@ class DataDirectory:
         return path
 
     def sync(self, directory: Path) -> None:
-        """The names of new files in it survive a loss of power from here on."""
+        """Sync the directory, so that the names of new files survive a power failure."""
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(opened)
