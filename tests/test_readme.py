@@ -77,13 +77,37 @@ def test_linked_files_exist() -> None:
 
 def test_named_source_files_exist() -> None:
     """A path in backticks is relative to the root or to src/kedge."""
-    for document in documents():
-        if document.name == "CHANGELOG.md":
-            continue
-        for name in re.findall(r"`([\w/]+/[\w./]*\w\.(?:py|md|json|lock))`", document.read_text()):
-            assert (ROOT / name).exists() or (ROOT / "src/kedge" / name).exists(), f"{document.name} names {name}"
+    missing = [
+        f"{document.name}: {name}"
+        for document in documents()
+        if document.name != "CHANGELOG.md"
+        for name in re.findall(r"`(\w[\w/]*/[\w./]*\w\.(?:py|md|json|lock))`", document.read_text())
+        if not (ROOT / name).exists() and not (ROOT / "src/kedge" / name).exists()
+    ]
+    assert missing == []
 
 
 def test_protocol_lists_every_reason() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "docs" / "protocol.md").read_text(), re.MULTILINE)
     assert {code: text for code, text in REASON_TEXTS.items() if code}.items() <= dict(rows).items()
+
+
+RECIPE = re.compile(r"### Add (.+)\n\nExample: `([^`]+)`(, at least)?\n\n((?:- .*\n(?:  .*\n)*)+)")
+RECIPES = RECIPE.findall((ROOT / "CONTRIBUTING.md").read_text())
+
+
+@pytest.mark.parametrize(("what", "example", "at_least", "items"), RECIPES, ids=[recipe[0] for recipe in RECIPES])
+def test_recipe_lists_the_files_of_its_example(what: str, example: str, at_least: str, items: str) -> None:
+    source = ROOT / "src" / "kedge"
+    pattern = re.compile(rf"(?<!\w){re.escape(example)}(?!\w)")
+    mention = {
+        str(path.relative_to(source))
+        for path in source.rglob("*.py")
+        if path.stem == example or pattern.search(path.read_text())
+    }
+    listed = set(re.findall(r"^- `([^`]+)`", items, re.MULTILINE))
+    assert listed <= mention if at_least else listed == mention, f"Add {what}: {sorted(mention)}"
+
+
+def test_there_are_recipes() -> None:
+    assert len(RECIPES) == 7
