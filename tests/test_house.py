@@ -57,7 +57,7 @@ LATE_IMPORTS: dict[str, set[str]] = {
         *("kedge.llm.openai", "kedge.llm.anthropic", "kedge.llm.pydantic_ai", "kedge.llm.demo", "kedge.llm.transport"),
     },
     "kedge.cli.command_serve": {"kedge.server.harden", "kedge.server.startup"},
-    "kedge.cli.command_stop": {"kedge.warden.processes"},
+    "kedge.cli.command_stop": {"kedge.warden.proc_fs"},
     "kedge.cli.command_tui": {"kedge.tui.app", "kedge.tui.render.themes"},
     "kedge.cli.command_doctor": {"kedge.tools.ripgrep", "kedge.warden.base", "kedge.warden.warden"},
 }

@@ -15,7 +15,7 @@ from kedge.config.schema import Config
 from kedge.engine.sandbox import OwnFiles, limits
 from kedge.engine.tool_processes import WardenMachine, environment
 from kedge.tools.tool_failed import ToolFailed
-from kedge.warden.base import Wanted
+from kedge.warden.base import MechanismChoice
 from kedge.warden.warden import Warden
 
 ON = msgspec.convert({"sandbox": {"mode": "workspace-write"}}, Config)
@@ -29,10 +29,10 @@ def own(tmp_path: Path) -> OwnFiles:
 
 
 @pytest.fixture
-async def machine() -> AsyncIterator[Callable[[OwnFiles, Wanted], WardenMachine]]:
+async def machine() -> AsyncIterator[Callable[[OwnFiles, MechanismChoice], WardenMachine]]:
     made: list[WardenMachine] = []
 
-    def make(own: OwnFiles, mechanism: Wanted = "any") -> WardenMachine:
+    def make(own: OwnFiles, mechanism: MechanismChoice = "any") -> WardenMachine:
         made.append(WardenMachine(Warden(mechanism), own))
         return made[-1]
 

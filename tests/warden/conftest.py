@@ -6,13 +6,13 @@ from functools import cache
 
 import pytest
 
-from kedge.warden.base import Wanted, WantedSandbox, WardenFailed
+from kedge.warden.base import MechanismChoice, SandboxChoice, WardenFailed
 from kedge.warden.warden import Warden
 from tests.warden.support import MECHANISMS
 
 
 @cache
-def missing(wanted: Wanted) -> str:
+def missing(wanted: MechanismChoice) -> str:
     """Why this machine does not have the mechanism; empty if it has."""
 
     async def attempt() -> str:
@@ -28,16 +28,16 @@ def missing(wanted: Wanted) -> str:
 
 
 @pytest.fixture(params=MECHANISMS)
-def mechanism(request: pytest.FixtureRequest) -> Wanted:
+def mechanism(request: pytest.FixtureRequest) -> MechanismChoice:
     """Each one this machine has."""
-    wanted: Wanted = request.param
+    wanted: MechanismChoice = request.param
     if reason := missing(wanted):
         pytest.skip(reason)
     return wanted
 
 
 @pytest.fixture
-async def warden(mechanism: Wanted) -> AsyncIterator[Warden]:
+async def warden(mechanism: MechanismChoice) -> AsyncIterator[Warden]:
     warden = Warden(mechanism)
     await warden.start()
     yield warden
@@ -45,13 +45,13 @@ async def warden(mechanism: Wanted) -> AsyncIterator[Warden]:
 
 
 @pytest.fixture(params=["any", "landlock", "mounts", "bubblewrap"])
-async def sandboxed(mechanism: Wanted, request: pytest.FixtureRequest) -> AsyncIterator[Warden]:
+async def sandboxed(mechanism: MechanismChoice, request: pytest.FixtureRequest) -> AsyncIterator[Warden]:
     """All layers of the sandbox that this machine has, and each alone."""
-    wanted: WantedSandbox = request.param
+    wanted: SandboxChoice = request.param
     warden = Warden(mechanism, wanted)
     await warden.start()
     try:
-        if not warden.sandbox.is_there:
+        if not warden.sandbox.is_available:
             pytest.skip(f"this machine has no sandbox of the kind {wanted}")
         yield warden
     finally:
@@ -61,6 +61,6 @@ async def sandboxed(mechanism: Wanted, request: pytest.FixtureRequest) -> AsyncI
 @pytest.fixture
 def subtracting(sandboxed: Warden) -> Warden:
     """A sandbox that holds more than the contents of files."""
-    if not sandboxed.sandbox.subtracts:
+    if not sandboxed.sandbox.can_subtract:
         pytest.skip("Landlock alone cannot subtract")
     return sandboxed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kedge.warden.process import Process
 from kedge.warden.warden import Warden
+from kedge.warden.warden_process import WardenProcess
 from tests.warden.support import PYTHON, read_until, spec
 
 _FOREVER = "while True: signal.pause()"
@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 HARD_TO_SEE = {"kills its overseer", "respawner", "bomb of respawners"}
 
 
-async def start(warden: Warden, kind: str, mark: str) -> Process:
+async def start(warden: Warden, kind: str, mark: str) -> WardenProcess:
     process = await warden.run(spec(*KINDS[kind], mark=mark, stdin="pipe"))
     if "overseer" in kind:
         await process.write(b"go\n")  # an overseer attacked earlier could not say that the process has started

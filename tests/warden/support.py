@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from kedge.warden.base import ProcessSpec, Wanted
-from kedge.warden.process import Process
+from kedge.warden.base import MechanismChoice, ProcessSpec
+from kedge.warden.warden_process import WardenProcess
 
-MECHANISMS: tuple[Wanted, ...] = ("pid namespace", "user namespace", "subreaper")
+MECHANISMS: tuple[MechanismChoice, ...] = ("pid namespace", "user namespace", "subreaper")
 PYTHON = (sys.executable, "-I", "-S", "-c")
 PATH = os.environ.get("PATH", os.defpath)
 
@@ -66,7 +66,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def read_until(process: Process, wanted: bytes) -> bytes:
+async def read_until(process: WardenProcess, wanted: bytes) -> bytes:
     seen = b""
     while wanted not in seen:
         data = await process.read()
@@ -75,7 +75,7 @@ async def read_until(process: Process, wanted: bytes) -> bytes:
     return seen
 
 
-async def read_all(process: Process) -> bytes:
+async def read_all(process: WardenProcess) -> bytes:
     seen = b""
     while data := await process.read():
         seen += data

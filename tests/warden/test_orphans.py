@@ -73,7 +73,7 @@ asyncio.run(main(*sys.argv[1:]))
 #: Its keeper is given up sooner than usual; the tool stops the keeper again and again.
 PATIENCE = """
 import asyncio
-from kedge.warden import link, orphans
+from kedge.warden import keeper_client, orphans
 from kedge.warden.warden import Warden
 from tests.warden.support import PYTHON, read_until, spec
 
@@ -91,7 +91,7 @@ while True:
 
 async def main():
     orphans.adopt()
-    link.CLOSE_S_MAX = 0.5
+    keeper_client.CLOSE_S_MAX = 0.5
     warden = Warden("subreaper")
     await warden.start()
     process = await warden.run(spec(*PYTHON, STOP, str(warden.keeper_pid)))

@@ -13,8 +13,8 @@ import pytest
 import uvloop
 
 from kedge.warden.base import ExitStatus, ProcessFailed, ProcessSpec, WardenFailed
-from kedge.warden.process import Process
 from kedge.warden.warden import Warden
+from kedge.warden.warden_process import WardenProcess
 from tests.warden.support import MECHANISMS, PATH, PYTHON, is_alive, marked, new_mark, read_all, read_until, spec, until
 
 
@@ -195,7 +195,7 @@ async def test_a_cancelled_start_leaves_nothing_behind(warden: Warden) -> None:
             await asyncio.sleep(0)
         starting.cancel()
         (started,) = await asyncio.gather(starting, return_exceptions=True)
-        if isinstance(started, Process):  # a keeper that is quick may have answered by then
+        if isinstance(started, WardenProcess):  # a keeper that is quick may have answered by then
             await started.end(0)
         else:
             assert isinstance(started, asyncio.CancelledError)
@@ -323,7 +323,7 @@ def test_uvloop_does_it_as_well(wanted: Any) -> None:
             await warden.start()
         except WardenFailed as error:
             pytest.skip(str(error))
-        process: Process = await warden.run(spec("cat", stdin="pipe"))
+        process: WardenProcess = await warden.run(spec("cat", stdin="pipe"))
         writing = asyncio.create_task(process.write(b"x" * 1_000_000))
         seen = 0
         while seen < 1_000_000:

@@ -256,6 +256,6 @@ async def test_the_mounts_of_the_sandbox_cannot_be_undone(subtracting: Warden, t
     ],
 )
 def test_a_sandbox_claims_what_it_holds(sandbox: Sandbox, held: str, open_: str) -> None:
-    claim, _, rest = sandbox.holds.partition("Not restricted: reading, the network, ")
+    claim, _, rest = sandbox.description.partition("Not restricted: reading, the network, ")
     assert held in claim
     assert open_ in rest

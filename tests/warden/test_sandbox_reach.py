@@ -48,7 +48,7 @@ def terminal() -> Iterator[tuple[str, int]]:
 async def test_terminals_of_the_user_are_out_of_reach(
     sandboxed: Warden, tmp_path: Path, terminal: tuple[str, int]
 ) -> None:
-    if not sandboxed.sandbox.subtracts and sandboxed.sandbox.landlock < IOCTL_ABI_MIN:
+    if not sandboxed.sandbox.can_subtract and sandboxed.sandbox.landlock < IOCTL_ABI_MIN:
         pytest.skip("needs a Landlock that holds ioctl")
     path, handle = terminal
     before = termios.tcgetattr(handle)
@@ -60,7 +60,7 @@ async def test_terminals_of_the_user_are_out_of_reach(
         "write": f"[{session}, os.write(os.open('/dev/tty', os.O_RDWR), b'x'), None][2]",
         "settings": f"[(fd := {opened}), fcntl.ioctl(fd, 0x5402, fcntl.ioctl(fd, 0x5401, bytes(64))), None][2]",
     }
-    if sandboxed.sandbox.subtracts:  # reading is not restricted by Landlock
+    if sandboxed.sandbox.can_subtract:  # reading is not restricted by Landlock
         attempts["input"] = f"[os.read({opened}, 100), None][1]"
     assert await worked(sandboxed, tmp_path, attempts, writable=(str(tmp_path),)) == []
     assert termios.tcgetattr(handle) == before
@@ -168,7 +168,9 @@ def _check_trial(directory: Path) -> None:
         (directory / program).write_text(f"#!/bin/sh\necho ran >>{directory}/ran\n")
         (directory / program).chmod(0o755)
     script = "import asyncio\nfrom kedge.warden.warden import Warden\nw = Warden()\n"
-    script += "async def main():\n await w.start()\n print(w.sandbox.is_there)\n await w.close()\nasyncio.run(main())"
+    script += (
+        "async def main():\n await w.start()\n print(w.sandbox.is_available)\n await w.close()\nasyncio.run(main())"
+    )
     environment = {"PATH": f"{directory}:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, cwd="/"

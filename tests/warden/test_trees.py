@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge.warden.base import Wanted, WardenFailed
+from kedge.warden.base import MechanismChoice, WardenFailed
 from kedge.warden.warden import Warden
 from proof.figures import IS_LONG, proof, size
 from tests.warden.nasty import HARD_TO_SEE, KINDS, start
@@ -83,7 +83,7 @@ async def test_trees_of_all_kinds_end_at_once_and_spare_a_bystander(warden: Ward
 
 
 @pytest.mark.parametrize("wanted", ["pid namespace", "user namespace"])
-async def test_killing_everybody_from_inside_a_namespace_kills_nobody_outside(wanted: Wanted) -> None:
+async def test_killing_everybody_from_inside_a_namespace_kills_nobody_outside(wanted: MechanismChoice) -> None:
     warden = Warden(wanted)
     try:
         await warden.start()
@@ -100,7 +100,7 @@ async def test_killing_everybody_from_inside_a_namespace_kills_nobody_outside(wa
     assert not is_alive(bystander.pid)
 
 
-async def one_dead_server(wanted: Wanted, kind: str) -> float:
+async def one_dead_server(wanted: MechanismChoice, kind: str) -> float:
     """How long anybody was seen after it. Seconds."""
     mark = new_mark()
     newcomers = Newcomers(mark)
@@ -126,7 +126,7 @@ async def one_dead_server(wanted: Wanted, kind: str) -> float:
 @pytest.mark.proof
 @pytest.mark.timeout(900 if IS_LONG else 60)
 @pytest.mark.parametrize("round_", range(size(7, len(KINDS))))
-async def test_killing_the_server_leaves_nothing_running(mechanism: Wanted, round_: int) -> None:
+async def test_killing_the_server_leaves_nothing_running(mechanism: MechanismChoice, round_: int) -> None:
     """In the small size 21 deaths, each of another kind; in the large one each kind, several times."""
     offset = MECHANISMS.index(mechanism) * 7 + round_
     with proof("G6", "kills of a process that keeps a tree", "left something running") as figure:
@@ -205,7 +205,7 @@ async def test_the_keeper_ignores_what_a_terminal_or_a_shutdown_sends(warden: Wa
     assert (await (await warden.run(spec("true"))).wait()).code == 0
 
 
-async def test_closing_kills_everything_and_may_be_repeated(mechanism: Wanted) -> None:
+async def test_closing_kills_everything_and_may_be_repeated(mechanism: MechanismChoice) -> None:
     warden = Warden(mechanism)
     await warden.start()
     marks = {kind: new_mark() for kind in KINDS if kind != "endless output"}

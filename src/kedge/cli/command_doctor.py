@@ -125,10 +125,10 @@ def _config(workspace: Path) -> Config | None:
 
 def _sandbox(sandbox: Sandbox, config: Config | None) -> Finding:
     mode = "off" if config is None else config.sandbox.mode
-    if not sandbox.is_there and mode != "off":
+    if not sandbox.is_available and mode != "off":
         advice = "use Linux 6.2 or later, install bubblewrap, or set sandbox.mode to off"
         return Finding("sandbox", "fail", f"sandbox.mode is {mode}, but this machine has no sandbox", advice)
-    return Finding("sandbox", "ok", f"{sandbox.name} (sandbox.mode: {mode}). {sandbox.holds}".rstrip())
+    return Finding("sandbox", "ok", f"{sandbox.name} (sandbox.mode: {mode}). {sandbox.description}".rstrip())
 
 
 async def _server(host: str | None, cwd: str) -> list[Finding]:

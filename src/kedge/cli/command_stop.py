@@ -70,6 +70,6 @@ async def _answers(client: Client) -> bool:
 
 def _is_alive(pid: int) -> bool:
     """Return whether the process still runs. It closes its socket before it releases the data directory."""
-    from kedge.warden.processes import is_zombie
+    from kedge.warden.proc_fs import is_zombie
 
     return not is_zombie(pid)  # also true for a process that is gone

@@ -10,7 +10,7 @@ from functools import cache
 from kedge.config.schema import Config
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import Sandbox
-from kedge.warden.walk import is_below
+from kedge.warden.sandbox_paths import is_below
 
 #: Where daemons listen that run things for this user. Sockets in use when a command starts are covered wherever they
 #: are; these also when they are made later, or by a program outside of this container.
@@ -95,7 +95,7 @@ def check(own: OwnFiles, limits: Limits, sandbox: Sandbox) -> None:
                 )
     for path in (own.config, own.data_dir, *own.program):
         place = _place_of(os.path.realpath(path), limits)
-        if place and not sandbox.subtracts:
+        if place and not sandbox.can_subtract:
             raise ToolFailed(
                 f"No command can be run in the sandbox: kedge's own {path} lies in {place}, where commands may write, "
                 "and this machine has no mount namespaces to protect it. Use another workspace, move kedge's files "

@@ -15,8 +15,8 @@ from kedge.engine.sandbox import Limits, OwnFiles, check, limits
 from kedge.tools.process_port import Process, Processes
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import ProcessFailed, ProcessSpec, WardenFailed
-from kedge.warden.process import Process as WardenProcess
 from kedge.warden.warden import Warden
+from kedge.warden.warden_process import WardenProcess
 
 #: What a tool process is given of the server's environment: what programs need to find things and to speak the user's
 #: language. Keys, tokens and everything else stay out unless the configuration names them.

@@ -14,11 +14,11 @@ Mechanism = Literal["pid namespace", "subreaper"]
 
 #: A mechanism can be asked for, by tests above all. "user namespace" is a pid namespace as users without privileges
 #: get it: inside a user namespace of its own.
-Wanted = Literal["any", "pid namespace", "user namespace", "subreaper"]
+MechanismChoice = Literal["any", "pid namespace", "user namespace", "subreaper"]
 
 
 #: The same for the sandbox. "any": all layers this machine has.
-WantedSandbox = Literal["any", "landlock", "mounts", "bubblewrap"]
+SandboxChoice = Literal["any", "landlock", "mounts", "bubblewrap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class Sandbox:
     bubblewrap: bool = False
 
     @property
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         return bool(self.landlock or self.mounts or self.bubblewrap)
 
     @property
-    def subtracts(self) -> bool:
+    def can_subtract(self) -> bool:
         """Whether paths inside of a writable place can be protected or hidden. Landlock cannot."""
         return self.mounts or self.bubblewrap
 
@@ -48,11 +48,11 @@ class Sandbox:
         return " + ".join(layers) or "none"
 
     @property
-    def holds(self) -> str:
+    def description(self) -> str:
         """What it keeps a command from, and what not, in sentences."""
-        if not self.is_there:
+        if not self.is_available:
             return ""
-        if not self.subtracts:
+        if not self.can_subtract:
             held = "The contents of files outside of the writable paths cannot be changed."
             open_ = ["modes, owners, times and attributes of files", "Unix sockets of other programs"]
             open_[:0] = ["System V shared memory"]
@@ -89,14 +89,14 @@ class ProcessSpec:
     cwd: str
     #: Exactly this environment; nothing is inherited. The program is looked for in its PATH.
     env: Mapping[str, str]
-    #: None: /dev/null. A file: this one, open for reading. "pipe": the caller writes (`Process.write`).
+    #: None: /dev/null. A file: this one, open for reading. "pipe": the caller writes (`WardenProcess.write`).
     stdin: BinaryIO | Literal["pipe"] | None = None
     #: Standard output and error in one stream, in order; or "apart", in two.
     output: Literal["joined", "apart"] = "joined"
     #: The paths that may be written (with some devices); everything may be read. None: no sandbox.
     writable: tuple[str, ...] | None = None
     #: Read-only in the sandbox even if they lie in `writable`. Like `hidden` and `reachable`: absolute, without links,
-    #: and held only where `Sandbox.subtracts`; elsewhere the caller has to refuse.
+    #: and held only where `Sandbox.can_subtract`; elsewhere the caller has to refuse.
     protected: tuple[str, ...] = ()
     #: Directories that the process finds empty, and sockets it cannot connect to; with and without a sandbox.
     hidden: tuple[str, ...] = ()

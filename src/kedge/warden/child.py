@@ -9,22 +9,22 @@ from contextlib import suppress
 from typing import NoReturn
 
 from kedge.warden import capabilities, landlock, libc, mounts, seccomp
-from kedge.warden.lines import Line
+from kedge.warden.keeper_protocol import KeeperMessage
 
 
-def become(order: Line, streams: list[int], report: int, outside: int) -> NoReturn:
+def exec_tool(order: KeeperMessage, streams: list[int], report: int, outside: int) -> NoReturn:
     """Executes what `order` says. `report` gets the pid as the server sees it, then the error if there is one; it is
     closed by a successful exec. `outside` is the /proc of the server."""
     try:
         os.write(report, os.readlink("self", dir_fd=outside).encode() + b"\n")
-        _become(order, streams)
+        _exec_tool(order, streams)
     except BaseException as error:
-        os.write(report, _in_words(error, order).encode(errors="replace"))
+        os.write(report, _describe(error, order).encode(errors="replace"))
     finally:
         os._exit(127)
 
 
-def _become(order: Line, streams: list[int]) -> None:
+def _exec_tool(order: KeeperMessage, streams: list[int]) -> None:
     os.setsid()
     _attach(order, streams)
     signal.set_wakeup_fd(-1)
@@ -43,7 +43,7 @@ class SandboxFailed(Exception):
     """A layer of the sandbox that this machine has could not be set up: the program is not started."""
 
 
-def _mount(order: Line) -> None:
+def _mount(order: KeeperMessage) -> None:
     """Set up the mounts of the tree, before a directory is entered: one entered earlier lies below them."""
     if not order["mounts"]:
         return
@@ -65,7 +65,7 @@ def _mount(order: Line) -> None:
         raise SandboxFailed(error.strerror or str(error)) from None
 
 
-def _restrict(order: Line) -> None:
+def _restrict(order: KeeperMessage) -> None:
     try:
         if order["landlock"]:
             landlock.restrict(order["writable"])
@@ -81,7 +81,7 @@ def _enter(directory: str) -> None:
     try:
         os.chdir("/")
         for part in filter(None, directory.split("/")):
-            there = os.open(part, _PASS)
+            there = os.open(part, _TRAVERSE)
             os.fchdir(there)
             os.close(there)
     except OSError as error:
@@ -89,10 +89,10 @@ def _enter(directory: str) -> None:
 
 
 #: To pass through a directory needs no right to list it. (O_PATH is Linux's.)
-_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TRAVERSE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _attach(order: Line, streams: list[int]) -> None:
+def _attach(order: KeeperMessage, streams: list[int]) -> None:
     """Every other descriptor is closed by exec. Standard input is /dev/null unless one was given, as in the keeper."""
     remaining = list(streams)
     if order["stdin"]:
@@ -101,7 +101,7 @@ def _attach(order: Line, streams: list[int]) -> None:
     os.dup2(remaining[-1], 2)
 
 
-def _in_words(error: BaseException, order: Line) -> str:
+def _describe(error: BaseException, order: KeeperMessage) -> str:
     program = order["argv"][0]
     if isinstance(error, SandboxFailed):
         return f"the sandbox cannot be set up: {error}"

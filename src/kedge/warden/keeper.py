@@ -19,9 +19,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from kedge.warden import landlock, libc, namespace, overseer
-from kedge.warden.lines import DESCRIPTORS_MAX, RECEIVE_BYTES, WIRE_VERSION, Line, LineReader, encode
-from kedge.warden.overseer import Holder, wake_on_signals
-from kedge.warden.processes import children, descendants, kill_all, send
+from kedge.warden.keeper_protocol import (
+    DESCRIPTORS_MAX,
+    RECEIVE_BYTES,
+    WIRE_VERSION,
+    KeeperMessage,
+    MessageReader,
+    encode,
+)
+from kedge.warden.overseer import Containment, wake_on_signals
+from kedge.warden.proc_fs import children, descendants, kill_all, send_signal
 from kedge.warden.subreaper import Subreaper
 
 #: How an interpreter becomes the keeper. Our directory comes last on its path: only `kedge` itself is found there.
@@ -44,18 +51,18 @@ class Tree:
         self.child = child
         self.overseer = child
         self.control = control
-        self.lines = LineReader()
+        self.lines = MessageReader()
         #: When we lose patience with the overseer, and then with the kernel.
         self.kill_at: float | None = None
         self.give_up_at: float | None = None
 
 
 class Keeper:
-    def __init__(self, server: socket.socket, holder: Holder) -> None:
+    def __init__(self, server: socket.socket, containment: Containment) -> None:
         self._server = server
         self._parent = os.getppid()
-        self._holder = holder
-        self._lines = LineReader()
+        self._containment = containment
+        self._lines = MessageReader()
         self._descriptors: list[int] = []
         self._trees: dict[int, Tree] = {}
         #: Trees whose overseer was killed: they are gone when no stray process is left.
@@ -74,12 +81,12 @@ class Keeper:
                 elif key.fileobj == self._wake:
                     os.read(self._wake, RECEIVE_BYTES)
                 elif key.data.key in self._trees:
-                    self._hear(key.data)
+                    self._receive_from(key.data)
             if os.getppid() != self._parent:
                 self._close()
             self._reap()
             self._sweep()
-            self._lose_patience()
+            self._enforce_deadlines()
 
     def _timeout_s(self) -> float | None:
         if self._sweeping:
@@ -111,9 +118,9 @@ class Keeper:
             elif "end" in line:
                 self._end(line)
             elif (tree := self._trees.get(line["count"])) is not None:
-                self._pass_on(tree, line)
+                self._forward(tree, line)
 
-    def _start(self, order: Line, streams: list[int]) -> None:
+    def _start(self, order: KeeperMessage, streams: list[int]) -> None:
         try:
             ours, its = socket.socketpair()
             with ours, its:
@@ -121,32 +128,32 @@ class Keeper:
                 if child == 0:
                     try:
                         _close_all_but(its.fileno(), *streams)
-                        overseer.begin(self._holder, its, order, streams)
+                        overseer.begin(self._containment, its, order, streams)
                     finally:
                         os._exit(1)
                 tree = Tree(order["run"], child, socket.socket(fileno=ours.detach()))
         except OSError as error:
-            self._tell({"failed": order["run"], "error": f"no process could be started: {error.strerror}"})
-            self._tell({"gone": order["run"], "left": []})
+            self._report({"failed": order["run"], "error": f"no process could be started: {error.strerror}"})
+            self._report({"gone": order["run"], "left": []})
         else:
             self._trees[tree.key] = tree
             self._selector.register(tree.control, selectors.EVENT_READ, tree)
         for descriptor in streams:
             os.close(descriptor)
 
-    def _end(self, line: Line) -> None:
+    def _end(self, line: KeeperMessage) -> None:
         tree = self._trees.get(line["end"])
         if tree is None:
             return  # it went by itself, and the server has been told
         kill_at = time.monotonic() + line["grace_s"] + OVERSEER_S
         tree.kill_at = kill_at if tree.kill_at is None else min(kill_at, tree.kill_at)
-        self._pass_on(tree, line)
+        self._forward(tree, line)
 
-    def _pass_on(self, tree: Tree, line: Line) -> None:
+    def _forward(self, tree: Tree, line: KeeperMessage) -> None:
         with suppress(OSError):  # it is just ending
             tree.control.sendall(encode(line))
 
-    def _tell(self, line: Line) -> None:
+    def _report(self, line: KeeperMessage) -> None:
         with suppress(OSError):  # the server is gone; the end of its socket says so, too
             self._server.sendall(encode(line))
 
@@ -163,18 +170,18 @@ class Keeper:
 
     # --- the overseers
 
-    def _hear(self, tree: Tree) -> None:
+    def _receive_from(self, tree: Tree) -> None:
         try:
             data = tree.control.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
             for line in tree.lines.feed(data):
                 if "started" in line:
                     tree.overseer = int(line["overseer"])
-                self._tell(line)
+                self._report(line)
         except OSError:
             data = b""  # nothing more to come from an overseer that was killed
         except (ValueError, KeyError, TypeError):
             data = b""  # not a line of ours: somebody has taken the overseer over
-            send(tree.overseer, signal.SIGKILL)
+            send_signal(tree.overseer, signal.SIGKILL)
         if not data:
             with suppress(KeyError):
                 self._selector.unregister(tree.control)
@@ -188,14 +195,14 @@ class Keeper:
                     return
                 if pid in by_child and os.WIFSTOPPED(status):
                     # Without a namespace a tree can stop its overseer, but not for long.
-                    send(pid, signal.SIGCONT)
+                    send_signal(pid, signal.SIGCONT)
                 elif pid in by_child:
                     self._overseer_ended(by_child[pid], status)
 
     def _overseer_ended(self, tree: Tree, status: int) -> None:
         del self._trees[tree.key]
         while tree.control in self._selector.get_map():
-            self._hear(tree)  # its last words come before "gone"
+            self._receive_from(tree)  # its last words come before "gone"
         tree.control.close()
         if status == 0:
             self._gone(tree, [])
@@ -203,7 +210,7 @@ class Keeper:
             self._sweeping.append(tree)
 
     def _gone(self, tree: Tree, left: list[int]) -> None:
-        self._tell({"gone": tree.key, "left": left})
+        self._report({"gone": tree.key, "left": left})
 
     # --- what overseers could not do
 
@@ -230,12 +237,12 @@ class Keeper:
             elif tree.give_up_at is None:
                 tree.give_up_at = time.monotonic() + OVERSEER_S
 
-    def _lose_patience(self) -> None:
+    def _enforce_deadlines(self) -> None:
         now = time.monotonic()
         for tree in list(self._trees.values()):
             if tree.kill_at is not None and tree.kill_at <= now:
                 tree.kill_at, tree.give_up_at = None, now + LEFT_S
-                send(tree.overseer, signal.SIGKILL)
+                send_signal(tree.overseer, signal.SIGKILL)
             elif tree.give_up_at is not None and tree.give_up_at <= now:
                 tree.give_up_at = None
                 self._gone(tree, list(descendants(tree.child)))
@@ -250,7 +257,7 @@ def _close_all_but(*kept: int) -> None:
                 os.close(descriptor)
 
 
-def _holder(wanted: str) -> Holder | None:
+def _containment(wanted: str) -> Containment | None:
     """The best way this machine has, found out by trying; or the wanted one."""
     if wanted == "subreaper":
         return Subreaper()
@@ -267,17 +274,17 @@ def main() -> None:
         try:
             libc.name_process("kedge-keeper")
             libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
-            holder = _holder(wanted)
-            if holder is None:
+            containment = _containment(wanted)
+            if containment is None:
                 raise OSError(f"this machine has no {wanted}")
-            if isinstance(holder, Subreaper):
+            if isinstance(containment, Subreaper):
                 # Tools see us: a debugger could have us report that a tree is gone. (In a namespace they do not, and
                 # who is not dumpable cannot write the maps of a user namespace.)
                 libc.prctl(libc.PR_SET_DUMPABLE, 0)
-            keeper = Keeper(server, holder)
+            keeper = Keeper(server, containment)
             # Also if we are stopped then: overseers wait for us.
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGCONT)
-            server.sendall(encode({"hello": WIRE_VERSION, "mechanism": holder.name, "landlock": landlock.abi()}))
+            server.sendall(encode({"hello": WIRE_VERSION, "mechanism": containment.name, "landlock": landlock.abi()}))
             keeper.run()
         except Exception as error:
             # Overseers see the end of their sockets and take their trees along.

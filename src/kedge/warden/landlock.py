@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable
 
 from kedge.warden import libc
-from kedge.warden.walk import DEVICES, open_path
+from kedge.warden.sandbox_paths import DEVICES, open_path
 
 #: The first version that holds `truncate`: with an older one every file of the user could still be emptied.
 ABI_MIN = 3

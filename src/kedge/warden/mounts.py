@@ -17,7 +17,7 @@ from contextlib import suppress
 from itertools import islice
 
 from kedge.warden import libc
-from kedge.warden.walk import DEVICES, is_below, open_path
+from kedge.warden.sandbox_paths import DEVICES, is_below, open_path
 
 #: Sockets that are covered one by one for one tree, at some 50 us each. Those in hidden directories do not count.
 SOCKETS_MAX = 500

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from kedge.warden import libc
-from kedge.warden.processes import everybody
+from kedge.warden.proc_fs import all_pids
 
 
 class Namespace:
@@ -22,7 +22,7 @@ class Namespace:
         #: Without privileges a namespace is only to be had inside a user namespace of our own.
         self.own_users = own_users
 
-    def begin(self, oversee: Callable[[], NoReturn], held: list[int]) -> NoReturn:
+    def begin(self, oversee: Callable[[], NoReturn], descriptors: list[int]) -> NoReturn:
         """Becomes the waiter outside the namespace, with the overseer as its child inside."""
         keeper = os.getppid()
         user, group = os.geteuid(), os.getegid()
@@ -40,14 +40,14 @@ class Namespace:
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
             _fresh_proc()
             oversee()
-        for descriptor in held:
+        for descriptor in descriptors:
             os.close(descriptor)
         # Not reaped here but by the keeper, which inherits it: until then its pid cannot be given to somebody else.
         os.waitid(os.P_PID, init, os.WEXITED | os.WNOWAIT)
         os._exit(0)
 
     def members(self) -> list[int]:
-        return [pid for pid in everybody() if pid != os.getpid()]
+        return [pid for pid in all_pids() if pid != os.getpid()]
 
     def kill(self) -> None:
         os._exit(0)

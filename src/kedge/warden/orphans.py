@@ -13,13 +13,13 @@ from contextlib import suppress
 
 from kedge import children
 from kedge.warden import libc
-from kedge.warden.processes import children as children_of
-from kedge.warden.processes import descendants, kill_all
+from kedge.warden.proc_fs import children as children_of
+from kedge.warden.proc_fs import descendants, kill_all
 
 #: Between two rounds of killing, and for how many rounds: 5 s in all. What is left then is in the kernel, or of another
 #: user.
-LOOK_S = 0.01
-LOOKS_MAX = 500
+SWEEP_PAUSE_S = 0.01
+SWEEPS_MAX = 500
 
 #: Children from before this process began to adopt: of the shell that became this process, for example.
 _inherited: frozenset[int] | None = None
@@ -40,12 +40,12 @@ def is_adopting() -> bool:
 async def sweep() -> tuple[int, ...]:
     """Kill all orphans, and all below them. Returns the pids that are left: ()."""
     left: list[int] | None = None
-    for _ in range(LOOKS_MAX):
+    for _ in range(SWEEPS_MAX):
         # A thread: many processes take long to walk over.
         left = await asyncio.to_thread(_sweep_once)
         if left == []:
             break
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(SWEEP_PAUSE_S)
     return tuple(left or ())
 
 

@@ -15,22 +15,22 @@ from contextlib import suppress
 from typing import NoReturn, Protocol
 
 from kedge.warden import libc
-from kedge.warden.child import become
-from kedge.warden.lines import RECEIVE_BYTES, Line, LineReader, encode
-from kedge.warden.processes import is_zombie, send
+from kedge.warden.child import exec_tool
+from kedge.warden.keeper_protocol import RECEIVE_BYTES, KeeperMessage, MessageReader, encode
+from kedge.warden.proc_fs import is_zombie, send_signal
 
 #: Between two attempts to kill what did not go at once; doubled each time up to the second.
 RETRY_S_MIN = 0.002
 RETRY_S_MAX = 0.1
 
 
-class Holder(Protocol):
+class Containment(Protocol):
     """One way to hold a tree together."""
 
     @property
     def name(self) -> str: ...
 
-    def begin(self, oversee: Callable[[], NoReturn], held: list[int]) -> NoReturn:
+    def begin(self, oversee: Callable[[], NoReturn], descriptors: list[int]) -> NoReturn:
         """Makes this process (or a child of it) the overseer. `held`: descriptors that only the overseer keeps."""
 
     def members(self) -> list[int]:
@@ -40,36 +40,38 @@ class Holder(Protocol):
         """SIGKILL to all that is found of the tree. May have to be called again; may end the overseer with it."""
 
 
-def begin(holder: Holder, control: socket.socket, order: Line, streams: list[int]) -> NoReturn:
+def begin(containment: Containment, control: socket.socket, order: KeeperMessage, streams: list[int]) -> NoReturn:
     """In a fresh fork of the keeper, which holds nothing but these descriptors."""
     # How the server sees pids: inside a namespace /proc will be another one.
     outside = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
 
     def oversee() -> NoReturn:
-        Overseer(holder, control, order, streams, outside).run()
+        Overseer(containment, control, order, streams, outside).run()
 
     try:
-        holder.begin(oversee, [control.fileno(), outside, *streams])
+        containment.begin(oversee, [control.fileno(), outside, *streams])
     except OSError as error:
         with suppress(OSError):
-            control.sendall(encode({"failed": order["run"], "error": f"no {holder.name}: {error.strerror}"}))
+            control.sendall(encode({"failed": order["run"], "error": f"no {containment.name}: {error.strerror}"}))
     finally:
         os._exit(1)
 
 
 class Overseer:
-    def __init__(self, holder: Holder, control: socket.socket, order: Line, streams: list[int], outside: int) -> None:
-        self._holder = holder
+    def __init__(
+        self, containment: Containment, control: socket.socket, order: KeeperMessage, streams: list[int], outside: int
+    ) -> None:
+        self._containment = containment
         self._control = control
         self._id = order["run"]
-        self._lines = LineReader()
+        self._lines = MessageReader()
         self._exec_report = b""
-        self._exec_is_over = False
+        self._exec_done = False
         self._started = False
         self._exit: tuple[int | None, int | None] | None = None
         self._kill_at: float | None = None
         self._retry_s = RETRY_S_MIN
-        self._asked: set[int] = set()
+        self._terminated: set[int] = set()
         self._poll = select.poll()
         self._parent = os.getppid()
         self._pid_outside = int(os.readlink("self", dir_fd=outside))
@@ -80,7 +82,7 @@ class Overseer:
         self._exec, report = os.pipe()
         self._main = os.fork()
         if self._main == 0:
-            become(order, streams, report, outside)
+            exec_tool(order, streams, report, outside)
         for descriptor in (report, outside, *streams):
             os.close(descriptor)
 
@@ -94,16 +96,16 @@ class Overseer:
             if self._exec in ready:
                 self._read_exec_report()
             if self._control.fileno() in ready:
-                self._obey()
+                self._receive()
             if os.getppid() != self._parent:
                 self._kill_at = time.monotonic()
             self._reap()
             if self._kill_at is None:
                 continue
             if time.monotonic() < self._kill_at:
-                self._ask()
+                self._terminate()
             else:
-                self._holder.kill()
+                self._containment.kill()
                 self._reap()
                 self._retry_s = min(2 * self._retry_s, RETRY_S_MAX)
 
@@ -112,7 +114,7 @@ class Overseer:
             return None
         return 1000 * max(self._kill_at - time.monotonic(), self._retry_s)
 
-    def _obey(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._control.recv(RECEIVE_BYTES)
         except OSError:
@@ -124,35 +126,35 @@ class Overseer:
             if "end" in line:
                 self._end(line["grace_s"])
             elif "count" in line:
-                alive = sum(not is_zombie(pid) for pid in self._holder.members())
-                self._tell({"counted": self._id, "tag": line["tag"], "alive": alive})
+                alive = sum(not is_zombie(pid) for pid in self._containment.members())
+                self._report({"counted": self._id, "tag": line["tag"], "alive": alive})
 
     def _end(self, grace_s: float) -> None:
         kill_at = time.monotonic() + grace_s
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
 
-    def _ask(self) -> None:
+    def _terminate(self) -> None:
         """SIGTERM, once to each. Who was started while the others were told is told when something has happened."""
-        for pid in self._holder.members():
-            if pid not in self._asked:
-                self._asked.add(pid)
-                send(pid, signal.SIGTERM)
-                send(pid, signal.SIGCONT)  # one that is stopped must go on to hear it
+        for pid in self._containment.members():
+            if pid not in self._terminated:
+                self._terminated.add(pid)
+                send_signal(pid, signal.SIGTERM)
+                send_signal(pid, signal.SIGCONT)  # one that is stopped must go on to hear it
 
     def _read_exec_report(self) -> None:
         data = os.read(self._exec, RECEIVE_BYTES)
         self._exec_report += data
         if data:
             return
-        self._exec_is_over = True
+        self._exec_done = True
         self._poll.unregister(self._exec)
         pid, _, error = self._exec_report.partition(b"\n")
         if error or not pid:
-            self._tell({"failed": self._id, "error": error.decode(errors="replace") or "killed before it began"})
+            self._report({"failed": self._id, "error": error.decode(errors="replace") or "killed before it began"})
             return
         self._started = True
-        self._tell({"started": self._id, "pid": int(pid), "overseer": self._pid_outside})
-        self._tell_exit()
+        self._report({"started": self._id, "pid": int(pid), "overseer": self._pid_outside})
+        self._report_exit()
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
@@ -163,19 +165,19 @@ class Overseer:
                 if pid == self._main:
                     code = os.waitstatus_to_exitcode(status)
                     self._exit = (code, None) if code >= 0 else (None, -code)
-                    self._tell_exit()
+                    self._report_exit()
         # No child means no descendant: orphans come here. What exec said may still be on its way.
-        while not self._exec_is_over:
+        while not self._exec_done:
             self._read_exec_report()
         os._exit(0)
 
-    def _tell_exit(self) -> None:
+    def _report_exit(self) -> None:
         if self._started and self._exit is not None:
             code, number = self._exit
             self._exit = None
-            self._tell({"exited": self._id, "code": code, "signal": number})
+            self._report({"exited": self._id, "code": code, "signal": number})
 
-    def _tell(self, line: Line) -> None:
+    def _report(self, line: KeeperMessage) -> None:
         with suppress(OSError):  # the keeper is gone; the end of its socket says so, too
             self._control.sendall(encode(line))
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from kedge.warden import libc
-from kedge.warden.processes import descendants, kill_all
+from kedge.warden.proc_fs import descendants, kill_all
 
 
 class Subreaper:
     name = "subreaper"
 
-    def begin(self, oversee: Callable[[], NoReturn], held: list[int]) -> NoReturn:
+    def begin(self, oversee: Callable[[], NoReturn], descriptors: list[int]) -> NoReturn:
         keeper = os.getppid()
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
         # Not SIGKILL: the overseer is to take its tree along. It also sees the end of its socket, unless it is stopped.

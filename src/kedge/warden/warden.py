@@ -10,11 +10,19 @@ from typing import cast
 
 from kedge.waiting import wait_uncancelled
 from kedge.warden import bubblewrap, landlock
-from kedge.warden.base import Mechanism, ProcessFailed, ProcessSpec, Sandbox, Wanted, WantedSandbox, WardenFailed
-from kedge.warden.lines import LINE_BYTES_MAX, Line, encode
-from kedge.warden.link import Link
-from kedge.warden.process import Process
-from kedge.warden.streams import open_streams
+from kedge.warden.base import (
+    Mechanism,
+    MechanismChoice,
+    ProcessFailed,
+    ProcessSpec,
+    Sandbox,
+    SandboxChoice,
+    WardenFailed,
+)
+from kedge.warden.keeper_client import KeeperClient
+from kedge.warden.keeper_protocol import KEEPER_MESSAGE_BYTES_MAX, KeeperMessage, encode
+from kedge.warden.stdio import open_stdio
+from kedge.warden.warden_process import WardenProcess
 
 #: Processes being started at the same time. Each has up to three descriptors on their way, and the kernel bounds those.
 STARTS_MAX = 32
@@ -23,10 +31,10 @@ STARTS_MAX = 32
 class Warden:
     """`mechanism`: the way to hold trees together; "any" takes the best this machine has. `sandbox`: its layers."""
 
-    def __init__(self, mechanism: Wanted = "any", sandbox: WantedSandbox = "any") -> None:
+    def __init__(self, mechanism: MechanismChoice = "any", sandbox: SandboxChoice = "any") -> None:
         self._wanted = mechanism
         self._wanted_sandbox = sandbox
-        self._link: Link | None = None
+        self._client: KeeperClient | None = None
         self._opening = asyncio.Lock()
         self._starting = asyncio.Semaphore(STARTS_MAX)
         self._keys = itertools.count(1)
@@ -51,14 +59,14 @@ class Warden:
     def keeper_pid(self) -> int:
         return self._started().keeper_pid
 
-    async def run(self, spec: ProcessSpec) -> Process:
+    async def run(self, spec: ProcessSpec) -> WardenProcess:
         """The process is executing when this returns. ProcessFailed says why it could not."""
         async with self._starting:
             self._started()
-            link = await self._open()
-            if not self._sandbox.is_there and spec.writable is not None:
+            client = await self._open()
+            if not self._sandbox.is_available and spec.writable is not None:
                 raise WardenFailed("This machine has no sandbox: neither Landlock (Linux 6.2) nor bubblewrap.")
-            process = self._launch(link, spec, self._sandbox)
+            process = self._launch(client, spec, self._sandbox)
             try:
                 await process.started()
             except asyncio.CancelledError:
@@ -66,7 +74,7 @@ class Warden:
                 await wait_uncancelled([asyncio.ensure_future(process.end(0.0))])
                 raise
             except BaseException:
-                link.send({"end": process.key, "grace_s": 0.0})
+                client.send({"end": process.key, "grace_s": 0.0})
                 raise
             return process
 
@@ -74,25 +82,25 @@ class Warden:
         """Kills everything that is still running; it is dead when this returns."""
         self._is_closed = True
         async with self._opening:
-            if self._link is not None:
-                await asyncio.shield(self._link.close())
+            if self._client is not None:
+                await asyncio.shield(self._client.close())
 
-    def _started(self) -> Link:
-        if self._link is None:
+    def _started(self) -> KeeperClient:
+        if self._client is None:
             raise WardenFailed("The warden is not started.")
-        return self._link
+        return self._client
 
-    async def _open(self) -> Link:
+    async def _open(self) -> KeeperClient:
         async with self._opening:
             if self._is_closed:
                 raise WardenFailed("The warden is closed; no process is started any more.")
-            if self._link is not None:
-                self._link.look()
-            if self._link is None or self._link.is_lost:
-                if self._link is not None:
-                    await self._link.close()
-                self._link = await Link.open(self._wanted)
-            return self._link
+            if self._client is not None:
+                self._client.receive_pending()
+            if self._client is None or self._client.is_lost:
+                if self._client is not None:
+                    await self._client.close()
+                self._client = await KeeperClient.open(self._wanted)
+            return self._client
 
     async def _find_sandbox(self) -> Sandbox:
         """Each layer is tried with a process that it holds, as later ones are."""
@@ -101,7 +109,7 @@ class Warden:
         if self.mechanism == "pid namespace" and wanted in ("any", "mounts"):
             with_mounts = replace(layers, mounts=True)
             layers = with_mounts if await self._works(with_mounts) else layers
-        if not layers.is_there and wanted in ("any", "bubblewrap"):
+        if not layers.is_available and wanted in ("any", "bubblewrap"):
             with_bubblewrap = Sandbox(bubblewrap=True)
             layers = with_bubblewrap if await self._works(with_bubblewrap) else layers
         return layers
@@ -120,14 +128,14 @@ class Warden:
         finally:
             await process.end(0)
 
-    def _launch(self, link: Link, spec: ProcessSpec, sandbox: Sandbox) -> Process:
+    def _launch(self, client: KeeperClient, spec: ProcessSpec, sandbox: Sandbox) -> WardenProcess:
         if not spec.argv or "\0" in "".join((*spec.argv, *spec.env, *spec.env.values(), spec.cwd)):
             raise ProcessFailed("A command needs at least one word, and none of its words can contain a NUL.")
         key = next(self._keys)
         argv, writable = spec.argv, spec.writable
         if writable is not None and sandbox.bubblewrap:
             argv, writable = bubblewrap.wrapped(spec), None
-        order: Line = {
+        order: KeeperMessage = {
             "run": key,
             "argv": argv,
             "cwd": spec.cwd,
@@ -141,13 +149,13 @@ class Warden:
             "stdin": spec.stdin is not None,
             "apart": spec.output == "apart",
         }
-        if len(encode(order)) > LINE_BYTES_MAX:
+        if len(encode(order)) > KEEPER_MESSAGE_BYTES_MAX:
             raise ProcessFailed(f"{spec.argv[0]}: Argument list too long")
         try:
-            streams = open_streams(spec)
+            streams = open_stdio(spec)
         except OSError as error:
             raise WardenFailed(f"No pipes for a process: {error.strerror}.") from None
-        process = Process(key, link.send, streams)
-        link.processes[key] = process
-        link.send(order, streams.theirs)
+        process = WardenProcess(key, client.send, streams)
+        client.processes[key] = process
+        client.send(order, streams.theirs)
         return process

@@ -29,7 +29,7 @@ from typing import Any
 WIRE_VERSION = 2
 
 #: One line. An argument list the kernel accepts has at most 2 MiB, and JSON may write a byte with six.
-LINE_BYTES_MAX = 16 * 1024 * 1024
+KEEPER_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
 #: Bytes taken from a socket at once.
 RECEIVE_BYTES = 64 * 1024
@@ -37,24 +37,24 @@ RECEIVE_BYTES = 64 * 1024
 #: Descriptors that come with one message: standard input, output, error.
 DESCRIPTORS_MAX = 3
 
-Line = dict[str, Any]
+KeeperMessage = dict[str, Any]
 
 
-def encode(line: Line) -> bytes:
+def encode(line: KeeperMessage) -> bytes:
     # Names of files that are not UTF-8 come as lone surrogates; JSON's escapes carry them over unharmed.
     return json.dumps(line).encode() + b"\n"
 
 
-class LineReader:
+class MessageReader:
     """Cuts what arrives into lines."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[Line]:
+    def feed(self, data: bytes) -> list[KeeperMessage]:
         self._rest += data
         if b"\n" not in data:
-            if len(self._rest) > LINE_BYTES_MAX:
+            if len(self._rest) > KEEPER_MESSAGE_BYTES_MAX:
                 raise ValueError("a line is too long")
             return []
         *whole, rest = bytes(self._rest).split(b"\n")

@@ -22,15 +22,15 @@ def kill_all(find: Callable[[], Iterator[int]]) -> None:
         before = len(stopped)
         for pid in find():
             if pid not in stopped:
-                send(pid, signal.SIGSTOP)
+                send_signal(pid, signal.SIGSTOP)
                 stopped.add(pid)
         if len(stopped) == before:
             break
     for pid in stopped:
-        send(pid, signal.SIGKILL)
+        send_signal(pid, signal.SIGKILL)
 
 
-def send(pid: int, number: int) -> None:
+def send_signal(pid: int, number: int) -> None:
     # Gone meanwhile, or of another user (a setuid program): the latter is reported as left over in the end.
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
@@ -54,11 +54,11 @@ def children(pid: int) -> list[int]:
                 found.extend(map(int, listed.read().split()))
     except (FileNotFoundError, ProcessLookupError):
         if os.path.exists(f"/proc/{pid}/stat") and not os.path.exists("/proc/thread-self/children"):
-            return [other for other in everybody() if int(_stat(other)[1]) == pid]
+            return [other for other in all_pids() if int(_stat(other)[1]) == pid]
     return found
 
 
-def everybody() -> list[int]:
+def all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from kedge import children
 from kedge.waiting import retrieve_exception
 from kedge.warden import orphans
-from kedge.warden.base import Wanted, WardenFailed
+from kedge.warden.base import MechanismChoice, WardenFailed
 from kedge.warden.keeper import BOOTSTRAP
-from kedge.warden.lines import RECEIVE_BYTES, WIRE_VERSION, Line, LineReader, encode
-from kedge.warden.process import Process
+from kedge.warden.keeper_protocol import RECEIVE_BYTES, WIRE_VERSION, KeeperMessage, MessageReader, encode
+from kedge.warden.warden_process import WardenProcess
 
 #: A keeper starts in some 50 ms; a machine that needs longer than this is in trouble.
 START_S_MAX = 20.0
@@ -32,24 +32,24 @@ CLOSE_S_MAX = 15.0
 KILL_S_MAX = 5.0
 
 
-class Link:
+class KeeperClient:
     """Open it with `open`. `mechanism` and `landlock` are what the keeper found out about this machine."""
 
     def __init__(self, connection: socket.socket, keeper: asyncio.subprocess.Process) -> None:
         self.mechanism = ""
         self.landlock = 0
-        self.processes: dict[int, Process] = {}
+        self.processes: dict[int, WardenProcess] = {}
         self.is_lost = False
         self.keeper_pid = keeper.pid
         self._connection = connection
         self._keeper = keeper
-        self._lines = LineReader()
+        self._lines = MessageReader()
         #: Bytes and the descriptors that go with their first byte.
         self._queue: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._loop = asyncio.get_running_loop()
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._trouble = ""
+        self._error = ""
         #: Trees that the keeper was told to end, and when it is given up for that.
         self._ending: dict[int, asyncio.TimerHandle] = {}
         #: After the keeper was lost: what is left of all that it ran.
@@ -57,7 +57,7 @@ class Link:
         self._loop.add_reader(connection, self._receive)
 
     @classmethod
-    async def open(cls, wanted: Wanted) -> Link:
+    async def open(cls, wanted: MechanismChoice) -> KeeperClient:
         ours, its = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -78,18 +78,18 @@ class Link:
             if isinstance(error, OSError):
                 raise WardenFailed(f"The process keeper cannot be started: {error.strerror}.") from None
             raise
-        link = cls(ours, keeper)
+        client = cls(ours, keeper)
         try:
             async with asyncio.timeout(START_S_MAX):
-                await link._hello
+                await client._hello
         except BaseException as error:
-            await link.close()
+            await client.close()
             if isinstance(error, TimeoutError):
                 raise WardenFailed(f"The process keeper did not start within {START_S_MAX:.0f} s.") from None
             raise
-        return link
+        return client
 
-    def send(self, line: Line, descriptors: Iterable[int] = ()) -> None:
+    def send(self, line: KeeperMessage, descriptors: Iterable[int] = ()) -> None:
         """Takes the descriptors over: they are closed here when they are sent, or when they cannot be."""
         if self.is_lost:
             _close(descriptors)
@@ -119,10 +119,10 @@ class Link:
             self._loop.remove_writer(self._connection)
         except OSError as error:
             # The kernel refuses (too many descriptors on their way): half a message cannot be mended, a keeper can.
-            self._trouble = str(error.strerror)
-            self._lose()
+            self._error = str(error.strerror)
+            self._on_lost()
 
-    def look(self) -> None:
+    def receive_pending(self) -> None:
         """Hears what has arrived, the end of the keeper included, before the loop comes to it."""
         if not self.is_lost:
             self._receive()
@@ -135,28 +135,28 @@ class Link:
         except OSError:
             data = b""
         for line in self._lines.feed(data):
-            self._hear(line)
+            self._on_message(line)
         if not data:
-            self._lose()
+            self._on_lost()
 
-    def _hear(self, line: Line) -> None:
+    def _on_message(self, line: KeeperMessage) -> None:
         match line:
             case {"hello": int(version), "mechanism": str(mechanism), "landlock": int(landlock)}:
                 self.mechanism, self.landlock = mechanism, landlock
                 if version == WIRE_VERSION and not self._hello.done():
                     self._hello.set_result(None)
             case {"broken": str(error)}:
-                self._trouble = error
+                self._error = error
             case _:
                 key = next(iter(line.values()))
                 process = self.processes.get(key)
                 if process is not None:
-                    process.hear(line)
+                    process.on_message(line)
                 if "gone" in line:
                     self.processes.pop(key, None)
                     self._forget(key)
 
-    def _lose(self) -> None:
+    def _on_lost(self) -> None:
         if self.is_lost:
             return
         self.is_lost = True
@@ -172,9 +172,9 @@ class Link:
         if orphans.is_adopting():
             self._left = self._loop.create_task(self._sweep())
         for process in self.processes.values():
-            process.lost(self._left)
+            process.on_lost(self._left)
         if not self._hello.done():
-            reason = self._trouble or "it ended at once"
+            reason = self._error or "it ended at once"
             self._hello.set_exception(WardenFailed(f"The process keeper cannot be started: {reason}."))
             retrieve_exception(self._hello)
         self._ended.set_result(None)
@@ -196,7 +196,7 @@ class Link:
     def _expect(self, key: int, within_s: float) -> None:
         """A keeper that is kept from its work is lost; then its trees are ended from here."""
         self._forget(key)
-        self._ending[key] = self._loop.call_later(within_s, self._lose)
+        self._ending[key] = self._loop.call_later(within_s, self._on_lost)
 
     def _forget(self, key: int) -> None:
         if (timer := self._ending.pop(key, None)) is not None:
@@ -211,7 +211,7 @@ class Link:
             async with asyncio.timeout(CLOSE_S_MAX):
                 await asyncio.shield(self._ended)
         except TimeoutError:
-            self._lose()
+            self._on_lost()
         await self._keeper.wait()
         if self._left is not None:
             await asyncio.shield(self._left)

@@ -9,23 +9,23 @@ from typing import Any, TypeVar
 
 from kedge.waiting import retrieve_exception
 from kedge.warden.base import ExitStatus, ProcessFailed, WardenFailed
-from kedge.warden.lines import Line
-from kedge.warden.processes import is_zombie
-from kedge.warden.streams import Streams
+from kedge.warden.keeper_protocol import KeeperMessage
+from kedge.warden.proc_fs import is_zombie
+from kedge.warden.stdio import Stdio
 
 #: When the keeper was lost we look whether the overseer has taken its tree along: this often, for 5 s in all.
-LOOK_S = 0.01
-LOOKS_MAX = 500
+OVERSEER_POLL_S = 0.01
+OVERSEER_POLLS_MAX = 500
 
 T = TypeVar("T")
 
 LOST = "The process keeper was lost, and what it ran is ended. Try again: a new one is started."
 
 
-class Process:
+class WardenProcess:
     """Always `end` it: what a process leaves running in the background lives until then, or until the warden closes."""
 
-    def __init__(self, key: int, send: Callable[[Line], None], streams: Streams) -> None:
+    def __init__(self, key: int, send: Callable[[KeeperMessage], None], streams: Stdio) -> None:
         #: Of the first process, as the server sees it; 0 until it is started.
         self.pid = 0
         self.key = key
@@ -41,7 +41,7 @@ class Process:
         self._tags = 0
         self._overseer = 0
         self._is_lost = False
-        self._look: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     # --- for callers
 
@@ -97,7 +97,7 @@ class Process:
     async def started(self) -> None:
         await asyncio.shield(self._started)
 
-    def hear(self, line: Line) -> None:
+    def on_message(self, line: KeeperMessage) -> None:
         match line:
             case {"started": _, "pid": int(pid), "overseer": int(overseer)}:
                 self.pid, self._overseer = pid, overseer
@@ -113,7 +113,7 @@ class Process:
             case _:
                 pass
 
-    def lost(self, left: asyncio.Future[tuple[int, ...]] | None) -> None:
+    def on_lost(self, left: asyncio.Future[tuple[int, ...]] | None) -> None:
         """The keeper is gone. `left`: the pids that are left of all that it ran, after a sweep.
 
         None where this process does not adopt orphans (a server does): then only the overseer can be looked for, which
@@ -124,21 +124,21 @@ class Process:
         for count in self._counts.values():
             _fail(count, WardenFailed(LOST))
         if not self._gone.done():
-            self._look = asyncio.get_running_loop().create_task(self._look_for_the_end(left))
+            self._ending = asyncio.get_running_loop().create_task(self._wait_for_overseer(left))
 
     async def settled(self) -> None:
         """After `lost`: waits until the tree is gone or was looked for long enough."""
-        if self._look is not None:
-            await asyncio.shield(self._look)
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
 
-    async def _look_for_the_end(self, left: asyncio.Future[tuple[int, ...]] | None) -> None:
+    async def _wait_for_overseer(self, left: asyncio.Future[tuple[int, ...]] | None) -> None:
         if left is not None:
             self._end_here(await asyncio.shield(left))
             return
-        for _ in range(LOOKS_MAX):
+        for _ in range(OVERSEER_POLLS_MAX):
             if is_zombie(self._overseer):
                 break
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(OVERSEER_POLL_S)
         self._end_here(() if is_zombie(self._overseer) else (self._overseer,))
 
     def _end_here(self, left: tuple[int, ...]) -> None:

@@ -13,7 +13,7 @@ from kedge.warden.base import ProcessFailed, ProcessSpec
 READ_BYTES = 256 * 1024
 
 
-class _End:
+class _PipeEnd:
     """One non-blocking descriptor that one task at a time waits for."""
 
     def __init__(self, descriptor: int) -> None:
@@ -21,7 +21,7 @@ class _End:
         self._descriptor: int | None = descriptor
         self._waiting: asyncio.Future[None] | None = None
 
-    async def _ready(self, descriptor: int, to_write: bool) -> None:
+    async def _wait_ready(self, descriptor: int, to_write: bool) -> None:
         loop = asyncio.get_running_loop()
         if self._waiting is not None:
             raise RuntimeError("two tasks use the same stream of a process")
@@ -51,7 +51,7 @@ class _End:
         os.close(descriptor)
 
 
-class Source(_End):
+class OutputPipe(_PipeEnd):
     """What a process writes."""
 
     def __init__(self, descriptor: int) -> None:
@@ -65,7 +65,7 @@ class Source(_End):
             try:
                 data = os.read(self._descriptor, READ_BYTES)
             except BlockingIOError:
-                await self._ready(self._descriptor, to_write=False)
+                await self._wait_ready(self._descriptor, to_write=False)
                 continue
             if not data:
                 self.close()
@@ -87,7 +87,7 @@ class Source(_End):
         self.close()
 
 
-class Sink(_End):
+class InputPipe(_PipeEnd):
     """What a process reads."""
 
     async def write(self, data: bytes) -> None:
@@ -98,22 +98,22 @@ class Sink(_End):
             try:
                 view = view[os.write(self._descriptor, view) :]
             except BlockingIOError:
-                await self._ready(self._descriptor, to_write=True)
+                await self._wait_ready(self._descriptor, to_write=True)
             except BrokenPipeError:
                 self.close()
                 raise ProcessFailed("The process no longer reads its input.") from None
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
-    output: Source
-    error: Source | None
-    stdin: Sink | None
+class Stdio:
+    output: OutputPipe
+    error: OutputPipe | None
+    stdin: InputPipe | None
     #: The other ends, in the order in which they are sent: input if there is one, output, error if it is apart.
     theirs: tuple[int, ...]
 
 
-def open_streams(spec: ProcessSpec) -> Streams:
+def open_stdio(spec: ProcessSpec) -> Stdio:
     """OSError if there are no descriptors left; then nothing stays open."""
     with ExitStack() as undo:
 
@@ -127,7 +127,7 @@ def open_streams(spec: ProcessSpec) -> Streams:
         stdin = None
         if spec.stdin == "pipe":
             read, write = pipe()
-            stdin = Sink(write)
+            stdin = InputPipe(write)
             theirs.append(read)
         elif spec.stdin is not None:
             theirs.append(os.dup(spec.stdin.fileno()))
@@ -137,7 +137,7 @@ def open_streams(spec: ProcessSpec) -> Streams:
         error = None
         if spec.output == "apart":
             read, write = pipe()
-            error = Source(read)
+            error = OutputPipe(read)
             theirs.append(write)
         undo.pop_all()
-        return Streams(Source(output), error, stdin, tuple(theirs))
+        return Stdio(OutputPipe(output), error, stdin, tuple(theirs))
