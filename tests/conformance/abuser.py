@@ -1,9 +1,9 @@
-"""A program that behaves badly towards a server, in a process of its own and with the lowest priority: connections that
-send their requests a byte at a time, that say nothing more, streams by the thousand, and requests one after the other.
+"""A program that abuses a server, as a process with the lowest priority: connections that send their requests one byte
+at a time or fall silent, thousands of streams, and a flood of requests.
 
     python -m tests.conformance.abuser HOST PORT TOKEN WORKSPACE SLOW STREAMS RATE
 
-It prints a line when all is open, floods from then on, and at the end of its input says what the server replied.
+It prints a line when all connections are open, then floods, and prints the replies at the end of its input.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import uuid
 from collections import Counter
 from itertools import cycle
 
-#: Between two bytes of a slow connection. Seconds.
+#: The interval between two bytes of a slow connection. Seconds.
 SLOW_S = 0.5
-#: Connections that the flood comes over. Items.
+#: Connections of the flood. Items.
 FLOOD_LINES = 8
-#: How many connects may be under way at once. Items.
+#: Concurrent connects. Items.
 AT_ONCE = 50
 
 
-class Line(asyncio.Protocol):
-    """A connection that counts what comes, and throws it away."""
+class CountingConnection(asyncio.Protocol):
+    """A connection that counts the received bytes and discards them."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -57,18 +57,18 @@ class Abuser:
     def __init__(self, host: str, port: int, token: str, workspace: str) -> None:
         self.host, self.port, self.workspace = host, port, workspace
         self.head = f"Host: {host}:{port}\r\nAuthorization: Bearer {token}\r\n"
-        self.lines: list[Line] = []
+        self.lines: list[CountingConnection] = []
         self.flooded: Counter[str] = Counter()
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def line(self) -> Line:
+    async def line(self) -> CountingConnection:
         async with self._places:
-            _, line = await asyncio.get_running_loop().create_connection(Line, self.host, self.port)
+            _, line = await asyncio.get_running_loop().create_connection(CountingConnection, self.host, self.port)
         self.lines.append(line)
         return line
 
     async def slow(self, number: int) -> None:
-        """A third each: never ends its head, never ends its body, or has asked once and stays."""
+        """Open slow connections: a third never ends its head, a third its body, and a third stays after one request."""
         line = await self.line()
         match number % 3:
             case 0:
@@ -83,7 +83,7 @@ class Abuser:
                 line.send(f"GET /v1/health HTTP/1.1\r\n{self.head}\r\n".encode())
                 await line.replied.wait()
 
-    def trickle(self, line: Line) -> None:
+    def trickle(self, line: CountingConnection) -> None:
         if not line.ended.is_set():
             line.send(b"x")
             asyncio.get_running_loop().call_later(SLOW_S, self.trickle, line)
@@ -95,7 +95,7 @@ class Abuser:
         await line.replied.wait()
 
     async def flood(self, rate: float) -> None:
-        """Requests of some kinds, good and bad, one at a time on each of a few connections, at a rate in all."""
+        """Send valid and invalid requests at a total rate, one at a time on each connection."""
         at = f"/v1/workspaces/{self.workspace}"
         body = b'{"title": 5}'
         typed = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
@@ -109,7 +109,7 @@ class Abuser:
             ]
         )
 
-        async def keep_asking() -> None:
+        async def repeat_requests() -> None:
             line, loop = await self.line(), asyncio.get_running_loop()
             due = loop.time()
             while True:
@@ -123,7 +123,7 @@ class Abuser:
                 loop.call_at(due, waited.set)
                 await waited.wait()
 
-        await asyncio.gather(*(keep_asking() for _ in range(FLOOD_LINES)))
+        await asyncio.gather(*(repeat_requests() for _ in range(FLOOD_LINES)))
 
 
 async def main(host: str, port: int, token: str, workspace: str, slow: int, streams: int, rate: float) -> None:

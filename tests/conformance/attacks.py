@@ -1,6 +1,6 @@
-"""What an attacker tries, and the tests that try it: a list to read, held by test_attacks.py.
+"""The list of attacks and their tests. test_attacks.py checks that the tests exist.
 
-A group is a way in. Each line says what is tried; behind it stand the tests, by file and name below `tests/`.
+Each group is a point of entry. Each line describes an attack, followed by its tests as file and name below `tests/`.
 """
 
 from __future__ import annotations
@@ -26,82 +26,80 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "no token, an empty, wrong, longer, shorter, doubled one, or one that is no ASCII": (
             f"{_ACCESS}test_without_the_token_no_route_answers",
         ),
-        "the token in the query": (f"{_ACCESS}test_a_token_in_the_query_is_no_token",),
+        "the token in the query": (f"{_ACCESS}test_a_token_in_the_query_is_ignored",),
         "a Host that is not ours, or only looks like ours": (f"{_ACCESS}test_with_a_foreign_host_no_route_answers",),
         "no Host, or two": (f"{_ACCESS}test_with_no_host_or_two_no_route_answers",),
-        "a target with a host of its own": (f"{_ACCESS}test_a_target_that_names_a_host_is_refused_on_every_route",),
+        "a target with a host of its own": (f"{_ACCESS}test_an_absolute_target_is_refused_on_every_route",),
         "a page of another origin, of none, of one that looks like ours, of another site": (
             f"{_ACCESS}test_from_a_foreign_page_no_route_answers",
         ),
         "a form, which a page may send anywhere": (
-            f"{_ACCESS}test_what_a_page_can_send_without_asking_is_no_body_on_any_route",
-            f"{_INPUT}test_a_body_that_does_not_say_it_is_json_is_refused_everywhere",
+            f"{_ACCESS}test_bodies_of_simple_cors_requests_are_refused",
+            f"{_INPUT}test_a_body_with_another_content_type_is_refused",
         ),
-        "a page whose name is re-pointed at this machine": (
-            f"{_WIRE}test_a_page_whose_name_is_pointed_at_this_machine_gets_nothing",
-        ),
+        "a page whose name is re-pointed at this machine": (f"{_WIRE}test_a_dns_rebinding_page_gets_nothing",),
         "another user at the socket or the token file": (
-            f"{_SERVERS}test_e_the_socket_needs_no_token_and_only_its_owner_can_reach_it",
+            f"{_SERVERS}test_e_the_socket_needs_no_token_and_is_private",
             f"{_SERVERS}test_e_the_default_socket_is_in_a_directory_of_its_owner",
-            f"{_SERVERS}test_e_another_user_at_the_socket_gets_nothing_even_where_its_mode_lets_them",
+            f"{_SERVERS}test_e_another_user_at_the_socket_is_refused",
         ),
         "another machine": (
-            f"{_WIRE}test_no_server_listens_beyond_this_machine_unless_it_is_told_to",
-            f"{_WIRE}test_no_server_takes_a_token_that_is_none",
-            f"{_WIRE}test_a_server_for_other_machines_asks_everybody_for_the_token",
+            f"{_WIRE}test_remote_addresses_need_allow_remote",
+            f"{_WIRE}test_invalid_tokens_are_refused_at_the_start",
+            f"{_WIRE}test_a_remote_server_requires_the_token",
         ),
     },
     "requests": {
         "lengths that contradict each other, frames that are none, bytes that are no HTTP": (
-            f"{_ACCESS}test_what_is_not_http_is_answered_400_and_hung_up_on",
+            f"{_ACCESS}test_garbage_is_answered_400_and_the_connection_closed",
             "fuzz/test_http.py::test_no_request_made_by_chance_is_answered_wrongly_or_breaks_the_server",
         ),
         "a head, a trailer or an address without end": (
-            f"{_ACCESS}test_a_head_without_end_is_hung_up_on",
-            f"{_WIRE}test_what_stands_around_a_body_has_a_bound",
-            f"{_WIRE}test_what_trails_a_body_is_no_header",
+            f"{_ACCESS}test_an_endless_head_is_dropped",
+            f"{_WIRE}test_chunk_framing_and_trailers_are_bounded",
+            f"{_WIRE}test_trailers_are_not_headers",
         ),
         "a body over the limit, with a length and without": (
             f"{_INPUT}test_a_prompt_with_a_wrong_field_is_refused",
-            f"{_INPUT}test_a_body_that_is_no_json_object_is_refused_everywhere",
-            f"{_WIRE}test_a_body_without_a_length_is_held_to_the_same_limit",
+            f"{_INPUT}test_a_body_that_is_not_an_object_is_refused",
+            f"{_WIRE}test_a_chunked_body_has_the_same_limit",
         ),
         "a head or a body that comes a byte at a time, or never": (
-            f"{_WIRE}test_a_request_that_comes_too_slowly_is_hung_up_on",
-            f"{_WIRE}test_a_slow_body_with_the_token_records_nothing",
+            f"{_WIRE}test_a_slow_request_is_dropped",
+            f"{_WIRE}test_a_slow_body_with_the_token_leaves_no_trace",
         ),
-        "a body that breaks off": (f"{_INPUT}test_a_body_that_breaks_off_records_nothing",),
+        "a body that breaks off": (f"{_INPUT}test_an_incomplete_body_leaves_no_trace",),
         "replies that nobody reads": (
-            f"{_READERS}test_d4_a_reader_that_never_reads_costs_little_and_misses_nothing",
-            f"{_READERS}test_d9_a_client_that_takes_nothing_any_more_is_dropped",
-            f"{_WIRE}test_requests_sent_far_ahead_of_their_replies_stay_unread",
+            f"{_READERS}test_d4_a_stuck_reader_costs_little_and_misses_nothing",
+            f"{_READERS}test_d9_a_client_that_stops_reading_is_dropped",
+            f"{_WIRE}test_pipelined_requests_stay_unread",
         ),
         "too many streams, or streams whose client is gone": (
-            f"{_WIRE}test_one_stream_too_many_is_refused_and_the_others_go_on",
-            f"{_WIRE}test_a_stream_with_a_request_behind_it_ends_with_its_connection",
+            f"{_WIRE}test_one_stream_too_many_is_refused",
+            f"{_WIRE}test_a_stream_with_a_pipelined_request_ends_on_disconnect",
         ),
         "JSON that is deep, huge, no number, half a character, no text, or says a thing twice": (
             f"{_INPUT}test_a_prompt_with_a_wrong_field_is_refused",
-            f"{_INPUT}test_of_a_key_given_twice_the_last_counts",
-            f"{_INPUT}test_a_body_that_is_no_json_object_is_refused_everywhere",
+            f"{_INPUT}test_of_duplicate_keys_the_last_counts",
+            f"{_INPUT}test_a_body_that_is_not_an_object_is_refused",
             f"{_INPUT}test_a_wrong_value_in_any_request_is_refused",
         ),
         "a place in the stream that is negative, huge, text, or of another workspace": (
-            f"{_INPUT}test_a_position_that_is_none_is_refused",
-            f"{_INPUT}test_a_position_of_another_workspace_is_a_gap_and_then_live",
+            f"{_INPUT}test_an_invalid_position_is_refused",
+            f"{_INPUT}test_a_position_of_another_workspace_gets_a_gap",
             "fuzz/test_resume.py::test_a_resume_value_made_by_chance_gets_what_lies_behind_it_or_a_gap_or_a_refusal",
         ),
     },
     "files": {
         "up and out, absolute paths, neighbours with a similar name, links to files, directories and parents": (
-            f"{_FILES}test_nothing_outside_is_looked_at_or_written_without_leave",
+            f"{_FILES}test_no_file_outside_is_read_or_written_without_approval",
             f"{_PATHS}test_whatever_leads_outside_is_outside_and_looking_needs_leave",
             "fuzz/test_fuzzed_paths.py::test_no_path_made_by_chance_leads_out_of_the_workspace",
         ),
-        "a search through links": (f"{_FILES}test_a_search_of_the_workspace_does_not_go_through_its_links",),
+        "a search through links": (f"{_FILES}test_a_search_does_not_follow_links",),
         "a link swapped in while the file is in use": (
-            f"{_FILES}test_what_was_swapped_for_a_link_between_approval_and_write_is_not_followed",
-            f"{_FILES}test_undo_does_not_follow_what_was_swapped_for_a_link",
+            f"{_FILES}test_a_link_swapped_in_after_the_approval_is_not_followed",
+            f"{_FILES}test_undo_does_not_follow_a_swapped_in_link",
             f"{_PATHS}test_no_race_between_judging_and_opening_leads_outside",
             "warden/test_processes.py::test_a_directory_that_has_become_a_link_is_not_entered",
         ),
@@ -109,86 +107,82 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_PATHS}test_a_deny_rule_holds_for_the_name_that_was_given_and_for_what_it_leads_to",
             "engine/test_context.py::test_what_may_not_be_viewed_is_no_instruction_by_any_name",
         ),
-        "a second name of a file outside": (
-            f"{_FILES}test_a_hard_link_is_parted_and_its_other_name_keeps_its_content",
-        ),
+        "a second name of a file outside": (f"{_FILES}test_a_write_to_a_hard_link_keeps_the_other_name",),
         "ways through /proc": (
-            f"{_FILES}test_the_server_does_not_look_into_processes_even_when_all_is_allowed",
-            f"{_FILES}test_a_way_through_proc_is_the_file_it_leads_to",
+            f"{_FILES}test_tools_never_read_proc_of_the_server",
+            f"{_FILES}test_a_path_through_proc_is_resolved",
         ),
         "devices, pipes and sockets in place of files": (
-            f"{_FILES}test_devices_pipes_and_sockets_are_told_from_files_and_nothing_hangs",
-            f"{_FILES}test_files_that_are_read_without_being_asked_for_may_be_pipes_and_nothing_hangs",
+            f"{_FILES}test_devices_pipes_and_sockets_are_refused_without_a_hang",
+            f"{_FILES}test_instruction_files_that_are_pipes_do_not_hang",
         ),
         "names that look alike": (
             f"{_FILES}test_two_names_that_look_alike_are_two_files",
             f"{_PATHS}test_names_are_bytes_and_twins_are_named_not_guessed",
         ),
         "what makes the machine run things: hooks, git's and our own configuration": (
-            f"{_FILES}test_what_makes_the_machine_run_things_is_written_with_leave_for_that_very_file",
-            f"{_FILES}test_the_files_of_kedge_itself_are_not_covered_even_in_a_workspace_around_them",
+            f"{_FILES}test_startup_files_need_an_approval_for_the_exact_file",
+            f"{_FILES}test_rules_never_cover_the_files_of_kedge",
             f"{_PATHS}test_hooks_are_guarded_through_links_and_under_other_names",
         ),
     },
     "permissions": {
         "another command, directory, environment or file than the one that was allowed": (
-            f"{_LEAVE}test_only_the_id_of_an_answer_counts",
-            f"{_LEAVE}test_an_answer_does_not_follow_a_directory_that_was_swapped_for_a_link",
-            f"{_LEAVE}test_an_environment_that_grew_while_people_thought_is_not_what_they_allowed",
-            f"{_LEAVE}test_a_file_that_appeared_while_people_thought_is_not_overwritten",
+            f"{_LEAVE}test_only_the_id_of_an_answer_is_used",
+            f"{_LEAVE}test_an_answer_does_not_cover_a_swapped_directory",
+            f"{_LEAVE}test_an_answer_does_not_cover_a_changed_environment",
+            f"{_LEAVE}test_an_answer_does_not_cover_a_file_that_appeared",
             "tools/test_edit_races.py::test_a_file_changed_by_others_while_people_thought_is_not_written",
             "tools/test_edit_races.py::test_an_edit_shown_at_one_place_is_not_made_at_another",
             "tools/test_shell.py::test_a_grant_is_for_the_directory_it_was_given_in",
         ),
         "a prompt that joins a Run with more leave than it has": (
-            "conformance/test_attacks_fold.py::test_a_prompt_that_joins_a_run_brings_its_own_rules_and_gets_no_leave_of_it",
+            "conformance/test_attacks_fold.py::test_a_folded_prompt_keeps_its_own_rules",
         ),
-        "two answers at once": (f"{_LEAVE}test_many_answers_at_once_are_one_answer_and_one_call",),
+        "two answers at once": (f"{_LEAVE}test_concurrent_answers_make_one_call",),
         "an answer for a Run that is over": (f"{_LEAVE}test_an_answer_for_a_run_that_has_ended_changes_nothing",),
-        "nobody there to ask": (f"{_LEAVE}test_nobody_attached_never_means_yes",),
+        "nobody there to ask": (f"{_LEAVE}test_without_a_client_a_call_stays_pending",),
         "tricks of the shell behind a rule": (
             f"{_RULES}test_every_trick_is_put_to_people",
-            f"{_LEAVE}test_no_trick_of_the_corpus_gets_past_the_rules_of_a_configuration",
+            f"{_LEAVE}test_no_trick_of_the_corpus_bypasses_configured_rules",
             "fuzz/test_shell_rules.py::test_what_a_rule_allows_is_what_real_shells_do",
             "fuzz/test_shell_rules.py::test_a_trick_of_the_corpus_asks_in_whatever_quotes_it_is_written",
         ),
         "tricks of the shell around a denied command": (
             f"{_RULES}test_a_denied_command_is_found_wherever_it_stands_in_the_line",
             f"{_RULES}test_a_denied_command_does_not_hide_from_the_grammar",
-            f"{_LEAVE}test_a_denied_command_of_the_corpus_is_denied_by_a_configuration_even_when_nobody_is_asked",
+            f"{_LEAVE}test_deny_rules_hold_for_the_corpus_when_skipping",
             "fuzz/test_shell_rules.py::test_a_denied_command_is_denied_however_deep_it_stands",
         ),
         "characters that hide what is asked": (
-            f"{_LEAVE}test_what_cannot_be_seen_is_written_out_in_what_people_decide_on",
-            f"{_LEAVE}test_a_character_that_makes_a_text_look_binary_does_not_hide_it",
+            f"{_LEAVE}test_invisible_characters_are_escaped_in_approvals",
+            f"{_LEAVE}test_a_control_character_does_not_hide_a_diff",
             "tools/test_write.py::test_people_see_the_text_and_not_what_its_bytes_may_be_taken_for",
             "tools/test_write.py::test_what_cannot_be_seen_in_a_diff_or_a_path_is_spelled_out_for_every_client",
         ),
         "a command or a diff too long to be read to its end": (
-            f"{_LEAVE}test_the_whole_command_is_shown_however_long_it_is",
+            f"{_LEAVE}test_long_commands_are_shown_completely",
             "tools/test_write.py::test_nobody_is_asked_about_what_is_too_large_to_be_shown",
             "tools/test_diff.py::test_a_change_at_both_ends_of_a_long_text_is_shown_as_two_small_ones",
         ),
     },
     "tools": {
         "keys and tokens in the environment of what is started": (
-            f"{_TOOLS}test_no_secret_of_the_server_is_in_reach_of_what_a_tool_starts",
+            f"{_TOOLS}test_tool_processes_cannot_read_the_servers_secrets",
         ),
-        "descriptors of the server": (f"{_TOOLS}test_a_process_has_the_usual_three_descriptors_and_no_terminal",),
+        "descriptors of the server": (f"{_TOOLS}test_tool_processes_have_three_descriptors_and_no_tty",),
         "bombs, deaf processes, kills of everybody": (
-            f"{_TOOLS}test_the_server_lives_and_the_run_ends_whatever_a_command_does",
-            f"{_TOOLS}test_a_bomb_is_ended_by_a_cancel_to_its_last_process",
+            f"{_TOOLS}test_the_server_survives_any_command_and_the_run_ends",
+            f"{_TOOLS}test_a_cancel_ends_every_process_of_a_fork_bomb",
         ),
-        "output without end, lines without end": (
-            f"{_TOOLS}test_a_command_that_pours_out_gigabytes_leaves_the_server_answering",
-        ),
+        "output without end, lines without end": (f"{_TOOLS}test_gigabytes_of_output_do_not_block_the_server",),
         "the server itself, asked by what it has started": (
-            f"{_TOOLS}test_a_command_cannot_have_the_server_skip_the_next_approvals",
+            f"{_TOOLS}test_a_command_cannot_make_the_server_skip_approvals",
         ),
     },
     "fetch": {
         "this machine and its network, by each way to write them": (
-            f"{_TOOLS}test_fetch_reaches_nothing_of_this_machine_or_its_network_even_with_leave",
+            f"{_TOOLS}test_fetch_never_reaches_local_addresses",
             f"{_FETCH}test_an_address_that_is_not_public_is_refused",
             f"{_FETCH}test_no_way_of_writing_this_machine_gets_through_the_real_resolver",
         ),
@@ -210,17 +204,17 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     },
     "secrets and trust": {
         "keys in logs, events, errors, the database, a reply": (
-            f"{_SECRETS}test_a_key_comes_out_nowhere_whatever_a_provider_says",
-            f"{_SECRETS}test_the_keys_and_the_token_of_kedge_are_not_looked_at_in_a_workspace_around_them",
+            f"{_SECRETS}test_keys_in_provider_errors_are_never_shown",
+            f"{_SECRETS}test_keys_and_token_are_not_readable_in_the_workspace",
         ),
         "a repository that sets endpoints, servers or permissions": (
-            f"{_SECRETS}test_a_repository_sets_nothing_that_matters_before_it_is_trusted",
+            f"{_SECRETS}test_an_untrusted_repository_sets_nothing_important",
             f"{_SECRETS}test_trust_is_for_the_content_and_ends_when_it_changes",
             "engine/test_config_reload.py::test_trust_that_is_revoked_counts_though_the_repositorys_file_is_broken",
         ),
         "data that runs when it is read": (
-            f"{_SECRETS}test_the_database_holds_plain_json_and_nothing_that_runs_when_it_is_read",
-            f"{_SECRETS}test_nothing_of_ours_reads_data_that_can_run",
+            f"{_SECRETS}test_the_database_contains_only_plain_json",
+            f"{_SECRETS}test_the_source_uses_no_unsafe_deserializer",
         ),
     },
 }

@@ -1,4 +1,4 @@
-"""One server for most tests, servers of their own for those that crash, stop or tune theirs."""
+"""One server for most tests; tests that crash, stop or configure a server have their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="session")
 def shared(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """(URL, token) of the server under test."""
+    """The URL and the token of the server under test."""
     if url := os.environ.get("KEDGE_URL"):
         yield url.replace("tcp://", "http://"), os.environ.get("KEDGE_TOKEN", "")
         return
@@ -32,7 +32,7 @@ def shared(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 async def kedge(shared: tuple[str, str], tmp_path: Path) -> AsyncIterator[Peer]:
-    """A client in a workspace of its own, on the shared server."""
+    """A client of the shared server, with its own workspace."""
     async with open_http(*shared) as http:
         (tmp_path / "workspace").mkdir()
         yield await Peer(http, tmp_path / "workspace").open()
@@ -40,7 +40,7 @@ async def kedge(shared: tuple[str, str], tmp_path: Path) -> AsyncIterator[Peer]:
 
 @pytest.fixture
 def own_server(endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """`own_server("[server]\\ngrace_s = 0.2")` starts a server that only this test uses."""
+    """`own_server("[server]\\ngrace_s = 0.2")` starts a server for one test."""
     if "KEDGE_URL" in os.environ:
         pytest.skip("needs a server process of its own")
     started: list[Server] = []

@@ -1,9 +1,9 @@
 """A black-box view of a kedge server: plain HTTP, an SSE reader of its own, a process that can be killed.
 
-Nothing here imports the product but the scripted model endpoint that stands behind the server, so that what these tests
-see is what any client sees. With `KEDGE_URL` (and `KEDGE_TOKEN`) the same tests run against another server; its model
-must be `local/fake-large` of an OpenAI-compatible provider at port `KEDGE_TEST_ENDPOINT_PORT` (9001) of this machine,
-which lists the models `fake-large` and `fake-small`, and so on: the configuration that `Server` below writes.
+Of the product, only the scripted model endpoint is imported, so that these tests see what any client sees. With
+`KEDGE_URL` (and `KEDGE_TOKEN`) the same tests run against another server. Its model must be `local/fake-large` of an
+OpenAI-compatible provider at port `KEDGE_TEST_ENDPOINT_PORT` (9001) of this machine, with the models `fake-large` and
+`fake-small`: `Server` below writes the complete configuration.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WAIT_S = 30.0
 
 
 class Endpoint:
-    """The scripted model endpoint, for tests that run in an event loop. Tags tell the requests of tests apart."""
+    """The scripted model endpoint, for tests that run in an event loop. A tag identifies the requests of one test."""
 
     def __init__(self, hosted: HostedEndpoint) -> None:
         self.hosted = hosted
@@ -51,11 +51,11 @@ class Endpoint:
         return int(self.hosted.stats()["open_max_by_tag"].get(tag, 0))
 
     async def wait_open(self, tag: str, count: int = 1) -> None:
-        """Until so many streams with this tag are open."""
+        """Wait until `count` streams with this tag are open."""
         await asyncio.to_thread(self.hosted.wait_until, lambda endpoint: endpoint.open_by_tag[tag] == count)
 
     async def wait_requests(self, tag: str, count: int) -> None:
-        """Until so many requests with this tag have come."""
+        """Wait for `count` requests with this tag."""
         await asyncio.to_thread(
             self.hosted.wait_until,
             lambda endpoint: sum(request.tag == tag for request in endpoint.requests) >= count,
@@ -73,7 +73,7 @@ class Frame:
 
 
 class Stream:
-    """An open event stream; everything that came is in `frames`."""
+    """An open event stream. `frames` has everything received."""
 
     def __init__(self, peer: Peer, path: str, params: Json, headers: dict[str, str]) -> None:
         self._peer = peer
@@ -102,7 +102,7 @@ class Stream:
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            # What a frame broke is no business of the connection: it is told here at the latest.
+            # Errors of the connection are expected here; an assertion about a frame is raised.
             with contextlib.suppress(asyncio.CancelledError, httpx2.TransportError):
                 await self._task
 
@@ -111,7 +111,7 @@ class Stream:
             await self._read_frames()
             self.ended = True
         finally:
-            self._changed.set()  # whoever waits shall see how it ended
+            self._changed.set()  # wake the waiters, also after an error
 
     async def _read_frames(self) -> None:
         http = self._peer.http
@@ -146,7 +146,7 @@ class Stream:
     # --- waiting -------------------------------------------------------------------------------------------------
 
     async def until(self, condition: Callable[[Stream], Any], wait_s: float = WAIT_S) -> Any:
-        """Wait until the condition is true of this stream; its value."""
+        """Wait until the condition is true for this stream, and return its value."""
         async with asyncio.timeout(wait_s):
             while not (value := condition(self)):
                 await self._change()
@@ -158,7 +158,7 @@ class Stream:
                 await self._change()
 
     async def _change(self) -> None:
-        """Wait for what comes next; an error if nothing can, the reader's own if it had one."""
+        """Wait for the next data. Raises the error of the reader, or AssertionError if the stream has ended."""
         assert self._task is not None, "the stream was never opened"
         if self._task.done():
             assert not self._task.cancelled(), "the stream was closed before the condition held"
@@ -168,11 +168,11 @@ class Stream:
         await self._changed.wait()
 
     async def until_complete(self, *run_ids: str) -> list[Json]:
-        """Wait for the `run_complete` of each of these Runs; in the order asked for."""
+        """Wait for the `run_complete` of each Run, and return them in the order of the arguments."""
         await self.until(lambda stream: all(stream.completes(run_id) for run_id in run_ids))
         return [self.completes(run_id)[0] for run_id in run_ids]
 
-    # --- looking -------------------------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------------------------
 
     def of(self, kind: str) -> list[Frame]:
         return [frame for frame in self.frames if frame.type == kind]
@@ -193,8 +193,8 @@ class Stream:
         parts: dict[int, str] = {}
         for frame in self.frames:
             if frame.type == "message" and frame.payload["id"] == message_id:
-                found = enumerate(frame.payload["parts"])
-                parts = {index: part["data"]["text"] for index, part in found if part["type"] == "text"}
+                numbered = enumerate(frame.payload["parts"])
+                parts = {index: part["data"]["text"] for index, part in numbered if part["type"] == "text"}
             elif frame.type == "delta" and frame.payload["message_id"] == message_id:
                 part = frame.payload["part"]
                 parts[part] = parts.get(part, "") + frame.payload["text"]
@@ -211,7 +211,7 @@ class Peer:
     workspace: str = ""
 
     async def call(self, method: str, path: str, body: Any = None, *, expect: int = 200, **params: Any) -> Any:
-        """A request below /v1; checks the status and returns the body."""
+        """Send a request below /v1, check the status, and return the body."""
         reply = await self.reply(method, path, body, **params)
         assert reply.status_code == expect, f"{method} {path}: {reply.status_code} {reply.text[:500]}"
         if reply.status_code >= 400:
@@ -256,18 +256,18 @@ class Peer:
         return reply
 
     async def wait(self, run_id: str) -> Json:
-        """The Run, ended."""
+        """Wait for the end of a Run, and return the Run."""
         run: Json = await self.call("GET", f"{self.at}/agent/runs/{run_id}/wait", timeout_s=WAIT_S)
         assert run["state"] == "ended", run
         return run
 
     async def runs(self, session_id: str) -> list[Json]:
-        found: list[Json] = await self.call("GET", f"{self.at}/agent/sessions/{session_id}/runs")
-        return found
+        runs: list[Json] = await self.call("GET", f"{self.at}/agent/sessions/{session_id}/runs")
+        return runs
 
     async def messages(self, session_id: str) -> list[Json]:
-        found: list[Json] = await self.call("GET", f"{self.at}/sessions/{session_id}/messages")
-        return found
+        messages: list[Json] = await self.call("GET", f"{self.at}/sessions/{session_id}/messages")
+        return messages
 
     async def answer(self, ask_id: str, action: str, *, expect: int = 200, message: str = "") -> Json:
         body = {"id": ask_id, "action": action, "message": message}
@@ -306,7 +306,7 @@ def results_of(messages: list[Json]) -> list[Json]:
 
 
 def outline(messages: list[Json]) -> list[tuple[str, str, str | None]]:
-    """(role, text, finish reason) of each message: a transcript at a glance."""
+    """Return (role, text, finish reason) of each message."""
     return [(message["role"], text_of(message), finish_of(message)) for message in messages]
 
 
@@ -318,7 +318,7 @@ class Server:
         self.data_dir = home / "data"
         self.socket = home / "s.sock"
         home.mkdir(parents=True, exist_ok=True)
-        # Titles have tests of their own; here a second request beside the Run's would only be in the way.
+        # Titles have their own tests; elsewhere a second model request would only disturb.
         runs = f"[runs]\ntitles = {str(titles).lower()}\nretry_s = 0.01\nretries_max = 2\n"
         config = config.replace("[runs]\n", runs) if "[runs]\n" in config else f"{config}\n{runs}"
         (home / "config.toml").write_text(
@@ -347,8 +347,7 @@ class Server:
         return self.process.pid
 
     def start(self, port: int = 0, token: str = "", files_max: int = 0) -> Self:
-        """A port and token of its own choice, unless these are given: for clients that shall find it again. It may be
-        given few open files."""
+        """Start the server. It chooses a port and a token unless these are passed. `files` limits its open files."""
         log = (self.home / "server.log").open("a")
         few_files = ["sh", "-c", f'ulimit -n {files_max} && exec "$@"', "sh"] if files_max else []
         command = [*few_files, sys.executable, "-m", "kedge", "serve", "--host", f"tcp://127.0.0.1:{port}"]
@@ -373,7 +372,7 @@ class Server:
         return (self.home / "server.log").read_text()
 
     def signal(self, number: signal.Signals) -> int:
-        """Send it and wait for the process to be gone; its exit code."""
+        """Send a signal, wait for the process to exit, and return its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         code = self.process.wait(WAIT_S)
@@ -405,7 +404,7 @@ class Server:
 
 
 def open_http(url: str, token: str, socket: Path | None = None) -> httpx2.AsyncClient:
-    # With `verify` each client reads all certificates of the machine (30 ms), also where it never needs one.
+    # With `verify`, each client loads all certificates of the machine (30 ms), even for plain HTTP.
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
     if socket is not None:
         transport = httpx2.AsyncHTTPTransport(uds=str(socket), limits=limits, verify=False)

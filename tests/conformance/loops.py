@@ -1,7 +1,7 @@
-"""For loops of thousands: servers that start in 30 ms, requests and streams without a client library, seeds.
+"""Helpers of loops with thousands of rounds: servers that start in 30 ms, requests and streams without a client
+library, and seeds.
 
-A server of the nest is a process of its own like any other. It is only forked from one that has loaded the modules
-already, since loading them is nine tenths of a start and leaves nothing on the disk.
+A server is a normal process, but forked from one that has loaded the modules: loading them is nine tenths of a start.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ if child:
 
 
 class Lost(Exception):
-    """The server went away before it answered: whether it did what it was asked, nobody knows."""
+    """The server was lost before it replied; it may have executed the request."""
 
 
 class Leaving(Exception):
-    """The server said that it shuts down, and accepted nothing."""
+    """The server is shutting down and has not accepted the request."""
 
 
 class Refused(Exception):
-    """A stream that was answered with an error. The argument is the status."""
+    """A stream was refused. The argument is the status."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -91,23 +91,23 @@ def place_of(url: str, token: str = TOKEN) -> Place:
 
 
 class Nest:
-    """One server after the other in the same data directory. `server` is only its configuration and environment."""
+    """Consecutive servers in one data directory. `server` is only the configuration and the environment."""
 
     def __init__(self, server: Server, process: asyncio.subprocess.Process) -> None:
         self.server = server
         self._process = process
         self.pid = 0
-        #: Whether the present one, or the last, came so far that it said where it listens.
+        #: True once the present or last server has printed its address.
         self.has_listened = False
 
     async def start(self) -> None:
-        """Begins to start one. Its `listening` may be waited for."""
+        """Start a server, without waiting for it."""
         self._ask(b"s")
         self._early, self.has_listened = "", False
         self.pid = int((await self._line("pid", keep="listening")).split()[1])
 
     async def listening(self) -> Place | None:
-        """Where it listens; None if it has gone before it did."""
+        """Wait for the address of the server; None if it exits before."""
         assert self._process.stdout is not None
         line = self._early or await self._line("listening", "gone")
         self._early = ""
@@ -115,10 +115,10 @@ class Nest:
 
     def signal(self, number: Signals = SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)  # nobody has waited for it, so the number is still its own
+            os.kill(self.pid, number)  # not reaped yet, so the pid is not reused
 
     async def gone(self) -> int:
-        """Wait until it has ended; its exit code, or the signal as a negative number."""
+        """Wait for the exit, and return the exit code or the negative number of the signal."""
         self._ask(b"w")
         line = await self._line("gone", skip="listening")
         self.pid = 0
@@ -148,7 +148,7 @@ class Nest:
 
 
 def _few_authorities(home: Path) -> dict[str, str]:
-    """The endpoint speaks plain HTTP: reading the certificates of all the world would be half of a server's start."""
+    """Replace the list of certificates, which takes half of a start to load; the endpoint uses plain HTTP."""
     for certificate in ssl.create_default_context().get_ca_certs(binary_form=True)[:1]:
         (home / "authority.pem").write_text(ssl.DER_cert_to_PEM_cert(certificate))
         return {"SSL_CERT_FILE": str(home / "authority.pem")}
@@ -182,7 +182,7 @@ async def nest(home: Path, endpoint_url: str, config: str = "") -> AsyncIterator
 
 
 class Wire:
-    """Requests over one connection, one after the other."""
+    """Sequential requests over one connection."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -190,7 +190,7 @@ class Wire:
         self._writer: asyncio.StreamWriter | None = None
 
     async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and JSON body of the reply."""
+        """Return the status and the JSON body of the reply."""
         data = b"" if body is None else json.dumps(body).encode()
         kind = f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n" if data else ""
         try:
@@ -231,7 +231,7 @@ async def open_workspace(wire: Wire, directory: Path) -> str:
 
 
 class Body(msgspec.Struct):
-    """What loops look at of a payload."""
+    """The fields of a payload that loops use."""
 
     id: str = ""
     run_id: str = ""
@@ -254,24 +254,24 @@ class Envelope(msgspec.Struct):
     payload: Inner
 
 
-#: (Position, type, of what, in which session): what stays the same however late an event is read.
+#: (Position, type, id, session id): the parts of an event that do not depend on when it is read.
 Kind = tuple[int, str, str, str]
 _decode = msgspec.json.Decoder(Envelope).decode
 
 
 @dataclass
 class Follower:
-    """A client that follows one workspace over any number of connections, and checks each durable event at once."""
+    """A client that follows one workspace over any number of connections and checks each durable event."""
 
     workspace: str
     deltas: bool = True
-    #: From where to resume: what the client would send as Last-Event-ID. None: from the present.
+    #: The Last-Event-ID of the next connection. None: from the present.
     position: int | None = None
     client_id: str = field(default_factory=new_client)
     seen: list[Kind] = field(default_factory=list)
-    #: Explicit ones, which say that the stream could not be resumed where the client was.
+    #: Gaps that the server reported.
     gaps: int = 0
-    #: Connections whose stream was answered.
+    #: Streams that were opened.
     connects: int = 0
     #: Each frame, with its Position or None.
     hook: Callable[[int | None, Envelope], None] | None = None
@@ -287,7 +287,7 @@ class Follower:
         bytes_max: int = 1 << 60,
         how: str = "abort",
     ) -> None:
-        """Read until `leave`, or so many bytes, wherever in a frame that is, or until the connection is lost."""
+        """Read until `leave` is true, or `bytes_max` bytes, or until the connection is lost."""
         self._raw, self._body, self._in_head = b"", b"", True
         after = "" if self.position is None else f"Last-Event-ID: {self.position}\r\n"
         path = f"/v1/workspaces/{self.workspace}/events?client_id={self.client_id}&deltas={int(self.deltas)}"
@@ -296,7 +296,7 @@ class Follower:
         except OSError:
             return
         if how == "abort":
-            # A reset instead of a farewell: for the kernel of the server, too, this client is gone at once.
+            # A reset: the kernel of the server drops this client at once.
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         try:
@@ -307,7 +307,7 @@ class Follower:
                 if leave(self):
                     break
             if how == "half-close":
-                # It says that it will say nothing more, and still takes what comes.
+                # Half-closed: it sends nothing more, and still reads.
                 writer.write_eof()
                 while data := await reader.read(1 << 16):
                     self._take(data)
@@ -354,8 +354,8 @@ class Follower:
     def _durable(self, position: int, envelope: Envelope) -> None:
         body = envelope.payload.payload
         kind = (position, envelope.type, body.run_id or body.id, body.session_id)
-        # A workspace's Positions are consecutive: so a hole and a double are seen at once, whatever the log says.
-        assert position == (self.position or 0) + 1, f"{kind} came behind Position {self.position}, {self.seen[-1:]}"
+        # The Positions of a workspace are consecutive: a hole or a duplicate is detected at once.
+        assert position == (self.position or 0) + 1, f"{kind} came after Position {self.position}, {self.seen[-1:]}"
         self.position = position
         self.seen.append(kind)
         if self.hook is not None:
@@ -363,7 +363,7 @@ class Follower:
 
 
 async def whole_log(place: Place, workspace: str, last: int) -> list[Kind]:
-    """Read anew from the beginning up to a Position that it is known to have."""
+    """Read the log from the beginning up to a Position that it has."""
     reader = Follower(workspace, deltas=False, position=0)
     async with asyncio.timeout(2 * WAIT_S):
         await reader.follow(place, lambda reader: (reader.position or 0) >= last)
@@ -374,7 +374,7 @@ async def whole_log(place: Place, workspace: str, last: int) -> list[Kind]:
 
 
 def seeds(ci: int, long: int, each: int) -> list[range]:
-    """As `slices`, or the one seed that KEDGE_SEED names: the replay of a failure."""
+    """Return the seeds as `slices` does, or the seed in KEDGE_SEED, to replay a failure."""
     if only := os.environ.get("KEDGE_SEED"):
         return [range(int(only), int(only) + 1)]
     return slices(ci, long, each)

@@ -1,4 +1,4 @@
-"""HTTP by hand, for what a proper client library does not do: odd headers, replies left unread, lines cut off."""
+"""HTTP without a client library: odd headers, unread replies, aborted connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def request(
     body: bytes = b"",
     host: str | None = "localhost",
 ) -> bytes:
-    """The bytes of one request; `host=None` leaves the Host header out."""
+    """Return the bytes of one request. `host=None` omits the Host header."""
     lines = [f"{method} {path} HTTP/1.1".encode()]
     lines += [b"Host: " + host.encode()] if host is not None else []
     lines += [name.encode() + b": " + value for name, value in headers]
@@ -33,9 +33,7 @@ def submit(token: str, workspace: str, fields: dict[str, Any]) -> bytes:
     return request("POST", f"/v1/workspaces/{workspace}/agent", headers=headers, body=json.dumps(fields).encode())
 
 
-class Line:
-    """One connection."""
-
+class RawConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
@@ -44,7 +42,7 @@ class Line:
         await self._writer.drain()
 
     async def reply(self) -> tuple[int, Any]:
-        """Status and JSON body of the next reply."""
+        """Return the status and the JSON body of the next reply."""
         async with asyncio.timeout(WAIT_S):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             lengths = [line.partition(":")[2] for line in head if line.lower().startswith("content-length:")]
@@ -52,20 +50,20 @@ class Line:
         return int(head[0].split()[1]), json.loads(body)
 
     async def read(self) -> bytes:
-        """Everything up to the end of the connection."""
+        """Read to the end of the connection."""
         return await self._reader.read()
 
     def abort(self) -> None:
-        """Gone without a word, as a killed process is."""
+        """Close the connection abruptly, as the kernel does for a killed process."""
         self._writer.transport.abort()
 
 
 @asynccontextmanager
-async def connect(url: str) -> AsyncIterator[Line]:
-    place = urlsplit(url)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+async def connect(url: str) -> AsyncIterator[RawConnection]:
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
     try:
-        yield Line(reader, writer)
+        yield RawConnection(reader, writer)
     finally:
         writer.close()
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""For races: many small rounds on one server, side by side, and ways to see all of what came of them."""
+"""Helpers of race tests: many concurrent rounds on one server, and checks of their results."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from tests.conformance.harness import Json, Peer, Stream, finish_of, open_http
 
-#: Tries of each race. What the brief of a race asks for at the least.
+#: Attempts at each race. Items.
 TRIES = 200
-#: Sessions in which rounds are played at the same time: enough to fill the store's group commit.
+#: Concurrent sessions: enough to fill the group commit of the store. Items.
 WORKERS = 10
 
 Play = Callable[[str, random.Random], Awaitable[None]]
 
 
 async def play_rounds(peer: Peer, play: Play, tries: int = TRIES, workers: int = WORKERS) -> None:
-    """`play(session_id, random)` so many times, a few at once, each worker with a session of its own."""
+    """Call `play(session_id, random)` `tries` times, concurrently. Each worker has its own session."""
 
     async def worker(index: int) -> None:
         session = await peer.session()
@@ -32,18 +32,18 @@ async def play_rounds(peer: Peer, play: Play, tries: int = TRIES, workers: int =
 
 
 async def lag(chance: random.Random, passes_max: int = 40) -> None:
-    """A random while, in passes of the event loop: where in the others' work what follows falls is anybody's guess."""
+    """Wait for a random number of event loop passes, so that the next action meets the others at a random moment."""
     for _ in range(chance.randrange(passes_max)):
         await asyncio.sleep(0)
 
 
 class Aim:
-    """When one side of a race begins: a little later after each try in which it was first, a little earlier after each
-    in which it was not. So it keeps falling close to the other side, on whatever machine, and both come up."""
+    """The start of one side of a race: later after each attempt that it won, earlier after each that it lost. So both
+    outcomes occur, on any machine."""
 
     def __init__(self, passes: float = 10) -> None:
         self._passes = passes
-        #: How often it was first, and how often not.
+        #: The number of attempts that it won, and that it lost.
         self.was_first: Counter[bool] = Counter()
 
     async def lag(self, chance: random.Random) -> None:
@@ -55,38 +55,38 @@ class Aim:
         self._passes = self._passes * 1.5 + 1 if was_first else self._passes / 1.5
 
     def check(self, least: int = 3) -> None:
-        """Both sides were met so often at the least: far less than half of the tries, which is what comes up."""
-        assert min(self.was_first[True], self.was_first[False]) >= least, f"the race was not met: {self.was_first}"
+        """Check that each side won at least `least` attempts; about half is usual."""
+        assert min(self.was_first[True], self.was_first[False]) >= least, f"the race did not occur: {self.was_first}"
 
 
 class Ends:
-    """The `run_complete`s of a stream by run id. Each frame is looked at once, since there are thousands."""
+    """The `run_complete` frames of a stream by run id. Each of the thousands of frames is read once."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._looked_at = 0
-        self._found: dict[str, list[Json]] = {}
+        self._read = 0
+        self._by_run: dict[str, list[Json]] = {}
 
     def of(self, run_id: str) -> list[Json]:
-        fresh = self._stream.frames[self._looked_at :]
-        self._looked_at += len(fresh)
+        fresh = self._stream.frames[self._read :]
+        self._read += len(fresh)
         for frame in fresh:
             if frame.type == "run_complete":
-                self._found.setdefault(frame.payload["run_id"], []).append(frame.payload)
-        return self._found.get(run_id, [])
+                self._by_run.setdefault(frame.payload["run_id"], []).append(frame.payload)
+        return self._by_run.get(run_id, [])
 
     async def until(self, *run_ids: str) -> list[Json]:
-        """Wait for the end of each of these Runs; in the order asked for."""
+        """Wait for the end of each Run, and return the ends in the order of the arguments."""
         await self._stream.until(lambda _: all(self.of(run_id) for run_id in run_ids))
         return [self.of(run_id)[0] for run_id in run_ids]
 
     def all(self) -> dict[str, list[Json]]:
         self.of("")
-        return self._found
+        return self._by_run
 
 
 async def fence(peer: Peer, *streams: Stream) -> str:
-    """Wait until these streams have everything that happened so far: a new session, seen on each. Its id."""
+    """Wait until the streams have all events until now: create a session, wait for its event, and return its id."""
     marker = await peer.session("marker")
     for stream in streams:
         await stream.until(lambda seen: any(frame.payload.get("id") == marker for frame in reversed(seen.frames)))
@@ -95,11 +95,11 @@ async def fence(peer: Peer, *streams: Stream) -> str:
 
 @asynccontextmanager
 async def no_trace(peer: Peer, session: str) -> AsyncIterator[None]:
-    """Whatever happens inside records nothing: no Run, no message, no event."""
+    """Check that the body of the `with` statement records no Run, no message and no event."""
 
     async def state() -> object:
         live = [run for run in await peer.call("GET", "/runs") if run["workspace_id"] == peer.workspace]
-        # Of a message that streams meanwhile the text may grow: that is no trace of what happens inside.
+        # Without the text: that of a streaming message may grow meanwhile.
         messages = [(message["id"], finish_of(message)) for message in await peer.messages(session)]
         return await peer.runs(session), messages, live
 
@@ -113,7 +113,7 @@ async def no_trace(peer: Peer, session: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def more_peers(first: Peer, shared: tuple[str, str], count: int) -> AsyncIterator[list[Peer]]:
-    """So many further clients in the same workspace, with connections of their own."""
+    """Further clients in the same workspace, each with its own connections."""
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(open_http(*shared)) for _ in range(count)]
         yield [await Peer(http, first.directory).open() for http in clients]

@@ -15,7 +15,7 @@ from tests.conformance.harness import Endpoint, Json, Peer, Server, open_http, o
 from tests.conformance.rounds import Aim, Ends, fence, more_peers, no_trace
 
 
-async def test_a1_a_prompt_is_answered_at_once_while_the_model_is_silent(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_a1_a_submit_returns_before_the_model_replies(kedge: Peer, endpoint: Endpoint) -> None:
     tag, key = unique("tag"), unique("key")
     session = await kedge.session()
     receipt = await kedge.submit(session, f"script: tag {tag} | hold {key} | say hello")
@@ -30,7 +30,7 @@ async def test_a1_a_prompt_is_answered_at_once_while_the_model_is_silent(kedge: 
     assert transcript[1] == ("assistant", "hello", "end_turn")
 
 
-async def test_a1_a_run_goes_on_when_the_socket_of_its_submitter_is_gone(
+async def test_a1_a_run_continues_when_its_submitter_disconnects(
     kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
 ) -> None:
     tag, key = unique("tag"), unique("key")
@@ -44,7 +44,7 @@ async def test_a1_a_run_goes_on_when_the_socket_of_its_submitter_is_gone(
     assert (run["outcome"], run["text"]) == ("completed", "one two")
 
 
-async def test_a1_a_run_goes_on_when_its_submitter_left_before_it_read_the_reply(
+async def test_a1_a_run_continues_when_its_receipt_is_never_read(
     kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
 ) -> None:
     url, token = shared
@@ -78,9 +78,7 @@ EMPTY_TEXT = {"file_path": "a.txt", "file_name": "a.txt", "mime_type": "text/pla
         pytest.param({"prompt": "hello", "session_id": "nobody"}, 404, "session_not_found", id="unknown session"),
     ],
 )
-async def test_a2_a_prompt_that_cannot_be_taken_leaves_nothing(
-    kedge: Peer, fields: Json, status: int, code: str
-) -> None:
+async def test_a2_a_refused_prompt_leaves_no_trace(kedge: Peer, fields: Json, status: int, code: str) -> None:
     session = await kedge.session()
     run_id = unique("run")
     async with no_trace(kedge, session):
@@ -90,13 +88,13 @@ async def test_a2_a_prompt_that_cannot_be_taken_leaves_nothing(
         await kedge.run(run_id, expect=404)
 
 
-async def test_a2_a_prompt_without_a_session_leaves_nothing(kedge: Peer) -> None:
+async def test_a2_a_prompt_without_a_session_leaves_no_trace(kedge: Peer) -> None:
     async with no_trace(kedge, await kedge.session()):
         error = await kedge.call("POST", f"{kedge.at}/agent", {"prompt": "hello"}, expect=400)
         assert "session_id" in error["message"]
 
 
-async def test_a2_a_prompt_to_a_session_of_another_workspace_leaves_nothing(kedge: Peer, tmp_path: Path) -> None:
+async def test_a2_a_prompt_to_a_foreign_session_leaves_no_trace(kedge: Peer, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     elsewhere = await Peer(kedge.http, tmp_path / "elsewhere").open()
     session = await elsewhere.session()
@@ -104,13 +102,13 @@ async def test_a2_a_prompt_to_a_session_of_another_workspace_leaves_nothing(kedg
         assert (await kedge.submit(session, "hello", expect=404))["code"] == "session_not_found"
 
 
-async def test_a2_an_empty_prompt_with_a_text_attached_is_taken(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_a2_an_empty_prompt_with_an_attached_text_is_accepted(kedge: Peer, endpoint: Endpoint) -> None:
     text = {**EMPTY_TEXT, "content": base64.b64encode(b"what to do").decode()}
     receipt = await kedge.submit(await kedge.session(), "", attachments=[text])
     assert (await kedge.wait(receipt["run_id"]))["outcome"] == "completed"
 
 
-async def test_a2_a_prompt_to_a_workspace_that_is_not_open_leaves_nothing(kedge: Peer) -> None:
+async def test_a2_a_prompt_to_a_closed_workspace_leaves_no_trace(kedge: Peer) -> None:
     unknown = {"session_id": await kedge.session(), "prompt": "hello"}
     error = await kedge.call("POST", "/workspaces/nowhere/agent", unknown, expect=404)
     assert error["code"] == "workspace_not_found"
@@ -124,8 +122,8 @@ async def test_a2_a_prompt_to_a_workspace_that_is_not_open_leaves_nothing(kedge:
     assert await kedge.runs(session) == []
 
 
-async def test_a2_a_prompt_that_meets_the_end_of_its_workspace_is_a_run_or_nothing(kedge: Peer) -> None:
-    """A workspace that is closing is hard to meet from outside; whatever the answer is, it must be true."""
+async def test_a2_a_prompt_to_a_closing_workspace_runs_or_is_refused(kedge: Peer) -> None:
+    """A closing workspace is hard to hit from outside; any reply is valid if it is true."""
     session = await kedge.session()
     leaving = Aim()
     for number in range(40):
@@ -151,8 +149,8 @@ async def test_a2_a_prompt_that_meets_the_end_of_its_workspace_is_a_run_or_nothi
 # --- A3 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a3_a_claim_released_many_times_at_once_is_released_once(kedge: Peer, shared: tuple[str, str]) -> None:
-    """However often one client lets go, the other's hold stands; when that one goes too, the workspace is gone."""
+async def test_a3_concurrent_releases_of_a_claim_count_once(kedge: Peer, shared: tuple[str, str]) -> None:
+    """Repeated releases by one client do not affect the claim of another; the last release closes the workspace."""
     async with more_peers(kedge, shared, 1) as (other,):
         assert other.workspace == kedge.workspace
         for _ in range(2):
@@ -170,16 +168,16 @@ async def test_a3_a_claim_released_many_times_at_once_is_released_once(kedge: Pe
         assert (await other.call("GET", other.at))["id"] == kedge.workspace
 
 
-async def test_a3_releases_of_what_was_never_held_disturb_nobody(kedge: Peer) -> None:
+async def test_a3_a_release_without_a_claim_affects_no_client(kedge: Peer) -> None:
     strangers = [Peer(kedge.http, kedge.directory).client_id for _ in range(20)]
     async with kedge.stream() as stream:
         await asyncio.gather(*(kedge.call("DELETE", kedge.at, client_id=stranger) for stranger in strangers))
         await kedge.call("DELETE", kedge.at, client_id=kedge.client_id)
-        await fence(kedge, stream)  # its own release counts only once its stream is closed, too
+        await fence(kedge, stream)  # a client with an open stream keeps its claim
         assert not stream.ended
 
 
-async def test_a3_a_queued_run_removed_many_times_at_once_is_removed_once(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_a3_concurrent_removals_of_a_queued_run_count_once(kedge: Peer, endpoint: Endpoint) -> None:
     key = unique("key")
     session = await kedge.session()
     async with kedge.stream() as stream:
@@ -200,14 +198,14 @@ async def test_a3_a_queued_run_removed_many_times_at_once_is_removed_once(kedge:
 # --- A4 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a4_the_same_run_id_and_content_is_one_run_with_one_receipt(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_a4_the_same_run_id_and_content_is_one_run(kedge: Peer, endpoint: Endpoint) -> None:
     key, run_id = unique("key"), unique("run")
     session = await kedge.session()
     async with kedge.stream() as stream:
         prompt = f"script: hold {key} | say once"
         first = await kedge.submit(session, prompt, run_id=run_id)
         assert await kedge.submit(session, prompt, run_id=run_id) == first
-        # How to wait is not part of what the Run is asked to do.
+        # `when_busy` is not part of the content of a Run.
         for when_busy in ("queue", "fold", "reject", "interrupt"):
             assert await kedge.submit(session, prompt, run_id=run_id, when_busy=when_busy) == first
         endpoint.release(key)
@@ -266,7 +264,7 @@ async def test_a4_the_same_run_id_after_a_restart_is_the_same_run(
 # --- A5 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a5_a_run_that_was_accepted_survives_a_kill_right_after_the_reply(
+async def test_a5_an_accepted_run_survives_a_kill_after_the_reply(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
     server = own_server()

@@ -1,4 +1,4 @@
-"""SCENARIOS A4, A6, A7: submits at the same moment, each race many times."""
+"""SCENARIOS A4, A6, A7: concurrent submits, each race many times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.conformance.harness import Endpoint, Json, Peer, unique
 from tests.conformance.rounds import WORKERS, Ends, fence, lag, more_peers, play_rounds
 
 
-async def test_a4_the_same_prompt_from_two_clients_at_once_is_one_run(kedge: Peer, shared: tuple[str, str]) -> None:
+async def test_a4_the_same_concurrent_prompt_of_two_clients_is_one_run(kedge: Peer, shared: tuple[str, str]) -> None:
     run_ids: list[str] = []
     async with more_peers(kedge, shared, 2) as peers, kedge.stream() as stream:
         ends = Ends(stream)
@@ -33,9 +33,7 @@ async def test_a4_the_same_prompt_from_two_clients_at_once_is_one_run(kedge: Pee
         assert {run_id: len(found) for run_id, found in ends.all().items()} == dict.fromkeys(run_ids, 1)
 
 
-async def test_a6_of_many_prompts_at_once_one_is_active_and_the_rest_queue_in_order(
-    kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
-) -> None:
+async def test_a6_of_concurrent_prompts_one_is_active(kedge: Peer, shared: tuple[str, str], endpoint: Endpoint) -> None:
     tags: dict[str, str] = {}
     async with more_peers(kedge, shared, 3) as peers, kedge.stream() as stream:
         ends = Ends(stream)
@@ -55,7 +53,7 @@ async def test_a6_of_many_prompts_at_once_one_is_active_and_the_rest_queue_in_or
             for end in await ends.until(*run_ids):
                 assert (end["outcome"], end["text"]) == ("completed", "hello")
             started_at_once = [receipt["run_id"] for receipt in receipts if receipt["state"] == "active"]
-            assert started_at_once[0] == run_ids[0], "the first to be accepted was active at once"
+            assert started_at_once[0] == run_ids[0], "the first accepted Run was active at once"
 
         await play_rounds(kedge, play)
         await fence(kedge, stream)
@@ -69,13 +67,13 @@ async def test_a6_of_many_prompts_at_once_one_is_active_and_the_rest_queue_in_or
         mine = [frame for frame in stream.frames if frame.payload.get("session_id") == session]
         assert [frame.payload["run_id"] for frame in mine if frame.type == "run_complete"] == in_order
         users = [f.payload["run_id"] for f in mine if f.type == "message" and f.payload["role"] == "user"]
-        assert users == in_order, "they were started in the order in which they were accepted"
+        assert users == in_order, "they started in the order of acceptance"
 
 
-async def test_a6_a_burst_on_an_idle_session_has_exactly_one_active_run(
+async def test_a6_a_burst_on_an_idle_session_starts_one_run(
     kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
 ) -> None:
-    """While the model is held nothing can end, so all but the first must queue."""
+    """While the model is held, no Run ends, so all but the first must queue."""
     tag, key = unique("tag"), unique("key")
     session = await kedge.session()
     async with more_peers(kedge, shared, 20) as peers, kedge.stream() as stream:
@@ -92,8 +90,8 @@ async def test_a6_a_burst_on_an_idle_session_has_exactly_one_active_run(
     assert len(endpoint.requests(tag)) == 20
 
 
-async def test_a7_a_client_that_reads_its_receipt_late_still_has_one_end(kedge: Peer, shared: tuple[str, str]) -> None:
-    """Half of the tries read the 202 only after the stream has shown the end; the others whenever it comes."""
+async def test_a7_a_run_whose_receipt_is_read_late_has_one_end(kedge: Peer, shared: tuple[str, str]) -> None:
+    """Half of the attempts read the 202 only after the end on the stream; the others at once."""
     url, token = shared
     early = 0
     async with kedge.stream() as stream:

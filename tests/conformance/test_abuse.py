@@ -1,4 +1,4 @@
-"""G15: slow connections, streams by the thousand and a flood, all at once, while a good client works on."""
+"""G15: slow connections, thousands of streams and a flood at once, while a normal client works."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from tests.conformance.test_i_agent import call
 from tests.conformance.watching import open_files
 
 SLOW, STREAMS = 500, 1_000
-#: Of the flood: a tenth to a fifth of what one core answers. More would measure how one core is shared, nothing else.
+#: Rate of the flood: a tenth to a fifth of what one core can answer; more would measure the sharing of the core.
 REQUESTS_PER_S = 400
-#: What a connection may cost. An idle one takes some 10 kB, a stream some 20 kB; the rest is the allocator's. In kB.
+#: Memory of a connection. An idle one takes about 10 kB, a stream about 20 kB; the rest is for the allocator. kB.
 CONNECTION_KB_MAX = 64
-#: What the good client does in one measurement. Items.
+#: Calls of the normal client in one measurement. Items.
 CALLS = size(150, 600)
-#: On a machine that does other things too, a call is held up by so much, whatever the server does. Seconds.
+#: The delay of a call on a busy machine, whatever the server does. Seconds.
 NOISE_S = 0.025
-#: Measurements, of which one must be good: noise of the machine comes and goes, a server that is held up stays so.
+#: Measurements, one of which must be good: noise of the machine is temporary, a blocked server is not. Items.
 TRIES = 4
 
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """A server inherits how many files it may open; a shell often gives a thousand."""
+    """Raise the limit of open files, which the server inherits; a shell often sets it to 1,024."""
     before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most not in (resource.RLIM_INFINITY, -1) and most < 4096:
         pytest.skip("this machine allows too few open files")
@@ -68,7 +68,7 @@ async def abused(place: Place, directory: Path) -> AsyncIterator[asyncio.subproc
         assert process.stdout is not None
         async with asyncio.timeout(2 * WAIT_S):
             told = json.loads(await process.stdout.readline())
-        # Those that have asked once and stay are let go after some seconds; the others are all there.
+        # The server closes idle connections after some seconds; all others must be open.
         assert told["open"] >= STREAMS + SLOW * 2 // 3, told
         yield process
     finally:
@@ -78,7 +78,7 @@ async def abused(place: Place, directory: Path) -> AsyncIterator[asyncio.subproc
 
 
 async def p99_s(place: Place, directory: Path) -> float:
-    """Of what a client does all the time: looks, and short Runs."""
+    """Measure the 99th percentile of ordinary calls: reads and short Runs."""
     wire, took = Wire(place), list[float]()
     workspace = await open_workspace(wire, directory)
     for number in range(CALLS):
@@ -98,7 +98,7 @@ async def p99_s(place: Place, directory: Path) -> float:
 
 @pytest.mark.proof
 @pytest.mark.timeout(900 if IS_LONG else 240)
-async def test_a_good_client_works_on_while_others_are_slow_many_and_loud(
+async def test_a_normal_client_is_served_during_abuse(
     own_server: Callable[..., Server], tmp_path: Path, many_files: None
 ) -> None:
     server = own_server()
@@ -107,7 +107,7 @@ async def test_a_good_client_works_on_while_others_are_slow_many_and_loud(
     good.mkdir()
     bad.mkdir()
     with proof("G15", "slow connections, streams and a flood", "held up others, or grew") as figure:
-        await p99_s(place, good)  # what is loaded late is loaded now
+        await p99_s(place, good)  # load the late imports
         files, before_kb = open_files(server.pid), memory_kb(server.pid)
         ratios: list[float] = []
         for _ in range(TRIES):
@@ -132,7 +132,7 @@ async def test_a_good_client_works_on_while_others_are_slow_many_and_loud(
 
 
 async def end(process: asyncio.subprocess.Process) -> dict[str, int]:
-    """Tell it to stop; what it was replied, by status."""
+    """Stop the abuser, and return its replies by status."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()
@@ -141,7 +141,7 @@ async def end(process: asyncio.subprocess.Process) -> dict[str, int]:
 
 
 async def until_closed(place: Place, pid: int, files: int) -> None:
-    """All that the others had opened is closed again: a few may be left for connections of the good one."""
+    """Wait until the connections of the abuser are closed; a few of the normal client may remain."""
     wire = Wire(place)
     async with asyncio.timeout(2 * WAIT_S):
         while open_files(pid) > files + 2:
@@ -149,18 +149,16 @@ async def until_closed(place: Place, pid: int, files: int) -> None:
     wire.close()
 
 
-#: Open files of the server below, and strangers that come to it.
+#: Open files of the server below, and connections of strangers. Items.
 FEW_FILES, STRANGERS = 256, 400
 
 
 @pytest.mark.found(
     "500 slow connections and 1,000 streams where a process may have 1,024 files",
-    "connections took all open files, and then the database and tools failed: the server asks for more files when it "
+    "connections used up all open files, and then the database and tools failed: the server raises the limit when it "
     "starts, and keeps some that no connection can have.",
 )
-async def test_strangers_cannot_take_the_files_that_the_store_and_tools_need(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_strangers_cannot_use_up_the_open_files(own_server: Callable[..., Server], workspace: Path) -> None:
     server = own_server()
     server.kill()
     server.start(files_max=FEW_FILES)
@@ -172,17 +170,17 @@ async def test_strangers_cannot_take_the_files_that_the_store_and_tools_need(
             for _ in range(STRANGERS):
                 line = strangers.enter_context(socket.socket())
                 line.connect((place.host, place.port))
-            # Over the connection it has; the server needs new ones to the model, pipes for a process, and a file.
+            # Over its open connection; the server needs new ones to the model, pipes for a process, and a file.
             looks = f"{call('bash', command='echo hello')} | step | {call('view', path='notes.txt')}"
             receipt = await peer.submit(session, f"script: {looks} | say done", skip_approvals=True)
             (complete,) = await stream.until_complete(receipt["run_id"])
             assert (complete["outcome"], complete["text"]) == ("completed", "done")
             results = results_of(await peer.messages(session))
             assert ["hello" in results[0]["content"], "here" in results[1]["content"]] == [True, True], results
-            # The server's own user comes in by the Unix socket.
+            # The user connects through the Unix socket.
             async with server.http(unix=True) as http:
                 assert (await http.get("/v1/runs")).status_code == 200
-        # And everybody does, as soon as the strangers have left.
+        # Every client connects once the strangers have disconnected.
         async with asyncio.timeout(WAIT_S):
             while not await answers(server):
                 pass
@@ -197,7 +195,7 @@ async def answers(server: Server) -> bool:
             return False
 
 
-async def test_a_server_asks_for_the_files_that_its_streams_need(own_server: Callable[..., Server]) -> None:
+async def test_a_server_raises_its_limit_of_open_files(own_server: Callable[..., Server]) -> None:
     server = own_server()
     soft, hard = Path(f"/proc/{server.pid}/limits").read_text().split("Max open files")[1].split()[:2]
     assert int(soft) >= min(int(hard) if hard.isdigit() else 8192, 8192)

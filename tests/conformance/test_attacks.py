@@ -1,4 +1,4 @@
-"""The list of attacks, held against the tests there are."""
+"""The list of attacks, compared with the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proof.figures import proof
 from tests.conformance.attacks import ATTACKS
 
 ROOT = Path(__file__).parents[2]
-#: Cases of all attacks together: each set of parameters of a test is one. Far below what there are.
+#: The least number of cases of all attacks; each set of parameters of a test is one case. Items.
 CASES_MIN = 150
 
 
@@ -23,9 +23,9 @@ def named() -> set[str]:
     return {f"tests/{name}" for group in ATTACKS.values() for tests in group.values() for name in tests}
 
 
-def test_each_attack_has_tests_and_each_of_them_exists() -> None:
+def test_each_attack_has_existing_tests() -> None:
     files = sorted({name.partition("::")[0] for name in named()})
-    # What is installed beside the two plugins that the tests need takes longer to load than the tests.
+    # Only the two plugins that the tests need: loading the others takes longer than the tests.
     plugins = ("-p", "pytest_asyncio.plugin", "-p", "pytest_timeout")
     command = [sys.executable, "-m", "pytest", "--collect-only", *plugins, *files]
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -41,7 +41,7 @@ def test_each_attack_has_tests_and_each_of_them_exists() -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(3600)
 def test_no_attack_gets_through(tmp_path: Path) -> None:
-    """In the small size, as each commit runs them; here they are counted."""
+    """Run and count the attacks in the size of each commit."""
     told = tmp_path / "told.xml"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KEDGE_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={told}", *sorted(named())]

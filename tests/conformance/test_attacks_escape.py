@@ -1,4 +1,4 @@
-"""Machines without namespaces: what a tool can do there to the server above it, being of the same user."""
+"""Attacks of tools on the server, on machines without namespaces. Both run as the same user."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.conformance.harness import Endpoint, Server, unique
 from tests.conformance.test_i_agent import call
 from tests.warden.support import is_alive
 
-#: A server that takes its machine for one without namespaces.
+#: A server that runs as on a machine without namespaces.
 PROGRAM = """
 import kedge.warden.warden
 kedge.warden.warden.Warden.__init__.__defaults__ = ("subreaper", "any")
 from kedge.cli.main import main
 main()
 """
-#: Becomes an orphan, stops and kills its overseer and the keeper, and asks the server to skip approvals.
+#: A daemon that stops and kills its overseer and the keeper, and asks the server to skip approvals.
 DAEMON = """
 import os, signal, socket, sys
 socket_file, route = sys.argv[1:]
@@ -53,7 +53,7 @@ while True:
         except OSError:
             pass
 """
-#: What the server was given, and what it has in memory, as any process of its user sees it.
+#: The environment and the memory of the server, as another process of the user sees them.
 LOOK = """
 import sys
 for name in ("environ", "mem", "maps", "fd/0", "cwd"):

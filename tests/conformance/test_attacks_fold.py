@@ -1,4 +1,4 @@
-"""Attacks by joining: a prompt that folds into the Run of another one, to have what that one has."""
+"""Attacks by folding: a prompt that joins a Run with more permissions."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.conformance.test_i_agent import call
 
 
 @pytest.mark.found(
-    "attack: a prompt folded into a Run with more leave",
+    "attack: a prompt folded into a Run with more permissions",
     "a prompt that joined a Run at work was done with the leave of that Run: its own deny rules did not hold, and "
     "where nobody was asked for the host nobody was asked for it; now what one of them was denied is denied, and only "
     "what all were allowed is allowed",
 )
-async def test_a_prompt_that_joins_a_run_brings_its_own_rules_and_gets_no_leave_of_it(kedge: Peer) -> None:
+async def test_a_folded_prompt_keeps_its_own_rules(kedge: Peer) -> None:
     session = await kedge.session()
     wait = call("bash", command="touch ready; while [ ! -e go ]; do sleep 0.05; done")
     async with kedge.stream(session_id=session, deltas=1) as stream:

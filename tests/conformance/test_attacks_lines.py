@@ -1,4 +1,4 @@
-"""Attacks by command lines, on a real server: lines that take long to read, and programs that a workspace brings."""
+"""Attacks by command lines on a real server: lines that take long to parse, and programs in the workspace."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from tests.conformance.test_i_agent import call
 
 
 async def answered_meanwhile(server: Server, workspace: Path, *steps: list[str]) -> int:
-    """Requests of another client that are answered while a Run for each of `steps` makes these commands. None of them
-    needs an approval for being read; all of them would for being run."""
+    """Count the replies to another client while a Run for each of `steps` calls these commands.
+
+    Parsing a command needs no approval; running it would."""
     async with server.peer(workspace) as kedge, server.http() as other, kedge.stream():
         calls = [[call("bash", command=line) for line in lines] for lines in steps]
         runs = asyncio.gather(*(tried_at_once(kedge, *of_run) for of_run in calls))
@@ -33,19 +34,21 @@ async def answered_meanwhile(server: Server, workspace: Path, *steps: list[str])
     "attack 2",
     "a command line of 3 kB froze the whole server for 14 s; a long line is read in a process that the kernel ends",
 )
-async def test_no_command_line_freezes_the_server(own_server: Callable[..., Server], workspace: Path) -> None:
+async def test_a_long_command_line_does_not_block_the_server(
+    own_server: Callable[..., Server], workspace: Path
+) -> None:
     server = own_server()
     line = "env " * 60 + "'-x=y=" + "a=(" * 1000 + " '"
     assert await answered_meanwhile(server, workspace, [line]) > 1
-    server.terminate()  # looks for stalls in its log
+    server.terminate()  # checks the log for stalls
 
 
 @pytest.mark.found(
     "attack round 2: command lines",
     "short lines of brackets took the grammar 27 ms each, and the event loop waited for several threads in turn, a "
-    "third of a second; such lines are read in a process of their own, other short ones by one thread at a time",
+    "third of a second; such lines are parsed in a separate process, other short ones by one thread at a time",
 )
-async def test_many_short_lines_freeze_no_server(own_server: Callable[..., Server], workspace: Path) -> None:
+async def test_many_short_lines_do_not_block_the_server(own_server: Callable[..., Server], workspace: Path) -> None:
     server = own_server()
     full, short = "x)" * 145, "x)" * 40 + "a " * 100
     lines = [full + str(number) for number in range(4)] + [short + str(number) for number in range(36)]
@@ -58,7 +61,7 @@ async def test_many_short_lines_freeze_no_server(own_server: Callable[..., Serve
     "fifty commands of 30,000 words each were compared with the deny rules on the event loop, two seconds with a "
     "hundred rules; only as many words are kept as a rule may have",
 )
-async def test_many_words_and_rules_freeze_no_server(own_server: Callable[..., Server], workspace: Path) -> None:
+async def test_many_words_and_rules_do_not_block_the_server(own_server: Callable[..., Server], workspace: Path) -> None:
     rules = ", ".join(f'"bash(rm -{number} /)"' for number in range(100))
     server = own_server(f"[permissions]\ndeny = [{rules}]\n")
     line = "find " + "-exec rm " * 49 + "a " * 30_000
@@ -71,7 +74,7 @@ async def test_many_words_and_rules_freeze_no_server(own_server: Callable[..., S
     "with an absolute PATH entry in the workspace, its own `ls`, `date` and even `bash` ran without asking; the "
     "shell and such commands are only taken from elsewhere",
 )
-async def test_no_program_of_the_workspace_runs_unasked(
+async def test_programs_of_the_workspace_need_an_approval(
     own_server: Callable[..., Server], workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = workspace / ".venv" / "bin"

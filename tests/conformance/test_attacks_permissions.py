@@ -76,7 +76,7 @@ async def pending(kedge: Peer, script: str) -> tuple[str, Json]:
 # --- what an answer is bound to --------------------------------------------------------------------------------------
 
 
-async def test_an_answer_does_not_follow_a_directory_that_was_swapped_for_a_link(kedge: Peer, tmp_path: Path) -> None:
+async def test_an_answer_does_not_cover_a_swapped_directory(kedge: Peer, tmp_path: Path) -> None:
     harmless, outside = kedge.directory / "harmless", tmp_path / "outside"
     harmless.mkdir()
     outside.mkdir()
@@ -91,7 +91,7 @@ async def test_an_answer_does_not_follow_a_directory_that_was_swapped_for_a_link
     assert list(tmp_path.rglob("made")) == []
 
 
-async def test_a_directory_outside_is_named_and_no_rule_covers_a_command_there(kedge: Peer, tmp_path: Path) -> None:
+async def test_no_rule_covers_a_command_in_an_outside_directory(kedge: Peer, tmp_path: Path) -> None:
     (kedge.directory / "link").symlink_to(tmp_path)
     there = call("bash", command="make", cwd="link")
     (result,) = await tried(kedge, there, allow=["bash(make)", "bash(make *)"])
@@ -102,7 +102,7 @@ async def test_a_directory_outside_is_named_and_no_rule_covers_a_command_there(k
     await kedge.cancel_run(run_id)
 
 
-async def test_an_environment_that_grew_while_people_thought_is_not_what_they_allowed(
+async def test_an_answer_does_not_cover_a_changed_environment(
     own_server: Callable[..., Server], workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary = unique("canary")
@@ -121,7 +121,7 @@ async def test_an_environment_that_grew_while_people_thought_is_not_what_they_al
         assert canary in again["content"]  # the configuration counts from the next call on
 
 
-async def test_a_file_that_appeared_while_people_thought_is_not_overwritten(kedge: Peer) -> None:
+async def test_an_answer_does_not_cover_a_file_that_appeared(kedge: Peer) -> None:
     file = kedge.directory / "new.txt"
     write = call("write", path="new.txt", content="the agent's\n")
 
@@ -134,7 +134,7 @@ async def test_a_file_that_appeared_while_people_thought_is_not_overwritten(kedg
     assert file.read_text() == "mine\n"
 
 
-async def test_only_the_id_of_an_answer_counts(kedge: Peer) -> None:
+async def test_only_the_id_of_an_answer_is_used(kedge: Peer) -> None:
     """Whatever else a client sends back, of this call or of another one: what was asked is what is done."""
     run_id, asked = await pending(kedge, call("bash", command="touch made"))
     forged = {
@@ -168,7 +168,7 @@ async def test_an_answer_for_a_run_that_has_ended_changes_nothing(kedge: Peer) -
     assert await kedge.call("GET", f"{kedge.at}/permissions/grants") == []
 
 
-async def test_many_answers_at_once_are_one_answer_and_one_call(kedge: Peer) -> None:
+async def test_concurrent_answers_make_one_call(kedge: Peer) -> None:
     # It ends when all answers are in: one that comes after the end of its Run is refused, which is another test.
     command = "while [ ! -e go ]; do sleep 0.01; done; echo once >> log"
     run_id, asked = await pending(kedge, call("bash", command=command))
@@ -179,7 +179,7 @@ async def test_many_answers_at_once_are_one_answer_and_one_call(kedge: Peer) -> 
     assert (kedge.directory / "log").read_text() == "once\n"
 
 
-async def test_nobody_attached_never_means_yes(own_server: Callable[..., Server], workspace: Path) -> None:
+async def test_without_a_client_a_call_stays_pending(own_server: Callable[..., Server], workspace: Path) -> None:
     """No stream is ever opened, the claim is released, the server is killed and comes back: the call still waits."""
     server = own_server("[server]\ngrace_s = 0.05\n")
     async with server.http() as http:
@@ -198,7 +198,7 @@ async def test_nobody_attached_never_means_yes(own_server: Callable[..., Server]
         assert not (workspace / "made").exists()
 
 
-async def test_a_client_of_another_workspace_neither_sees_nor_answers_nor_grants(kedge: Peer, tmp_path: Path) -> None:
+async def test_a_client_of_another_workspace_cannot_answer(kedge: Peer, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = await Peer(kedge.http, tmp_path / "other").open()
     run_id, asked = await pending(kedge, call("bash", command="touch made"))
@@ -222,7 +222,7 @@ async def test_a_client_of_another_workspace_neither_sees_nor_answers_nor_grants
     await other.call("POST", undo, {}, expect=404)
 
 
-async def test_skipping_is_of_one_workspace_and_of_one_process(
+async def test_skipping_is_limited_to_one_workspace_and_process(
     own_server: Callable[..., Server], workspace: Path, tmp_path: Path
 ) -> None:
     server = own_server()
@@ -268,7 +268,7 @@ def permissions(**rules: tuple[str, ...]) -> str:
     return "\n".join(["[permissions]", *lines, ""])
 
 
-async def test_no_trick_of_the_corpus_gets_past_the_rules_of_a_configuration(
+async def test_no_trick_of_the_corpus_bypasses_configured_rules(
     own_server: Callable[..., Server], workspace: Path
 ) -> None:
     server = own_server()
@@ -287,9 +287,7 @@ async def test_no_trick_of_the_corpus_gets_past_the_rules_of_a_configuration(
     assert list(workspace.iterdir()) == []
 
 
-async def test_a_denied_command_of_the_corpus_is_denied_by_a_configuration_even_when_nobody_is_asked(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_deny_rules_hold_for_the_corpus_when_skipping(own_server: Callable[..., Server], workspace: Path) -> None:
     server = own_server()
     config = server.home / "config.toml"
     before = config.read_text()
@@ -305,7 +303,7 @@ async def test_a_denied_command_of_the_corpus_is_denied_by_a_configuration_even_
     assert list(workspace.iterdir()) == []
 
 
-async def test_a_link_is_no_way_to_list_what_is_outside_without_leave(kedge: Peer, tmp_path: Path) -> None:
+async def test_listing_outside_through_a_link_needs_an_approval(kedge: Peer, tmp_path: Path) -> None:
     """`ls` needs nobody's leave inside the workspace, also not for a repository's links out of it."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -332,7 +330,7 @@ async def test_a_link_is_no_way_to_list_what_is_outside_without_leave(kedge: Pee
 UNSEEN = "\u202e\u200b\x1b[2K\x08\ufeff\u2028\u3164\u2066\r"
 
 
-async def test_what_cannot_be_seen_is_written_out_in_what_people_decide_on(kedge: Peer) -> None:
+async def test_invisible_characters_are_escaped_in_approvals(kedge: Peer) -> None:
     command = f"echo {UNSEEN} # {UNSEEN}"
     run_id, asked = await pending(kedge, call("bash", command=command, description=f"safe{UNSEEN}"))
     assert asked["params"]["command"] == command
@@ -349,7 +347,7 @@ async def test_what_cannot_be_seen_is_written_out_in_what_people_decide_on(kedge
     await kedge.cancel_run(run_id)
 
 
-async def test_the_whole_command_is_shown_however_long_it_is(kedge: Peer) -> None:
+async def test_long_commands_are_shown_completely(kedge: Peer) -> None:
     command = f"true {'a' * 90_000}; touch made"
     run_id, asked = await pending(kedge, call("bash", command=command, description="nothing to see here"))
     assert asked["params"]["shown"] == asked["params"]["command"] == command
@@ -360,7 +358,7 @@ async def test_the_whole_command_is_shown_however_long_it_is(kedge: Peer) -> Non
     assert result["is_error"]
 
 
-async def test_a_character_that_makes_a_text_look_binary_does_not_hide_it(kedge: Peer) -> None:
+async def test_a_control_character_does_not_hide_a_diff(kedge: Peer) -> None:
     script = "#!/bin/sh\nrm -rf everything\n# \0\n"
     run_id, asked = await pending(kedge, call("write", path="run.sh", content=script))
     assert "+rm -rf everything" in asked["params"]["diff"]
@@ -376,7 +374,7 @@ async def test_a_character_that_makes_a_text_look_binary_does_not_hide_it(kedge:
 # --- ways around -----------------------------------------------------------------------------------------------------
 
 
-async def test_an_agent_of_the_agent_changes_nothing_whatever_is_allowed(kedge: Peer) -> None:
+async def test_a_child_agent_changes_nothing_whatever_is_allowed(kedge: Peer) -> None:
     await kedge.skip_approvals()
     (kedge.directory / "a.txt").write_text("old\n")
     edit = {"path": "a.txt", "old_string": "old", "new_string": "new"}
@@ -405,7 +403,7 @@ async def test_an_agent_of_the_agent_changes_nothing_whatever_is_allowed(kedge: 
     assert not (kedge.directory / "made").exists()
 
 
-async def test_an_agent_of_the_agent_looks_outside_with_leave_only(kedge: Peer, tmp_path: Path) -> None:
+async def test_a_child_agent_needs_an_approval_to_read_outside(kedge: Peer, tmp_path: Path) -> None:
     (tmp_path / "outside.txt").write_text("canary")
     looked = [call("view", path="../outside.txt"), call("fetch", url="https://example.org/")]
     child = call("agent", prompt=f"script: {' | '.join(looked)} | say tried", description="x")
@@ -415,7 +413,7 @@ async def test_an_agent_of_the_agent_looks_outside_with_leave_only(kedge: Peer, 
     assert [was_asked_for(result) for result in outputs(await kedge.messages(one["id"]))] == [True, True]
 
 
-async def test_a_yes_to_a_question_allows_nothing_and_is_no_answer_to_an_approval(kedge: Peer) -> None:
+async def test_an_answer_to_a_question_is_not_an_approval(kedge: Peer) -> None:
     session = await kedge.session()
     question = call("question", questions=[{"question": "Allow bash(touch made)?", "options": [{"label": "Allow"}]}])
     async with kedge.stream(session_id=session) as stream:
@@ -443,7 +441,7 @@ async def test_a_yes_to_a_question_allows_nothing_and_is_no_answer_to_an_approva
 
 
 @pytest.mark.parametrize("model", ["local/fake-large", "claude/fake-large"])
-async def test_a_name_that_looks_like_a_tool_is_none(kedge: Peer, model: str) -> None:
+async def test_lookalike_tool_names_are_unknown(kedge: Peer, model: str) -> None:
     names = (
         "Bash",
         "BASH",
@@ -462,7 +460,7 @@ async def test_a_name_that_looks_like_a_tool_is_none(kedge: Peer, model: str) ->
     assert not (kedge.directory / "made").exists()
 
 
-async def test_a_model_cannot_give_itself_leave_in_its_input(kedge: Peer) -> None:
+async def test_a_model_cannot_approve_its_own_call(kedge: Peer) -> None:
     given: Json = {
         "command": "touch made",
         "skip_approvals": True,
@@ -482,7 +480,7 @@ async def test_a_model_cannot_give_itself_leave_in_its_input(kedge: Peer) -> Non
     assert not (kedge.directory / "made").exists()
 
 
-async def test_an_answer_stands_for_a_rule_only_where_people_were_shown_one(kedge: Peer) -> None:
+async def test_a_call_without_a_rule_can_only_be_allowed_once(kedge: Peer) -> None:
     """A line with two commands has no rule that could stand for it: it can be allowed once or not at all."""
     run_id, asked = await pending(kedge, call("bash", command="touch made; touch more"))
     assert asked["grant"] == ""

@@ -38,7 +38,7 @@ async def has_namespace(kedge: Peer) -> bool:
 # --- what a process is given -----------------------------------------------------------------------------------------
 
 
-async def test_no_secret_of_the_server_is_in_reach_of_what_a_tool_starts(
+async def test_tool_processes_cannot_read_the_servers_secrets(
     own_server: Callable[..., Server], workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither in its own environment nor in that of any process it can see."""
@@ -66,7 +66,7 @@ async def test_no_secret_of_the_server_is_in_reach_of_what_a_tool_starts(
     assert "PATH=" in typed["output"]
 
 
-async def test_a_process_has_the_usual_three_descriptors_and_no_terminal(kedge: Peer) -> None:
+async def test_tool_processes_have_three_descriptors_and_no_tty(kedge: Peer) -> None:
     listed = "find /proc/$$/fd -type l -printf '%f %l\\n'; true"
     results = await tried(
         kedge, call("bash", command=listed), call("bash", command="echo x > /dev/tty; tty"), skip_approvals=True
@@ -80,7 +80,7 @@ async def test_a_process_has_the_usual_three_descriptors_and_no_terminal(kedge: 
 
 
 @pytest.mark.parametrize("path", [".:{path}", "{path}:", "./:bin:{path}"])
-async def test_a_repository_cannot_put_itself_in_the_way_of_a_command_nobody_is_asked_about(
+async def test_a_repository_cannot_replace_an_unapproved_command(
     own_server: Callable[..., Server], workspace: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """`ls` and `echo` need no leave: what runs then is the machine's, whatever lies in the directory, and even for a
@@ -99,7 +99,7 @@ async def test_a_repository_cannot_put_itself_in_the_way_of_a_command_nobody_is_
     assert list(workspace.rglob("trapped")) == []
 
 
-async def test_a_repository_hidden_in_a_repository_runs_nothing_under_a_rule_for_git(kedge: Peer) -> None:
+async def test_a_nested_bare_repository_runs_nothing_under_a_git_rule(kedge: Peer) -> None:
     """A clone may bring a bare repository as plain files, and its configuration names a program to run. A rule for
     `git status` was not written for that."""
     hidden = kedge.directory / "docs"
@@ -139,7 +139,7 @@ async def test_a_repository_hidden_in_a_repository_runs_nothing_under_a_rule_for
     ],
     ids=["kill-all", "term-all", "deaf", "daemon", "bomb", "stopped", "mute"],
 )
-async def test_the_server_lives_and_the_run_ends_whatever_a_command_does(kedge: Peer, command: str) -> None:
+async def test_the_server_survives_any_command_and_the_run_ends(kedge: Peer, command: str) -> None:
     if command.startswith("kill") and "-1" in command and not await has_namespace(kedge):
         pytest.skip("without a pid namespace this kills whatever the user of these tests has running")
     session, mark = await kedge.session(), unique("mark")
@@ -166,9 +166,7 @@ async def test_the_server_lives_and_the_run_ends_whatever_a_command_does(kedge: 
         pytest.param("yes | head -c {count}", size(100_000_000, 10_000_000_000), id="lines"),
     ],
 )
-async def test_a_command_that_pours_out_gigabytes_leaves_the_server_answering(
-    kedge: Peer, source: str, count: int
-) -> None:
+async def test_gigabytes_of_output_do_not_block_the_server(kedge: Peer, source: str, count: int) -> None:
     session = await kedge.session()
     bash = call("bash", command=f"touch ready; {source.format(count=count)}; echo the end", timeout_s=500)
     with proof("G14", "megabytes poured out by commands", "servers that did not answer") as figure:
@@ -187,7 +185,7 @@ async def test_a_command_that_pours_out_gigabytes_leaves_the_server_answering(
         figure.count = count // 1_000_000
 
 
-async def test_a_bomb_is_ended_by_a_cancel_to_its_last_process(kedge: Peer) -> None:
+async def test_a_cancel_ends_every_process_of_a_fork_bomb(kedge: Peer) -> None:
     session, mark = await kedge.session(), unique("mark")
     bomb = marked(mark, "f() { [ $1 -eq 0 ] && sleep 1000; f $(($1 - 1)) & f $(($1 - 1)) & touch ready; wait; }; f 7")
     run_id = (await kedge.submit(session, f"script: {call('bash', command=bomb)} | say never", skip_approvals=True))[
@@ -201,7 +199,7 @@ async def test_a_bomb_is_ended_by_a_cancel_to_its_last_process(kedge: Peer) -> N
     assert processes_with(mark) == []
 
 
-async def test_a_kill_of_the_server_takes_a_daemon_along(own_server: Callable[..., Server], workspace: Path) -> None:
+async def test_a_daemon_ends_with_a_killed_server(own_server: Callable[..., Server], workspace: Path) -> None:
     server, mark = own_server(), unique("mark")
     daemon = "(setsid sh -c 'trap \"\" TERM HUP; touch ready; while :; do sleep 1; done' &); sleep 1000"
     async with server.peer(workspace) as kedge:
@@ -228,7 +226,7 @@ print("answered", local.getresponse().status)
 
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
-async def test_a_command_cannot_have_the_server_skip_the_next_approvals(
+async def test_a_command_cannot_make_the_server_skip_approvals(
     own_server: Callable[..., Server], workspace: Path, sandbox: str
 ) -> None:
     """One command was allowed; through the server's own socket it allows all that come after it."""
@@ -242,7 +240,7 @@ async def test_a_command_cannot_have_the_server_skip_the_next_approvals(
         assert await kedge.call("GET", f"{kedge.at}/permissions/skip") == {"skip": False}
 
 
-async def test_the_sandbox_keeps_commands_from_writing_what_kedge_believes(
+async def test_sandboxed_commands_cannot_write_kedges_own_files(
     own_server: Callable[..., Server], workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not the configuration, not the list of what is trusted, not the database, not the hooks of another repository."""
@@ -267,9 +265,7 @@ async def test_the_sandbox_keeps_commands_from_writing_what_kedge_believes(
 # --- fetch -----------------------------------------------------------------------------------------------------------
 
 
-async def test_fetch_reaches_nothing_of_this_machine_or_its_network_even_with_leave(
-    kedge: Peer, endpoint: Endpoint
-) -> None:
+async def test_fetch_never_reaches_local_addresses(kedge: Peer, endpoint: Endpoint) -> None:
     port, before = endpoint.hosted.url.split(":")[2].split("/")[0], len(endpoint.hosted.requests)
     hosts = (
         *("127.0.0.1", "localhost", "LOCALHOST.", "127.1", "0x7f.1", "2130706433", "0177.0.0.1", "127.0.0.1.", "0"),
@@ -287,7 +283,7 @@ async def test_fetch_reaches_nothing_of_this_machine_or_its_network_even_with_le
     assert {request.headers.get("user-agent") for request in endpoint.hosted.requests[before:]} & {"kedge"} == set()
 
 
-async def test_fetch_asks_for_the_very_address_and_its_rule_is_for_the_host(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_fetch_asks_for_the_url_and_grants_the_host(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     urls = (
         "http://docs.python.org@127.0.0.1:{port}/",
@@ -313,7 +309,7 @@ async def test_fetch_asks_for_the_very_address_and_its_rule_is_for_the_host(kedg
         await stream.until_complete(run_id)
 
 
-async def test_many_hanging_commands_in_many_sessions_leave_the_server_answering(kedge: Peer) -> None:
+async def test_many_hanging_commands_do_not_block_the_server(kedge: Peer) -> None:
     busy = "while :; do :; done"
     sessions = [await kedge.session() for _ in range(5)]
     runs = [
@@ -334,7 +330,7 @@ async def test_many_hanging_commands_in_many_sessions_leave_the_server_answering
     "attack round 2: tools that take time or memory",
     "one Step could view a picture of 4 MB 128 times, which took 2 GB; the pictures of a Step have a limit together",
 )
-async def test_pictures_of_one_step_have_a_limit_together(kedge: Peer) -> None:
+async def test_images_of_one_step_share_a_limit(kedge: Peer) -> None:
     (kedge.directory / "p.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(3_900_000))
     results = await tried_at_once(kedge, *[call("view", path="p.png")] * 5)
     assert sorted(result["is_error"] for result in results) == [False] * 3 + [True] * 2

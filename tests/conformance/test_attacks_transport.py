@@ -22,7 +22,7 @@ from kedge.server.sockets import bind
 from tests.conformance import raw
 from tests.conformance.harness import WAIT_S, Endpoint, Peer, Server
 from tests.conformance.rounds import no_trace
-from tests.conformance.watching import forget_memory_peak, memory_peak_kb, metric, until_metric
+from tests.conformance.watching import memory_peak_kb, metric, reset_memory_peak, until_metric
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CHUNKED = b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -140,9 +140,7 @@ async def hostile_site() -> AsyncIterator[tuple[str, int]]:
     "name", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "kedge.evil.example"]
 )
 @pytest.mark.parametrize("path", ["/v1/health", "/v1/workspaces", "/v1/openapi.json"])
-async def test_a_page_whose_name_is_pointed_at_this_machine_gets_nothing(
-    kedge: Peer, shared: tuple[str, str], name: str, path: str
-) -> None:
+async def test_a_dns_rebinding_page_gets_nothing(kedge: Peer, shared: tuple[str, str], name: str, path: str) -> None:
     """From the first visit of the page to its last try, with the token too: not even that a server is here."""
     url, token = shared
     async with hostile_site() as address:
@@ -162,13 +160,13 @@ async def test_a_page_whose_name_is_pointed_at_this_machine_gets_nothing(
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "[::]", "192.168.1.1", "8.8.8.8", "[::ffff:10.0.0.1]", "[fe80::1]"])
-def test_no_server_listens_beyond_this_machine_unless_it_is_told_to(address: str) -> None:
+def test_remote_addresses_need_allow_remote(address: str) -> None:
     with pytest.raises(Invalid, match="--allow-remote"):
         bind(f"tcp://{address}:0", allow_remote=False)
 
 
 @pytest.mark.parametrize("token", ["x", "too-short-a-one", "\u00fc" * 20, "x" * 20 + "\n", "x" * 20 + "\x7f"])
-def test_no_server_takes_a_token_that_is_none(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_tokens_are_refused_at_the_start(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEDGE_TOKEN", token)
     with pytest.raises(BadConfig, match="KEDGE_TOKEN must have"):
         make_token()
@@ -180,7 +178,7 @@ def test_an_empty_token_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_token() != make_token()
 
 
-async def test_a_server_for_other_machines_asks_everybody_for_the_token(endpoint: Endpoint, tmp_path: Path) -> None:
+async def test_a_remote_server_requires_the_token(endpoint: Endpoint, tmp_path: Path) -> None:
     server = Server(tmp_path / "server", endpoint.hosted.url)
     command = [sys.executable, "-m", "kedge", "serve", "--host", "tcp://0.0.0.0:0", "--allow-remote"]
     process = await asyncio.create_subprocess_exec(
@@ -210,9 +208,7 @@ async def test_a_server_for_other_machines_asks_everybody_for_the_token(endpoint
 
 
 @pytest.mark.parametrize("path", ["/v1/workspaces", "/v1/workspaces/WORKSPACE/agent"])
-async def test_a_body_without_a_length_is_held_to_the_same_limit(
-    kedge: Peer, shared: tuple[str, str], path: str
-) -> None:
+async def test_a_chunked_body_has_the_same_limit(kedge: Peer, shared: tuple[str, str], path: str) -> None:
     async def parts() -> AsyncIterator[bytes]:
         yield b'{"prompt": "'
         for _ in range(400):
@@ -238,8 +234,8 @@ async def test_a_body_without_a_length_is_held_to_the_same_limit(
         pytest.param((b"5;x=", b"y"), id="an extension of a chunk"),
     ],
 )
-def test_what_stands_around_a_body_has_a_bound(stranger: Server, endless: tuple[bytes, bytes]) -> None:
-    before_kb = forget_memory_peak(stranger.pid)
+def test_chunk_framing_and_trailers_are_bounded(stranger: Server, endless: tuple[bytes, bytes]) -> None:
+    before_kb = reset_memory_peak(stranger.pid)
     start, more = endless
     with connected(stranger.url) as line:
         line.sendall(CHUNKED + start)
@@ -251,7 +247,7 @@ def test_what_stands_around_a_body_has_a_bound(stranger: Server, endless: tuple[
         assert line.recv(100).startswith(b"HTTP/1.1 200")
 
 
-async def test_what_trails_a_body_is_no_header(kedge: Peer, shared: tuple[str, str]) -> None:
+async def test_trailers_are_not_headers(kedge: Peer, shared: tuple[str, str]) -> None:
     """Neither the token nor a second Host: who asks is judged by what stands above the body."""
     url, token = shared
     with connected(url) as line:
@@ -266,8 +262,8 @@ async def test_what_trails_a_body_is_no_header(kedge: Peer, shared: tuple[str, s
     "a client without a token that sent requests faster than they were answered had the server read and keep them all, "
     "and hardly answer anybody any more; what is sent ahead of its reply now stays unread",
 )
-def test_requests_sent_far_ahead_of_their_replies_stay_unread(stranger: Server) -> None:
-    before_kb = forget_memory_peak(stranger.pid)
+def test_pipelined_requests_stay_unread(stranger: Server) -> None:
+    before_kb = reset_memory_peak(stranger.pid)
     ahead = HEALTH.replace(b"health", b"version") * 5_000
     with connected(stranger.url) as line, connected(stranger.url) as other:
         line.setblocking(False)
@@ -294,9 +290,7 @@ def test_requests_sent_far_ahead_of_their_replies_stay_unread(stranger: Server) 
     "a stream with another request sent behind it was not told that its client is gone, and ended only by failing at "
     "its next heartbeat, with a traceback in the log; now each request under way on a connection is told",
 )
-async def test_a_stream_with_a_request_behind_it_ends_with_its_connection(
-    limited: LimitedServer, workspace: Path
-) -> None:
+async def test_a_stream_with_a_pipelined_request_ends_on_disconnect(limited: LimitedServer, workspace: Path) -> None:
     server = limited
     async with server.peer(workspace) as peer:
         target = f"/v1{peer.at}/events?client_id={peer.client_id}"
@@ -309,7 +303,7 @@ async def test_a_stream_with_a_request_behind_it_ends_with_its_connection(
     assert "Traceback" not in server.log
 
 
-async def test_one_stream_too_many_is_refused_and_the_others_go_on(limited: LimitedServer, workspace: Path) -> None:
+async def test_one_stream_too_many_is_refused(limited: LimitedServer, workspace: Path) -> None:
     async with limited.peer(workspace) as peer, peer.stream() as first, peer.stream(), peer.stream(), peer.stream():
         for _ in range(5):
             reply = await peer.reply("GET", f"{peer.at}/events", client_id=peer.client_id)
@@ -338,7 +332,7 @@ async def test_one_stream_too_many_is_refused_and_the_others_go_on(limited: Limi
         pytest.param(CHUNKED + b"0\r\nX: ", id="trailer"),
     ],
 )
-async def test_a_request_that_comes_too_slowly_is_hung_up_on(limited: LimitedServer, start: bytes) -> None:
+async def test_a_slow_request_is_dropped(limited: LimitedServer, start: bytes) -> None:
     with connected(limited.url) as line:
         line.sendall(start)
         said = await asyncio.to_thread(trickled if start else said_until_closed, line)
@@ -365,7 +359,7 @@ def trickled(line: socket.socket) -> bytes:
                 return said
 
 
-async def test_a_slow_body_with_the_token_records_nothing(limited: LimitedServer, workspace: Path) -> None:
+async def test_a_slow_body_with_the_token_leaves_no_trace(limited: LimitedServer, workspace: Path) -> None:
     async with limited.peer(workspace) as peer:
         session = await peer.session()
         whole = raw.submit(limited.token, peer.workspace, {"session_id": session, "prompt": "hello"})
@@ -376,7 +370,7 @@ async def test_a_slow_body_with_the_token_records_nothing(limited: LimitedServer
             assert b"HTTP/1.1 202" not in said
 
 
-async def test_streams_and_long_waits_are_no_slow_requests(limited: LimitedServer, workspace: Path) -> None:
+async def test_streams_and_long_waits_have_no_deadline(limited: LimitedServer, workspace: Path) -> None:
     """Their requests are whole: however long they stay, no clock of those above ticks for them."""
     async with limited.peer(workspace) as peer, peer.stream() as stream:
         run_id = (await peer.submit(await peer.session(), "script: hang"))["run_id"]
@@ -384,3 +378,19 @@ async def test_streams_and_long_waits_are_no_slow_requests(limited: LimitedServe
         assert waited["state"] == "active"
         await peer.cancel_run(run_id)
         await stream.until_complete(run_id)
+
+
+@pytest.mark.found(
+    "a review of the server: a line feed after a reply",
+    "bytes that did not begin a request cancelled the keep-alive timer of an idle connection, so a client without a "
+    "token could use up all connections; the timer is set again",
+)
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("trailing", [b"\r\n", b"\r\n\r\n\r\n"])
+async def test_stray_bytes_do_not_keep_an_idle_connection_open(kedge: Peer, trailing: bytes) -> None:
+    async with raw.connect(str(kedge.http.base_url)) as connection:
+        await connection.send(raw.request("GET", "/v1/health"))
+        assert (await connection.reply())[0] == 200
+        await connection.send(trailing)
+        async with asyncio.timeout(WAIT_S):
+            assert await connection.read() == b""

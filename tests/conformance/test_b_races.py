@@ -21,9 +21,7 @@ async def check_nothing_is_left(peer: Peer, sessions: set[str]) -> None:
         assert all(run["state"] == "ended" for run in await peer.runs(session))
 
 
-async def test_b3_one_cancel_covers_all_that_were_accepted(
-    kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
-) -> None:
+async def test_b3_one_cancel_covers_all_accepted_runs(kedge: Peer, shared: tuple[str, str], endpoint: Endpoint) -> None:
     """Two prompts at the same moment, in half of the rounds behind an active Run, and one cancel: none runs later."""
     sessions: set[str] = set()
     not_started: set[str] = set()
@@ -62,7 +60,7 @@ async def test_b3_one_cancel_covers_all_that_were_accepted(
     assert len(not_started) > 100
 
 
-async def test_b4_a_cancel_spares_whoever_was_accepted_later(kedge: Peer, shared: tuple[str, str]) -> None:
+async def test_b4_a_cancel_spares_later_runs(kedge: Peer, shared: tuple[str, str]) -> None:
     """C meets the cancel: what the reply says it covered is cancelled, all else completes, and A and B always end."""
     sessions: set[str] = set()
     fates: Counter[str] = Counter()
@@ -140,7 +138,7 @@ async def test_b5_one_cancel_ends_the_active_run_and_its_follow_up(
     assert not spoken & follow_ups
 
 
-async def test_b13_a_cancel_racing_the_normal_end_has_one_outcome_everywhere(
+async def test_b13_a_cancel_that_races_the_end_has_one_outcome(
     kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
 ) -> None:
     """The cancel is sent a little later after each one that was in time, a little earlier after each that was not: so

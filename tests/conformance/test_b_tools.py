@@ -62,7 +62,7 @@ STUBBORN = (
 
 
 @pytest.mark.parametrize("model", MODELS)
-async def test_b9_a_cancel_during_a_tool_ends_the_whole_process_tree_first(kedge: Peer, model: str) -> None:
+async def test_b9_a_cancel_ends_the_process_tree_of_a_tool_first(kedge: Peer, model: str) -> None:
     session, mark = await kedge.session(), unique("mark")
     command = call("bash", command=marked(mark, STUBBORN))
     async with kedge.stream(session_id=session) as stream:
@@ -86,7 +86,7 @@ async def test_b9_a_cancel_during_a_tool_ends_the_whole_process_tree_first(kedge
         assert (again["outcome"], again["text"]) == ("completed", "fine")
 
 
-async def test_b10_a_cancel_closes_the_dialog_everywhere_and_a_late_answer_is_refused(kedge: Peer) -> None:
+async def test_b10_a_cancel_withdraws_the_approval_for_all_clients(kedge: Peer) -> None:
     session = await kedge.session()
     command = call("bash", command="touch made")
     async with kedge.stream() as one, kedge.stream(session_id=session) as two:
@@ -128,7 +128,7 @@ async def test_b11_a_cancel_takes_effect_in_every_phase(kedge: Peer, script: str
     assert again["text"] == "fine"
 
 
-async def test_b11_a_cancel_while_a_title_is_made_ends_both(
+async def test_b11_a_cancel_ends_the_title_request_too(
     own_server: Callable[..., Server], endpoint: Endpoint, workspace: Path
 ) -> None:
     server, tag = own_server(titles=True), unique("tag")
@@ -151,7 +151,7 @@ async def test_b11_a_cancel_while_a_title_is_made_ends_both(
             assert (title.closed_early, request.closed_early) == (True, True)
 
 
-async def test_b15_nothing_of_a_run_goes_on_behind_its_end(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_b15_nothing_that_a_run_started_outlives_it(kedge: Peer, endpoint: Endpoint) -> None:
     """A background command writes a file for ever; the Run ends by itself."""
     session, mark = await kedge.session(), unique("mark")
     writer = f"while :; do echo {mark} >> log; sleep 0.01; done"
@@ -164,7 +164,7 @@ async def test_b15_nothing_of_a_run_goes_on_behind_its_end(kedge: Peer, endpoint
     assert (kedge.directory / "log").stat().st_size == size
 
 
-async def test_i10_background_commands_are_listed_looked_at_and_ended(kedge: Peer) -> None:
+async def test_i10_background_commands_are_listed_read_and_ended(kedge: Peer) -> None:
     session = await kedge.session()
     started = call("bash", command="echo begun; sleep 1000", background=True)
     steps = [started, call("jobs", action="list"), call("jobs", action="output", id="b1")]
@@ -193,7 +193,7 @@ async def test_i10_output_is_bounded_whatever_a_command_writes(kedge: Peer) -> N
     assert "binary" in result["content"]
 
 
-async def test_d6_a_late_client_gets_what_is_pending_and_the_first_answer_wins(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_d6_a_late_client_gets_pending_approvals(kedge: Peer, endpoint: Endpoint) -> None:
     session, key = await kedge.session(), unique()
     script = f"script: {call('bash', command='touch made')} | hold {key} | say ok"
     run_id = (await kedge.submit(session, script))["run_id"]
@@ -217,7 +217,7 @@ async def test_d6_a_late_client_gets_what_is_pending_and_the_first_answer_wins(k
     assert (kedge.directory / "made").exists() == closed.payload["granted"]
 
 
-async def test_several_approvals_wait_side_by_side_in_different_sessions(kedge: Peer) -> None:
+async def test_approvals_of_different_sessions_wait_concurrently(kedge: Peer) -> None:
     one, two = await kedge.session(), await kedge.session()
     async with kedge.stream() as stream:
         ids = [
@@ -234,7 +234,7 @@ async def test_several_approvals_wait_side_by_side_in_different_sessions(kedge: 
 
 
 @pytest.mark.parametrize(("scope", "asked_in_another_session"), [("allow_session", True), ("allow_always", False)])
-async def test_a_grant_stands_for_its_rule_and_no_more(kedge: Peer, scope: str, asked_in_another_session: bool) -> None:
+async def test_a_grant_covers_exactly_its_rule(kedge: Peer, scope: str, asked_in_another_session: bool) -> None:
     session, other = await kedge.session(), await kedge.session()
     command, more = call("bash", command="touch made"), call("bash", command="touch another")
     async with kedge.stream() as stream:
@@ -260,7 +260,7 @@ async def test_a_grant_stands_for_its_rule_and_no_more(kedge: Peer, scope: str, 
     assert await kedge.call("GET", f"{kedge.at}/permissions/grants") == []
 
 
-async def test_rules_of_a_run_allow_and_deny_and_deny_wins_over_skipping(kedge: Peer) -> None:
+async def test_deny_rules_of_a_run_win_over_skipping(kedge: Peer) -> None:
     session = await kedge.session()
     made, denied = call("bash", command="touch made"), call("bash", command="true && rm made")
     script = f"script: {made} | {denied} | say ok"
@@ -273,7 +273,7 @@ async def test_rules_of_a_run_allow_and_deny_and_deny_wins_over_skipping(kedge: 
     assert "rule" in error["message"]
 
 
-async def test_f8_a_run_that_may_ask_nobody_ends_and_says_what_it_needed(kedge: Peer) -> None:
+async def test_f8_a_run_that_cannot_ask_ends_with_approval_needed(kedge: Peer) -> None:
     session = await kedge.session()
     script = f"script: {call('bash', command='touch made')} | say never"
     run = await kedge.wait((await kedge.submit(session, script, on_approval="fail"))["run_id"])
@@ -283,7 +283,7 @@ async def test_f8_a_run_that_may_ask_nobody_ends_and_says_what_it_needed(kedge: 
     assert not (kedge.directory / "made").exists()
 
 
-async def test_an_edit_is_not_written_when_the_file_changed_while_people_thought_it_over(kedge: Peer) -> None:
+async def test_an_edit_is_refused_if_the_file_changed_meanwhile(kedge: Peer) -> None:
     file = kedge.directory / "a.txt"
     file.write_text("one\n")
     session = await kedge.session()
@@ -301,7 +301,7 @@ async def test_an_edit_is_not_written_when_the_file_changed_while_people_thought
     assert file.read_text() == "one and only\n"
 
 
-async def test_undo_puts_the_files_back_and_refuses_when_they_changed_since(kedge: Peer) -> None:
+async def test_undo_restores_files_unless_they_changed(kedge: Peer) -> None:
     file = kedge.directory / "a.txt"
     file.write_text("one\n")
     session = await kedge.session()
@@ -332,7 +332,7 @@ async def restarted(server: Server, kedge: Peer) -> None:
     await kedge.open()
 
 
-async def test_g2_a_tool_in_flight_is_not_run_again_after_a_crash_and_leaves_no_process(
+async def test_g2_a_tool_in_flight_is_not_repeated_after_a_crash(
     own_server: Callable[..., Server], workspace: Path
 ) -> None:
     server, mark = own_server(), unique("mark")
@@ -354,9 +354,7 @@ async def test_g2_a_tool_in_flight_is_not_run_again_after_a_crash_and_leaves_no_
         assert "cut off" in result["content"]
 
 
-async def test_g2_an_approval_that_was_pending_stands_after_a_crash_and_its_call_is_made_once(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_g2_a_pending_approval_survives_a_crash(own_server: Callable[..., Server], workspace: Path) -> None:
     server = own_server()
     async with open_http(server.url, server.token) as http:
         kedge = await Peer(http, workspace).open()
@@ -376,7 +374,7 @@ async def test_g2_an_approval_that_was_pending_stands_after_a_crash_and_its_call
 
 
 @pytest.mark.parametrize("on_crash", ["resume", "end"])
-async def test_g1_a_kill_during_compaction_and_during_a_retry_leaves_sessions_that_work_on(
+async def test_g1_sessions_survive_a_kill_during_compaction_or_retry(
     own_server: Callable[..., Server], endpoint: Endpoint, workspace: Path, on_crash: str
 ) -> None:
     server = own_server(f'[runs]\non_crash = "{on_crash}"\n')
@@ -400,7 +398,7 @@ async def test_g1_a_kill_during_compaction_and_during_a_retry_leaves_sessions_th
             assert (again["outcome"], again["text"]) == ("completed", "fine")
 
 
-async def test_e12_closing_one_workspace_leaves_the_tools_of_another_alone(
+async def test_e12_closing_a_workspace_spares_the_tools_of_another(
     own_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     server, mark = own_server("[server]\ngrace_s = 0.1\n"), unique("mark")
@@ -431,9 +429,7 @@ async def test_e12_closing_one_workspace_leaves_the_tools_of_another_alone(
         assert "went" in results_of(await stays.messages(session))[0]["content"]
 
 
-async def test_e11_a_server_that_is_told_to_stop_ends_its_tools_first(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_e11_a_shutdown_ends_the_tools_first(own_server: Callable[..., Server], workspace: Path) -> None:
     server, mark = own_server(), unique("mark")
     async with open_http(server.url, server.token) as http:
         kedge = await Peer(http, workspace).open()

@@ -59,7 +59,9 @@ async def all_routes(peer: Peer, known: dict[str, str]) -> list[tuple[str, str]]
     return routes
 
 
-async def send(line: raw.Line, method: str, path: str, headers: list[Header], host: str | None) -> tuple[int, Any]:
+async def send(
+    line: raw.RawConnection, method: str, path: str, headers: list[Header], host: str | None
+) -> tuple[int, Any]:
     body = b'{"command": "shutdown", "force": true, "title": "x", "session_id": "", "prompt": "x"}'
     more = [("Content-Type", b"application/json")] if method not in ("GET", "DELETE") else []
     data = raw.request(method, path, headers=[*headers, *more], body=body if more else b"", host=host)
@@ -162,7 +164,7 @@ async def test_from_a_foreign_page_no_route_answers(kedge: Peer, shared: tuple[s
 
 
 @pytest.mark.parametrize("name", ["token", "access_token", "Authorization", "key", "bearer"])
-async def test_a_token_in_the_query_is_no_token(kedge: Peer, shared: tuple[str, str], name: str) -> None:
+async def test_a_token_in_the_query_is_ignored(kedge: Peer, shared: tuple[str, str], name: str) -> None:
     """What is in an address is written down in many places."""
     url, token = shared
     known = await known_ids(kedge)
@@ -181,9 +183,7 @@ async def test_a_token_in_the_query_is_no_token(kedge: Peer, shared: tuple[str, 
 @pytest.mark.parametrize(
     "start", ["http://evil.example", "https://localhost", "http://localhost", "//", "http:", "x", "*"]
 )
-async def test_a_target_that_names_a_host_is_refused_on_every_route(
-    kedge: Peer, shared: tuple[str, str], start: str
-) -> None:
+async def test_an_absolute_target_is_refused_on_every_route(kedge: Peer, shared: tuple[str, str], start: str) -> None:
     url, token = shared
     known = await known_ids(kedge)
     right = [("Authorization", b"Bearer " + token.encode())]
@@ -199,7 +199,7 @@ async def test_a_target_that_names_a_host_is_refused_on_every_route(
 
 
 @pytest.mark.parametrize("media_type", [b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data"])
-async def test_what_a_page_can_send_without_asking_is_no_body_on_any_route(
+async def test_bodies_of_simple_cors_requests_are_refused(
     kedge: Peer, shared: tuple[str, str], media_type: bytes
 ) -> None:
     """Also where no body is needed: a cancel is a change too."""
@@ -213,7 +213,7 @@ async def test_what_a_page_can_send_without_asking_is_no_body_on_any_route(
                 check_refused(await line.reply(), 415, "not_json")
 
 
-async def test_pages_and_programs_of_this_machine_are_let_in(kedge: Peer, shared: tuple[str, str]) -> None:
+async def test_local_pages_and_programs_are_accepted(kedge: Peer, shared: tuple[str, str]) -> None:
     url, token = shared
     port = url.rpartition(":")[2]
     right: Header = ("Authorization", b"Bearer " + token.encode())
@@ -225,7 +225,7 @@ async def test_pages_and_programs_of_this_machine_are_let_in(kedge: Peer, shared
                 assert status == 200, (host, more)
 
 
-async def test_a_method_a_path_does_not_have_is_refused_and_the_others_are_named(kedge: Peer) -> None:
+async def test_a_wrong_method_is_refused_with_the_allowed_ones(kedge: Peer) -> None:
     session = await kedge.session()
     async with no_trace(kedge, session):
         for path, operations in (await reference(kedge)).items():
@@ -239,7 +239,7 @@ async def test_a_method_a_path_does_not_have_is_refused_and_the_others_are_named
                 assert set(reply.headers["allow"].replace(" ", "").split(",")) == allowed
 
 
-async def test_ids_that_exist_nowhere_are_not_found_on_any_route(kedge: Peer) -> None:
+async def test_unknown_ids_are_not_found_on_any_route(kedge: Peer) -> None:
     """First an unknown workspace, then unknown things in a known one. The body has something for every route."""
     session = await kedge.session()
     body: Json = {
@@ -291,7 +291,7 @@ async def test_ids_that_exist_nowhere_are_not_found_on_any_route(kedge: Peer) ->
     ],
     ids=lambda garbage: ascii(garbage[-50:]),
 )
-async def test_what_is_not_http_is_answered_400_and_hung_up_on(
+async def test_garbage_is_answered_400_and_the_connection_closed(
     kedge: Peer, shared: tuple[str, str], garbage: bytes
 ) -> None:
     async with no_trace(kedge, await kedge.session()):
@@ -304,7 +304,7 @@ async def test_what_is_not_http_is_answered_400_and_hung_up_on(
 
 
 @pytest.mark.parametrize("start", [b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX: ", b"GET /v1/health?"])
-async def test_a_head_without_end_is_hung_up_on(kedge: Peer, shared: tuple[str, str], start: bytes) -> None:
+async def test_an_endless_head_is_dropped(kedge: Peer, shared: tuple[str, str], start: bytes) -> None:
     """Before anybody has shown a token: what it may cost has a bound."""
     async with raw.connect(shared[0]) as line:
         await line.send(start)

@@ -118,7 +118,7 @@ async def test_a_prompt_with_a_wrong_field_is_refused(kedge: Peer, session: str,
     check_refused(await post(kedge, f"{kedge.at}/agent", good[:-1] + b", " + field + b"}"), status)
 
 
-async def test_of_a_key_given_twice_the_last_counts(kedge: Peer) -> None:
+async def test_of_duplicate_keys_the_last_counts(kedge: Peer) -> None:
     """JSON leaves it open; what must not happen is that one place takes the first and another the last."""
     session, run_id = await kedge.session(), unique("run")
     body = b'{"prompt": "script: say first", "prompt": "script: say last", "run_id": "x", "run_id": "%s", '
@@ -128,7 +128,7 @@ async def test_of_a_key_given_twice_the_last_counts(kedge: Peer) -> None:
     assert (run["prompt"], run["text"]) == ("script: say last", "last")
 
 
-async def test_text_that_looks_odd_but_is_proper_is_taken_as_it_is(kedge: Peer) -> None:
+async def test_unusual_but_valid_text_is_accepted(kedge: Peer) -> None:
     odd = "a\u2028b\u0085\ufeff\U0001f600\r\n\x1b[31m\x7f\u202e e\u0301 \uffff \ud7ff"
     receipt = await kedge.submit(await kedge.session(), odd)
     run = await kedge.wait(receipt["run_id"])
@@ -175,7 +175,7 @@ async def body_routes(peer: Peer) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("case", NO_OBJECTS)
-async def test_a_body_that_is_no_json_object_is_refused_everywhere(kedge: Peer, session: str, case: str) -> None:
+async def test_a_body_that_is_not_an_object_is_refused(kedge: Peer, session: str, case: str) -> None:
     for method, path in await body_routes(kedge):
         reply = await kedge.reply(method, path, NO_OBJECTS[case])
         check_refused(reply, 400, 404, 413, 422)  # 404: what is wrong may be in a field that the route does not read
@@ -184,16 +184,14 @@ async def test_a_body_that_is_no_json_object_is_refused_everywhere(kedge: Peer, 
 @pytest.mark.parametrize(
     "media_type", [None, "", "text/plain", "application/x-www-form-urlencoded", "application/jsonx"]
 )
-async def test_a_body_that_does_not_say_it_is_json_is_refused_everywhere(
-    kedge: Peer, session: str, media_type: str | None
-) -> None:
+async def test_a_body_with_another_content_type_is_refused(kedge: Peer, session: str, media_type: str | None) -> None:
     for method, path in await body_routes(kedge):
         headers = {} if media_type is None else {"content-type": media_type}
         reply = await kedge.http.request(method, f"/v1{path}", content=b'{"title": "a"}', headers=headers)
         check_refused(reply, 415)
 
 
-async def test_a_body_that_breaks_off_records_nothing(kedge: Peer, session: str, shared: tuple[str, str]) -> None:
+async def test_an_incomplete_body_leaves_no_trace(kedge: Peer, session: str, shared: tuple[str, str]) -> None:
     url, token = shared
     whole = raw.submit(token, kedge.workspace, {"session_id": session, "prompt": "hello"})
     for missing in (1, 10, len(whole.partition(b"\r\n\r\n")[2])):
@@ -299,7 +297,7 @@ async def test_a_wrong_value_in_any_request_is_refused(
 @pytest.mark.parametrize(
     "query", ['"', "AND", "*", "NEAR(", "a OR", '"open', "(", "title:a", "-", "^a", "%", "", "a " * 500]
 )
-async def test_a_search_for_anything_is_a_search(kedge: Peer, session: str, query: str) -> None:
+async def test_any_search_text_is_accepted(kedge: Peer, session: str, query: str) -> None:
     assert await kedge.call("GET", f"{kedge.at}/search", q=query) == []
 
 
@@ -326,7 +324,7 @@ async def test_a_search_for_anything_is_a_search(kedge: Peer, session: str, quer
         "_",
     ],
 )
-async def test_a_position_that_is_none_is_refused(kedge: Peer, session: str, position: str) -> None:
+async def test_an_invalid_position_is_refused(kedge: Peer, session: str, position: str) -> None:
     path = f"/v1{kedge.at}/events"
     who = {"client_id": kedge.client_id}
     headers = {b"last-event-id": position.encode()}
@@ -338,7 +336,7 @@ async def test_a_position_that_is_none_is_refused(kedge: Peer, session: str, pos
         assert check_refused(reply, 400)["code"] == "bad_position"
 
 
-async def test_a_position_of_another_workspace_is_a_gap_and_then_live(
+async def test_a_position_of_another_workspace_gets_a_gap(
     kedge: Peer, tmp_path_factory: pytest.TempPathFactory, endpoint: Endpoint
 ) -> None:
     other = await Peer(kedge.http, tmp_path_factory.mktemp("other")).open()
@@ -359,7 +357,7 @@ async def test_a_position_of_another_workspace_is_a_gap_and_then_live(
             assert min(stream.positions) > gap["position"]
 
 
-async def test_an_empty_position_is_none_at_all(kedge: Peer) -> None:
+async def test_an_empty_position_starts_at_the_present(kedge: Peer) -> None:
     await kedge.session("before")
     async with kedge.stream(last_event_id="") as stream:
         marker = await fence(kedge, stream)

@@ -42,7 +42,7 @@ async def test_c8_an_edited_prompt_is_seen_by_all_and_runs_as_edited(
     assert users[1:] == ["script: say better", "script: say c"]
 
 
-async def test_c8_a_moved_prompt_is_seen_by_all_and_runs_in_its_new_place(
+async def test_c8_a_moved_prompt_is_seen_by_all_and_runs_in_order(
     kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
 ) -> None:
     session = await kedge.session()
@@ -61,7 +61,7 @@ async def test_c8_a_moved_prompt_is_seen_by_all_and_runs_in_its_new_place(
         assert end_order(mine) == [a, e, d, c, b]
 
 
-async def test_c8_moving_a_prompt_to_where_it_stands_changes_nothing(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_c8_moving_a_prompt_to_its_own_position_is_a_no_op(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     _, _, key = await held_run(kedge, endpoint, session)
     b, c = await queue_up(kedge, session, "b", "c")
@@ -88,7 +88,7 @@ async def test_c8_a_removed_prompt_ends_cancelled_for_all(
         assert outcomes(await mine.until_complete(a, c)) == [("completed", "a done"), ("completed", "c")]
 
 
-async def test_c8_clearing_the_queue_ends_each_and_touches_nothing_else(
+async def test_c8_clearing_the_queue_ends_only_queued_runs(
     kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
 ) -> None:
     session, neighbour = await kedge.session(), await kedge.session()
@@ -143,7 +143,7 @@ async def test_c8_only_queued_prompts_can_be_changed(kedge: Peer, endpoint: Endp
     await kedge.wait(stranger)
 
 
-async def test_c8_changes_that_race_the_start_take_effect_or_are_refused(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_c8_changes_that_race_a_start_apply_or_are_refused(kedge: Peer, endpoint: Endpoint) -> None:
     """An edit, a move and a removal while the queue moves up: 200 means it counts, 409 that it came too late."""
     session = await kedge.session()
     editing, removing = Aim(), Aim(1000)  # the third in the queue begins that much later
@@ -197,9 +197,7 @@ async def test_c9_a_rejected_prompt_leaves_no_trace(kedge: Peer, endpoint: Endpo
     assert (await kedge.wait(run_id))["text"] == "now"
 
 
-async def test_c9_an_interrupt_ends_what_ran_and_starts_the_new_run_as_one_decision(
-    kedge: Peer, endpoint: Endpoint
-) -> None:
+async def test_c9_an_interrupt_ends_and_starts_in_one_decision(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         a, tag, _ = await held_run(kedge, endpoint, session)
@@ -229,7 +227,7 @@ async def test_c9_an_interrupt_ends_what_ran_and_starts_the_new_run_as_one_decis
     assert users == [a, new]
 
 
-async def test_c9_of_many_interrupts_at_once_the_last_accepted_completes(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_c9_of_concurrent_interrupts_the_last_completes(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         for _ in range(10):
@@ -248,7 +246,7 @@ async def test_c9_of_many_interrupts_at_once_the_last_accepted_completes(kedge: 
 
 
 @pytest.mark.parametrize("when_busy", ["queue", "fold", "reject", "interrupt"])
-async def test_c9_on_an_idle_session_every_way_to_wait_starts_at_once(kedge: Peer, when_busy: str) -> None:
+async def test_c9_an_idle_session_starts_every_prompt_at_once(kedge: Peer, when_busy: str) -> None:
     receipt = await kedge.submit(await kedge.session(), "script: say now", when_busy=when_busy)
     assert receipt["state"] == "active"
     run = await kedge.wait(receipt["run_id"])

@@ -45,9 +45,7 @@ def end_order(stream: Stream) -> list[str]:
 # --- C1 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_c1_prompts_with_run_ids_run_one_after_the_other_with_ends_of_their_own(
-    kedge: Peer, endpoint: Endpoint
-) -> None:
+async def test_c1_prompts_with_run_ids_run_one_after_the_other(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         a, _, key = await held_run(kedge, endpoint, session)
@@ -75,9 +73,7 @@ async def test_c1_prompts_with_run_ids_run_one_after_the_other_with_ends_of_thei
 # --- C2 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_c2_a_prompt_without_a_run_id_joins_the_active_run_at_its_next_step(
-    kedge: Peer, endpoint: Endpoint
-) -> None:
+async def test_c2_a_prompt_without_a_run_id_folds_at_the_next_step(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         a, tag, key = await held_run(kedge, endpoint, session, then="tool nothing {} | say b")
@@ -105,7 +101,7 @@ async def test_c2_a_prompt_without_a_run_id_joins_the_active_run_at_its_next_ste
     assert (run["outcome"], run["folded_into"], run["prompt"]) == ("completed", a, "and mind the gap")
 
 
-async def test_c2_several_prompts_fold_in_order_past_those_that_queue(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_c2_prompts_fold_in_order_before_the_queue(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         a, tag, key = await held_run(kedge, endpoint, session, then="tool nothing {} | say b")
@@ -121,7 +117,7 @@ async def test_c2_several_prompts_fold_in_order_past_those_that_queue(kedge: Pee
     assert said[1:] == ["also 0", "also 1", "also 2", "also this"]
 
 
-async def test_c2_a_fold_that_finds_no_further_step_becomes_a_run_of_its_own(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_c2_a_fold_without_a_further_step_becomes_a_run(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         a, tag, key = await held_run(kedge, endpoint, session)
@@ -136,13 +132,13 @@ async def test_c2_a_fold_that_finds_no_further_step_becomes_a_run_of_its_own(ked
     assert len(endpoint.requests(tag)) == 1
 
 
-async def test_c2_a_prompt_without_a_run_id_on_an_idle_session_is_a_run(kedge: Peer) -> None:
+async def test_c2_a_prompt_to_an_idle_session_is_a_run(kedge: Peer) -> None:
     receipt = await kedge.submit(await kedge.session(), "script: say alone", when_busy="fold")
     assert receipt["state"] == "active"
     assert (await kedge.wait(receipt["run_id"]))["text"] == "alone"
 
 
-async def test_c2_a_folded_run_ends_with_its_host_and_not_alone(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_c2_a_folded_run_ends_with_its_host(kedge: Peer, endpoint: Endpoint) -> None:
     second = unique("key")
     session = await kedge.session()
     async with kedge.stream() as stream:
@@ -163,9 +159,7 @@ async def test_c2_a_folded_run_ends_with_its_host_and_not_alone(kedge: Peer, end
 # --- C3 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_c3_what_a_cancel_covers_in_the_queue_is_dropped_and_what_comes_later_runs(
-    kedge: Peer, endpoint: Endpoint
-) -> None:
+async def test_c3_a_cancel_drops_queued_runs_and_spares_later_ones(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         a, _, _ = await held_run(kedge, endpoint, session)
@@ -215,7 +209,7 @@ async def test_c4_a_run_is_reported_before_the_next_one_streams(kedge: Peer, end
 
 
 @pytest.mark.parametrize("then", ["fail 400 no such thing", "fail 401 who are you", "cut"])
-async def test_c5_the_queue_goes_on_behind_a_run_that_fails(kedge: Peer, endpoint: Endpoint, then: str) -> None:
+async def test_c5_the_queue_continues_after_a_failed_run(kedge: Peer, endpoint: Endpoint, then: str) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         a, _, key = await held_run(kedge, endpoint, session, then=then)
@@ -229,7 +223,7 @@ async def test_c5_the_queue_goes_on_behind_a_run_that_fails(kedge: Peer, endpoin
         assert [(error["run_id"], error["session_id"]) for error in errors] == [(a, session)]
 
 
-async def test_c5_a_provider_that_is_down_for_one_run_does_not_lose_the_next(
+async def test_c5_a_provider_outage_does_not_lose_the_next_run(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
     dead = '[providers.dead]\nbase_url = "http://127.0.0.1:9/v1"\nmodels = [{ id = "gone" }]'
@@ -246,9 +240,7 @@ async def test_c5_a_provider_that_is_down_for_one_run_does_not_lose_the_next(
 # --- C6 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_c6_a_queued_run_that_fails_before_its_first_step_ends_under_its_own_id(
-    kedge: Peer, endpoint: Endpoint
-) -> None:
+async def test_c6_a_run_that_fails_early_ends_under_its_own_id(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         a, _, key = await held_run(kedge, endpoint, session)
@@ -272,7 +264,7 @@ async def test_c6_a_queued_run_that_fails_before_its_first_step_ends_under_its_o
     assert [steps[run_id] for run_id in bad] == [0, 0, 0]
 
 
-async def test_c6_runs_of_a_session_that_is_deleted_end_under_their_own_ids(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_c6_runs_of_a_deleted_session_end_under_their_own_ids(kedge: Peer, endpoint: Endpoint) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         a, tag, _ = await held_run(kedge, endpoint, session)
@@ -288,7 +280,7 @@ async def test_c6_runs_of_a_session_that_is_deleted_end_under_their_own_ids(kedg
     assert [run for run in await kedge.call("GET", "/runs") if run["session_id"] == session] == []
 
 
-async def test_c6_a_prompt_that_meets_the_end_of_its_session_ends_or_is_refused(kedge: Peer) -> None:
+async def test_c6_a_prompt_during_a_delete_ends_or_is_refused(kedge: Peer) -> None:
     """Two clients delete it while a third submits: who got a 202 gets an end, who did not left nothing."""
     accepted: list[str] = []
     deleting = Aim()
@@ -364,7 +356,7 @@ def memory_kb(server: Server) -> int:
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
 
 
-async def test_c7_a_thousand_queued_prompts_cost_little_and_one_more_is_refused(
+async def test_c7_a_thousand_queued_prompts_cost_little(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
     server = own_server("[runs]\nqueue_runs_max = 1000")
@@ -402,7 +394,7 @@ async def test_c7_a_thousand_queued_prompts_cost_little_and_one_more_is_refused(
 
 
 @pytest.mark.parametrize("how", ["kill", "terminate"])
-async def test_c11_prompts_queued_before_a_restart_run_after_it_in_order(
+async def test_c11_queued_prompts_run_in_order_after_a_restart(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint, how: str
 ) -> None:
     server = own_server()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.harness import Endpoint, Frame, Json, Peer, Server, Stream, text_of, unique
-from tests.conformance.watching import Screen, another, in_parallel, kind_of, until_gone, words
+from tests.conformance.watching import Screen, another, identity_of, in_parallel, until_closed, words
 
 
 async def finish_log(peer: Peer, *streams: Stream) -> str:
@@ -48,7 +48,7 @@ async def much_happens(peer: Peer, endpoint: Endpoint) -> list[str]:
 # --- D1 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_d1_every_client_sees_the_same_durable_events_in_the_same_order(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_d1_every_client_gets_the_same_durable_events(kedge: Peer, endpoint: Endpoint) -> None:
     async with (
         kedge.stream(deltas=1) as first,
         another(kedge).stream(deltas=1) as second,
@@ -65,7 +65,7 @@ async def test_d1_every_client_sees_the_same_durable_events_in_the_same_order(ke
         assert first.durable[-1].payload["id"] == last
 
 
-async def test_d1_a_run_completes_behind_its_last_message_event(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_d1_run_complete_follows_the_last_message_event(kedge: Peer, endpoint: Endpoint) -> None:
     async with kedge.stream(deltas=1) as stream:
         runs = await much_happens(kedge, endpoint)
         await finish_log(kedge, stream)
@@ -74,13 +74,13 @@ async def test_d1_a_run_completes_behind_its_last_message_event(kedge: Peer, end
         assert "message" not in kinds[kinds.index("run_complete") :]
 
 
-async def test_d1_a_replay_from_the_beginning_is_what_the_others_saw(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_d1_a_replay_equals_the_live_events(kedge: Peer, endpoint: Endpoint) -> None:
     async with kedge.stream(after=0) as live:
         runs = await much_happens(kedge, endpoint)
         await finish_log(kedge, live)
     async with another(kedge).stream(after=0) as late:
         await late.until(lambda stream: stream.positions[-1:] == live.positions[-1:])
-    assert [kind_of(frame) for frame in late.durable] == [kind_of(frame) for frame in live.durable]
+    assert [identity_of(frame) for frame in late.durable] == [identity_of(frame) for frame in live.durable]
     assert not late.of("gap")
     completes = {run_id: stream.completes(run_id) for stream in (late,) for run_id in runs}
     assert completes == {run_id: live.completes(run_id) for run_id in runs}
@@ -106,7 +106,7 @@ async def test_d2_a_finished_log_can_be_resumed_at_any_point(kedge: Peer, endpoi
     async with kedge.stream(deltas=1, after=0) as reference:
         await much_happens(kedge, endpoint)
         await finish_log(kedge, reference)
-    whole = [kind_of(frame) for frame in reference.durable]
+    whole = [identity_of(frame) for frame in reference.durable]
     sessions = sorted({session for _, _, _, session in whole if session})
     finals = {message["id"]: text_of(message) for session in sessions for message in await kedge.messages(session)}
 
@@ -121,7 +121,7 @@ async def test_d2_a_finished_log_can_be_resumed_at_any_point(kedge: Peer, endpoi
         async with stream:
             # All comes in order, so that the last one says that nothing is missing.
             await stream.until(lambda stream: not expected or stream.positions[-1:] == [expected[-1][0]])
-            assert [kind_of(frame) for frame in stream.durable] == expected
+            assert [identity_of(frame) for frame in stream.durable] == expected
             assert not stream.of("gap")
             screen = Screen()
             screen.show(stream.frames)
@@ -132,12 +132,12 @@ async def test_d2_a_finished_log_can_be_resumed_at_any_point(kedge: Peer, endpoi
     await in_parallel([partial(resume, number) for number in range(half)], at_once=10)
     # Once more from the log: a workspace that was let go and opened again has nothing in memory.
     await kedge.call("DELETE", kedge.at, client_id=kedge.client_id)
-    await until_gone(kedge, kedge.workspace)
+    await until_closed(kedge, kedge.workspace)
     await kedge.open()
     await in_parallel([partial(resume, number) for number in range(half)], at_once=10)
 
 
-async def test_d2_a_reader_that_reconnects_all_the_time_misses_nothing_and_gets_nothing_twice(kedge: Peer) -> None:
+async def test_d2_a_reconnecting_reader_gets_each_event_once(kedge: Peer) -> None:
     chance = random.Random(2)
     reconnects = 0
     count = 300
@@ -173,13 +173,13 @@ async def test_d2_a_reader_that_reconnects_all_the_time_misses_nothing_and_gets_
         assert list(finals.values())[1::2] == ["a b c", words(count), words(count)]
         for seen, screen in followed:
             wanted = reference.durable[1 : len(seen) + 1]
-            assert [kind_of(frame) for frame in seen] == [kind_of(frame) for frame in wanted]
+            assert [identity_of(frame) for frame in seen] == [identity_of(frame) for frame in wanted]
             for message_id, final in finals.items():
                 if final:
                     screen.check(message_id, final)
 
 
-async def test_d2_readers_that_reconnect_in_a_storm_of_events_miss_nothing_and_get_nothing_twice(kedge: Peer) -> None:
+async def test_d2_reconnects_in_a_storm_get_each_event_once(kedge: Peer) -> None:
     """Each one reads from the log what is being put into the ring at the same moment."""
     reconnects = 0
 
@@ -219,9 +219,9 @@ async def test_d2_readers_that_reconnect_in_a_storm_of_events_miss_nothing_and_g
             )
             followed = await asyncio.gather(*readers)
             await reference.until_complete(*runs)
-        whole = [kind_of(frame) for frame in reference.durable if (frame.position or 0) > start]
+        whole = [identity_of(frame) for frame in reference.durable if (frame.position or 0) > start]
         for seen in followed:
-            assert [kind_of(frame) for frame in seen] == whole[: len(seen)]
+            assert [identity_of(frame) for frame in seen] == whole[: len(seen)]
 
 
 # --- D3 --------------------------------------------------------------------------------------------------------------
@@ -233,9 +233,7 @@ async def goes_live(peer: Peer, stream: Stream) -> None:
     assert complete["text"] == "here I am"
 
 
-async def test_d3_a_position_that_is_too_old_gets_a_gap_and_then_what_is_new(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_d3_a_trimmed_position_gets_a_gap(own_server: Callable[..., Server], workspace: Path) -> None:
     server = own_server("[server]\nlog_entries_max = 20")
     async with server.peer(workspace) as peer, peer.stream(after=0) as before:
         session = await peer.session()
@@ -265,7 +263,7 @@ async def test_d3_a_position_that_is_too_old_gets_a_gap_and_then_what_is_new(
             assert stream.positions[:20] == before.positions[-20:]
 
 
-async def test_d3_a_position_of_another_log_gets_a_gap_and_then_what_is_new(kedge: Peer, tmp_path: Path) -> None:
+async def test_d3_a_position_of_another_log_gets_a_gap(kedge: Peer, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = await Peer(kedge.http, tmp_path / "other").open()
     async with other.stream(after=0) as stream:
@@ -286,7 +284,7 @@ async def test_d3_a_position_of_another_log_gets_a_gap_and_then_what_is_new(kedg
 
 
 @pytest.mark.parametrize("position", ["-1", "1.5", "abc", "9" * 17, str(2**53 + 1), "١٢", " "])
-async def test_d3_what_is_no_position_is_refused(kedge: Peer, position: str) -> None:
+async def test_d3_an_invalid_position_is_refused(kedge: Peer, position: str) -> None:
     await kedge.call("GET", f"{kedge.at}/events", expect=400, client_id=kedge.client_id, after=position)
 
 
@@ -357,7 +355,7 @@ def standard_reader(text: str) -> tuple[list[Json], list[int]]:
 # --- D8 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_d8_an_error_says_whose_it_is_and_is_no_error_of_another_session(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_d8_an_error_names_its_run_and_session(kedge: Peer, endpoint: Endpoint) -> None:
     key, tag = unique("key"), unique("tag")
     good, bad = await kedge.session("good"), await kedge.session("bad")
     async with kedge.stream() as stream, another(kedge).stream(session_id=good) as only_good:
@@ -383,7 +381,7 @@ async def test_d8_an_error_says_whose_it_is_and_is_no_error_of_another_session(k
 # --- what a reader may ask for ---------------------------------------------------------------------------------------
 
 
-async def test_d_without_deltas_a_streaming_message_comes_whole_now_and_then(kedge: Peer) -> None:
+async def test_d_without_deltas_a_reader_gets_snapshots(kedge: Peer) -> None:
     count = 700
     session = await kedge.session()
     async with kedge.stream(deltas=1) as with_deltas, another(kedge).stream() as plain:
@@ -409,7 +407,7 @@ async def test_d_without_deltas_a_streaming_message_comes_whole_now_and_then(ked
         screen.check(message_id, words(count))
 
 
-async def test_d_a_client_that_comes_in_the_middle_gets_the_text_so_far(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_d_a_late_client_gets_the_text_so_far(kedge: Peer, endpoint: Endpoint) -> None:
     key = unique("key")
     session = await kedge.session()
     async with kedge.stream(deltas=1) as first:
@@ -427,7 +425,7 @@ async def test_d_a_client_that_comes_in_the_middle_gets_the_text_so_far(kedge: P
                 assert stream.text(message_id) == "so far and on"
 
 
-async def test_d_a_stream_of_one_session_shows_that_session_only(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_d_a_session_stream_shows_only_its_session(kedge: Peer, endpoint: Endpoint) -> None:
     mine, other = await kedge.session("mine"), await kedge.session("other")
     async with kedge.stream(session_id=mine, deltas=1) as filtered, another(kedge).stream(deltas=1) as whole:
         others = await kedge.submit(other, "script: pause 1 | words 20")

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.conformance.harness import Endpoint, Peer, Server, Stream, unique
 from tests.conformance.watching import (
     Screen,
     StuckReader,
     another,
-    kind_of,
+    identity_of,
     memory_peak_kb,
     metric,
     until_metric,
@@ -40,7 +42,7 @@ async def much_text(peer: Peer, total_bytes: int, *streams: Stream) -> list[str]
     return runs
 
 
-async def test_d4_a_reader_that_never_reads_costs_little_and_misses_nothing(
+async def test_d4_a_stuck_reader_costs_little_and_misses_nothing(
     own_server: Callable[..., Server], workspace: Path
 ) -> None:
     server = own_server()
@@ -59,15 +61,13 @@ async def test_d4_a_reader_that_never_reads_costs_little_and_misses_nothing(
             assert grown_kb < STUCK_READERS * TOTAL_BYTES / 1000 / 8, f"grew by {grown_kb} kB from {without_kb} kB"
         async with another(peer).stream(last_event_id=last_seen) as back:
             await back.until(lambda stream: stream.positions[-1:] == reader.positions[-1:])
-        assert [kind_of(frame) for frame in back.durable] == [kind_of(frame) for frame in reader.durable[seen:]]
+        assert [identity_of(frame) for frame in back.durable] == [identity_of(frame) for frame in reader.durable[seen:]]
         assert not back.of("gap")
         assert [len(back.completes(run_id)) for run_id in runs] == [1] * len(runs)
         await until_metric(peer.http, "kedge_streams_open", lambda open_now: open_now == 1)
 
 
-async def test_d4_a_reader_that_falls_behind_in_one_connection_misses_nothing_durable(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_d4_a_slow_reader_misses_no_durable_event(own_server: Callable[..., Server], workspace: Path) -> None:
     """It stops reading until the ring has long moved on, and then reads again: the log fills the hole."""
     server = own_server()
     async with server.peer(workspace) as peer, peer.stream() as reader:
@@ -81,7 +81,7 @@ async def test_d4_a_reader_that_falls_behind_in_one_connection_misses_nothing_du
     assert not any(b'"type":"gap"' in line for line in received.split(b"\n") if len(line) < 500)
 
 
-async def test_d7_fifty_clients_of_one_streaming_run_all_see_it_whole(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_d7_fifty_clients_of_a_streaming_run_get_all_text(kedge: Peer, endpoint: Endpoint) -> None:
     count, key = 200, unique("key")
     session = await kedge.session()
     async with asyncio.TaskGroup() as group:
@@ -98,9 +98,9 @@ async def test_d7_fifty_clients_of_one_streaming_run_all_see_it_whole(kedge: Pee
         for stream, complete in zip(streams, completes, strict=True):
             assert complete == completes[0]
             assert len(stream.completes(run_id)) == 1
-            assert [kind_of(frame) for frame in stream.durable][:5] == [kind_of(frame) for frame in streams[0].durable][
-                :5
-            ]
+            assert [identity_of(frame) for frame in stream.durable][:5] == [
+                identity_of(frame) for frame in streams[0].durable
+            ][:5]
             screen = Screen()
             screen.show(stream.frames)
             screen.check(message_id, words(count))
@@ -111,9 +111,7 @@ async def test_d7_fifty_clients_of_one_streaming_run_all_see_it_whole(kedge: Pee
         await asyncio.gather(*(stream.close() for stream in streams))
 
 
-async def test_d9_a_client_that_takes_nothing_any_more_is_dropped(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_d9_a_client_that_stops_reading_is_dropped(own_server: Callable[..., Server], workspace: Path) -> None:
     server = own_server("[server]\nheartbeat_s = 0.2\nstall_s = 0.5")
     async with server.peer(workspace) as peer, peer.stream() as reader:
         with StuckReader(server.url, server.token, another(peer)) as stuck:
@@ -127,9 +125,7 @@ async def test_d9_a_client_that_takes_nothing_any_more_is_dropped(
         assert (await reader.until_complete(receipt["run_id"]))[0]["text"] == "still here"
 
 
-async def test_d9_a_client_that_closes_is_noticed_while_nothing_happens(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_d9_a_disconnect_is_noticed_without_events(own_server: Callable[..., Server], workspace: Path) -> None:
     server = own_server()
     async with server.peer(workspace) as peer, peer.stream():
         with StuckReader(server.url, server.token, another(peer)):
@@ -137,11 +133,26 @@ async def test_d9_a_client_that_closes_is_noticed_while_nothing_happens(
         await until_metric(peer.http, "kedge_streams_open", lambda open_now: open_now == 1)
 
 
-async def test_d9_heartbeats_are_comments_and_come_while_nothing_happens(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_d9_heartbeats_are_comments_of_an_idle_stream(own_server: Callable[..., Server], workspace: Path) -> None:
     server = own_server("[server]\nheartbeat_s = 0.05")
     async with server.peer(workspace) as peer, peer.stream(deltas=1) as stream:
         await stream.until(lambda stream: stream.comments.count("heartbeat") >= 5)
         assert stream.frames == []
         assert set(stream.comments) == {"connected", "heartbeat"}
+
+
+@pytest.mark.found(
+    "a review of the client: a session deleted while its reader was disconnected",
+    "a client that reconnected got 404 and never the end of its Run; the stream is read from the log",
+)
+async def test_a_reconnect_to_a_deleted_session_gets_its_run_ends(kedge: Peer) -> None:
+    session = await kedge.session()
+    async with kedge.stream(session_id=session) as stream:
+        receipt = await kedge.submit(session, "script: say begun | hang", run_id=unique("run"))
+        await stream.until(lambda stream: stream.of("run"))
+    await kedge.call("DELETE", f"{kedge.at}/sessions/{session}")
+    async with kedge.stream(session_id=session, last_event_id=stream.positions[-1]) as stream:
+        (complete,) = await stream.until_complete(receipt["run_id"])
+    assert complete["outcome"] == "cancelled"
+    reply = await kedge.reply("GET", f"{kedge.at}/events", client_id=kedge.client_id, session_id=session)
+    assert reply.status_code == 404, "a new client gets 404"

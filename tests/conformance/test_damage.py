@@ -116,7 +116,7 @@ def _value(document: Json, schema: Json) -> Any:
             return "x"
 
 
-async def test_one_damaged_workspace_is_refused_on_every_route_and_the_other_one_served(
+async def test_a_damaged_workspace_is_refused_on_every_route(
     own_server: Callable[..., Server], tmp_path: Path, endpoint: Endpoint
 ) -> None:
     server = own_server('[runs]\non_crash = "end"')
@@ -158,7 +158,7 @@ async def test_one_damaged_workspace_is_refused_on_every_route_and_the_other_one
     assert entries(server, workspace_id) == before, "nothing is written to it"
 
 
-def test_a_database_that_is_none_keeps_the_server_from_starting_with_one_line(
+def test_an_invalid_database_is_a_one_line_error(
     own_server: Callable[..., Server],
 ) -> None:
     server = own_server()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conformance.harness import WAIT_S, Endpoint, Json, Peer, Server, outline, unique
 from tests.conformance.rounds import Aim
-from tests.conformance.watching import another, is_open, until_gone
+from tests.conformance.watching import another, is_open, until_closed
 
 #: Beats to look at things by.
 BEATS = "[server]\nheartbeat_s = 0.1"
@@ -77,7 +77,7 @@ async def beat_by_beat(peer: Peer, goes_on: Callable[[], Awaitable[bool]]) -> No
 # --- E1 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_e1_the_same_directory_is_the_same_workspace_however_it_is_spelled(kedge: Peer, tmp_path: Path) -> None:
+async def test_e1_one_directory_is_one_workspace_in_any_spelling(kedge: Peer, tmp_path: Path) -> None:
     link, inner = tmp_path / "link", kedge.directory / "inner"
     link.symlink_to(kedge.directory)
     (tmp_path / "chain").symlink_to(link)
@@ -91,7 +91,7 @@ async def test_e1_the_same_directory_is_the_same_workspace_however_it_is_spelled
     assert (await kedge.call("POST", "/workspaces", body))["id"] != kedge.workspace
 
 
-async def test_e1_clients_that_open_a_directory_at_once_get_one_workspace(kedge: Peer, tmp_path: Path) -> None:
+async def test_e1_concurrent_opens_of_a_directory_get_one_workspace(kedge: Peer, tmp_path: Path) -> None:
     directory, link = tmp_path / "new", tmp_path / "link"
     directory.mkdir()
     link.symlink_to(directory)
@@ -102,7 +102,7 @@ async def test_e1_clients_that_open_a_directory_at_once_get_one_workspace(kedge:
 
 
 @pytest.mark.parametrize("path", ["relative", "", "/does/not/exist", "/dev/null", "/tmp\0", "loop"])
-async def test_e1_what_is_no_directory_is_no_workspace(kedge: Peer, tmp_path: Path, path: str) -> None:
+async def test_e1_a_path_that_is_not_a_directory_is_refused(kedge: Peer, tmp_path: Path, path: str) -> None:
     if path == "loop":
         (tmp_path / "loop").symlink_to(tmp_path / "loop")
         path = str(tmp_path / "loop")
@@ -115,7 +115,7 @@ async def test_e1_what_is_no_directory_is_no_workspace(kedge: Peer, tmp_path: Pa
 # --- E2 to E4 --------------------------------------------------------------------------------------------------------
 
 
-async def test_e2_a_workspace_without_a_stream_is_released_after_the_hold(short: Server, workspace: Path) -> None:
+async def test_e2_a_workspace_without_a_stream_ends_after_the_hold(short: Server, workspace: Path) -> None:
     async with short.peer(workspace) as peer:
         assert await is_open(peer, peer.workspace)
         session = await peer.session("kept")
@@ -137,7 +137,7 @@ async def test_e2_the_first_stream_takes_over_from_the_hold(short: Server, works
         assert not stream.ended
 
 
-async def test_e2_requests_alone_do_not_hold_a_workspace_but_a_create_does(short: Server, workspace: Path) -> None:
+async def test_e2_a_create_holds_a_workspace_and_other_requests_do_not(short: Server, workspace: Path) -> None:
     async with short.peer(workspace) as peer:
         held = another(peer)
         waiting = asyncio.create_task(outwait(peer))
@@ -149,9 +149,7 @@ async def test_e2_requests_alone_do_not_hold_a_workspace_but_a_create_does(short
         await until_let_go(peer)
 
 
-async def test_e3_a_stream_that_returns_inside_the_grace_finds_the_same_workspace(
-    short: Server, workspace: Path
-) -> None:
+async def test_e3_a_reconnect_within_the_grace_keeps_the_workspace(short: Server, workspace: Path) -> None:
     async with short.peer(workspace) as peer:
         session = await peer.session()
         async with peer.stream(after=0) as stream:
@@ -167,7 +165,7 @@ async def test_e3_a_stream_that_returns_inside_the_grace_finds_the_same_workspac
         await until_let_go(peer)
 
 
-async def test_e4_a_released_workspace_is_gone_when_its_last_stream_closes(long: Server, workspace: Path) -> None:
+async def test_e4_a_released_workspace_closes_with_its_last_stream(long: Server, workspace: Path) -> None:
     async with long.peer(workspace) as peer:
         async with peer.stream() as one:
             async with peer.stream():
@@ -176,12 +174,10 @@ async def test_e4_a_released_workspace_is_gone_when_its_last_stream_closes(long:
             session = await peer.session()
             await one.until(lambda stream: stream.of("session"))
             assert (await peer.call("GET", f"{peer.at}/sessions/{session}"))["id"] == session
-        await until_gone(peer, peer.workspace)
+        await until_closed(peer, peer.workspace)
 
 
-async def test_e4_a_release_without_a_stream_takes_effect_at_once_and_twice_is_no_harm(
-    long: Server, workspace: Path
-) -> None:
+async def test_e4_a_release_without_a_stream_is_immediate(long: Server, workspace: Path) -> None:
     async with long.peer(workspace) as peer:
         friend = await another(peer).open()
         await peer.call("DELETE", peer.at, client_id=peer.client_id)
@@ -192,7 +188,7 @@ async def test_e4_a_release_without_a_stream_takes_effect_at_once_and_twice_is_n
         await friend.call("DELETE", friend.at, client_id=friend.client_id, expect=404)
 
 
-async def test_e4_a_client_that_left_without_a_word_has_its_grace_and_one_that_released_has_none(
+async def test_e4_a_lost_client_has_a_grace_and_a_released_one_none(
     own_server: Callable[..., Server], workspace: Path
 ) -> None:
     server = own_server(f"{BEATS}\nhold_s = 3\ngrace_s = 3600")
@@ -208,9 +204,7 @@ async def test_e4_a_client_that_left_without_a_word_has_its_grace_and_one_that_r
 # --- E5 --------------------------------------------------------------------------------------------------------------
 
 
-async def test_e5_a_live_run_keeps_the_workspace_though_all_clients_left(
-    short: Server, workspace: Path, endpoint: Endpoint
-) -> None:
+async def test_e5_a_live_run_keeps_the_workspace_open(short: Server, workspace: Path, endpoint: Endpoint) -> None:
     key, tag = unique("key"), unique("tag")
     async with short.peer(workspace) as peer:
         session = await peer.session()
@@ -233,7 +227,7 @@ async def test_e5_a_live_run_keeps_the_workspace_though_all_clients_left(
         ]
 
 
-async def test_e5_a_run_that_wishes_so_is_cancelled_when_its_clients_stay_away(
+async def test_e5_on_disconnect_cancel_ends_an_abandoned_run(
     short: Server, workspace: Path, endpoint: Endpoint
 ) -> None:
     tags, key = [unique("tag"), unique("tag")], unique("key")
@@ -257,7 +251,7 @@ async def test_e5_a_run_that_wishes_so_is_cancelled_when_its_clients_stay_away(
         assert (await peer.wait(stays["run_id"]))["text"] == "stays"
 
 
-async def test_e5_a_client_that_returns_inside_the_grace_keeps_its_run(
+async def test_e5_a_reconnect_within_the_grace_keeps_the_run(
     short: Server, workspace: Path, endpoint: Endpoint
 ) -> None:
     tag, key = unique("tag"), unique("key")
@@ -273,7 +267,7 @@ async def test_e5_a_client_that_returns_inside_the_grace_keeps_its_run(
             assert (await back.until_complete(receipt["run_id"]))[0]["outcome"] == "completed"
 
 
-async def test_e5_the_runs_wish_counts_for_all_clients_not_for_its_submitter_alone(
+async def test_e5_on_disconnect_cancel_considers_all_clients(
     short: Server, workspace: Path, endpoint: Endpoint
 ) -> None:
     tag = unique("tag")
@@ -295,7 +289,7 @@ async def test_e5_the_runs_wish_counts_for_all_clients_not_for_its_submitter_alo
 # --- E7, E8, E12 -----------------------------------------------------------------------------------------------------
 
 
-async def test_e7_a_create_during_the_last_release_gets_a_living_workspace(long: Server, workspace: Path) -> None:
+async def test_e7_a_create_during_the_last_release_succeeds(long: Server, workspace: Path) -> None:
     async with long.peer(workspace) as peer:
         leaving = peer
         for number in range(40):
@@ -311,7 +305,7 @@ async def test_e7_a_create_during_the_last_release_gets_a_living_workspace(long:
         assert len(await leaving.call("GET", f"{leaving.at}/sessions")) == 40
 
 
-async def test_e7_what_comes_too_late_for_a_workspace_is_told_so(long: Server, workspace: Path) -> None:
+async def test_e7_a_request_to_a_closed_workspace_is_not_found(long: Server, workspace: Path) -> None:
     async with long.peer(workspace) as peer:
         session = await peer.session()
         releasing = Aim()
@@ -334,7 +328,7 @@ async def test_e7_what_comes_too_late_for_a_workspace_is_told_so(long: Server, w
         releasing.check()
 
 
-async def test_e8_a_retired_client_holds_nothing_and_is_refused_later(long: Server, workspace: Path) -> None:
+async def test_e8_a_retired_client_has_no_claims_and_is_refused(long: Server, workspace: Path) -> None:
     async with long.peer(workspace) as peer, peer.stream() as stream:
         await peer.call("DELETE", f"/clients/{peer.client_id}")
         await stream.until_end()
@@ -352,7 +346,7 @@ async def test_e8_a_retired_client_holds_nothing_and_is_refused_later(long: Serv
             assert await is_open(friend, friend.workspace)
 
 
-async def test_e12_one_workspaces_end_leaves_the_run_of_another_alone(
+async def test_e12_closing_a_workspace_spares_the_runs_of_another(
     long: Server, tmp_path: Path, endpoint: Endpoint
 ) -> None:
     tag, key = unique("tag"), unique("key")

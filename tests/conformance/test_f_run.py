@@ -57,7 +57,7 @@ def run(shared: tuple[str, str], kedge: Peer) -> Command:
     return Command(*shared, kedge.directory)
 
 
-async def test_f1_it_exits_on_its_own_end_and_on_no_other(run: Command, kedge: Peer, endpoint: Endpoint) -> None:
+async def test_f1_it_exits_only_on_its_own_end(run: Command, kedge: Peer, endpoint: Endpoint) -> None:
     """Foreign runs of the same session, foreign errors and foreign sessions come and go; it stays for its own."""
     key, tag = unique("key"), unique("tag")
     session, other = await kedge.session(), await kedge.session()
@@ -117,7 +117,7 @@ async def test_f5_ctrl_c_cancels_on_the_server(run: Command, kedge: Peer, endpoi
     await endpoint.wait_open(tag, 0)
 
 
-async def test_f6_a_restarted_server_is_survived_and_a_dead_one_is_not_exit_0(
+async def test_f6_it_survives_a_restart_and_fails_for_a_dead_server(
     own_server: Callable[..., Server], endpoint: Endpoint, workspace: Path
 ) -> None:
     server = own_server()
@@ -140,7 +140,7 @@ async def test_f6_a_restarted_server_is_survived_and_a_dead_one_is_not_exit_0(
         assert process.returncode == 4, err.decode()
 
 
-async def test_f7_without_a_terminal_there_is_no_spinner_and_no_escape_code(run: Command) -> None:
+async def test_f7_without_a_terminal_there_are_no_escape_codes(run: Command) -> None:
     code, out, err = await run("script: pause 20 | words 30")
     assert (code, err) == (0, "")
     assert "\x1b" not in out
@@ -158,7 +158,7 @@ async def test_f9_standard_input_closed_open_or_huge_is_handled(run: Command) ->
         assert await asyncio.wait_for(process.stdout.read(), WAIT_S) == b"You said: hello\n"
 
 
-async def test_f10_stream_json_lines_are_the_wires_own_events(run: Command, kedge: Peer) -> None:
+async def test_f10_stream_json_prints_the_events_of_the_stream(run: Command, kedge: Peer) -> None:
     async with kedge.stream(deltas=1) as stream:
         code, out, _ = await run("--output", "stream-json", "script: say hello there")
         lines = [json.loads(line) for line in out.splitlines()]

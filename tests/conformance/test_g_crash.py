@@ -94,7 +94,7 @@ class Phases:
 
 
 @pytest.mark.parametrize("on_crash", ["resume", "end"])
-async def test_g1_after_a_kill_in_every_phase_all_runs_end_once_and_sessions_work_on(
+async def test_g1_after_a_kill_in_every_phase_all_runs_end_once(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint, on_crash: str
 ) -> None:
     server = own_server(f'[runs]\non_crash = "{on_crash}"')
@@ -170,7 +170,7 @@ async def check_transcripts(peer: Peer, phases: Phases, on_crash: str) -> None:
 # --- G1: random moments ----------------------------------------------------------------------------------------------
 
 
-async def test_g1_killed_at_random_moments_between_ends_and_starts_nothing_is_lost_or_doubled(
+async def test_g1_kills_at_random_moments_lose_and_double_nothing(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
     """Short Runs in short queues, so that a kill falls next to an end, a start, a step and an accept."""
@@ -211,7 +211,7 @@ async def submit_short_runs(peer: Peer, sessions: list[str], sent: dict[str, str
 
 
 @pytest.mark.parametrize("on_crash", ["resume", "end"])
-async def test_g1_a_run_covered_by_a_cancel_ends_cancelled_after_the_restart(
+async def test_g1_a_cancelled_run_ends_cancelled_after_a_restart(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint, on_crash: str
 ) -> None:
     """The kill comes with some of the replies: those cancels are durable, the others may or may not be."""
@@ -255,7 +255,7 @@ async def test_g1_a_run_covered_by_a_cancel_ends_cancelled_after_the_restart(
         await check_next_prompt(peer, endpoint, sessions[0])
 
 
-async def test_g1_a_run_that_takes_its_process_down_each_time_is_given_up(
+async def test_g1_a_run_that_crashes_the_server_is_given_up(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
     tag = unique("tag")
@@ -275,7 +275,7 @@ async def test_g1_a_run_that_takes_its_process_down_each_time_is_given_up(
         await check_ended_once(peer, [fatal, behind])
 
 
-async def test_g1_runs_that_end_at_once_in_the_new_process_do_not_take_the_others_workspace(
+async def test_g1_early_ends_after_a_restart_keep_the_workspace_open(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
     """Each is over as soon as it is resumed, while the server is still looking at the next one. Without a grace nobody
@@ -296,7 +296,7 @@ async def test_g1_runs_that_end_at_once_in_the_new_process_do_not_take_the_other
         await check_ended_once(peer, runs)
 
 
-async def test_g1_clients_have_their_grace_again_when_the_server_comes_back(
+async def test_g1_clients_get_a_new_grace_after_a_restart(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
     """With `on_disconnect: cancel`: their streams were lost with the process, not given up."""
@@ -315,7 +315,7 @@ async def test_g1_clients_have_their_grace_again_when_the_server_comes_back(
         assert not stream.of("agent_event")
 
 
-async def test_g1_a_run_whose_clients_do_not_come_back_after_a_crash_is_cancelled_if_it_wishes_so(
+async def test_g1_an_abandoned_run_is_cancelled_after_a_crash(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
     tag = unique("tag")
@@ -366,7 +366,7 @@ async def test_g6_text_already_shown_survives_a_kill(
 # --- the issue's own proof -------------------------------------------------------------------------------------------
 
 
-async def test_g1_a_kill_in_the_middle_of_a_hundred_streamed_runs_loses_none_and_doubles_none(
+async def test_g1_a_kill_during_a_hundred_runs_loses_none(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
     tag = unique("tag")

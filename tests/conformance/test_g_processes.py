@@ -85,9 +85,7 @@ async def cancel_all(kedge: Peer, kinds: Sequence[str]) -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 @pytest.mark.parametrize("kinds", GROUPS, ids=", ".join)
-async def test_b9_a_cancel_ends_every_kind_of_process_before_the_run_is_over(
-    kedge: Peer, kinds: tuple[str, ...]
-) -> None:
+async def test_b9_a_cancel_ends_every_kind_of_process_first(kedge: Peer, kinds: tuple[str, ...]) -> None:
     with proof("G5", "tools of cancelled runs", "survivors") as figure:
         for _ in range(size(1, 10)):
             await cancel_all(kedge, kinds)
@@ -97,7 +95,7 @@ async def test_b9_a_cancel_ends_every_kind_of_process_before_the_run_is_over(
 @pytest.mark.proof
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 @pytest.mark.parametrize("seeds_", seeds(20, 500, each=50 if IS_LONG else 10), ids=str)
-async def test_g2_a_killed_server_takes_every_kind_of_process_along(
+async def test_g2_every_kind_of_process_ends_with_a_killed_server(
     endpoint: Endpoint, tmp_path: Path, workspace: Path, seeds_: range
 ) -> None:
     with proof("G6", "kills of a server at work with tools", "left something running") as figure:

@@ -51,9 +51,7 @@ async def stream_of(directory: Path, *pieces: bytes, aborts: bool = False) -> As
     ],
     ids=["data", "line", "keys"],
 )
-async def test_a_frame_that_breaks_the_rules_is_told_to_who_waits_and_to_who_only_closes(
-    tmp_path: Path, frame: str, told: str
-) -> None:
+async def test_a_malformed_frame_is_raised(tmp_path: Path, frame: str, told: str) -> None:
     async with stream_of(tmp_path, framed(frame)) as stream:
         await stream.__aenter__()
         with pytest.raises(AssertionError, match=told):
@@ -64,7 +62,7 @@ async def test_a_frame_that_breaks_the_rules_is_told_to_who_waits_and_to_who_onl
             await stream.close()
 
 
-async def test_a_connection_that_breaks_is_told_to_who_waits_and_is_nothing_to_who_closes(tmp_path: Path) -> None:
+async def test_a_broken_connection_is_raised_to_waiters_only(tmp_path: Path) -> None:
     async with stream_of(tmp_path, aborts=True) as stream:
         async with stream:
             with pytest.raises(httpx2.TransportError):
@@ -72,7 +70,7 @@ async def test_a_connection_that_breaks_is_told_to_who_waits_and_is_nothing_to_w
         assert not stream.ended
 
 
-async def test_a_stream_that_ended_or_was_closed_is_waited_for_in_vain(tmp_path: Path) -> None:
+async def test_waiting_on_an_ended_stream_fails(tmp_path: Path) -> None:
     async with stream_of(tmp_path, b"0\r\n\r\n") as ending, ending:
         await ending.until_end()
         with pytest.raises(AssertionError, match="ended before"):

@@ -20,7 +20,7 @@ def call(name: str, **given: object) -> str:
 
 
 @pytest.mark.parametrize("model", MODELS)
-async def test_i1_steps_go_on_until_the_model_stops(kedge: Peer, model: str) -> None:
+async def test_i1_steps_continue_until_the_model_stops(kedge: Peer, model: str) -> None:
     (kedge.directory / "notes.txt").write_text("the answer is 42\n")
     session = await kedge.session()
     steps = f"{call('grep', pattern='answer')} | step | {call('view', path='notes.txt')}"
@@ -34,7 +34,7 @@ async def test_i1_steps_go_on_until_the_model_stops(kedge: Peer, model: str) -> 
 
 
 @pytest.mark.parametrize("model", MODELS)
-async def test_i1_parallel_calls_run_side_by_side_and_each_has_its_result(kedge: Peer, model: str) -> None:
+async def test_i1_parallel_calls_run_concurrently(kedge: Peer, model: str) -> None:
     """Each of the two waits for the other: one after the other they would never end."""
     session = await kedge.session()
     meet = "touch {mine}; while [ ! -e {other} ]; do sleep 0.01; done; echo met {other}"
@@ -53,9 +53,7 @@ async def test_i1_parallel_calls_run_side_by_side_and_each_has_its_result(kedge:
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("broken", ['{"path": ', "[1, 2]", '{"path": 17}', "{}", '{"path": "\\ud800"}'])
-async def test_i1_malformed_input_becomes_an_error_result_and_the_run_goes_on(
-    kedge: Peer, model: str, broken: str
-) -> None:
+async def test_i1_malformed_input_becomes_an_error_result(kedge: Peer, model: str, broken: str) -> None:
     session = await kedge.session()
     run = await kedge.wait(
         (await kedge.submit(session, f"script: tool view {broken} | say sorry", model=model))["run_id"]
@@ -65,14 +63,14 @@ async def test_i1_malformed_input_becomes_an_error_result_and_the_run_goes_on(
     assert result["is_error"]
 
 
-async def test_i1_a_tool_that_is_not_there_is_told_so(kedge: Peer) -> None:
+async def test_i1_a_call_of_an_unknown_tool_is_an_error_result(kedge: Peer) -> None:
     session = await kedge.session()
     run = await kedge.wait((await kedge.submit(session, "script: tool teleport {} | say well"))["run_id"])
     assert run["outcome"] == "completed"
     assert "There is no tool named teleport" in results_of(await kedge.messages(session))[0]["content"]
 
 
-async def test_i2_a_denied_approval_ends_the_step_with_a_clear_result(kedge: Peer) -> None:
+async def test_i2_a_denial_becomes_an_error_result(kedge: Peer) -> None:
     session = await kedge.session()
     async with kedge.stream(session_id=session) as stream:
         command = call("bash", command="touch made")
@@ -91,7 +89,7 @@ async def test_i2_a_denied_approval_ends_the_step_with_a_clear_result(kedge: Pee
     assert not (kedge.directory / "made").exists()
 
 
-async def test_i3_a_provider_that_fails_is_asked_again_and_what_it_said_is_replaced(kedge: Peer) -> None:
+async def test_i3_a_failed_request_is_retried_and_its_text_replaced(kedge: Peer) -> None:
     session = await kedge.session()
     async with kedge.stream(session_id=session, deltas=1) as stream:
         script = "script: say half an ans | cut times=1 | say the whole answer"
@@ -105,9 +103,7 @@ async def test_i3_a_provider_that_fails_is_asked_again_and_what_it_said_is_repla
     assert [text_of(message) for message in await kedge.messages(session)][1:] == [complete["text"]]
 
 
-async def test_i3_a_provider_that_keeps_failing_ends_the_run_with_its_last_words(
-    kedge: Peer, endpoint: Endpoint
-) -> None:
+async def test_i3_repeated_failures_end_the_run_with_the_last_error(kedge: Peer, endpoint: Endpoint) -> None:
     session, tag = await kedge.session(), unique()
     run = await kedge.wait((await kedge.submit(session, f"script: tag {tag} | fail 503 out of order"))["run_id"])
     assert (run["outcome"], run["reason"]) == ("failed", "model_failed")
@@ -115,7 +111,7 @@ async def test_i3_a_provider_that_keeps_failing_ends_the_run_with_its_last_words
     assert len(endpoint.requests(tag)) == 2
 
 
-async def test_i3_what_no_retry_can_help_is_not_tried_again(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_i3_a_permanent_failure_is_not_retried(kedge: Peer, endpoint: Endpoint) -> None:
     session, tag = await kedge.session(), unique()
     run = await kedge.wait((await kedge.submit(session, f"script: tag {tag} | fail 401 no such key"))["run_id"])
     assert run["outcome"] == "failed"
@@ -123,7 +119,7 @@ async def test_i3_what_no_retry_can_help_is_not_tried_again(kedge: Peer, endpoin
     assert len(endpoint.requests(tag)) == 1
 
 
-async def test_i4_a_new_session_gets_a_title_while_the_run_goes_on(
+async def test_i4_a_new_session_gets_a_title_during_the_run(
     own_server: Callable[..., Server], endpoint: Endpoint, workspace: Path
 ) -> None:
     server = own_server(titles=True)
@@ -142,9 +138,7 @@ async def test_i4_a_new_session_gets_a_title_while_the_run_goes_on(
         assert (await kedge.call("GET", f"{kedge.at}/sessions/{session}"))["title"] == "A scripted title"
 
 
-async def test_i4_a_title_that_never_comes_keeps_nobody_waiting(
-    own_server: Callable[..., Server], workspace: Path
-) -> None:
+async def test_i4_a_title_that_never_comes_delays_nothing(own_server: Callable[..., Server], workspace: Path) -> None:
     server = own_server(titles=True)
     async with open_http(server.url, server.token) as http:
         kedge = await Peer(http, workspace).open()
@@ -154,7 +148,7 @@ async def test_i4_a_title_that_never_comes_keeps_nobody_waiting(
         assert (await kedge.call("GET", f"{kedge.at}/sessions/{session}"))["title"].startswith("script: say done")
 
 
-async def test_i5_c10_compaction_near_the_limit_is_part_of_the_same_run(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_i5_c10_compaction_is_part_of_the_same_run(kedge: Peer, endpoint: Endpoint) -> None:
     """4,000 tokens of context: the second Step reports 3,900 of them, so the history is summarised before the third."""
     session, tag = await kedge.session(), unique()
     async with kedge.stream(session_id=session) as stream:
@@ -173,7 +167,7 @@ async def test_i5_c10_compaction_near_the_limit_is_part_of_the_same_run(kedge: P
     assert summary["run_id"] == first
 
 
-async def test_i5_a_summary_that_is_asked_for_is_a_run_like_any_other(kedge: Peer) -> None:
+async def test_i5_a_requested_summary_is_a_run(kedge: Peer) -> None:
     session = await kedge.session()
     await kedge.wait((await kedge.submit(session, "script: say a long story"))["run_id"])
     receipt = await kedge.call("POST", f"{kedge.at}/agent/sessions/{session}/summarize")
@@ -185,7 +179,7 @@ async def test_i5_a_summary_that_is_asked_for_is_a_run_like_any_other(kedge: Pee
     assert again["text"] == "goes on"
 
 
-async def test_i5_a_request_that_the_provider_finds_too_long_is_made_again_with_a_summary(kedge: Peer) -> None:
+async def test_i5_a_too_long_request_is_repeated_with_a_summary(kedge: Peer) -> None:
     session = await kedge.session()
     await kedge.wait((await kedge.submit(session, "script: say a long story"))["run_id"])
     script = "script: fail 400 code=context_length_exceeded times=1 maximum context length | say fits now"
@@ -194,7 +188,7 @@ async def test_i5_a_request_that_the_provider_finds_too_long_is_made_again_with_
     assert (await kedge.call("GET", f"{kedge.at}/sessions/{session}"))["summary_message_id"]
 
 
-async def test_i6_a_model_that_goes_round_in_circles_is_stopped(kedge: Peer) -> None:
+async def test_i6_a_model_that_loops_is_stopped(kedge: Peer) -> None:
     session = await kedge.session()
     steps = " | step | ".join([call("ls")] * 12)
     run = await kedge.wait((await kedge.submit(session, f"script: {steps} | say never"))["run_id"])
@@ -217,7 +211,7 @@ async def test_i6_steps_and_budget_are_terminal_reasons(kedge: Peer) -> None:
     assert "price" in run["error"]
 
 
-async def test_i8_an_image_is_sent_and_refused_clearly_when_the_model_cannot(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_i8_an_image_is_sent_or_refused_for_a_text_model(kedge: Peer, endpoint: Endpoint) -> None:
     picture = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
     given = [{"file_path": "a.png", "file_name": "a.png", "mime_type": "image/png", "content": picture}]
     session, tag = await kedge.session(), unique()
@@ -233,7 +227,7 @@ async def test_i8_an_image_is_sent_and_refused_clearly_when_the_model_cannot(ked
     assert later["outcome"] == "completed"
 
 
-async def test_i8_a_file_given_by_its_path_is_read_when_the_prompt_is_accepted(kedge: Peer, endpoint: Endpoint) -> None:
+async def test_i8_an_attached_path_is_read_at_acceptance(kedge: Peer, endpoint: Endpoint) -> None:
     session, tag = await kedge.session(), unique()
     (kedge.directory / "notes.md").write_text("remember the milk")
     await kedge.submit(
@@ -249,9 +243,7 @@ async def test_i8_a_file_given_by_its_path_is_read_when_the_prompt_is_accepted(k
     assert "nowhere.md" in error["message"]
 
 
-async def test_i9_an_agent_works_in_a_child_session_and_is_cancelled_with_its_parent(
-    kedge: Peer, endpoint: Endpoint
-) -> None:
+async def test_i9_a_child_agent_is_cancelled_with_its_parent(kedge: Peer, endpoint: Endpoint) -> None:
     session, tag = await kedge.session(), unique()
     one = call("agent", prompt="script: say first finding", description="one")
     two = call("agent", prompt="script: say second finding", description="two")
@@ -272,7 +264,7 @@ async def test_i9_an_agent_works_in_a_child_session_and_is_cancelled_with_its_pa
     assert not [found for found in live if found["workspace_id"] == kedge.workspace]
 
 
-async def test_i9_a_child_may_only_look(kedge: Peer) -> None:
+async def test_i9_a_child_agent_is_read_only(kedge: Peer) -> None:
     session = await kedge.session()
     child = call("agent", prompt=f"script: {call('bash', command='touch made')} | say tried", description="x")
     run = await kedge.wait((await kedge.submit(session, f"script: {child} | say ok", skip_approvals=True))["run_id"])
@@ -280,7 +272,7 @@ async def test_i9_a_child_may_only_look(kedge: Peer) -> None:
     assert not (kedge.directory / "made").exists()
 
 
-async def test_todos_are_part_of_the_session_and_seen_by_all(kedge: Peer) -> None:
+async def test_todos_are_sent_to_all_clients(kedge: Peer) -> None:
     session = await kedge.session()
     todos = [{"content": "look", "status": "completed"}, {"content": "leap", "status": "in_progress"}]
     async with kedge.stream(session_id=session) as stream:
@@ -289,7 +281,7 @@ async def test_todos_are_part_of_the_session_and_seen_by_all(kedge: Peer) -> Non
         assert [todo["content"] for todo in stream.of("session")[-1].payload["todos"]] == ["look", "leap"]
 
 
-async def test_a_question_is_put_to_people_and_their_answer_goes_to_the_model(kedge: Peer) -> None:
+async def test_a_question_is_answered_by_the_user(kedge: Peer) -> None:
     session = await kedge.session()
     asked = [{"question": "Which?", "options": [{"label": "red"}, {"label": "blue"}]}, {"question": "Why?"}]
     async with kedge.stream(session_id=session) as stream:
@@ -309,9 +301,7 @@ async def test_a_question_is_put_to_people_and_their_answer_goes_to_the_model(ke
     assert "because" in result["content"]
 
 
-async def test_a_command_of_the_user_runs_at_once_and_is_part_of_the_transcript(
-    kedge: Peer, endpoint: Endpoint
-) -> None:
+async def test_a_command_of_the_user_joins_the_transcript(kedge: Peer, endpoint: Endpoint) -> None:
     session, tag = await kedge.session(), unique()
     path = f"{kedge.at}/agent/sessions/{session}/shell"
     assert await kedge.call("POST", path, {"command": "echo hi; exit 3"}) == {"exit_code": 3, "output": "hi\n"}

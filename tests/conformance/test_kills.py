@@ -474,7 +474,7 @@ def ram_disk() -> Iterator[Path]:
 @pytest.mark.proof
 @pytest.mark.timeout(1800 if IS_LONG else 180)
 @pytest.mark.parametrize("seeds_", seeds(100, 5_000, each=50 if IS_LONG else 25), ids=str)
-async def test_a_server_killed_in_every_phase_keeps_what_it_promised(
+async def test_a_server_killed_in_every_phase_keeps_its_promises(
     endpoint: Endpoint, ram_disk: Path, seeds_: range
 ) -> None:
     (ram_disk / "workspace").mkdir()

@@ -251,7 +251,7 @@ def allocator() -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.proof
 @pytest.mark.timeout(2 * SOAK_S + 600)
-async def test_an_hour_of_soak_leaves_the_server_as_it_was(
+async def test_a_soak_does_not_grow_the_server(
     allocator: None, own_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("KEDGE_SEED", "1"))

@@ -70,7 +70,7 @@ async def come_and_go(follower: Follower, place: Place, chance: random.Random, l
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 # More than are counted, for some leave before they are answered.
 @pytest.mark.parametrize("seeds_", seeds(1_000, 60_000, each=EACH), ids=str)
-async def test_readers_that_drop_at_any_moment_miss_nothing_and_get_nothing_twice(
+async def test_readers_that_drop_at_any_moment_get_each_event_once(
     shared: tuple[str, str], tmp_path: Path, seeds_: range
 ) -> None:
     place, chance = place_of(*shared), random.Random(seeds_[0])

@@ -88,7 +88,7 @@ def stopped_process(place: Place, workspace: str, streams: int) -> Iterator[None
 
 @pytest.mark.proof
 @pytest.mark.timeout(600 if IS_LONG else 180)
-async def test_readers_that_take_nothing_or_a_byte_at_a_time_cost_little_and_are_dropped(
+async def test_stuck_and_slow_readers_cost_little_and_are_dropped(
     own_server: Callable[..., Server], workspace: Path
 ) -> None:
     each = size(20, 200)
@@ -163,7 +163,7 @@ finally:
 @pytest.mark.long  # half a minute of waiting for the kernel to give them up
 @pytest.mark.proof
 @pytest.mark.timeout(300)
-async def test_readers_whose_network_is_gone_are_dropped(tmp_path: Path, workspace: Path) -> None:
+async def test_readers_with_a_lost_network_are_dropped(tmp_path: Path, workspace: Path) -> None:
     count = 100
     server = Server(tmp_path / "server", "http://127.0.0.1:9/v1", "[server]\nheartbeat_s = 0.5")
     environment = {**server.environment, "KEDGE_TOKEN": "a-token-in-a-network-of-its-own", "PYTHONPATH": f"{ROOT}/src"}

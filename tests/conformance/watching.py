@@ -1,4 +1,4 @@
-"""For sections D, E and G: sockets that stop reading, the server seen from outside, what a client's screen shows."""
+"""Helpers of sections D, E and G: readers that stall, metrics of the server, and the text that a client shows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.conformance.harness import WAIT_S, Frame, Json, Peer
 
 
 class StuckReader:
-    """Asks for the stream, reads the head of the reply, and from then on nothing, with the socket left open."""
+    """A client that opens a stream, reads the head of the reply and nothing more."""
 
     def __init__(self, url: str, token: str, peer: Peer, query: str = "deltas=1") -> None:
         host = urlsplit(url)
         assert host.hostname is not None
         assert host.port is not None
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        # Small, so that the server and not the kernel has to hold what is not read.
+        # Small, so that unread data stays in the server and not in the kernel.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._socket.settimeout(WAIT_S)
         self._socket.connect((host.hostname, host.port))
@@ -47,7 +47,7 @@ class StuckReader:
         self._socket.close()
 
     async def read_until(self, last: bytes = b"") -> bytes:
-        """Read after all, until this comes and the frame it is in is whole; without it until the connection ends."""
+        """Read to the end of the frame that contains `last`, or to the end of the connection."""
         return await asyncio.to_thread(self._read_until, last)
 
     def _read_until(self, last: bytes) -> bytes:
@@ -59,92 +59,93 @@ class StuckReader:
                 if last and last in received[-10_000:] and received.endswith(b"\n\n\r\n"):
                     break
         except ConnectionResetError:
-            pass  # dropped without a farewell, as a server does with one that would not read it
+            pass  # the server aborts the connection of a client that does not read
         return bytes(received)
 
 
-# --- the server from outside -----------------------------------------------------------------------------------------
+# --- metrics ---------------------------------------------------------------------------------------------------------
 
 
 async def metric(http: httpx2.AsyncClient, name: str) -> float:
     reply = await http.get("/v1/metrics")
     assert reply.status_code == 200
-    found = re.search(rf"^{name} ([0-9.]+)$", reply.text, re.MULTILINE)
-    assert found, reply.text
-    return float(found[1])
+    match = re.search(rf"^{name} ([0-9.]+)$", reply.text, re.MULTILINE)
+    assert match, reply.text
+    return float(match[1])
 
 
 async def until_metric(http: httpx2.AsyncClient, name: str, condition: Callable[[float], bool]) -> None:
-    """Ask again and again: gauges have no event."""
+    """Poll a metric: gauges have no event."""
     async with asyncio.timeout(WAIT_S):
         while not condition(await metric(http, name)):
             pass
 
 
 async def is_open(peer: Peer, workspace: str) -> bool:
-    """Whether the server has this workspace open. Asking does not hold it."""
+    """Return True if the workspace is open. The request does not claim it."""
     reply = await peer.reply("GET", f"/workspaces/{workspace}")
     assert reply.status_code in (200, 404), reply.text
     return reply.status_code == 200
 
 
-async def until_gone(peer: Peer, workspace: str) -> None:
+async def until_closed(peer: Peer, workspace: str) -> None:
     async with asyncio.timeout(WAIT_S):
         while await is_open(peer, workspace):
             pass
 
 
-def forget_memory_peak(pid: int) -> int:
-    """What the process holds now, in kB. From here on its peak is counted anew: one of earlier, such as that of another
-    test with the same server, would hide all that is smaller."""
+def reset_memory_peak(pid: int) -> int:
+    """Reset the memory peak of a process, and return its present memory in kB.
+
+    The peak of an earlier test with the same server would hide a smaller one."""
     peak = Path(f"/proc/{pid}/clear_refs")
     if not peak.exists():
         pytest.skip("needs /proc")
     try:
         peak.write_text("5")  # see proc(5)
     except PermissionError:
-        pytest.skip("a server lets no other process of its user do this: needs root")
+        pytest.skip("needs root: a server is closed to other processes of its user")
     return memory_peak_kb(pid)
 
 
 def open_files(pid: int) -> int:
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
-    except PermissionError:  # a server is closed to other processes of its user; newer kernels tell the number
+    except PermissionError:  # a server is closed to other processes of its user; Linux 6.2 still reports the number
         if not (count := os.stat(f"/proc/{pid}/fd").st_size):
             pytest.skip("needs root, or Linux 6.2")
         return count
 
 
 def memory_peak_kb(pid: int) -> int:
-    """The most that the process held since it began, or since its peak was forgotten, in kB."""
+    """Return the memory peak since the start or the last reset, in kB."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         pytest.skip("needs /proc")
     return int(status.read_text().split("VmHWM:")[1].split()[0])
 
 
-# --- what a client makes of it ---------------------------------------------------------------------------------------
+# --- the view of a client --------------------------------------------------------------------------------------------
 
 
 def another(peer: Peer) -> Peer:
-    """Another client in the same workspace."""
+    """Return another client in the same workspace."""
     return Peer(peer.http, peer.directory, workspace=peer.workspace)
 
 
-def kind_of(frame: Frame) -> tuple[int | None, str, str, str]:
-    """What stays the same however late a frame is read: a record's content is the present one."""
+def identity_of(frame: Frame) -> tuple[int | None, str, str, str]:
+    """Return the parts of a frame that do not depend on when it is read. The content of a record is the present one."""
     payload = frame.payload
     return frame.position, frame.type, payload.get("run_id") or payload["id"], payload.get("session_id") or ""
 
 
 def words(count: int) -> str:
-    """What the script's `words N` says."""
+    """Return the text of the script command `words N`."""
     return " ".join(f"w{number}" for number in range(1, count + 1))
 
 
 class Screen:
-    """What a client shows of the messages: it keeps its texts when it reconnects. Every state of a text is noted."""
+    """The messages that a client shows. They survive a reconnect. Every state of a text is recorded."""
 
     def __init__(self) -> None:
         self.parts: dict[str, dict[int, str]] = {}
@@ -154,9 +155,9 @@ class Screen:
         for frame in frames:
             if frame.type == "message":
                 message_id = frame.payload["id"]
-                found = enumerate(frame.payload["parts"])
+                numbered = enumerate(frame.payload["parts"])
                 self.parts[message_id] = {
-                    place: part["data"]["text"] for place, part in found if part["type"] == "text"
+                    index: part["data"]["text"] for index, part in numbered if part["type"] == "text"
                 }
             elif frame.type == "delta":
                 message_id = frame.payload["message_id"]
@@ -170,10 +171,10 @@ class Screen:
 
     def text(self, message_id: str) -> str:
         parts = self.parts.get(message_id, {})
-        return "".join(parts[place] for place in sorted(parts))
+        return "".join(parts[index] for index in sorted(parts))
 
     def check(self, message_id: str, final: str) -> None:
-        """Each state was a beginning of the final text, and none was shorter than the one before it."""
+        """Check that each state was a prefix of the final text, longer than the state before it."""
         states = self.states[message_id]
         for before, after in pairwise(states):
             assert len(after) > len(before), (before[-50:], after[-50:])
@@ -183,8 +184,8 @@ class Screen:
 
 
 def check_history(messages: list[Json]) -> None:
-    """A model request that every provider's rules allow: no call without its results right behind it, no result without
-    its call, nothing empty, and no model that talks to itself."""
+    """Check the rules of all providers for a model request: each call is followed by its results, each result has its
+    call, no message is empty, and no two assistant messages are adjacent."""
     spoken = [message for message in messages if message["role"] != "system"]
     assert spoken[0]["role"] == "user"
     assert spoken[-1]["role"] in ("user", "tool")
@@ -197,17 +198,17 @@ def check_history(messages: list[Json]) -> None:
         else:
             assert not waiting, f"calls without results: {waiting}"
             waiting = [call["id"] for call in message.get("tool_calls", [])]
-            assert message["content"] or waiting, f"an empty message: {message}"
+            assert message["content"] or waiting, f"empty message: {message}"
             assert (last, message["role"]) != ("assistant", "assistant"), messages
         last = message["role"]
     assert not waiting
 
 
 async def in_parallel(work: list[Callable[[], Awaitable[None]]], at_once: int) -> None:
-    places = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(at_once)
 
     async def one(begin: Callable[[], Awaitable[None]]) -> None:
-        async with places:
+        async with slots:
             await begin()
 
     async with asyncio.TaskGroup() as group:
