@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kedge.core.approvals import Intent, Permit, Rules, parse_rules, permit
-from kedge.tools.shell_parser import read_line
+from kedge.tools.shell_parser import parse_line
 from proof.figures import proof
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ def corpus(name: str) -> list[tuple[tuple[str, ...], str]]:
 
 
 def said(command: str, rules: Rules, *, skip: bool = False) -> Permit:
-    line = read_line(command)
+    line = parse_line(command)
     intent = Intent(
         names=("bash",),
         action="execute",

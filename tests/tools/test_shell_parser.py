@@ -11,16 +11,16 @@ import pytest
 from kedge.core.untrusted_text import is_invisible, one_line, visible
 from kedge.tools.program_rules import runs_others
 from kedge.tools.shell_parser import (
-    APART_WORK_MAX,
     COMMANDS_MAX,
     DEPTH_MAX,
-    HERE_BYTES_MAX,
-    LINE_CHARS_MAX,
     LINE_WORDS_MAX,
+    LOCAL_BYTES_MAX,
     RULE_WORDS_MAX,
+    SHELL_LINE_CHARS_MAX,
+    WORKER_WORK_MAX,
     find_commands,
+    parse_line,
     plain_words,
-    read_line,
 )
 
 #: What tricks are made of.
@@ -63,15 +63,15 @@ def test_what_names_no_command_is_not_plain(line: str) -> None:
 
 
 def test_every_command_of_a_line_is_found() -> None:
-    assert set(read_line("a 1; b $x | c; (d) && e `f`").commands) == {
+    assert set(parse_line("a 1; b $x | c; (d) && e `f`").commands) == {
         *(("a", "1"), ("b", None), ("c",), ("d",), ("e", None), ("f",)),
     }
-    assert ("python", "x") in read_line('"$VENV/bin/python" x').commands
-    assert ("git", "push") in read_line("git -C a push").commands
+    assert ("python", "x") in parse_line('"$VENV/bin/python" x').commands
+    assert ("git", "push") in parse_line("git -C a push").commands
 
 
 def test_commands_of_a_line_that_cannot_be_parsed_are_still_found() -> None:
-    line = read_line("rm x; if")
+    line = parse_line("rm x; if")
     assert line.words is None
     assert ("rm", "x") in line.commands
     assert (None,) not in line.commands
@@ -92,7 +92,7 @@ def test_commands_of_a_line_that_cannot_be_parsed_are_still_found() -> None:
         "if " * 30_000,
         "[[ " * 30_000,
         "`" * 50_000,
-        "a" * (LINE_CHARS_MAX + 1),
+        "a" * (SHELL_LINE_CHARS_MAX + 1),
         "sh -c " * 2000 + "rm",
         "'" + "a" * 100_000,
         "\\" * 100_001,
@@ -100,7 +100,7 @@ def test_commands_of_a_line_that_cannot_be_parsed_are_still_found() -> None:
     ids=lambda line: line[:6],
 )
 def test_a_line_made_to_hurt_is_read_in_bounded_work(line: str) -> None:
-    read = read_line(line)
+    read = parse_line(line)
     assert read.words is None or len(read.words) < 20_000
     assert len(read.commands) <= COMMANDS_MAX + 1
 
@@ -126,18 +126,18 @@ def test_a_line_made_to_hurt_is_read_in_bounded_work(line: str) -> None:
     ids=lambda line: line[:8],
 )
 def test_no_text_takes_the_grammar_for_long(line: str) -> None:
-    commands = read_line(line).commands
+    commands = parse_line(line).commands
     assert (None,) in commands or len(commands) <= 3
 
 
 def test_a_short_text_behind_many_wrappers_is_read_once() -> None:
     """And the same in a process of its own as here."""
     line = "env " * 60 + "'-x=y=" + "a=(" * 20 + "; rm x'"
-    assert len(line.encode()) > HERE_BYTES_MAX
-    commands = read_line(line).commands
+    assert len(line.encode()) > LOCAL_BYTES_MAX
+    commands = parse_line(line).commands
     assert ("rm", "x") in commands
     assert (None,) not in commands
-    assert find_commands(line, APART_WORK_MAX) == commands
+    assert find_commands(line, WORKER_WORK_MAX) == commands
 
 
 @pytest.mark.found(
@@ -146,14 +146,14 @@ def test_a_short_text_behind_many_wrappers_is_read_once() -> None:
     "equal ones count once, and a line with more is one that could run anything",
 )
 def test_equal_commands_hide_no_other() -> None:
-    assert ("rm", "x") in read_line("rm x;" + "a;" * 3000).commands
+    assert ("rm", "x") in parse_line("rm x;" + "a;" * 3000).commands
 
 
 def test_rules_are_given_no_more_words_than_they_have() -> None:
-    commands = read_line("find " + "a " * 1000 + "-exec rm " * 40 + "b " * 1000).commands
+    commands = parse_line("find " + "a " * 1000 + "-exec rm " * 40 + "b " * 1000).commands
     assert ("rm", "b") in [(command[0], command[-1]) for command in commands]
     assert max(map(len, commands)) == RULE_WORDS_MAX
-    found = read_line(
+    found = parse_line(
         "; ".join(f"find {number} " + "-exec rm " * 60 + f"b{number} " * 400 for number in range(20))
     ).commands
     assert (None,) in found
@@ -164,7 +164,7 @@ def test_shells_in_shells_end_somewhere_and_are_then_anything() -> None:
     line = "rm x"
     for _ in range(DEPTH_MAX + 2):
         line = "sh -c '" + line.replace("'", "'\\''") + "'"
-    assert (None,) in read_line(line).commands
+    assert (None,) in parse_line(line).commands
 
 
 @pytest.mark.parametrize(

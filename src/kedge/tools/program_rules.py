@@ -1,17 +1,18 @@
-"""Programs that do more than they say: what a rule with a wildcard must not cover.
+"""Programs that a rule with a wildcard must not cover.
 
-Whoever writes `bash(find *)` thinks of looking for files, not of `find -exec`. A use that runs another program or code
-given to it, or writes to a place given by an option of a program that otherwise looks, is covered only by a rule that
-spells every word. (`python -m build *` is the one exception, see core/approvals: it says which code runs.)
+The author of `bash(find *)` thinks of finding files, not of `find -exec`. A command that runs another program or code,
+or writes to a path in an option of an otherwise read-only program, is covered only by a rule that spells every word.
+(`python -m build *` is the one exception, see core/approvals: it names the code that runs.)
 
-The lists lean to the long side: a wrong entry costs a question, a missing one costs what the question is for. Programs
-that run the workspace's own code, and are meant to (`make`, `cargo test`, `npm test`), are covered by a wildcard; their
-ways to run something else are not.
+The lists are long on purpose: a wrong entry costs a question, a missing entry costs what the question protects. A
+wildcard covers programs whose purpose is to run the workspace's own code (`make`, `cargo test`, `npm test`), but not
+their ways to run other code.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 
 def listed(names: str) -> frozenset[str]:
@@ -22,7 +23,7 @@ SHELLS = listed(
     "sh bash zsh dash ksh mksh pdksh fish csh tcsh ash rbash rzsh rksh yash elvish nu xonsh pwsh powershell"
 )
 
-#: They run the command that stands behind their own options.
+#: Programs that run the command after their own options.
 WRAPPERS = listed("""
     env sudo doas su runuser pkexec gosu su-exec timeout gtimeout nice ionice nohup setsid stdbuf unbuffer chroot
     unshare nsenter chrt taskset numactl prlimit setarch linux32 linux64 capsh setpriv start-stop-daemon systemd-run
@@ -34,7 +35,7 @@ WRAPPERS = listed("""
     systemd-cat gnome-session-inhibit run0 runcon aa-exec tini dumb-init chpst setuidgid envdir sshpass pee openvt
     """)
 
-#: They run code or programs they are given, in one way or another, or open what does (pagers and editors have `!`).
+#: Programs that can run other code or programs, or open a program that does (pagers and editors have `!`).
 _RUNNERS = listed("""
     perl ruby irb pry node nodejs deno bun php lua luajit awk gawk mawk nawk tclsh wish expect r rscript julia osascript
     guile racket java jshell groovy kotlin scala runghc ghci ghc ocaml elixir iex erl escript swift sbcl clisp ipython
@@ -53,17 +54,19 @@ _RUNNERS = listed("""
     clojure lein bb logrotate stap bpftrace dtrace xdotool flatpak luarocks cpan aptitude pacman apk zypper emerge
     """)
 
-#: Builtins that evaluate an array's subscript in their words: `test -v 'a[$(rm x)]'` runs rm.
+_ANY_CODE = SHELLS | WRAPPERS | _RUNNERS
+
+#: Builtins that evaluate array subscripts in their arguments: `test -v 'a[$(rm x)]'` runs rm.
 _SUBSCRIPT_BUILTINS = listed(
     "test [ printf read unset declare typeset local export readonly getopts mapfile readarray wait"
 )
 
-#: Names of find and fd, and the options of theirs that a command follows.
+#: Names of find and fd, and their options before a command.
 FINDERS = listed("find gfind fd fdfind")
 FIND_RUNS = listed("-exec -execdir -ok -okdir -x -X --exec --exec-batch")
 
-#: Options that run something, or write somewhere, of programs that otherwise look: long ones without dashes (an
-#: abbreviation counts: programs accept it), short ones as letters (anywhere in a cluster).
+#: Options of otherwise read-only programs that run programs or write files: long options without dashes (programs
+#: accept abbreviations, so they count), short options as letters (anywhere in a cluster).
 _OPTIONS: dict[str, tuple[str, str]] = {
     "fd": ("exec exec-batch", "xX"),
     "fdfind": ("exec exec-batch", "xX"),
@@ -110,10 +113,8 @@ _OPTIONS: dict[str, tuple[str, str]] = {
     "nm": ("plugin", ""),
     "objdump": ("plugin", ""),
 }  # fmt: skip
-#: go takes its long options with a single dash.
-_SINGLE_DASH = frozenset({"go", "find"})
 
-#: Parts of a program that run what they are given: a rule such as `npm *` was hardly written for `npm exec`.
+#: Subcommands that run other code: a rule such as `npm *` is hardly meant for `npm exec`.
 _RUNNING_PARTS: dict[str, frozenset[str]] = {
     "npm": listed("exec x init create innit explore edit config set c help docs bugs repo install-test pkg"),
     "yarn": listed("dlx exec node create config init set plugin"),
@@ -134,26 +135,26 @@ _RUNNING_PARTS: dict[str, frozenset[str]] = {
     "dune": listed("exec"),
     "mix": listed("run"),
 }
-#: Parts that install what the workspace names, which is meant, or a package given to them, whose scripts then run.
+#: Subcommands that install the workspace's dependencies, which is fine, or a named package, whose scripts then run.
 _INSTALLING_PARTS: dict[str, frozenset[str]] = {
     "npm": listed("install i in ins add isntall update up upgrade link"),
     "yarn": listed("add up upgrade link"),
     "pnpm": listed("install i add update up link"),
     "uv": listed("add"),
 }
-#: Programs that take any abbreviation of a part, or run what they do not know: only these parts are looked at.
+#: Known subcommands of programs that accept abbreviations, or run names that they do not know.
 _KNOWN_PARTS: dict[str, frozenset[str]] = {
     "npm": listed("""run run-script test t start stop restart ci clean-install ls list ll la view info show outdated
         audit why explain fund ping prune dedupe search pack whoami root bin query doctor uninstall remove rm"""),
     "pnpm": listed("run test t start stop remove rm uninstall ls list ll la why outdated audit prune fetch root bin"),
 }
-#: Settings of cmake that name a program, or code of its own to read.
+#: Settings of cmake that name a program, or a file with code.
 _CMAKE_SETTING = re.compile(
     r"COMPILER|LAUNCHER|PROGRAM|EXECUTABLE|LINKER|TOOLCHAIN|RULE|EMULATOR|INCLUDE|MODULE_PATH|_(AR|RANLIB|NM|STRIP)\b"
 )
 
-#: Parts of git that a wildcard may cover. Others run commands (`bisect run`, `submodule foreach`), set what will be run
-#: (`config`), or may be an alias for anything.
+#: Subcommands of git that a wildcard may cover. Others run commands (`bisect run`, `submodule foreach`), configure
+#: commands (`config`), or may be an alias.
 _GIT_PARTS = listed("""
     status diff log show branch tag add commit checkout switch restore reset stash push pull fetch merge cherry-pick
     revert rm mv blame annotate grep ls-files ls-tree ls-remote rev-parse rev-list cat-file describe shortlog reflog
@@ -164,16 +165,16 @@ _GIT_OPTIONS = (
     "upload-pack receive-pack exec ext-diff textconv output output-directory template open-files-in-pager config "
     "config-env exec-path edit-description interactive edit patch paginate pathspec-from-file repo"
 )
-#: Parts of git that run a command given to them, for deny rules.
+#: Subcommands of git that run another command, for deny rules.
 GIT_WRAPPERS = listed("bisect submodule rebase filter-branch difftool mergetool")
-#: Of git itself, before the part: with a value as the next word.
+#: Options of git before the subcommand whose value is the next word.
 _GIT_VALUES = listed(
     "-c -C --git-dir --work-tree --namespace --exec-path --config-env --super-prefix --attr-source --shallow-file"
 )
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*w?")
 _VERSIONED = re.compile(r"([a-z][a-z+-]*?)-?\d+(?:\.\d+)*")
-#: A script of sed that only prints, deletes or substitutes: no file to write, no command to run.
+#: A sed script that only prints, deletes or substitutes: it writes no file and runs no command.
 _SED_SCRIPT = re.compile(
     r"(?:\d+|\$)?(?:,(?:\d+|\$|\+\d+))?"  # lines
     r"(?:[pdq=]|s([/|,:#])(?:(?!\1)[^\\\n]|\\[^\n])*\1(?:(?!\1)[^\\\n]|\\[^\n])*\1[gpiI\d]*)"
@@ -181,61 +182,88 @@ _SED_SCRIPT = re.compile(
 
 
 def program_name(word: str) -> str:
-    """The name a program goes by, wherever it lies."""
+    """Return the name of a program without its directory."""
     return word.rpartition("/")[2]
 
 
 def runs_others(words: tuple[str, ...]) -> bool:
-    name = program_name(words[0]).lower().removesuffix(".exe")  # some file systems do not mind capitals
+    """Whether a command runs other programs or code, or writes to a place that it names."""
+    name = program_name(words[0]).lower().removesuffix(".exe")  # some file systems ignore case
     rest = words[1:]
-    base = found[1] if (found := _VERSIONED.fullmatch(name)) else name  # perl5.36, clang-17
-    for known in (name, base):
-        if known in SHELLS or known in WRAPPERS or known in _RUNNERS:
-            return True
-    if not name or _PYTHON.fullmatch(name) or name.startswith(("ld-linux", "ld-musl", "ld.so", "ld64")):
+    if _runs_any_code(name):
         return True
-    if name in _SUBSCRIPT_BUILTINS:
-        return any("[" in word for word in rest)
-    if name == "git":
-        return _git_runs_others(rest)
-    if name in ("sed", "gsed"):
-        return _sed_runs_others(rest)
-    if name in ("find", "gfind"):  # fd has options like other programs
-        return any(word.startswith(("-exec", "-ok", "-delete", "-fprint", "-fls", "-files0")) for word in rest)
-    if name in ("uniq", "xxd") and sum(word == "-" or not word.startswith("-") for word in rest) > 1:
-        return True  # the second file is written
-    if name in ("make", "gmake") and any("=" in word for word in rest):
-        return True  # SHELL=...
-    if name in ("tar", "bsdtar") and (
-        any(":" in word for word in rest) or _has_letter(f"-{rest[0] if rest else ''}", "IFTg")
-    ):
-        return True  # host:archive runs a remote shell; `tar cIf` needs no dash
-    if name == "go" and any("extld" in word for word in rest):
+    if name in _DECIDING_CHECKS:
+        return _DECIDING_CHECKS[name](rest)
+    if name in _FURTHER_CHECKS and _FURTHER_CHECKS[name](rest):
         return True
-    if name == "cmake" and any(
-        _CMAKE_SETTING.search(word) or word in ("--", "..") or word.startswith(("/", "../")) for word in rest
-    ):
-        return True  # behind -- stands what make is given; elsewhere lies code of others
-    if name == "curl" and any("@" in word for word in rest):
-        return True  # -H @file, --variable name@file: what it reads it sends
-    given = [word for word in rest if not word.startswith("-")]
-    if len(given) > 1 and not _INSTALLING_PARTS.get(name, frozenset()).isdisjoint(given):
+    if _has_running_part(name, rest):
         return True
-    parts = _RUNNING_PARTS.get(name)
-    if parts is not None and any(word in parts for word in rest):
+    return name in _OPTIONS and _has_option(rest, *_OPTIONS[name], single_dash=name == "go")
+
+
+def _runs_any_code(name: str) -> bool:
+    versioned = _VERSIONED.fullmatch(name)  # perl5.36, clang-17
+    names = {name, versioned[1]} if versioned else {name}
+    if not names.isdisjoint(_ANY_CODE):
         return True
-    known_parts = _KNOWN_PARTS.get(name)
-    if known_parts is not None and given and given[0] not in known_parts | _INSTALLING_PARTS[name]:
+    return not name or bool(_PYTHON.fullmatch(name)) or name.startswith(("ld-linux", "ld-musl", "ld.so", "ld64"))
+
+
+def _has_running_part(name: str, rest: tuple[str, ...]) -> bool:
+    plain = [word for word in rest if not word.startswith("-")]
+    installing = _INSTALLING_PARTS.get(name, frozenset())
+    if len(plain) > 1 and not installing.isdisjoint(plain):
         return True
-    return name in _OPTIONS and _has_option(rest, *_OPTIONS[name], single_dash=name in _SINGLE_DASH)
+    if not _RUNNING_PARTS.get(name, frozenset()).isdisjoint(rest):
+        return True
+    return name in _KNOWN_PARTS and bool(plain) and plain[0] not in _KNOWN_PARTS[name] | installing
+
+
+def _has_subscript(rest: tuple[str, ...]) -> bool:
+    return any("[" in word for word in rest)
+
+
+def _find_runs_others(rest: tuple[str, ...]) -> bool:
+    return any(word.startswith(("-exec", "-ok", "-delete", "-fprint", "-fls", "-files0")) for word in rest)
+
+
+def _has_output_file(rest: tuple[str, ...]) -> bool:
+    """uniq and xxd write to their second file."""
+    return sum(word == "-" or not word.startswith("-") for word in rest) > 1
+
+
+def _sets_variable(rest: tuple[str, ...]) -> bool:
+    """`make SHELL=...`"""
+    return any("=" in word for word in rest)
+
+
+def _tar_runs_others(rest: tuple[str, ...]) -> bool:
+    """host:archive starts a remote shell; `tar cIf` needs no dash."""
+    return any(":" in word for word in rest) or _has_letter(f"-{rest[0] if rest else ''}", "IFTg")
+
+
+def _sets_linker(rest: tuple[str, ...]) -> bool:
+    """`go build -ldflags -extld=...`"""
+    return any("extld" in word for word in rest)
+
+
+def _cmake_runs_others(rest: tuple[str, ...]) -> bool:
+    """Words after -- are for make; a path outside the workspace holds foreign code."""
+    return any(_CMAKE_SETTING.search(word) or word in ("--", "..") or word.startswith(("/", "../")) for word in rest)
+
+
+def _sends_file(rest: tuple[str, ...]) -> bool:
+    """`curl -H @file`, `--variable name@file`."""
+    return any("@" in word for word in rest)
 
 
 def _has_option(words: tuple[str, ...], long: str, letters: str, *, single_dash: bool = False) -> bool:
+    """`single_dash`: long options have one dash, as those of go."""
     names = long.split()
     for word in words:
         if word.startswith("--") or (single_dash and word.startswith("-")):
-            given = word.lstrip("-").split("=", 1)[0]
-            if given and any(name.startswith(given) for name in names):
+            option = word.lstrip("-").split("=", 1)[0]
+            if option and any(name.startswith(option) for name in names):
                 return True
         elif _has_letter(word, letters):
             return True
@@ -247,31 +275,34 @@ def _has_letter(word: str, letters: str) -> bool:
 
 
 def _git_runs_others(rest: tuple[str, ...]) -> bool:
-    if any("::" in word for word in rest):  # ext::sh -c ... is a remote
+    if any("::" in word for word in rest):  # a remote: ext::sh -c ...
         return True
     if not rest or rest in (("--version",), ("version",)):
         return False
     part = rest[0]
-    if part not in _GIT_PARTS:  # an option before the part, too: -c core.pager=..., -C elsewhere, --exec-path
+    if part not in _GIT_PARTS:  # also an option before the subcommand: -c core.pager=..., -C elsewhere, --exec-path
         return True
-    if part == "push" and any(re.match(r"[./~]|file:", word) for word in rest[1:]):
-        return True  # a repository here: its hooks run, whoever has put it there
-    given = next((word for word in rest[1:] if not word.startswith("-")), "")
-    if part == "push" and "/" in given:
+    if part == "push" and _pushes_to_path(rest[1:]):
         return True
     return _has_option(rest[1:], _GIT_OPTIONS, {"grep": "O", "format-patch": "o"}.get(part, ""))
 
 
+def _pushes_to_path(rest: tuple[str, ...]) -> bool:
+    """Whether a push goes to a repository on this machine, whose hooks would run."""
+    remote = next((word for word in rest if not word.startswith("-")), "")
+    return "/" in remote or any(re.match(r"[./~]|file:", word) for word in rest)
+
+
 def without_git_options(words: tuple[str | None, ...]) -> tuple[str | None, ...]:
-    """`git -C x push` is `git push`, for a deny rule."""
-    place = 1
-    while place < len(words) and (word := words[place]) is not None and word.startswith("-"):
-        place += 2 if word in _GIT_VALUES else 1
-    return (words[0], *words[place:])
+    """Return `git push` for `git -C x push`, for deny rules."""
+    index = 1
+    while index < len(words) and (word := words[index]) is not None and word.startswith("-"):
+        index += 2 if word in _GIT_VALUES else 1
+    return (words[0], *words[index:])
 
 
 def _sed_runs_others(rest: tuple[str, ...]) -> bool:
-    """Everything but printing, deleting and substituting lines: `w` writes, `e` runs, -i writes, -f reads a script."""
+    """Whether sed does more than print, delete and substitute: `w` and -i write, `e` runs, -f reads a script."""
     scripts: list[str] = []
     words = list(rest)
     while words:
@@ -286,3 +317,26 @@ def _sed_runs_others(rest: tuple[str, ...]) -> bool:
         elif not scripts:
             scripts.append(word)
     return any(not _SED_SCRIPT.fullmatch(script) for script in scripts)
+
+
+#: Programs with a check of their own. It alone decides.
+_DECIDING_CHECKS: dict[str, Callable[[tuple[str, ...]], bool]] = {
+    **dict.fromkeys(_SUBSCRIPT_BUILTINS, _has_subscript),
+    "git": _git_runs_others,
+    "sed": _sed_runs_others,
+    "gsed": _sed_runs_others,
+    "find": _find_runs_others,  # fd has options like other programs
+    "gfind": _find_runs_others,
+}
+#: Programs with a check in addition to their options and parts.
+_FURTHER_CHECKS: dict[str, Callable[[tuple[str, ...]], bool]] = {
+    "uniq": _has_output_file,
+    "xxd": _has_output_file,
+    "make": _sets_variable,
+    "gmake": _sets_variable,
+    "tar": _tar_runs_others,
+    "bsdtar": _tar_runs_others,
+    "go": _sets_linker,
+    "cmake": _cmake_runs_others,
+    "curl": _sends_file,
+}

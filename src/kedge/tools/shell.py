@@ -21,7 +21,7 @@ from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_M
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
 from kedge.tools.head_tail import HeadTail
 from kedge.tools.paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
-from kedge.tools.shell_parser import read_line
+from kedge.tools.shell_parser import parse_line
 from kedge.tools.tool_threads import checkpoint
 
 #: Limit of a command. The kernel takes no argument above 128 KiB, and no user approves a text of that size. Bytes.
@@ -127,7 +127,7 @@ def _plan(args: BashInput, context: ToolContext) -> _Plan:
     """Blocking: reads the file system, and may parse the line in another process."""
     command = args.command
     cwd = _directory(context.root, args.cwd)
-    line = read_line(command)
+    line = parse_line(command)
     # Rules apply to this workspace: `make` elsewhere runs another Makefile.
     words = line.words if cwd.is_relative_to(context.root) else None
     shell = _shell(context)

@@ -1,7 +1,7 @@
-"""Long command lines, read in a process of their own that the kernel ends when it takes too long.
+"""A worker process that parses long command lines. The kernel ends it when it takes too long.
 
 The grammar of bash takes quadratic time for some texts, holds the interpreter's lock meanwhile, and cannot be
-interrupted: with tree-sitter 0.26 on Python 3.11, its progress callback crashes at the first call, and a read callback
+interrupted: with tree-sitter 0.26 on Python 3.11 its progress callback crashes at the first call, and a read callback
 that ends the text early crashed in a search over texts. A process can be killed, and may crash.
 """
 
@@ -24,43 +24,43 @@ from kedge.tools.tool_threads import checkpoint
 
 Commands = tuple[tuple[str | None, ...], ...]
 
-#: Processor time of the process, its start included. A script of 100 kB takes half of it. Seconds.
-CPU_S_MAX = 1.0
-#: Of its address space. A script of 100 kB takes 40 MB, hostile lines took a gigabyte. Bytes.
-MEMORY_BYTES_MAX = 256 << 20
-#: Of such processes at a time, for all Runs: they share the processors, and each may take all of its memory.
-PROCESSES_MAX = 4
-#: On a machine with no processor time to spare. Seconds.
-WAIT_S_MAX = 20.0
-#: How often is looked whether its call was cancelled. Seconds.
-LOOK_S = 0.25
-#: It gives way to the server, and to the terminal of its user.
+#: Limit of processor time of a worker, its start included. A script of 100 kB takes half of it. Seconds.
+PARSE_CPU_S_MAX = 1.0
+#: Limit of its address space. A script of 100 kB takes 40 MB, hostile lines took a gigabyte. Bytes.
+PARSE_MEMORY_BYTES_MAX = 256 << 20
+#: Limit of workers at a time, for all Runs: each may take all of its memory. Items.
+PARSE_PROCESSES_MAX = 4
+#: Limit of the wait for a worker, for a machine without spare processor time. Seconds.
+PARSE_WAIT_S_MAX = 20.0
+#: Interval of the check whether the call was cancelled. Seconds.
+CANCEL_CHECK_S = 0.25
+#: The server and the user's terminal have priority.
 NICENESS = 10
 
-_room = threading.BoundedSemaphore(PROCESSES_MAX)
+_workers = threading.BoundedSemaphore(PARSE_PROCESSES_MAX)
 
-_CODE = "import sys; sys.path.append(sys.argv[1]); from kedge.tools.shell_parser import answer; answer()"
+_CODE = "import sys; sys.path.append(sys.argv[1]); from kedge.tools.shell_parser import main; main()"
 
 
-def commands_apart(text: str) -> Commands | None:
-    """The commands of a line. None: it cannot be read within the limits. Blocking; Abandoned when its call is."""
-    while not _room.acquire(timeout=LOOK_S):
+def parse_in_worker(text: str) -> Commands | None:
+    """Return the commands of a line, or None if that exceeds the limits. Blocking. Raises Abandoned on cancellation."""
+    while not _workers.acquire(timeout=CANCEL_CHECK_S):
         checkpoint()
     try:
-        return _read_apart(text)
+        return _parse(text)
     finally:
-        _room.release()
+        _workers.release()
 
 
-def _read_apart(text: str) -> Commands | None:
-    # A file, since a pipe takes 64 KiB, and the rest would have to be written while waiting.
-    with tempfile.TemporaryFile() as given:
-        given.write(msgspec.json.encode(text))
-        given.seek(0)
+def _parse(text: str) -> Commands | None:
+    # A file: a pipe takes only 64 KiB without a reader.
+    with tempfile.TemporaryFile() as file:
+        file.write(msgspec.json.encode(text))
+        file.seek(0)
         try:
             process = children.start_blocking(
                 (sys.executable, "-I", "-X", "utf8", "-c", _CODE, str(Path(__file__).parents[2])),
-                stdin=given,
+                stdin=file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
@@ -77,21 +77,21 @@ def _read_apart(text: str) -> Commands | None:
 
 
 def _output(process: subprocess.Popen[bytes]) -> bytes | None:
-    for _ in range(int(WAIT_S_MAX / LOOK_S)):
+    for _ in range(int(PARSE_WAIT_S_MAX / CANCEL_CHECK_S)):
         try:
-            return process.communicate(timeout=LOOK_S)[0]
+            return process.communicate(timeout=CANCEL_CHECK_S)[0]
         except subprocess.TimeoutExpired:
             checkpoint()
     return None
 
 
-def answer_apart(read: Callable[[str], Commands | None]) -> None:
-    """In that process: read the line from the standard input, and write what it was asked for."""
-    signal.setitimer(signal.ITIMER_PROF, CPU_S_MAX)  # its signal is not handled: the process ends
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+def run_worker(parse: Callable[[str], Commands | None]) -> None:
+    """In the worker: parse the line on standard input and print its commands."""
+    signal.setitimer(signal.ITIMER_PROF, PARSE_CPU_S_MAX)  # the unhandled signal ends the process
+    resource.setrlimit(resource.RLIMIT_AS, (PARSE_MEMORY_BYTES_MAX, PARSE_MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(NICENESS)
-    commands = read(msgspec.json.decode(sys.stdin.buffer.read(), type=str))
+    commands = parse(msgspec.json.decode(sys.stdin.buffer.read(), type=str))
     if commands is None:
         sys.exit(1)
     sys.stdout.buffer.write(msgspec.json.encode(commands))

@@ -1,22 +1,22 @@
-"""Reading a shell line for rules: what it certainly is, and what it might run.
+"""Parser of shell lines for rules: the exact words of a simple command, and all commands that a line might run.
 
-Two readers, for two questions that err in opposite directions.
+Two parsers answer two questions, and err in opposite directions.
 
-*May it?* (`words`) A scanner that knows nothing but plain words, quotes and backslashes, and gives up at every other
-character. What it reads is one simple command with literal words, in any shell; a line it does not read asks people.
-It refuses what it does not know, so a trick of the shell it has never heard of asks as well.
+*May it run?* (`words`) A scanner that accepts only plain words, quotes and backslashes. Its result is one simple
+command with literal words, in any shell. Any other line needs an approval, so an unknown trick of a shell needs one,
+too.
 
-*Must it not?* (`commands`) A real grammar finds every command in the line: in substitutions, loops, function bodies,
-and behind `env`, `xargs`, `sh -c` and their like. A word that depends on the moment (`$x`, `*`) is None. Of a line the
-grammar cannot read, the commands it did find are given, and nothing is made up: deny rules guard against accidents, a
-shell has a thousand ways around them, and refusing each unusual line would be no wall but a nuisance. Such a line has
-no `words`, so it asks.
+*Must it not run?* (`commands`) A real grammar finds every command in the line: in substitutions, loops and function
+bodies, and after `env`, `xargs`, `sh -c` and the like. A word that is known only at run time (`$x`, `*`) is None. If
+the grammar cannot parse a line, the commands that it did find are returned: deny rules protect against accidents, a
+shell has a thousand ways around them, and refusing every unusual line would annoy without protecting. Such a line has
+no `words`, so it needs an approval.
 
-Reading must end, whatever the line is. Work is counted, and a line that takes more is taken as one that could run
+Parsing must end for every line. Work is counted, and a line that takes too much is treated as one that could run
 anything. The grammar takes quadratic time for some texts (`a|a|a|...`), cannot be interrupted, and blocks every other
-thread meanwhile: it reads short texts here, and long lines in a process of their own (shell_parse_worker).
+thread meanwhile. Therefore it parses short lines here, and long lines in a worker process (`shell_parse_worker`).
 
-`runs_others` is what keeps `bash(find *)` from covering `find -exec`: see program_rules.
+`runs_others` keeps `bash(find *)` from covering `find -exec`: see `program_rules`.
 """
 
 from __future__ import annotations
@@ -44,148 +44,149 @@ from kedge.tools.program_rules import (
     runs_others,
     without_git_options,
 )
-from kedge.tools.shell_parse_worker import answer_apart, commands_apart
+from kedge.tools.shell_parse_worker import parse_in_worker, run_worker
 
 if TYPE_CHECKING:
     from tree_sitter import Language, Node
 
 Words = tuple[str | None, ...]
 
-#: Of a line that is read as plain words. A longer one is nothing a rule was written for. Characters.
+#: Limit of a line that is parsed as plain words. No rule is meant for a longer one. Characters.
 PLAIN_CHARS_MAX = 10_000
-#: Of a line whose commands are searched; longer is longer than a program's argument may be. Characters.
-LINE_CHARS_MAX = 131_072
-#: Of here-documents in a line: the grammar's work grows with their square.
+#: Limit of a line whose commands are searched: the kernel takes no longer argument. Characters.
+SHELL_LINE_CHARS_MAX = 131_072
+#: Limit of here-documents in a line: the work of the grammar grows with their square. Items.
 HEREDOCS_MAX = 100
-#: Of commands looked at per line, those behind wrappers included: more are taken as one that could be anything. Each is
-#: compared with each deny rule for its program, on the event loop.
+#: Limit of commands per line, those after wrappers included. A line with more could run anything. Each is compared with
+#: each deny rule for its program, on the event loop. Items.
 COMMANDS_MAX = 1000
-#: Of words of a command that rules are compared with: no rule has as many, so further ones change nothing.
+#: Words of a command that are compared with rules. No rule has more words. Items.
 RULE_WORDS_MAX = RULE_CHARS_MAX // 2
-#: Of these words in all commands of a line: more are taken as a command that could be anything. A script of 100 kB has
-#: half as many. Items.
+#: Limit of these words in all commands of a line. A line with more could run anything. A script of 100 kB has half as
+#: many. Items.
 LINE_WORDS_MAX = 50_000
-#: Of words of a wrapper (`env a b c rm x`) that are each tried as the command it runs.
+#: Limit of words of a wrapper (`env a b c rm x`) that are each tried as the command that it runs. Items.
 WRAPPED_WORDS_MAX = 64
-#: Of `sh -c` inside `sh -c`. Deeper is taken as a command that could be anything.
+#: Limit of nested `sh -c`. A deeper line could run anything.
 DEPTH_MAX = 5
-#: Of a line that is read in this process. Bytes.
-HERE_BYTES_MAX = 300
-#: Of characters in it that have a meaning for the shell. The grammar takes the longer the more there are: 6 ms for the
-#: worst line that was found, 27 ms without this limit.
-HERE_SIGNS_MAX = 40
-#: Of processor time for it: more goes to a process of its own, which comes to the same result. Seconds.
-HERE_CPU_S_MAX = 0.02
-#: Of work on one line in this process: bytes that are parsed or copied, and nodes of the syntax tree. A line of
-#: HERE_BYTES_MAX that is read four times takes less; what takes more goes to a process of its own.
-HERE_WORK_MAX = 10_000
-#: Of work in a process of its own. A script of 100 kB that is read four times takes less.
-APART_WORK_MAX = 2_000_000
-#: What reading a text takes however short it is, as work.
+#: Limit of a line that is parsed in this process. Bytes.
+LOCAL_BYTES_MAX = 300
+#: Limit of shell metacharacters in it, which determine the time: 6 ms for the worst line found, 27 ms without the
+#: limit.
+LOCAL_SIGNS_MAX = 40
+#: Limit of processor time for it. A line that takes more goes to a worker, with the same result. Seconds.
+LOCAL_CPU_S_MAX = 0.02
+#: Limit of work on one line in this process: bytes parsed or copied, and nodes of the syntax tree. A line of
+#: LOCAL_BYTES_MAX that is parsed four times takes less. A line that takes more goes to a worker.
+LOCAL_WORK_MAX = 10_000
+#: Limit of work in a worker. A script of 100 kB that is parsed four times takes less.
+WORKER_WORK_MAX = 2_000_000
+#: Work for a text of any length.
 TEXT_WORK = 100
-#: Of a word that rules are compared with, in characters: no rule is nearly as long. A longer one is not literal.
+#: Limit of a word that is compared with rules. A longer one counts as not literal: no rule is nearly as long.
+#: Characters.
 WORD_CHARS_MAX = 4096
-#: Of a word that is not literal, the end that may name a program (255 bytes at most). Characters.
+#: The end of a non-literal word that may name a program (at most 255 bytes). Characters.
 NAME_CHARS_MAX = 300
 
-#: Keywords and forms of the shell that are no commands; unquoted in front they change what the line is.
+#: Shell keywords, which are not commands. An unquoted one at the start changes the meaning of the line.
 _KEYWORDS = listed("if then elif else fi for while until do done case esac in select function time coproc")
-#: Characters that are themselves, unquoted, in every shell. Letters and digits of any script come on top.
+#: Unquoted characters without a special meaning in any shell, in addition to letters and digits of all scripts.
 _PLAIN = frozenset("_./:=@%+,-^")
 _UNKNOWN: Words = (None,)
 _SIGN = re.compile(r"[^\w\s./:,@%+^~-]")
 #: One line at a time: the grammar holds the interpreter's lock, and the event loop would wait for each thread in turn.
-_here = threading.Lock()
+_lock = threading.Lock()
 
 
-class Line(Struct, frozen=True):
+class ShellLine(Struct, frozen=True):
     #: The words, if the whole line is one simple command with literal words.
     words: tuple[str, ...] | None
-    #: Every command found in it; None for a word that is not literal.
+    #: All commands in the line; None for a word that is not literal.
     commands: tuple[Words, ...]
-    #: The words run other programs or code, or write where they say: only a rule that spells them all covers it.
+    #: The command runs other programs or code, or writes to a path in its words: only an exact rule covers it.
     runs_others: bool
 
 
-def read_line(text: str) -> Line:
-    """Blocking: a long line is read in another process."""
+def parse_line(text: str) -> ShellLine:
+    """Blocking: a long line is parsed in another process."""
     words = plain_words(text)
     commands = None
-    if len(text.encode("utf-8", "replace")) <= HERE_BYTES_MAX and len(_SIGN.findall(text)) <= HERE_SIGNS_MAX:
-        with _here:
-            commands = find_commands(text, HERE_WORK_MAX, HERE_CPU_S_MAX)
+    if len(text.encode("utf-8", "replace")) <= LOCAL_BYTES_MAX and len(_SIGN.findall(text)) <= LOCAL_SIGNS_MAX:
+        with _lock:
+            commands = find_commands(text, LOCAL_WORK_MAX, LOCAL_CPU_S_MAX)
     if commands is None:
-        commands = commands_apart(text)
-    return Line(words, commands or (_UNKNOWN,), words is not None and runs_others(words))
+        commands = parse_in_worker(text)
+    return ShellLine(words, commands or (_UNKNOWN,), words is not None and runs_others(words))
 
 
 def plain_words(text: str) -> tuple[str, ...] | None:
-    """The literal words of one simple command, or None."""
+    """Return the literal words of one simple command, or None."""
     text = text.strip(" \t\n")
     if not text or len(text) > PLAIN_CHARS_MAX or any(map(is_invisible, text)):
         return None
     words: list[str] = []
-    place = 0
-    while place < len(text):
-        if text[place] == " ":
-            place += 1
+    index = 0
+    while index < len(text):
+        if text[index] == " ":
+            index += 1
             continue
-        read = _word(text, place, strict=True)
-        if read is None:
+        parsed = _word(text, index, strict=True)
+        if parsed is None:
             return None
-        word, end = read
-        # Unquoted in front: an assignment, a keyword.
-        if not words and ("=" in text[place:end] or text[place:end] in _KEYWORDS):
+        word, end = parsed
+        # An assignment or a keyword, unquoted at the start.
+        if not words and ("=" in text[index:end] or text[index:end] in _KEYWORDS):
             return None
         words.append(word)
-        place = end
+        index = end
     return tuple(words) if words and words[0] else None
 
 
-def _word(text: str, place: int, *, strict: bool) -> tuple[str, int] | None:
-    """The literal word that begins here, and where it ends; None if it is not literal. Strict: only what is certain."""
+def _word(text: str, start: int, *, strict: bool) -> tuple[str, int] | None:
+    """Return the literal word at `start` and its end, or None if it is not literal or, if `strict`, may not be."""
     pieces: list[str] = []
-    start = place
-    while place < len(text):
-        character = text[place]
+    index = start
+    while index < len(text):
+        character = text[index]
         if character == " " or (not strict and character in "\t\n"):
             break
         if character == "'":
-            end = text.find("'", place + 1)
+            end = text.find("'", index + 1)
             if end < 0:
                 return None
-            pieces.append(text[place + 1 : end])
-            place = end + 1
+            pieces.append(text[index + 1 : end])
+            index = end + 1
         elif character == '"':
-            quoted = _DOUBLE_QUOTED.match(text, place)
+            quoted = _DOUBLE_QUOTED.match(text, index)
             if quoted is None:
                 return None
-            pieces.append(_QUOTED_ESCAPE.sub(lambda found: "" if found[1] == "\n" else found[1], quoted[1]))
-            place = quoted.end()
+            pieces.append(_QUOTED_ESCAPE.sub(lambda escape: "" if escape[1] == "\n" else escape[1], quoted[1]))
+            index = quoted.end()
         elif character == "\\":
-            if place + 1 == len(text):
+            if index + 1 == len(text):
                 return None
-            pieces.append("" if text[place + 1] == "\n" else text[place + 1])
-            place += 2
-        elif not _is_plain(text, place, start, strict=strict):
+            pieces.append("" if text[index + 1] == "\n" else text[index + 1])
+            index += 2
+        elif not _is_plain(text, index, start, strict=strict):
             return None
         else:
             pieces.append(character)
-            place += 1
-    return "".join(pieces), place
+            index += 1
+    return "".join(pieces), index
 
 
-#: In double quotes `$` and the backtick are at work, and the backslash before a few characters.
+#: In double quotes `$` and the backtick are special, and the backslash before a few characters.
 _DOUBLE_QUOTED = re.compile(r'"((?:[^"\\$`]|\\.)*)"', re.DOTALL)
 _QUOTED_ESCAPE = re.compile(r'\\([$`"\\\n])')
 
 
-def _is_plain(text: str, place: int, start: int, *, strict: bool) -> bool:
-    character = text[place]
+def _is_plain(text: str, index: int, start: int, *, strict: bool) -> bool:
+    character = text[index]
     if character in _PLAIN or character.isalnum():
         return True
-    if character == "~":  # HEAD~1 is itself; a home directory begins a word, or follows = or : in an assignment
-        return place > start and (text[place - 1].isalnum() or text[place - 1] == "^")
+    if character == "~":  # plain in HEAD~1; a home directory starts a word, or follows = or : in an assignment
+        return index > start and (text[index - 1].isalnum() or text[index - 1] == "^")
     return not strict and character not in "$`*?[]{}()<>;&|~"
 
 
@@ -193,7 +194,7 @@ def _is_plain(text: str, place: int, start: int, *, strict: bool) -> bool:
 
 
 class _TooMuch(Exception):
-    """A line takes more work than it may."""
+    """A line exceeds its budget."""
 
 
 class _Budget:
@@ -224,11 +225,11 @@ def _parsed(source: bytes, budget: _Budget) -> Node:
 
     budget.check_time()
     budget.spend(len(source) + TEXT_WORK)
-    return Parser(_language()).parse(source).root_node  # a parser of its own: threads must not share one
+    return Parser(_language()).parse(source).root_node  # a new parser: threads must not share one
 
 
 def find_commands(text: str, work_max: int, cpu_s_max: float = math.inf) -> tuple[Words, ...] | None:
-    """Every command in the line, those behind wrappers included. None: it takes more work, or time."""
+    """Return all commands of a line, those after wrappers included. None if that exceeds the limits."""
     budget = _Budget(work_max, cpu_s_max)
     found: dict[Words, None] = {}
     texts: set[str] = set()
@@ -248,7 +249,7 @@ def find_commands(text: str, work_max: int, cpu_s_max: float = math.inf) -> tupl
                 budget.spend(len(item))
                 found[item] = None
                 words += min(len(item), RULE_WORDS_MAX)
-                waiting += [(inner, depth + isinstance(inner, str)) for inner in _inside(item)]
+                waiting += [(inner, depth + isinstance(inner, str)) for inner in _run_by(item)]
     except _TooMuch:
         return None
     return tuple(dict.fromkeys(map(_for_rules, found)))
@@ -260,35 +261,35 @@ def _for_rules(command: Words) -> Words:
 
 
 def _commands_of_text(text: str, budget: _Budget) -> Iterator[Words | str]:
-    if len(text) > LINE_CHARS_MAX or text.count("<<") > HEREDOCS_MAX:
+    if len(text) > SHELL_LINE_CHARS_MAX or text.count("<<") > HEREDOCS_MAX:
         yield _UNKNOWN
         return
     source = text.encode("utf-8", "replace").replace(b"\0", b"")
     root = _parsed(source, budget)
-    yield from _Reading(source, budget).commands(root)
-    # Some things the grammar takes for something else: a command behind a line break that begins with a backslash is a
-    # word more to it, and two open brackets are always arithmetic, where bash tries subshells next: both are read again
-    # with a blank in between. It parts words at a line that goes on, at an escaped blank and at odd white space, where
-    # the shell does not, and so sees comments that are none: these are read again without. What was arithmetic after
-    # all has no commands but words that name variables.
-    apart = _LINE_BREAK.sub(b"\n ", source)
-    apart = _BRACKETS.sub(b"( ", apart) if root.has_error else apart
-    for again in dict.fromkeys((apart, source.replace(b"\\\n", b""), _NO_BLANK.sub(b"_", source))):
-        if again == source:
+    yield from _SyntaxTree(source, budget).commands(root)
+    # The grammar misreads some texts. A command after a line break that starts with a backslash is an argument to it,
+    # and two open brackets are always arithmetic, where bash also tries subshells: both are parsed again with a blank
+    # in between. It splits words at a continued line, an escaped blank and odd white space, where the shell does not,
+    # and so finds comments that do not exist: these are parsed again without. Real arithmetic has no commands except
+    # words that name variables.
+    split = _LINE_BREAK.sub(b"\n ", source)
+    split = _BRACKETS.sub(b"( ", split) if root.has_error else split
+    for variant in dict.fromkeys((split, source.replace(b"\\\n", b""), _NO_BLANK.sub(b"_", source))):
+        if variant == source:
             continue
-        found = _Reading(again, budget).commands(_parsed(again, budget))
-        yield from (words for words in found if isinstance(words, str) or words[0] is not None)
+        commands = _SyntaxTree(variant, budget).commands(_parsed(variant, budget))
+        yield from (words for words in commands if isinstance(words, str) or words[0] is not None)
 
 
 _LINE_BREAK = re.compile(rb"\n(?=\\)")
 _BRACKETS = re.compile(rb"\((?=\()")
 _NO_BLANK = re.compile(rb"\\[ \t]|[\r\v\f]")
-#: They run what they read from their standard input; of the wrappers those that begin a shell.
+#: Programs that run their standard input: shells, and wrappers that start one.
 _READ_INPUT = SHELLS | listed(". source su sudo ssh at batch")
 
 
-class _Reading:
-    """The syntax tree of one text, read for commands."""
+class _SyntaxTree:
+    """The syntax tree of one text."""
 
     def __init__(self, source: bytes, budget: _Budget) -> None:
         self._source = source
@@ -301,33 +302,43 @@ class _Reading:
         while nodes:
             node = nodes.pop()
             nodes += self._children(node)
-            if node.type == "command":
-                words = self._words_of(node)
-                reads_input = reads_input or any(word and program_name(word) in _READ_INPUT for word in words)
-                if words:
-                    yield words
-            elif node.type == "redirected_statement":
-                yield from self._behind_redirects(node)
-            elif node.type == "pipeline":
-                parts = [self._words_of(child) for child in self._children(node) if child.type == "command"]
-                input_texts += [" ".join(word or "*" for word in words[1:]) for words in parts if words[:1] in _SAYING]
-            elif node.type == "ERROR" and any(child.type == "command_name" for child in self._children(node)):
-                yield self._words_of(node)  # {rm,x} is no command to the grammar
-            elif node.type in ("declaration_command", "unset_command"):
-                first, *further = self._children(node)
-                yield (self._text(first), *map(self._literal, further))
-            elif node.type == "heredoc_body":
+            if node.type == "heredoc_body":
                 body = self._text(node)
                 input_texts.append(body)
                 yield from _BACKTICKS.findall(body)
-            elif node.type == "herestring_redirect":
-                input_texts += filter(None, (self._literal(child) for child in self._children(node) if child.is_named))
+            input_texts += self._input_texts(node)
+            for command in self._commands_at(node):
+                if node.type == "command":
+                    reads_input = reads_input or any(word and program_name(word) in _READ_INPUT for word in command)
+                yield command
         if reads_input:
             yield from input_texts
 
-    def _behind_redirects(self, node: Node) -> Iterator[Words]:
-        """To the grammar, words behind `> file` are files, too, and those behind `<< END` something of its own. To a
-        shell they are words of the command; or, behind a semicolon, the next one."""
+    def _commands_at(self, node: Node) -> Iterator[Words]:
+        match node.type:
+            case "command":
+                if words := self._words_of(node):
+                    yield words
+            case "redirected_statement":
+                yield from self._after_redirects(node)
+            case "ERROR" if any(child.type == "command_name" for child in self._children(node)):
+                yield self._words_of(node)  # {rm,x} is not a command to the grammar
+            case "declaration_command" | "unset_command":
+                first, *further = self._children(node)
+                yield (self._text(first), *map(self._literal, further))
+
+    def _input_texts(self, node: Node) -> Iterator[str]:
+        """Yield texts that may be the standard input of a command."""
+        match node.type:
+            case "pipeline":
+                commands = [self._words_of(child) for child in self._children(node) if child.type == "command"]
+                yield from (" ".join(word or "*" for word in words[1:]) for words in commands if words[:1] in _PRINTING)
+            case "herestring_redirect":
+                yield from filter(None, (self._literal(child) for child in self._children(node) if child.is_named))
+
+    def _after_redirects(self, node: Node) -> Iterator[Words]:
+        """Yield words after a redirection. To the grammar those after `> file` are files, too, and those after `<< END`
+        have their own nodes. To a shell they are words of the command or, after a semicolon, the next command."""
         body, further = node.child_by_field_name("body"), list[str | None]()
         for redirect in node.children_by_field_name("redirect"):
             children = [child for child in self._children(redirect) if child.is_named]
@@ -366,19 +377,19 @@ class _Reading:
         return self._source[start:end].decode("utf-8", "replace")
 
 
-_SAYING = (("echo",), ("printf",))
+_PRINTING = (("echo",), ("printf",))
 _BACKTICKS = re.compile(r"`([^`]+)`")
 
 
 def _literal(text: str) -> str | None:
-    if text == "{}":  # what find and xargs put things into; no braces to expand
+    if text == "{}":  # the placeholder of find and xargs, which is not expanded
         return text
-    read = _word(text, 0, strict=False)
-    return read[0] if read is not None and read[1] == len(text) else None
+    parsed = _word(text, 0, strict=False)
+    return parsed[0] if parsed is not None and parsed[1] == len(text) else None
 
 
 def _name(text: str) -> str | None:
-    """Of a program at a place that is not literal ("$VENV/bin/python") the last part is enough to know it."""
+    """Return the name of a program; for a path that is not literal ("$VENV/bin/python") its last part."""
     literal = _literal(text)
     if literal is None:
         tail = re.fullmatch(r'.*[$`}\w)"\']/([\w.+-]+)["\']?', text[-NAME_CHARS_MAX:], re.DOTALL)
@@ -386,50 +397,56 @@ def _name(text: str) -> str | None:
     return literal
 
 
-def _inside(command: Words) -> Iterator[Words | str]:
-    """What a command runs besides itself, commands and texts of the shell."""
-    first = command[0]
+def _run_by(command: Words) -> Iterator[Words | str]:
+    """Yield the commands and shell texts that a command runs."""
+    first, rest = command[0], command[1:]
     if first is None:
         return
     name = program_name(first)
     if name != first:
-        yield (name, *command[1:])
-        return
-    rest = command[1:]
-    if name == "git":
-        plain = without_git_options(command)
-        if plain != command:
-            yield plain
-        elif command[1:2] and command[1] in GIT_WRAPPERS:
-            yield from _wrapped(command[2:])
+        yield (name, *rest)
+    elif name == "git":
+        yield from _run_by_git(command)
     elif name in FINDERS:
-        places = [place for place, word in enumerate(command[:-1], start=1) if word in FIND_RUNS]
-        if len(places) > WRAPPED_WORDS_MAX:
-            yield _UNKNOWN
-        else:
-            yield from (command[place:] for place in places)
+        yield from _run_by_find(command)
     elif name == "eval":
         literal = [word for word in rest if word is not None]
         yield " ".join(literal) if len(literal) == len(rest) else _UNKNOWN
     elif name in SHELLS:
-        # A word that is not literal may be the option.
-        given = enumerate(rest)
-        code = next((place for place, word in given if word is None or re.match(r"-\w*c", word)), len(rest))
-        yield from (word if word is not None else _UNKNOWN for word in rest[code + 1 :])
+        yield from _run_by_shell(rest)
     elif name in ("tar", "bsdtar", "split"):
         yield from _texts(rest)
     elif name in WRAPPERS:
         yield from _wrapped(rest)
 
 
+def _run_by_git(command: Words) -> Iterator[Words | str]:
+    plain = without_git_options(command)
+    if plain != command:
+        yield plain
+    elif command[1:2] and command[1] in GIT_WRAPPERS:
+        yield from _wrapped(command[2:])
+
+
+def _run_by_find(command: Words) -> Iterator[Words]:
+    starts = [start for start, word in enumerate(command[:-1], start=1) if word in FIND_RUNS]
+    yield from [_UNKNOWN] if len(starts) > WRAPPED_WORDS_MAX else (command[start:] for start in starts)
+
+
+def _run_by_shell(rest: Words) -> Iterator[Words | str]:
+    # A word that is not literal may be the option -c.
+    option = next((index for index, word in enumerate(rest) if word is None or re.match(r"-\w*c", word)), len(rest))
+    yield from (_UNKNOWN if word is None else word for word in rest[option + 1 :])
+
+
 def _wrapped(rest: Words) -> Iterator[Words | str]:
-    yield from _behind(rest)
+    yield from _after_options(rest)
     yield from _texts(rest)
 
 
 def _texts(rest: Words) -> Iterator[str]:
-    """Texts to run: a word as it is ('A=1 rm x'), or an option's value (--command='rm x', --on=exec='rm x', -c'rm x',
-    --to-command=rm)."""
+    """Yield texts to run: a whole word ('A=1 rm x'), or the value of an option (--command='rm x', --on=exec='rm x',
+    -c'rm x', --to-command=rm)."""
     for word in rest:
         if word is None:
             continue
@@ -440,18 +457,18 @@ def _texts(rest: Words) -> Iterator[str]:
             yield word.split("=", 1)[1]
 
 
-def _behind(rest: Words) -> Iterator[Words]:
-    """A wrapper has options of its own, with values. Each word might be the command: all of them are tried."""
+def _after_options(rest: Words) -> Iterator[Words]:
+    """Yield every possible command of a wrapper: its options may have values, so each word is tried."""
     if len(rest) > WRAPPED_WORDS_MAX:
         yield _UNKNOWN
         return
-    for place, word in enumerate(rest):
+    for index, word in enumerate(rest):
         if word is None or not (word.startswith("-") or "=" in word):
-            yield rest[place:]
+            yield rest[index:]
         elif re.match(r"-[A-Za-z]\w", word):  # env -Srm x
-            yield (word[2:], *rest[place + 1 :])
+            yield (word[2:], *rest[index + 1 :])
 
 
-def answer() -> None:
-    """The process that `commands_apart` starts."""
-    answer_apart(lambda text: find_commands(text, APART_WORK_MAX))
+def main() -> None:
+    """Entry point of the process that `parse_in_worker` starts."""
+    run_worker(lambda text: find_commands(text, WORKER_WORK_MAX))
