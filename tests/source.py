@@ -27,7 +27,7 @@ def package_of(module: str) -> str:
 
 
 def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, bool, ast.stmt]]:
-    """(imported module, whether at module level, node) for every import of ours. Type-only imports are left out."""
+    """(imported module, at module level, node) for every import of kedge, except for type checking."""
     top = _top_level(tree)
     types = {part for node in ast.walk(tree) if _is_for_types_only(node) for part in ast.walk(node)}
     for node in ast.walk(tree):
@@ -46,16 +46,16 @@ def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, bool, ast.stmt]]:
 
 
 def _top_level(tree: ast.AST) -> set[ast.stmt]:
-    found: set[ast.stmt] = set()
+    statements: set[ast.stmt] = set()
     stack: list[ast.AST] = [tree]
     while stack:
         for child in ast.iter_child_nodes(stack.pop()):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or _is_for_types_only(child):
                 continue
             if isinstance(child, ast.stmt):
-                found.add(child)
+                statements.add(child)
             stack.append(child)
-    return found
+    return statements
 
 
 def _is_for_types_only(node: ast.AST) -> bool:
