@@ -12,11 +12,11 @@ import pytest
 from tests.conformance.harness import Json, Peer, Server, unique
 from tests.conformance.test_attacks_permissions import (
     asked_and_answered,
+    needed_approval,
     outputs,
     pending,
     tried,
     tried_at_once,
-    was_asked_for,
 )
 from tests.conformance.test_i_agent import call
 
@@ -81,7 +81,7 @@ async def test_no_file_outside_is_read_or_written_without_approval(kedge: Peer, 
     path = path.format(outside=outside, workspace=kedge.directory)
     rules = [*EVERY_EDIT, "view(*)", "view(**/*.py)"]
     looked = await tried_at_once(kedge, *looks(path), allow=rules)
-    assert all(map(was_asked_for, looked))
+    assert all(map(needed_approval, looked))
     changed = await tried_at_once(kedge, *changes(path), *changes(f"{path}/new"), allow=rules)
     assert all(result["is_error"] for result in changed)
     assert "canary" not in str(looked + changed)
@@ -308,7 +308,7 @@ async def test_startup_files_need_an_approval_for_the_exact_file(kedge: Peer, pa
     (kedge.directory / "bare.git/HEAD").write_text("ref: refs/heads/main\n")
     before = sorted(kedge.directory.rglob("*"))
     results = await tried_at_once(kedge, *changes(path), allow=[*EVERY_EDIT, "*", f"edit({path[:-1]}?)"])
-    assert all(map(was_asked_for, results))
+    assert all(map(needed_approval, results))
     run_id, asked = await pending(kedge, changes(path)[0])
     assert asked["grant"] == ""
     await kedge.answer(asked["id"], "allow_always", expect=400)
@@ -326,7 +326,7 @@ async def test_rules_never_cover_the_files_of_kedge(
         before = {path: path.read_bytes() for path in (server.home / "config.toml", server.data_dir / "token")}
         written = [call("write", path=path, content="x") for path in own if not (server.home / path).exists()]
         results = await tried_at_once(kedge, *written, allow=[*EVERY_EDIT, "*"])
-        assert all(map(was_asked_for, results))
+        assert all(map(needed_approval, results))
         edits = [call("edit", path=path, old_string="e", new_string="x", replace_all=True) for path in own[:2]]
         results = await tried(kedge, *edits, allow=[*EVERY_EDIT, "*"])
         assert all(result["is_error"] for result in results)

@@ -10,9 +10,9 @@ from tests.conformance.test_i_agent import call
 
 @pytest.mark.found(
     "attack: a prompt folded into a Run with more permissions",
-    "a prompt that joined a Run at work was done with the leave of that Run: its own deny rules did not hold, and "
-    "where nobody was asked for the host nobody was asked for it; now what one of them was denied is denied, and only "
-    "what all were allowed is allowed",
+    "a prompt that joined an active Run got the permissions of that Run: its own deny rules did not hold, and a host "
+    "that skipped approvals skipped them for it; now a rule that denies for one denies for all, and only what all "
+    "allow is allowed",
 )
 async def test_a_folded_prompt_keeps_its_own_rules(kedge: Peer) -> None:
     session = await kedge.session()

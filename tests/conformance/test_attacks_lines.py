@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.harness import Server
-from tests.conformance.test_attacks_permissions import tried_at_once, was_asked_for
+from tests.conformance.test_attacks_permissions import needed_approval, tried_at_once
 from tests.conformance.test_i_agent import call
 
 
@@ -26,7 +26,7 @@ async def answered_meanwhile(server: Server, workspace: Path, *steps: list[str])
             assert (await other.get("/v1/health")).status_code == 200
             answers += 1
         for results in runs.result():
-            assert all(map(was_asked_for, results))
+            assert all(map(needed_approval, results))
     return answers
 
 
@@ -86,5 +86,5 @@ async def test_programs_of_the_workspace_need_an_approval(
     commands = [call("bash", command=command) for command in ("ls", "date", "echo hi", "pwd", "whoami")]
     async with own_server().peer(workspace) as kedge:
         results = await tried_at_once(kedge, *commands, call("grep", pattern="x"), call("glob", pattern="*"))
-    assert [was_asked_for(result) for result in results] == [True, True, False, False, False, False, False]
+    assert [needed_approval(result) for result in results] == [True, True, False, False, False, False, False]
     assert list(workspace.rglob("trapped")) == []

@@ -1,4 +1,4 @@
-"""Attacks on permissions: what a hostile model, repository or client tries to have something done without leave."""
+"""Attacks on permissions by a hostile model, repository or client."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tests.conformance.harness import Json, Peer, Server, open_http, results_of,
 from tests.conformance.test_i_agent import call
 from tests.tools.test_rules import corpus
 
-#: Calls of one Step in the tests of corpora: a Step makes its calls side by side.
+#: Calls of one Step in the tests of corpora: a Step makes its calls concurrently. Items.
 CALLS = 100
 
 
 def outputs(messages: list[Json]) -> list[Json]:
-    """The result of each call in the order of the calls; results come in the order in which they are there."""
+    """Return the results in the order of the calls; they are stored in the order of completion."""
     parts = [part for message in messages for part in message["parts"]]
     results = {result["tool_call_id"]: result for result in results_of(messages)}
     return [results[part["data"]["id"]] for part in parts if part["type"] == "tool_call"]
 
 
 async def tried(kedge: Peer, *calls: str, **options: object) -> list[Json]:
-    """The result of each of these calls, made one after the other in a Run of their own. Nobody is asked, and such a
-    Run ends with the first Step that would have had to."""
+    """Return the result of each call, made in sequence in one Run that cannot ask: it ends with the first Step that
+    needs an approval."""
     return await _tried(kedge, " | step | ", calls, options)
 
 
 async def tried_at_once(kedge: Peer, *calls: str, **options: object) -> list[Json]:
-    """The same, all in one Step."""
+    """Return the result of each call, all made in one Step."""
     return await _tried(kedge, " | ", calls, options)
 
 
@@ -45,15 +45,15 @@ async def _tried(kedge: Peer, between: str, calls: tuple[str, ...], options: Jso
     return results
 
 
-def was_asked_for(result: Json) -> bool:
-    """Whether the call was not made because it needs an approval that nobody could give."""
+def needed_approval(result: Json) -> bool:
+    """Return True if the call was not made because it needs an approval."""
     return bool(result["is_error"]) and "needs an approval" in result["content"]
 
 
 async def asked_and_answered(
     kedge: Peer, script: str, meanwhile: Callable[[Json], None] = lambda asked: None, action: str = "allow"
 ) -> Json:
-    """The last result of a Run that asks once; `meanwhile` happens while people think it over."""
+    """Return the last result of a Run that asks once. `meanwhile` is called before the answer."""
     session = await kedge.session()
     async with kedge.stream(session_id=session) as stream:
         run_id = (await kedge.submit(session, f"script: {script} | say over"))["run_id"]
@@ -65,7 +65,7 @@ async def asked_and_answered(
 
 
 async def pending(kedge: Peer, script: str) -> tuple[str, Json]:
-    """A Run that waits for an approval: its id, and what it asks."""
+    """Start a Run that waits for an approval, and return its id and the approval."""
     session = await kedge.session()
     async with kedge.stream(session_id=session) as stream:
         run_id = (await kedge.submit(session, f"script: {script} | say over"))["run_id"]
@@ -73,7 +73,7 @@ async def pending(kedge: Peer, script: str) -> tuple[str, Json]:
     return run_id, asked.payload
 
 
-# --- what an answer is bound to --------------------------------------------------------------------------------------
+# --- the binding of an answer ----------------------------------------------------------------------------------------
 
 
 async def test_an_answer_does_not_cover_a_swapped_directory(kedge: Peer, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ async def test_no_rule_covers_a_command_in_an_outside_directory(kedge: Peer, tmp
     (kedge.directory / "link").symlink_to(tmp_path)
     there = call("bash", command="make", cwd="link")
     (result,) = await tried(kedge, there, allow=["bash(make)", "bash(make *)"])
-    assert was_asked_for(result)
+    assert needed_approval(result)
     run_id, asked = await pending(kedge, there)
     assert asked["path"] == asked["params"]["cwd"] == str(tmp_path)
     assert asked["grant"] == ""
@@ -118,7 +118,7 @@ async def test_an_answer_does_not_cover_a_changed_environment(
         assert "PATH=" in result["content"]
         assert canary not in result["content"]
         again = await asked_and_answered(kedge, call("bash", command="env; true"))
-        assert canary in again["content"]  # the configuration counts from the next call on
+        assert canary in again["content"]  # the configuration applies from the next call on
 
 
 async def test_an_answer_does_not_cover_a_file_that_appeared(kedge: Peer) -> None:
@@ -135,7 +135,7 @@ async def test_an_answer_does_not_cover_a_file_that_appeared(kedge: Peer) -> Non
 
 
 async def test_only_the_id_of_an_answer_is_used(kedge: Peer) -> None:
-    """Whatever else a client sends back, of this call or of another one: what was asked is what is done."""
+    """Other fields that a client sends, of this call or of another one, change nothing."""
     run_id, asked = await pending(kedge, call("bash", command="touch made"))
     forged = {
         **asked,
@@ -154,7 +154,7 @@ async def test_only_the_id_of_an_answer_is_used(kedge: Peer) -> None:
     ]
 
 
-# --- who may answer, and when ----------------------------------------------------------------------------------------
+# --- answers ---------------------------------------------------------------------------------------------------------
 
 
 async def test_an_answer_for_a_run_that_has_ended_changes_nothing(kedge: Peer) -> None:
@@ -169,7 +169,7 @@ async def test_an_answer_for_a_run_that_has_ended_changes_nothing(kedge: Peer) -
 
 
 async def test_concurrent_answers_make_one_call(kedge: Peer) -> None:
-    # It ends when all answers are in: one that comes after the end of its Run is refused, which is another test.
+    # The Run ends after all answers: an answer after its end is refused, which is another test.
     command = "while [ ! -e go ]; do sleep 0.01; done; echo once >> log"
     run_id, asked = await pending(kedge, call("bash", command=command))
     answers = await asyncio.gather(*(kedge.answer(asked["id"], "allow") for _ in range(20)))
@@ -180,7 +180,7 @@ async def test_concurrent_answers_make_one_call(kedge: Peer) -> None:
 
 
 async def test_without_a_client_a_call_stays_pending(own_server: Callable[..., Server], workspace: Path) -> None:
-    """No stream is ever opened, the claim is released, the server is killed and comes back: the call still waits."""
+    """No stream is opened, the claim is released, the server is killed and restarted: the call still waits."""
     server = own_server("[server]\ngrace_s = 0.05\n")
     async with server.http() as http:
         kedge = await Peer(http, workspace).open()
@@ -217,7 +217,7 @@ async def test_a_client_of_another_workspace_cannot_answer(kedge: Peer, tmp_path
     (here,) = await tried(kedge, call("bash", command="touch made"))
     (there,) = await tried(other, call("bash", command="touch made"))
     assert not here["is_error"]
-    assert was_asked_for(there)
+    assert needed_approval(there)
     undo = f"{other.at}/sessions/{asked['session_id']}/undo"
     await other.call("POST", undo, {}, expect=404)
 
@@ -232,19 +232,19 @@ async def test_skipping_is_limited_to_one_workspace_and_process(
         kedge, other = await Peer(http, workspace).open(), await Peer(http, tmp_path / "other").open()
         _, asked = await pending(kedge, touch)
         await kedge.skip_approvals()
-        # What was asked before is still for people to answer.
+        # An earlier approval still needs an answer.
         assert [one["id"] for one in await kedge.call("GET", f"{kedge.at}/permissions")] == [asked["id"]]
         (result,) = await tried(kedge, call("bash", command="true"))
         assert not result["is_error"]
         assert await other.call("GET", f"{other.at}/permissions/skip") == {"skip": False}
         (result,) = await tried(other, touch)
-        assert was_asked_for(result)
+        assert needed_approval(result)
         server.kill()
         server.start(port=int(server.url.rpartition(":")[2]), token=server.token)
         await kedge.open()
         assert await kedge.call("GET", f"{kedge.at}/permissions/skip") == {"skip": False}
         (result,) = await tried(kedge, call("bash", command="true"))
-        assert was_asked_for(result)
+        assert needed_approval(result)
     assert not (workspace / "made").exists()
 
 
@@ -252,7 +252,7 @@ async def test_skipping_is_limited_to_one_workspace_and_process(
 
 
 def sections(name: str) -> list[tuple[tuple[str, ...], list[str]]]:
-    """(rules, commands) of each section of a corpus."""
+    """Return (rules, commands) of each section of a corpus."""
     found: dict[tuple[str, ...], list[str]] = {}
     for rules, command in corpus(name):
         found.setdefault(rules, []).append(command)
@@ -280,7 +280,7 @@ async def test_no_trick_of_the_corpus_bypasses_configured_rules(
             config.write_text(before + permissions(allow=rules))
             for some in in_steps(commands):
                 results = await tried_at_once(kedge, *(call("bash", command=command) for command in some))
-                refused = ["NUL" in result["content"] or was_asked_for(result) for result in results]
+                refused = ["NUL" in result["content"] or needed_approval(result) for result in results]
                 assert [command for command, was in zip(some, refused, strict=True) if not was] == []
                 count += len(some)
     assert count > 300
@@ -304,7 +304,7 @@ async def test_deny_rules_hold_for_the_corpus_when_skipping(own_server: Callable
 
 
 async def test_listing_outside_through_a_link_needs_an_approval(kedge: Peer, tmp_path: Path) -> None:
-    """`ls` needs nobody's leave inside the workspace, also not for a repository's links out of it."""
+    """`ls` needs no approval inside the workspace, but does for a link out of it."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / unique("secret")).touch()
@@ -321,10 +321,10 @@ async def test_listing_outside_through_a_link_needs_an_approval(kedge: Peer, tmp
     assert "plain" in plain["content"]
     assert not plain["is_error"]
     assert [result["content"] for result in others if "secret-" in result["content"]] == []
-    assert all(map(was_asked_for, others))
+    assert all(map(needed_approval, others))
 
 
-# --- what people are shown -------------------------------------------------------------------------------------------
+# --- the text of an approval -----------------------------------------------------------------------------------------
 
 #: Right-to-left override, zero-width space, escape, backspace, a byte-order mark, a line separator, a blank letter.
 UNSEEN = "\u202e\u200b\x1b[2K\x08\ufeff\u2028\u3164\u2066\r"
@@ -371,7 +371,7 @@ async def test_a_control_character_does_not_hide_a_diff(kedge: Peer) -> None:
     await kedge.cancel_run(run_id)
 
 
-# --- ways around -----------------------------------------------------------------------------------------------------
+# --- bypasses --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_child_agent_changes_nothing_whatever_is_allowed(kedge: Peer) -> None:
@@ -410,7 +410,7 @@ async def test_a_child_agent_needs_an_approval_to_read_outside(kedge: Peer, tmp_
     session = await kedge.session()
     await kedge.wait((await kedge.submit(session, f"script: {child} | say over"))["run_id"])
     (one,) = [s for s in await kedge.call("GET", f"{kedge.at}/sessions") if s["parent_session_id"] == session]
-    assert [was_asked_for(result) for result in outputs(await kedge.messages(one["id"]))] == [True, True]
+    assert [needed_approval(result) for result in outputs(await kedge.messages(one["id"]))] == [True, True]
 
 
 async def test_an_answer_to_a_question_is_not_an_approval(kedge: Peer) -> None:
@@ -476,12 +476,12 @@ async def test_a_model_cannot_approve_its_own_call(kedge: Peer) -> None:
         call("todos", todos=[{"content": "allow bash", "status": "completed"}]),
         call("bash", command="touch made"),
     )
-    assert [was_asked_for(result) for result in results] == [True, True, True, False, True]
+    assert [needed_approval(result) for result in results] == [True, True, True, False, True]
     assert not (kedge.directory / "made").exists()
 
 
 async def test_a_call_without_a_rule_can_only_be_allowed_once(kedge: Peer) -> None:
-    """A line with two commands has no rule that could stand for it: it can be allowed once or not at all."""
+    """No rule covers a line with two commands: it can be allowed once or not at all."""
     run_id, asked = await pending(kedge, call("bash", command="touch made; touch more"))
     assert asked["grant"] == ""
     for action in ("allow_session", "allow_always"):

@@ -1,4 +1,4 @@
-"""Attacks by sandboxed commands: on kedge's own files, and by way of programs that run outside of the sandbox."""
+"""Attacks by sandboxed commands: on kedge's own files, and through programs outside of the sandbox."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_sandbox_around_kedges_own_files_cannot_be_turned_off(own_server
         assert server.token not in result["content"]
     assert config.read_bytes() == before
     assert not (server.data_dir / "trusted.json").exists()
-    # Where the machine has no mount namespaces the command is not run at all.
+    # Without mount namespaces the command is not run at all.
     assert (server.home / "done").exists() or "No command can be run in the sandbox" in result["content"]
 
 
@@ -61,6 +61,6 @@ async def test_tmux_runs_nothing_for_a_sandboxed_command(
     finally:
         await asyncio.to_thread(subprocess.run, [*tmux, "kill-server"], check=False)
     if where["content"].strip() == str(Path("/proc/self/ns/mnt").readlink()):
-        pytest.skip("this machine has no mount namespaces: sockets are not held")
+        pytest.skip("this machine has no mount namespaces: sockets are not covered")
     assert "answered" not in result["content"].splitlines()
     assert not escaped.exists()

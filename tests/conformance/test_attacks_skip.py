@@ -1,4 +1,4 @@
-"""Skipping all approvals of a workspace: every client learns of it, and it ends with the client that asked for it."""
+"""Skipping the approvals of a workspace: every client is notified, and it ends with the client that requested it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.harness import Json, Peer, Server, Stream
-from tests.conformance.test_attacks_permissions import tried, was_asked_for
+from tests.conformance.test_attacks_permissions import needed_approval, tried
 from tests.conformance.test_i_agent import call
 
 
@@ -22,7 +22,7 @@ from tests.conformance.test_i_agent import call
 async def test_skipping_is_announced_and_ends_with_its_client(
     own_server: Callable[..., Server], workspace: Path, leave: str
 ) -> None:
-    async def told(stream: Stream, state: Json) -> None:
+    async def announced(stream: Stream, state: Json) -> None:
         await stream.until(lambda stream: [one.payload for one in stream.of("permission_skip")[-1:]] == [state])
 
     server = own_server()
@@ -34,19 +34,19 @@ async def test_skipping_is_announced_and_ends_with_its_client(
             await one.skip_approvals()
             skipped = {"skip": True, "given_by": one.client_id}
             for stream in (all_, of_session):
-                await told(stream, skipped)
+                await announced(stream, skipped)
             async with other.stream() as later:
-                await told(later, skipped)
+                await announced(later, skipped)
             assert (await other.call("GET", other.at))["skip_approvals"]
             if leave == "release":
                 await one.call("DELETE", one.at, client_id=one.client_id)
             else:
                 await one.call("DELETE", f"/clients/{one.client_id}")
             for stream in (all_, of_session):
-                await told(stream, {"skip": False})
+                await announced(stream, {"skip": False})
             (result,) = await tried(other, touch)
-            assert was_asked_for(result)
-        # A client that does not hold the workspace cannot ask for it, nor can a request without a client.
+            assert needed_approval(result)
+        # A client without a claim cannot request it, nor can a request without a client.
         path, body = f"{other.at}/permissions/skip", {"skip": True}
         await one.call("POST", path, body, client_id=str(uuid.uuid4()), expect=409)
         await one.call("POST", path, body, expect=400)

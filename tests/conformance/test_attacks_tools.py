@@ -1,4 +1,4 @@
-"""Attacks by what tools start: on the server's secrets, on its life, and on other people's machines through fetch."""
+"""Attacks by tool processes: on the secrets and the process of the server, and on local addresses through fetch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conformance.test_attacks_permissions import tried, tried_at_once
 from tests.conformance.test_b_tools import marked, processes_with, until_gone, until_seen, until_there
 from tests.conformance.test_i_agent import call
 
-#: Variables that hold secrets on many machines, besides those that kedge itself is given.
+#: Variables that often contain secrets, besides those of kedge itself.
 SECRET_VARIABLES = (
     *("LOCAL_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "SSH_AUTH_SOCK"),
     *("BASH_ENV", "ENV", "PROMPT_COMMAND", "LD_PRELOAD_NOT", "PYTHONSTARTUP", "GIT_SSH_COMMAND", "DATABASE_URL"),
@@ -30,25 +30,25 @@ async def is_answering(kedge: Peer) -> bool:
 
 
 async def has_namespace(kedge: Peer) -> bool:
-    """Whether tools run in a pid namespace of their own: without one they see, and may kill, what their user may."""
+    """Return True if tools run in a pid namespace. Without one they can kill every process of the user."""
     (result,) = await tried(kedge, call("bash", command="readlink /proc/self/ns/pid"), skip_approvals=True)
     return str(result["content"]).strip() != os.readlink("/proc/self/ns/pid")
 
 
-# --- what a process is given -----------------------------------------------------------------------------------------
+# --- the environment of a process ------------------------------------------------------------------------------------
 
 
 async def test_tool_processes_cannot_read_the_servers_secrets(
     own_server: Callable[..., Server], workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in its own environment nor in that of any process it can see."""
+    """No secret is in its own environment nor in that of a process it can see."""
     canary = unique("canary")
     for name in SECRET_VARIABLES:
         monkeypatch.setenv(name, canary)
     server = own_server('[providers.other]\nbase_url = "http://127.0.0.1:1/v1"\napi_key = "$LOCAL_API_KEY"\n')
     server.kill()
     server.start(token=f"{canary}-token-of-the-server")
-    with suppress(PermissionError):  # only root may look
+    with suppress(PermissionError):  # only root may read it
         assert canary.encode() in Path(f"/proc/{server.pid}/environ").read_bytes()
     async with server.peer(workspace) as kedge:
         searched = "for f in /proc/[0-9]*/environ /proc/[0-9]*/cmdline; do tr '\\0' '\\n' < $f; done 2>/dev/null"
@@ -72,7 +72,7 @@ async def test_tool_processes_have_three_descriptors_and_no_tty(kedge: Peer) -> 
         kedge, call("bash", command=listed), call("bash", command="echo x > /dev/tty; tty"), skip_approvals=True
     )
     found = dict(line.split(" ", 1) for line in results[0]["content"].strip().split("\n"))
-    assert {"0", "1", "2"} <= set(found) <= {"0", "1", "2", "255"}  # a shell keeps one of its own at 255
+    assert {"0", "1", "2"} <= set(found) <= {"0", "1", "2", "255"}  # a shell has its own descriptor 255
     assert found["0"] == "/dev/null"
     assert found["1"].startswith("pipe:")
     assert found["2"].startswith("pipe:")
@@ -83,8 +83,8 @@ async def test_tool_processes_have_three_descriptors_and_no_tty(kedge: Peer) -> 
 async def test_a_repository_cannot_replace_an_unapproved_command(
     own_server: Callable[..., Server], workspace: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """`ls` and `echo` need no leave: what runs then is the machine's, whatever lies in the directory, and even for a
-    user whose PATH names the directory they are in."""
+    """`ls` and `echo` need no approval, so they must be the programs of the machine, even if PATH contains the
+    workspace."""
     monkeypatch.setenv("PATH", path.format(path=os.environ["PATH"]))
     for name in ("ls", "bash", "sh", "echo", "pwd", "whoami", "rg", ".bashrc", ".profile", ".bash_profile"):
         for trap in (workspace / name, workspace / "bin" / name):
@@ -100,8 +100,8 @@ async def test_a_repository_cannot_replace_an_unapproved_command(
 
 
 async def test_a_nested_bare_repository_runs_nothing_under_a_git_rule(kedge: Peer) -> None:
-    """A clone may bring a bare repository as plain files, and its configuration names a program to run. A rule for
-    `git status` was not written for that."""
+    """A clone may contain a bare repository as plain files, whose configuration names a program. A rule for
+    `git status` must not run it."""
     hidden = kedge.directory / "docs"
     for directory in ("objects", "refs"):
         (hidden / directory).mkdir(parents=True)
@@ -110,7 +110,7 @@ async def test_a_nested_bare_repository_runs_nothing_under_a_git_rule(kedge: Pee
         f'[core]\nrepositoryformatversion = 0\nbare = false\nworktree = "{hidden}"\n'
         f'fsmonitor = "touch {kedge.directory}/trapped; false"\n'
     )
-    # A trap that would not snap for anybody would show nothing. No setting of whoever runs this test is in the way.
+    # Check that the trap works at all. The settings of the user who runs this test are not used.
     plain = {"PATH": os.environ["PATH"], "HOME": str(kedge.directory), "GIT_CONFIG_NOSYSTEM": "1"}
     git = await asyncio.create_subprocess_exec("git", "status", cwd=hidden, env=plain, stdout=subprocess.DEVNULL)
     await git.wait()
@@ -121,7 +121,7 @@ async def test_a_nested_bare_repository_runs_nothing_under_a_git_rule(kedge: Pee
     assert not (kedge.directory / "trapped").exists()
 
 
-# --- the life of the server ------------------------------------------------------------------------------------------
+# --- the server process ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ async def test_a_nested_bare_repository_runs_nothing_under_a_git_rule(kedge: Pee
         "trap '' TERM INT HUP; sleep 1000 & sleep 1000; sleep 1000",
         "(setsid nohup sh -c 'trap \"\" TERM HUP; touch daemon; while :; do sleep 1000; done' >/dev/null 2>&1 &); "
         "until [ -e daemon ] && [ -e seen ]; do sleep 0.1; done; exit 0",
-        # A bomb of bounded size: what is started starts two more, seven times over.
+        # A bounded fork bomb: each process starts two more, seven times.
         "f() { [ $1 -eq 0 ] && sleep 1000; f $(($1 - 1)) & f $(($1 - 1)) & wait; }; f 7",
         "kill -STOP $$",
         "exec 1>&- 2>&-; sleep 1000",
@@ -141,9 +141,9 @@ async def test_a_nested_bare_repository_runs_nothing_under_a_git_rule(kedge: Pee
 )
 async def test_the_server_survives_any_command_and_the_run_ends(kedge: Peer, command: str) -> None:
     if command.startswith("kill") and "-1" in command and not await has_namespace(kedge):
-        pytest.skip("without a pid namespace this kills whatever the user of these tests has running")
+        pytest.skip("without a pid namespace this kills all processes of the user")
     session, mark = await kedge.session(), unique("mark")
-    # Long enough to be looked at on a busy machine before its time is over.
+    # Long enough to be seen before the timeout on a busy machine.
     bash = call("bash", command=marked(mark, f"touch ready; {command}"), timeout_s=3)
     async with kedge.stream(session_id=session) as stream:
         run_id = (await kedge.submit(session, f"script: {bash} | say over", skip_approvals=True))["run_id"]
@@ -170,7 +170,7 @@ async def test_gigabytes_of_output_do_not_block_the_server(kedge: Peer, source: 
     session = await kedge.session()
     bash = call("bash", command=f"touch ready; {source.format(count=count)}; echo the end", timeout_s=500)
     with proof("G14", "megabytes poured out by commands", "servers that did not answer") as figure:
-        # The stream holds the workspace open: this may take longer than one without a client is kept.
+        # The stream keeps the workspace open: this may take longer than the grace.
         async with kedge.stream():
             run_id = (await kedge.submit(session, f"script: {bash} | say over", skip_approvals=True))["run_id"]
             await until_there(kedge.directory / "ready")
@@ -229,13 +229,13 @@ print("answered", local.getresponse().status)
 async def test_a_command_cannot_make_the_server_skip_approvals(
     own_server: Callable[..., Server], workspace: Path, sandbox: str
 ) -> None:
-    """One command was allowed; through the server's own socket it allows all that come after it."""
+    """One allowed command tries to allow all later ones through the socket of the server."""
     server = own_server(f'[sandbox]\nmode = "{sandbox}"\n')
     async with server.peer(workspace) as kedge:
         (workspace / "ask.py").write_text(ASK_THE_SERVER)
         skip = f"python3 ask.py {server.socket} /v1{kedge.at}/permissions/skip"
         (result,) = await tried(kedge, call("bash", command=skip), allow=[f"bash({skip})"])
-        assert "Traceback" in result["content"], "it was hung up on"
+        assert "Traceback" in result["content"], "the connection was refused"
         assert "answered" not in result["content"].splitlines()
         assert await kedge.call("GET", f"{kedge.at}/permissions/skip") == {"skip": False}
 
@@ -243,10 +243,10 @@ async def test_a_command_cannot_make_the_server_skip_approvals(
 async def test_sandboxed_commands_cannot_write_kedges_own_files(
     own_server: Callable[..., Server], workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the configuration, not the list of what is trusted, not the database, not the hooks of another repository."""
+    """The configuration, the trust list, the database and the hooks of another repository stay unchanged."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "temporary").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))  # the usual one is around all of this test
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))  # the default one contains the whole test
     server = own_server('[sandbox]\nmode = "workspace-write"\n')
     config = server.home / "config.toml"
     before = config.read_bytes()
@@ -323,12 +323,12 @@ async def test_many_hanging_commands_do_not_block_the_server(kedge: Peer) -> Non
     assert {run["outcome"] for run in ended} == {"cancelled"}
 
 
-# --- what a Step may hold --------------------------------------------------------------------------------------------
+# --- limits of a Step ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.found(
     "attack round 2: tools that take time or memory",
-    "one Step could view a picture of 4 MB 128 times, which took 2 GB; the pictures of a Step have a limit together",
+    "one Step could view an image of 4 MB 128 times, which took 2 GB; the images of a Step share a limit",
 )
 async def test_images_of_one_step_share_a_limit(kedge: Peer) -> None:
     (kedge.directory / "p.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(3_900_000))

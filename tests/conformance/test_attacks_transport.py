@@ -1,4 +1,4 @@
-"""Attacks on the way in: connections that send too much, too slowly or too far ahead, and names that are re-pointed."""
+"""Attacks on connections: too many bytes, slow requests, pipelining and DNS rebinding."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.conformance.watching import memory_peak_kb, metric, reset_memory_peak
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CHUNKED = b"POST /v1/control HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-#: What a connection may cost that never shows a token; the first of a fresh server takes 3,000. kB.
+#: Memory of a connection without a token; the first one of a fresh server takes 3,000. kB.
 STRANGER_KB_MAX = 8_000
 
 
 class LimitedServer(Server):
-    """A server some of whose limits are lower: `{"kedge.server.protocol": {"HEAD_S_MAX": 0.2}}`."""
+    """A server with lower limits, such as `{"kedge.server.protocol": {"HEAD_S_MAX": 0.2}}`."""
 
     def __init__(self, home: Path, endpoint_url: str, limits: dict[str, dict[str, float]]) -> None:
         super().__init__(home, endpoint_url, "[server]\nheartbeat_s = 0.2\n")
@@ -62,7 +62,7 @@ class LimitedServer(Server):
 
 @pytest.fixture(scope="module")
 def limited_server(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedServer]:
-    """A request has a second, and there are four streams."""
+    """A server that allows one second per request and four streams."""
     if "KEDGE_URL" in os.environ:
         pytest.skip("needs a server process of its own")
     limits: dict[str, dict[str, float]] = {
@@ -76,7 +76,7 @@ def limited_server(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 async def limited(limited_server: LimitedServer) -> LimitedServer:
-    """A stream of the test before may be open for a moment longer than its client, and there are only four."""
+    """A client of the limited server, once the streams of the previous test are closed."""
     async with limited_server.http() as http:
         await until_metric(http, "kedge_streams_open", lambda count: count == 0)
     return limited_server
@@ -84,8 +84,7 @@ async def limited(limited_server: LimitedServer) -> LimitedServer:
 
 @pytest.fixture
 def stranger(own_server: Callable[..., Server]) -> Server:
-    """A server whose memory is looked at, and to which nobody here shows a token. Each test has a fresh one: what one
-    that was attacked before has left over is room for the next attack."""
+    """A fresh server for each test that measures memory: memory freed after one attack would hide the next one."""
     return own_server()
 
 
@@ -94,22 +93,22 @@ def connected(url: str) -> socket.socket:
     return socket.create_connection((place.hostname, place.port), timeout=WAIT_S)
 
 
-def said_until_closed(line: socket.socket) -> bytes:
-    """Everything that still comes; a connection that stays open is a TimeoutError."""
+def read_until_closed(line: socket.socket) -> bytes:
+    """Read to the end of the connection. Raises TimeoutError if it stays open."""
     said = b""
     try:
         while data := line.recv(65536):
             said += data
     except ConnectionError:
-        pass  # hung up on while it still sent
+        pass  # closed by the server during the send
     return said
 
 
-# --- a name that is re-pointed ---------------------------------------------------------------------------------------
+# --- DNS rebinding ---------------------------------------------------------------------------------------------------
 
 
 class Browser:
-    """What of a browser matters here: it finds names by asking, and says the page's own name whatever it finds."""
+    """A browser: it resolves names, and sends the name of the page as Host and Origin."""
 
     def __init__(self, names: dict[str, tuple[str, int]]) -> None:
         self.names = names
@@ -118,7 +117,7 @@ class Browser:
         place = urlsplit(url)
         address, port = self.names[place.netloc]
         async with raw.connect(f"http://{address}:{port}") as line:
-            # To the browser this is the page's own site: it says so, and sends the page's own Origin.
+            # For the browser this is the site of the page: it sends same-origin and the Origin of the page.
             more = [("Origin", f"http://{place.netloc}".encode()), ("Sec-Fetch-Site", b"same-origin"), *headers]
             await line.send(raw.request("GET", place.path, headers=more, host=place.netloc))
             return await line.reply()
@@ -141,7 +140,7 @@ async def hostile_site() -> AsyncIterator[tuple[str, int]]:
 )
 @pytest.mark.parametrize("path", ["/v1/health", "/v1/workspaces", "/v1/openapi.json"])
 async def test_a_dns_rebinding_page_gets_nothing(kedge: Peer, shared: tuple[str, str], name: str, path: str) -> None:
-    """From the first visit of the page to its last try, with the token too: not even that a server is here."""
+    """The page gets nothing, even with the token."""
     url, token = shared
     async with hostile_site() as address:
         site = f"{name}:{address[1]}"
@@ -156,7 +155,7 @@ async def test_a_dns_rebinding_page_gets_nothing(kedge: Peer, shared: tuple[str,
             assert (status, isinstance(error, dict) and error["code"]) == (421, "bad_host")
 
 
-# --- beyond this machine ---------------------------------------------------------------------------------------------
+# --- remote access ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "[::]", "192.168.1.1", "8.8.8.8", "[::ffff:10.0.0.1]", "[fe80::1]"])
@@ -222,9 +221,9 @@ async def test_a_chunked_body_has_the_same_limit(kedge: Peer, shared: tuple[str,
 
 
 @pytest.mark.found(
-    "attack: what may trail a body",
-    "headers behind a body in chunks were kept without a bound, from anybody, and counted as headers of the request; "
-    "they count as nothing now, and what frames or trails a body has a bound",
+    "attack: trailers of a body",
+    "trailers of a chunked body were stored without a limit, without a token, and treated as headers of the request; "
+    "they are ignored now, and chunk framing and trailers have a limit",
 )
 @pytest.mark.parametrize(
     "endless",
@@ -248,17 +247,17 @@ def test_chunk_framing_and_trailers_are_bounded(stranger: Server, endless: tuple
 
 
 async def test_trailers_are_not_headers(kedge: Peer, shared: tuple[str, str]) -> None:
-    """Neither the token nor a second Host: who asks is judged by what stands above the body."""
+    """A token or a second Host in the trailers is ignored: only the headers count."""
     url, token = shared
     with connected(url) as line:
         line.sendall(CHUNKED + b"0\r\nAuthorization: Bearer " + token.encode() + b"\r\nHost: evil.example\r\n\r\n")
         line.sendall(HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        said = said_until_closed(line)
+        said = read_until_closed(line)
     assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"401", b"200"]
 
 
 @pytest.mark.found(
-    "attack: requests sent ahead",
+    "attack: pipelined requests",
     "a client without a token that sent requests faster than they were answered had the server read and keep them all, "
     "and hardly answer anybody any more; what is sent ahead of its reply now stays unread",
 )
@@ -274,7 +273,7 @@ def test_pipelined_requests_stay_unread(stranger: Server) -> None:
             try:
                 received += len(line.recv(1 << 20))
             except BlockingIOError:
-                # Somebody else is answered meanwhile.
+                # Another client is answered meanwhile.
                 other.sendall(HEALTH)
                 answer = b""
                 while not answer.endswith(b'{"ok":true}'):
@@ -286,7 +285,7 @@ def test_pipelined_requests_stay_unread(stranger: Server) -> None:
 
 
 @pytest.mark.found(
-    "attack: a request sent behind a stream",
+    "attack: a request pipelined after a stream",
     "a stream with another request sent behind it was not told that its client is gone, and ended only by failing at "
     "its next heartbeat, with a traceback in the log; now each request under way on a connection is told",
 )
@@ -335,14 +334,14 @@ async def test_one_stream_too_many_is_refused(limited: LimitedServer, workspace:
 async def test_a_slow_request_is_dropped(limited: LimitedServer, start: bytes) -> None:
     with connected(limited.url) as line:
         line.sendall(start)
-        said = await asyncio.to_thread(trickled if start else said_until_closed, line)
+        said = await asyncio.to_thread(trickled if start else read_until_closed, line)
     if start.startswith(b"POST"):
-        assert said.startswith(b"HTTP/1.1 401")  # it has no token: that is said at once, and then the rest awaited
+        assert said.startswith(b"HTTP/1.1 401")  # sent at once, before the rest of the request
     assert said.endswith(b'{"message":"The request was not complete in time.","code":"invalid"}')
 
 
 def trickled(line: socket.socket) -> bytes:
-    """What comes while a byte is sent with each look at it, until the connection ends."""
+    """Send one byte at a time and read, until the connection ends."""
     said = b""
     line.settimeout(0.05)
     while True:
@@ -371,7 +370,7 @@ async def test_a_slow_body_with_the_token_leaves_no_trace(limited: LimitedServer
 
 
 async def test_streams_and_long_waits_have_no_deadline(limited: LimitedServer, workspace: Path) -> None:
-    """Their requests are whole: however long they stay, no clock of those above ticks for them."""
+    """Their requests are complete, so the deadlines above do not apply."""
     async with limited.peer(workspace) as peer, peer.stream() as stream:
         run_id = (await peer.submit(await peer.session(), "script: hang"))["run_id"]
         waited = await peer.call("GET", f"{peer.at}/agent/runs/{run_id}/wait", timeout_s=2.5)

@@ -16,12 +16,12 @@ from tests.conformance.rounds import Aim, Ends, fence, lag, more_peers, no_trace
 
 
 def covered(reply: Json) -> dict[str, str]:
-    """run_id -> what it was when the cancel came."""
+    """Return the state of each covered Run at the cancel, by run id."""
     return {run["run_id"]: run["was"] for run in reply["covered"]}
 
 
 async def held_run(peer: Peer, endpoint: Endpoint, session: str, *, first: str = "") -> tuple[str, str, str]:
-    """A Run whose model is silent from here on: (run_id, tag, key). The key lets it go on."""
+    """Start a Run whose model is held, and return (run_id, tag, key). The key releases it."""
     tag, key = unique("tag"), unique("key")
     said = f"say {first} | " if first else ""
     receipt = await peer.submit(session, f"script: tag {tag} | {said}hold {key} | say more", run_id=unique("run"))
@@ -73,11 +73,11 @@ async def test_b2_a_cancel_right_after_the_receipt_keeps_the_prompt(kedge: Peer,
         assert outline(await kedge.messages(session)) == [("user", prompt, None), ("assistant", "", "canceled")]
         assert run["message_id"] == (await kedge.messages(session))[1]["id"]
         if run["steps"] == 0:
-            assert endpoint.requests(tag) == [], "it had not begun a Step, so no model was asked"
+            assert endpoint.requests(tag) == [], "no Step had begun, so no model request was made"
 
 
 async def test_b2_a_run_cancelled_before_its_first_step_asks_no_model(kedge: Peer, endpoint: Endpoint) -> None:
-    """Cancels are under way before the receipt is read; some arrive while the prompt is being accepted."""
+    """Cancels are sent before the receipt is read; some arrive while the prompt is being accepted."""
     before_any_step = 0
     async with kedge.stream() as stream:
         for number in range(30):
@@ -90,7 +90,7 @@ async def test_b2_a_run_cancelled_before_its_first_step_asks_no_model(kedge: Pee
                 return await kedge.cancel(session)
 
             await asyncio.gather(kedge.submit(session, prompt, run_id=run_id), *(cancel() for _ in range(4)))
-            await kedge.cancel(session)  # those may have come too early, all of them
+            await kedge.cancel(session)  # all of those may have been too early
             (end,) = await stream.until_complete(run_id)
             assert end["outcome"] == "cancelled"
             assert outline(await kedge.messages(session)) == [("user", prompt, None), ("assistant", "", "canceled")]
@@ -114,7 +114,7 @@ async def test_b7_a_cancel_before_the_first_text_ends_the_answer(kedge: Peer, en
     assert (end["outcome"], end["text"]) == ("cancelled", "")
     assert "error" not in end
     shown = [frame.payload for frame in stream.of("message") if frame.payload["id"] == end["message_id"]]
-    assert outline(shown)[-1] == ("assistant", "", "canceled"), "it was shown to who was watching, too"
+    assert outline(shown)[-1] == ("assistant", "", "canceled"), "clients saw it, too"
 
 
 # --- B6 --------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ async def test_b6_a_second_cancel_changes_nothing(kedge: Peer, endpoint: Endpoin
             run_id, _, _ = await held_run(kedge, endpoint, session)
             replies = await asyncio.gather(*(kedge.cancel(session) for _ in range(6)))
             reached = [reply for reply in replies if reply["covered"]]
-            assert reached, "the first one at least"
+            assert reached, "at least the first one"
             assert all(reply["mark"] == number and covered(reply) == {run_id: "active"} for reply in reached)
             (end,) = await stream.until_complete(run_id)
             assert end["outcome"] == "cancelled"
@@ -165,13 +165,13 @@ async def test_b6_a_later_cancel_covers_what_was_accepted_since(kedge: Peer, end
 
 
 async def shown_text(stream: Stream, run_id: str, text: str) -> str:
-    """Wait until the answer of this Run shows this text; the message's id."""
+    """Wait until the answer of this Run contains the text, and return the id of the message."""
 
-    def found(seen: Stream) -> str | None:
+    def message_with_text(seen: Stream) -> str | None:
         answers = [f.payload for f in seen.of("message") if f.payload["run_id"] == run_id]
         return next((m["id"] for m in answers if m["role"] == "assistant" and seen.text(m["id"]) == text), None)
 
-    return str(await stream.until(found))
+    return str(await stream.until(message_with_text))
 
 
 async def test_b8_text_already_shown_stays_and_the_request_is_aborted(
@@ -193,7 +193,7 @@ async def test_b8_text_already_shown_stays_and_the_request_is_aborted(
             endpoint.release(key)
             await fence(peer, stream)
             assert stream.text(message_id) == "shown to people"
-            assert stream.frames[-2].type in ("run_complete", "session"), "nothing of the Run behind its end"
+            assert stream.frames[-2].type in ("run_complete", "session"), "nothing of the Run after its end"
         before = outline(await peer.messages(session))
         assert before[1] == ("assistant", "shown to people", "canceled")
         async with peer.stream(after=0) as again:

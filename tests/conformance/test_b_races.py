@@ -22,7 +22,7 @@ async def check_nothing_is_left(peer: Peer, sessions: set[str]) -> None:
 
 
 async def test_b3_one_cancel_covers_all_accepted_runs(kedge: Peer, shared: tuple[str, str], endpoint: Endpoint) -> None:
-    """Two prompts at the same moment, in half of the rounds behind an active Run, and one cancel: none runs later."""
+    """Two concurrent prompts, in half of the rounds after an active Run, and one cancel: neither runs later."""
     sessions: set[str] = set()
     not_started: set[str] = set()
     async with more_peers(kedge, shared, 2) as peers, kedge.stream() as stream:
@@ -37,7 +37,7 @@ async def test_b3_one_cancel_covers_all_accepted_runs(kedge: Peer, shared: tuple
                 return str(receipt["run_id"])
 
             run_ids = [await submit(kedge, {"run_id": unique("run")})] if chance.random() < 0.5 else []
-            # One names its Run, the other does not: it would fold if it could.
+            # One has a run id, the other does not: it folds if it can.
             named, unnamed = submit(peers[0], {"run_id": unique("run")}), submit(peers[1], {})
             run_ids += await asyncio.gather(named, unnamed)
             reply = await peers[chance.randrange(2)].cancel(session)
@@ -55,13 +55,13 @@ async def test_b3_one_cancel_covers_all_accepted_runs(kedge: Peer, shared: tuple
         assert {(text_of(message), finish_of(message)) for message in answers} == {("", "canceled")}
         runs = await kedge.runs(session)
         started = {run["run_id"] for run in runs if "started_at" in run and "folded_into" not in run}
-        assert {message["run_id"] for message in answers} == started, "who never started left no message"
-        assert not {run["run_id"] for run in runs if "started_at" in run} & not_started, "nobody runs later"
+        assert {message["run_id"] for message in answers} == started, "a Run that never started left no message"
+        assert not {run["run_id"] for run in runs if "started_at" in run} & not_started, "no Run starts later"
     assert len(not_started) > 100
 
 
 async def test_b4_a_cancel_spares_later_runs(kedge: Peer, shared: tuple[str, str]) -> None:
-    """C meets the cancel: what the reply says it covered is cancelled, all else completes, and A and B always end."""
+    """C races the cancel: Runs that the reply covers are cancelled, all others complete."""
     sessions: set[str] = set()
     fates: Counter[str] = Counter()
     async with more_peers(kedge, shared, 2) as peers, kedge.stream() as stream:
@@ -107,7 +107,7 @@ async def test_b4_a_cancel_spares_later_runs(kedge: Peer, shared: tuple[str, str
 async def test_b5_one_cancel_ends_the_active_run_and_its_follow_up(
     kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
 ) -> None:
-    """Anywhere in the first Run's start and streaming. The follow-up queues or waits to fold, and never says a word."""
+    """At any moment of the first Run. The follow-up queues or waits to fold, and never produces text."""
     sessions: set[str] = set()
     follow_ups: set[str] = set()
     async with more_peers(kedge, shared, 1) as (other,), kedge.stream(deltas=1) as stream:
@@ -128,7 +128,7 @@ async def test_b5_one_cancel_ends_the_active_run_and_its_follow_up(
             assert (first["outcome"], second["outcome"]) == ("cancelled", "cancelled")
             assert second["text"] == ""
             said = [f"w{number}" for number in range(1, 21)]
-            assert first["text"].split() == said[: len(first["text"].split())], "a beginning of what the model said"
+            assert first["text"].split() == said[: len(first["text"].split())], "a prefix of the model's text"
 
         await play_rounds(kedge, play)
         await fence(kedge, stream)
@@ -141,8 +141,8 @@ async def test_b5_one_cancel_ends_the_active_run_and_its_follow_up(
 async def test_b13_a_cancel_that_races_the_end_has_one_outcome(
     kedge: Peer, shared: tuple[str, str], endpoint: Endpoint
 ) -> None:
-    """The cancel is sent a little later after each one that was in time, a little earlier after each that was not: so
-    it keeps falling close to the end."""
+    """The delay of the cancel grows after each one that was in time and shrinks after each that was not, so that it
+    stays close to the end."""
     fates: Counter[str] = Counter()
     messages: dict[str, str] = {}
     async with more_peers(kedge, shared, 1) as (other,), kedge.stream() as mine, other.stream() as theirs:
@@ -169,7 +169,7 @@ async def test_b13_a_cancel_that_races_the_end_has_one_outcome(
 
         await play_rounds(kedge, play, tries=TRIES + 50)
         await fence(kedge, mine, theirs)
-    assert min(fates["cancelled"], fates["completed"]) > 10, f"the race was not met: {fates}"
+    assert min(fates["cancelled"], fates["completed"]) > 10, f"the race did not occur: {fates}"
     assert all(len(found) == 1 for seen in (ends, seen_by_other) for found in seen.all().values())
     assert mine.of("agent_event") == []
     finishes = {frame.payload["id"]: finish_of(frame.payload) for frame in mine.of("message")}

@@ -1,4 +1,4 @@
-"""B, D, G with tools and approvals: what a cancel, a crash and a late client meet in the middle of a tool call."""
+"""SCENARIOS B, D, G with tools and approvals: cancels, crashes and late clients during a tool call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conformance.test_i_agent import MODELS, call
 
 
 def processes_with(mark: str) -> list[int]:
-    """Processes of this machine whose command line or environment names the mark."""
+    """Return the processes of this machine whose command line or environment contains the mark."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -32,14 +32,14 @@ def processes_with(mark: str) -> list[int]:
 
 
 def marked(mark: str, command: str) -> str:
-    """The mark in the environment of all that this starts: what stands in a command line goes when a shell becomes its
-    last command, and a daemon never had it. A second shell, so that also the first process has it."""
+    """Return the command with the mark in the environment of all its processes. A mark in the command line is lost when
+    a shell replaces itself, and a daemon never has it. The second shell gives it to the first process, too."""
     return f"export KEDGE_MARK={mark}; exec bash -c {shlex.quote(command)}"
 
 
 async def until_seen(mark: str) -> None:
-    """Before a look that is to find nobody: that it would find somebody. A process in the middle of its `exec` has no
-    environment for a moment, so one look may miss it."""
+    """Wait until a marked process is visible, so that a later empty result means something. During `exec` a process has
+    no environment for a moment, so one check may miss it."""
     while not processes_with(mark):  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -54,7 +54,7 @@ async def until_there(path: Path) -> None:
         await asyncio.sleep(0)
 
 
-#: Three processes that do not want to go: one ignores TERM, one has a session of its own, one is a daemon.
+#: Three stubborn processes: one ignores TERM, one has its own session, one is a daemon.
 STUBBORN = (
     "trap '' TERM; (setsid sh -c 'while :; do sleep 1000; done' &); "
     "(sh -c 'trap \"\" TERM; while :; do sleep 1000; done' &); touch ready; while :; do sleep 1000; done"
@@ -79,7 +79,7 @@ async def test_b9_a_cancel_ends_the_process_tree_of_a_tool_first(kedge: Peer, mo
     assert result["is_error"]
     assert "cut off" in result["content"]
     assert finish_of((await kedge.messages(session))[-1]) == "canceled"
-    # The endpoint refuses a history that breaks its provider's rules.
+    # The endpoint refuses a history that violates the rules of its provider.
     other = next(other for other in MODELS if other != model)
     for next_model in (model, other):
         again = await kedge.wait((await kedge.submit(session, "script: say fine", model=next_model))["run_id"])
@@ -152,7 +152,7 @@ async def test_b11_a_cancel_ends_the_title_request_too(
 
 
 async def test_b15_nothing_that_a_run_started_outlives_it(kedge: Peer, endpoint: Endpoint) -> None:
-    """A background command writes a file for ever; the Run ends by itself."""
+    """A background command writes a file forever; the Run completes."""
     session, mark = await kedge.session(), unique("mark")
     writer = f"while :; do echo {mark} >> log; sleep 0.01; done"
     script = f"script: {call('bash', command=writer, background=True)} | say left it running"
@@ -208,7 +208,7 @@ async def test_d6_a_late_client_gets_pending_approvals(kedge: Peer, endpoint: En
             answers = await asyncio.gather(*(kedge.answer(ask_id, action) for action in ("allow", "deny") * 5))
             winners = [answer for answer in answers if answer["resolved"]]
             assert len(winners) == 1
-            endpoint.release(key)  # no sooner: whoever answers after the end of the Run is told so instead
+            endpoint.release(key)  # not earlier: an answer after the end of the Run is refused with another error
             (complete,) = await late.until_complete(run_id)
             assert complete["outcome"] == "completed"
             (closed,) = late.of("permission_notification")

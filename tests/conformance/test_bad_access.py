@@ -1,7 +1,7 @@
-"""Who may not ask: every check on every route of /v1/openapi.json, by hand-made requests, and nothing recorded.
+"""Refused requests: every check on every route of /v1/openapi.json, with raw requests that leave no trace.
 
-The order is fixed: Host and Origin first, then the token, then the route. So even what does not exist says nothing to
-who has no token.
+The order is fixed: Host and Origin, then the token, then the route. A client without a token cannot detect whether a
+route or a record exists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.conformance.test_i_agent import call
 
 Header = tuple[str, bytes]
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-#: Nothing that exists, and the way to shut a server down: a request that passed its checks would be seen.
+#: A body that shuts down a server, so that a request that passes its checks is noticed.
 NOWHERE = [("GET", "/v1/nothing"), ("GET", "/"), ("POST", "/v1"), ("DELETE", "/v1/health")]
 
 
@@ -27,7 +27,7 @@ async def reference(peer: Peer) -> dict[str, dict[str, Any]]:
 
 
 async def known_ids(peer: Peer) -> dict[str, str]:
-    """A thing of every kind that routes have in their paths: were it not for the check, it would be done."""
+    """Return an existing id for each path parameter: without the check, the request would succeed."""
     session = await peer.session()
     async with peer.stream(session_id=session) as stream:
         run_id = (await peer.submit(session, f"script: {call('bash', command='true')} | say over"))["run_id"]
@@ -45,12 +45,12 @@ async def known_ids(peer: Peer) -> dict[str, str]:
 
 
 async def all_routes(peer: Peer, known: dict[str, str]) -> list[tuple[str, str]]:
-    """(method, path) of everything the server answers to."""
+    """Return (method, path) of every route."""
 
     def filled(path: str) -> str:
         for name, value in known.items():
             path = path.replace(name, value)
-        assert "{" not in path, f"{path}: a thing of that kind has to be made first"
+        assert "{" not in path, f"{path}: create a record of that kind first"
         return path
 
     routes = [(m.upper(), filled(path)) for path, operations in (await reference(peer)).items() for m in operations]
@@ -97,13 +97,13 @@ def check_refused(found: tuple[int, Any], status: int, code: str) -> None:
 async def test_without_the_token_no_route_answers(kedge: Peer, shared: tuple[str, str], given: list[bytes]) -> None:
     url, token = shared
     known = await known_ids(kedge)
-    # A blank at the end of a header is not part of it: one that counts has to be inside.
+    # Trailing whitespace is not part of a header value, so the space must be inside.
     values = [value.replace(b"TOKEN ", token.encode() + b"x").replace(b"TOKEN", token.encode()) for value in given]
     async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
         for method, path in [*await all_routes(kedge, known), *NOWHERE]:
             found = await send(line, method, path, [("Authorization", value) for value in values], "localhost")
             if path == "/v1/health" and method == "GET":
-                assert found == (200, {"ok": True}), "the one route that says nothing to anybody"
+                assert found == (200, {"ok": True}), "the one public route"
             else:
                 check_refused(found, 401, "unauthorized")
 
@@ -165,7 +165,7 @@ async def test_from_a_foreign_page_no_route_answers(kedge: Peer, shared: tuple[s
 
 @pytest.mark.parametrize("name", ["token", "access_token", "Authorization", "key", "bearer"])
 async def test_a_token_in_the_query_is_ignored(kedge: Peer, shared: tuple[str, str], name: str) -> None:
-    """What is in an address is written down in many places."""
+    """URLs are logged in many places."""
     url, token = shared
     known = await known_ids(kedge)
     async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
@@ -176,7 +176,7 @@ async def test_a_token_in_the_query_is_ignored(kedge: Peer, shared: tuple[str, s
 
 
 @pytest.mark.found(
-    "attack: a whole address as the target of a request",
+    "attack: an absolute URL as the target of a request",
     "the host in `GET http://evil.example/... HTTP/1.1` was not looked at, though the standard has it count more than "
     "the Host header; a request's target has to be a path now",
 )
@@ -192,7 +192,7 @@ async def test_an_absolute_target_is_refused_on_every_route(kedge: Peer, shared:
             target = f"//evil.example{path}" if start == "//" else start if start == "*" else start + path
             async with raw.connect(url) as line:
                 found = await send(line, method, target, right, "localhost")
-                if start == "//":  # a path, if an odd one: nothing is there
+                if start == "//":  # an unusual path that does not exist
                     check_refused(found, 404, "route_not_found")
                 else:
                     check_refused(found, 400, "invalid")
@@ -202,7 +202,7 @@ async def test_an_absolute_target_is_refused_on_every_route(kedge: Peer, shared:
 async def test_bodies_of_simple_cors_requests_are_refused(
     kedge: Peer, shared: tuple[str, str], media_type: bytes
 ) -> None:
-    """Also where no body is needed: a cancel is a change too."""
+    """Also on routes without a body: a cancel is a change, too."""
     url, token = shared
     known = await known_ids(kedge)
     headers = [("Authorization", b"Bearer " + token.encode()), ("Content-Type", media_type)]
@@ -240,7 +240,7 @@ async def test_a_wrong_method_is_refused_with_the_allowed_ones(kedge: Peer) -> N
 
 
 async def test_unknown_ids_are_not_found_on_any_route(kedge: Peer) -> None:
-    """First an unknown workspace, then unknown things in a known one. The body has something for every route."""
+    """First an unknown workspace, then unknown ids in a known one. The body has the fields of every route."""
     session = await kedge.session()
     body: Json = {
         "session_id": "nobody",
@@ -287,7 +287,7 @@ async def test_unknown_ids_are_not_found_on_any_route(kedge: Peer) -> None:
         b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
         b"GET /v1/health HTTP/1.1\r\n Host: localhost\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # somebody speaks TLS
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS client
     ],
     ids=lambda garbage: ascii(garbage[-50:]),
 )
@@ -305,7 +305,7 @@ async def test_garbage_is_answered_400_and_the_connection_closed(
 
 @pytest.mark.parametrize("start", [b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX: ", b"GET /v1/health?"])
 async def test_an_endless_head_is_dropped(kedge: Peer, shared: tuple[str, str], start: bytes) -> None:
-    """Before anybody has shown a token: what it may cost has a bound."""
+    """The limit holds before authentication."""
     async with raw.connect(shared[0]) as line:
         await line.send(start)
         with pytest.raises(ConnectionError):

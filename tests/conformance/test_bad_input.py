@@ -1,6 +1,6 @@
-"""Malformed, impossible and oversized requests: a 4xx that says why, nothing recorded, a server that goes on.
+"""Malformed, impossible and oversized requests: a 4xx with a reason, no trace, and a server that still works.
 
-Who may ask at all (token, Host, Origin) is in test_bad_access.py.
+Token, Host and Origin are tested in test_bad_access.py.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def check_refused(reply: httpx2.Response, *statuses: int) -> Json:
     error: Json = reply.json()
     assert set(error) == {"message", "code"}
     assert error["message"]
-    assert len(error["message"]) < 10_000, "an error does not send back everything it was sent"
+    assert len(error["message"]) < 10_000, "an error does not repeat the whole request"
     assert error["code"]
     return error
 
 
 @pytest.fixture
 async def session(kedge: Peer) -> AsyncIterator[str]:
-    """Of a workspace in which nothing may be recorded, and whose server works as before when the test is over."""
+    """A session of a workspace in which the test must leave no trace. Afterwards the server must still work."""
     session = await kedge.session()
     async with no_trace(kedge, session):
         yield session
@@ -119,7 +119,7 @@ async def test_a_prompt_with_a_wrong_field_is_refused(kedge: Peer, session: str,
 
 
 async def test_of_duplicate_keys_the_last_counts(kedge: Peer) -> None:
-    """JSON leaves it open; what must not happen is that one place takes the first and another the last."""
+    """JSON leaves it open, but all parsers of the server must agree."""
     session, run_id = await kedge.session(), unique("run")
     body = b'{"prompt": "script: say first", "prompt": "script: say last", "run_id": "x", "run_id": "%s", '
     reply = await post(kedge, f"{kedge.at}/agent", body % run_id.encode() + b'"session_id": "%s"}' % session.encode())
@@ -162,7 +162,7 @@ NO_OBJECTS: dict[str, bytes] = {
 
 
 async def body_routes(peer: Peer) -> list[tuple[str, str]]:
-    """(method, path) of every route that takes a body, with ids that exist nowhere: the body is looked at first."""
+    """Return (method, path) of every route with a body, with unknown ids: the body is checked first."""
     reference = await peer.call("GET", "/openapi.json")
     found = [
         (method.upper(), path.removeprefix("/v1").replace("{id}", peer.workspace))
@@ -178,7 +178,7 @@ async def body_routes(peer: Peer) -> list[tuple[str, str]]:
 async def test_a_body_that_is_not_an_object_is_refused(kedge: Peer, session: str, case: str) -> None:
     for method, path in await body_routes(kedge):
         reply = await kedge.reply(method, path, NO_OBJECTS[case])
-        check_refused(reply, 400, 404, 413, 422)  # 404: what is wrong may be in a field that the route does not read
+        check_refused(reply, 400, 404, 413, 422)  # 404: the wrong value may be in a field that the route does not use
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""SCENARIOS C8, C9: changes of the queue, and what a busy session does with a prompt that will not wait."""
+"""SCENARIOS C8, C9: changes of the queue, and prompts that do not wait."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ async def test_c8_only_queued_prompts_can_be_changed(kedge: Peer, endpoint: Endp
 
 
 async def test_c8_changes_that_race_a_start_apply_or_are_refused(kedge: Peer, endpoint: Endpoint) -> None:
-    """An edit, a move and a removal while the queue moves up: 200 means it counts, 409 that it came too late."""
+    """An edit, a move and a removal while the queue advances: 200 means it took effect, 409 that it was too late."""
     session = await kedge.session()
-    editing, removing = Aim(), Aim(1000)  # the third in the queue begins that much later
+    editing, removing = Aim(), Aim(1000)  # the third in the queue starts that much later
     for number in range(40):
         chance = random.Random(number)
         a, _, key = await held_run(kedge, endpoint, session)
@@ -161,7 +161,7 @@ async def test_c8_changes_that_race_a_start_apply_or_are_refused(kedge: Peer, en
             return await kedge.cancel_run(run_id)
 
         async def release(key: str = key) -> None:
-            for _ in range(20):  # so that there is a time before it
+            for _ in range(20):  # so that some requests come before it
                 await asyncio.sleep(0)
             endpoint.release(key)
 
@@ -193,7 +193,7 @@ async def test_c9_a_rejected_prompt_leaves_no_trace(kedge: Peer, endpoint: Endpo
     endpoint.release(key)
     await kedge.wait(a)
     receipt = await kedge.submit(session, "script: say now", when_busy="reject", run_id=run_id)
-    assert (receipt["state"], receipt["seq"]) == ("active", 2), "no seq was used up, and the id is still free"
+    assert (receipt["state"], receipt["seq"]) == ("active", 2), "no seq was used, and the id is still free"
     assert (await kedge.wait(run_id))["text"] == "now"
 
 
@@ -205,7 +205,7 @@ async def test_c9_an_interrupt_ends_and_starts_in_one_decision(kedge: Peer, endp
         seen = len(stream.frames)
         receipt = await kedge.submit(session, "script: say now", when_busy="interrupt", run_id=unique("new"))
         new = receipt["run_id"]
-        assert receipt["state"] == "queued", "accepted behind the clean-up of what it interrupts"
+        assert receipt["state"] == "queued", "accepted during the clean-up of the interrupted Run"
         ends = await stream.until_complete(a, b, c, new)
         assert outcomes(ends) == [("cancelled", "a"), ("cancelled", ""), ("cancelled", ""), ("completed", "now")]
         await endpoint.wait_open(tag, 0)
@@ -239,7 +239,7 @@ async def test_c9_of_concurrent_interrupts_the_last_completes(kedge: Peer, endpo
             first, *others, last = await stream.until_complete(a, *run_ids)
             assert first["outcome"] == "cancelled"
             assert last["outcome"] == "completed"
-            # One of those between may have been quick enough to end before the next interrupt.
+            # A Run in between may have ended before the next interrupt.
             assert {end["outcome"] for end in others} <= {"cancelled", "completed"}
         await fence(kedge, stream)
         assert all(len(found) == 1 for found in Ends(stream).all().values())

@@ -14,7 +14,7 @@ from tests.conformance.rounds import Aim, Ends, fence, lag, play_rounds
 
 
 async def held_run(peer: Peer, endpoint: Endpoint, session: str, then: str = "say done") -> tuple[str, str, str]:
-    """An active Run whose model waits: (run_id, tag, key)."""
+    """Start a Run whose model is held, and return (run_id, tag, key)."""
     tag, key = unique("tag"), unique("key")
     receipt = await peer.submit(session, f"script: tag {tag} | say a | hold {key} | {then}", run_id=unique("a"))
     await endpoint.wait_open(tag)
@@ -22,14 +22,14 @@ async def held_run(peer: Peer, endpoint: Endpoint, session: str, then: str = "sa
 
 
 async def queue_up(peer: Peer, session: str, *words: str) -> list[str]:
-    """Prompts with run ids of their own, each answered with its word."""
+    """Queue one prompt per word, each with its own run id."""
     receipts = [await peer.submit(session, f"script: say {word}", run_id=unique(word)) for word in words]
     assert {receipt["state"] for receipt in receipts} == {"queued"}
     return [receipt["run_id"] for receipt in receipts]
 
 
 async def queued(peer: Peer, session: str) -> list[str]:
-    """The prompts of the queued Runs in their order."""
+    """Return the prompts of the queued Runs in order."""
     runs = [run for run in await peer.runs(session) if run["state"] == "queued"]
     return [run["prompt"] for run in sorted(runs, key=lambda run: run["queue_order"])]
 
@@ -85,7 +85,7 @@ async def test_c2_a_prompt_without_a_run_id_folds_at_the_next_step(kedge: Peer, 
         assert "folded_into" not in host
         assert (joined["outcome"], joined["folded_into"]) == ("completed", a)
         assert (joined["text"], joined["message_id"]) == (host["text"], host["message_id"])
-        assert joined["usage"] == {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}, "counted once, at the host"
+        assert joined["usage"] == {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}, "counted once, for the host"
         await fence(kedge, stream)
         assert all(len(found) == 1 for found in Ends(stream).all().values())
         told = [f.payload for f in stream.of("run") if f.payload["run_id"] == folding["run_id"]]
@@ -128,7 +128,7 @@ async def test_c2_a_fold_without_a_further_step_becomes_a_run(kedge: Peer, endpo
         ends = await stream.until_complete(a, before, folding, behind)
         assert outcomes(ends) == [("completed", word) for word in ("a done", "before", "alone", "behind")]
         assert all("folded_into" not in end for end in ends)
-        assert end_order(stream) == [a, before, folding, behind], "in its place in the queue"
+        assert end_order(stream) == [a, before, folding, behind], "at its position in the queue"
     assert len(endpoint.requests(tag)) == 1
 
 
@@ -193,7 +193,7 @@ async def test_c4_a_run_is_reported_before_the_next_one_streams(kedge: Peer, end
         (c,) = await queue_up(kedge, session, "c")
         endpoint.release(key)
         await stream.until_complete(a)
-        assert (await kedge.run(b))["state"] == "active", "it is not withheld until those behind it are done"
+        assert (await kedge.run(b))["state"] == "active", "it is not withheld until later Runs end"
         assert end_order(stream) == [a]
         endpoint.release(hold)
         await stream.until_complete(b, c)
@@ -281,7 +281,7 @@ async def test_c6_runs_of_a_deleted_session_end_under_their_own_ids(kedge: Peer,
 
 
 async def test_c6_a_prompt_during_a_delete_ends_or_is_refused(kedge: Peer) -> None:
-    """Two clients delete it while a third submits: who got a 202 gets an end, who did not left nothing."""
+    """Two clients delete a session while a third submits: a 202 is followed by an end, an error leaves no trace."""
     accepted: list[str] = []
     deleting = Aim()
     async with kedge.stream() as stream:
@@ -322,7 +322,7 @@ async def test_c6_a_prompt_during_a_delete_ends_or_is_refused(kedge: Peer) -> No
 
 
 async def test_c7_a_new_prompt_never_overtakes_the_queue(kedge: Peer, endpoint: Endpoint) -> None:
-    """D is submitted while A ends and the queue moves up."""
+    """D is submitted while A ends and the queue advances."""
     async with kedge.stream() as stream:
         ends = Ends(stream)
         accepted: dict[str, list[str]] = {}
@@ -376,7 +376,7 @@ async def test_c7_a_thousand_queued_prompts_cost_little(
                 assert (reply.status_code, reply.json()["code"]) == (429, "queue_full")
                 assert int(reply.headers["retry-after"]) > 0
                 await peer.run(body["run_id"], expect=404)
-            assert memory_kb(server) < before_kb * 2, "a record each, not a copy of the queue each"
+            assert memory_kb(server) < before_kb * 2, "one record each, not a copy of the queue each"
             covered = (await peer.cancel(session))["covered"]
             assert {run["run_id"] for run in covered} == {a, *run_ids}
             ends = Ends(stream)

@@ -1,4 +1,4 @@
-"""SCENARIOS D: events. What every reader sees, and what it sees again. Slow and hostile readers: test_d_readers.py."""
+"""SCENARIOS D: events, live and replayed. Slow and hostile readers are in test_d_readers.py."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.conformance.watching import Screen, another, identity_of, in_parallel
 
 
 async def finish_log(peer: Peer, *streams: Stream) -> str:
-    """Put a last event into the log and wait until each of these streams has it; the session it is about."""
+    """Append a last event, wait until each stream has it, and return the id of its session."""
     last = await peer.session("the last event")
     for stream in streams:
         await stream.until(lambda stream: any(frame.payload.get("id") == last for frame in stream.of("session")))
     return last
 
 
-async def much_happens(peer: Peer, endpoint: Endpoint) -> list[str]:
-    """Two sessions with Runs that complete, use a tool, queue, fail and are cancelled; the ids of the Runs."""
+async def varied_runs(peer: Peer, endpoint: Endpoint) -> list[str]:
+    """Make Runs in two sessions that complete, use a tool, queue, fail and are cancelled; return their ids."""
     key, tag = unique("key"), unique("tag")
     one, two = await peer.session("one"), await peer.session("two")
     prompts = [
@@ -55,7 +55,7 @@ async def test_d1_every_client_gets_the_same_durable_events(kedge: Peer, endpoin
         another(kedge).stream() as plain,
         another(kedge).stream() as plain_too,
     ):
-        runs = await much_happens(kedge, endpoint)
+        runs = await varied_runs(kedge, endpoint)
         streams = (first, second, plain, plain_too)
         last = await finish_log(kedge, *streams)
         for stream in streams:
@@ -67,7 +67,7 @@ async def test_d1_every_client_gets_the_same_durable_events(kedge: Peer, endpoin
 
 async def test_d1_run_complete_follows_the_last_message_event(kedge: Peer, endpoint: Endpoint) -> None:
     async with kedge.stream(deltas=1) as stream:
-        runs = await much_happens(kedge, endpoint)
+        runs = await varied_runs(kedge, endpoint)
         await finish_log(kedge, stream)
     for run_id in runs:
         kinds = [frame.type for frame in stream.frames if frame.payload.get("run_id") == run_id]
@@ -76,7 +76,7 @@ async def test_d1_run_complete_follows_the_last_message_event(kedge: Peer, endpo
 
 async def test_d1_a_replay_equals_the_live_events(kedge: Peer, endpoint: Endpoint) -> None:
     async with kedge.stream(after=0) as live:
-        runs = await much_happens(kedge, endpoint)
+        runs = await varied_runs(kedge, endpoint)
         await finish_log(kedge, live)
     async with another(kedge).stream(after=0) as late:
         await late.until(lambda stream: stream.positions[-1:] == live.positions[-1:])
@@ -98,13 +98,13 @@ async def test_d1_a_new_client_starts_at_the_present(kedge: Peer) -> None:
 
 # --- D2 --------------------------------------------------------------------------------------------------------------
 
-#: 1,000 reconnects: so many in a finished log, the others while it is being written, slowly and in a storm.
+#: Of 1,000 reconnects, those in a finished log; the others happen while it grows, slowly and in a storm. Items.
 FINISHED_RECONNECTS, LIVE_RECONNECTS, STORM_RECONNECTS = 500, 250, 250
 
 
 async def test_d2_a_finished_log_can_be_resumed_at_any_point(kedge: Peer, endpoint: Endpoint) -> None:
     async with kedge.stream(deltas=1, after=0) as reference:
-        await much_happens(kedge, endpoint)
+        await varied_runs(kedge, endpoint)
         await finish_log(kedge, reference)
     whole = [identity_of(frame) for frame in reference.durable]
     sessions = sorted({session for _, _, _, session in whole if session})
@@ -116,10 +116,10 @@ async def test_d2_a_finished_log_can_be_resumed_at_any_point(kedge: Peer, endpoi
         expected = [kind for kind in whole[place:] if session in (None, kind[2], kind[3])]
         params: Json = {"deltas": number % 2} | ({"session_id": session} if session else {})
         after = whole[place - 1][0] if place else 0
-        # The header is what browsers send by themselves, the parameter what scripts take.
+        # Browsers send the header, scripts the parameter.
         stream = kedge.stream(after=after, **params) if number % 3 else kedge.stream(last_event_id=after, **params)
         async with stream:
-            # All comes in order, so that the last one says that nothing is missing.
+            # Events come in order: with the last one, none is missing.
             await stream.until(lambda stream: not expected or stream.positions[-1:] == [expected[-1][0]])
             assert [identity_of(frame) for frame in stream.durable] == expected
             assert not stream.of("gap")
@@ -130,7 +130,7 @@ async def test_d2_a_finished_log_can_be_resumed_at_any_point(kedge: Peer, endpoi
 
     half = FINISHED_RECONNECTS // 2
     await in_parallel([partial(resume, number) for number in range(half)], at_once=10)
-    # Once more from the log: a workspace that was let go and opened again has nothing in memory.
+    # Repeat from the log: a workspace that was closed and reopened has nothing in memory.
     await kedge.call("DELETE", kedge.at, client_id=kedge.client_id)
     await until_closed(kedge, kedge.workspace)
     await kedge.open()
@@ -180,7 +180,7 @@ async def test_d2_a_reconnecting_reader_gets_each_event_once(kedge: Peer) -> Non
 
 
 async def test_d2_reconnects_in_a_storm_get_each_event_once(kedge: Peer) -> None:
-    """Each one reads from the log what is being put into the ring at the same moment."""
+    """Each reader reads events from the log while they are added to the ring."""
     reconnects = 0
 
     async def follow(chance: random.Random, after: int, runs: set[str]) -> list[Frame]:
@@ -250,7 +250,7 @@ async def test_d3_a_trimmed_position_gets_a_gap(own_server: Callable[..., Server
             await goes_live(peer, stream)
             assert stream.frames[0].type == "gap"
             assert min(stream.positions) > before.positions[-1]
-        # The oldest one that can be resumed from, and the newest.
+        # The oldest and the newest Position that can be resumed.
         for place in (-21, -1):
             async with peer.stream(last_event_id=before.positions[place]) as stream:
                 await goes_live(peer, stream)
@@ -302,7 +302,7 @@ NASTY = [
 
 @pytest.mark.parametrize("nasty", NASTY)
 async def test_d5_text_cannot_forge_a_frame(kedge: Peer, nasty: str) -> None:
-    """The reply is read here by the letter of the SSE standard, for which CR alone ends a line, too."""
+    """The reply is parsed according to the SSE standard, in which CR alone also ends a line."""
     session = await kedge.session(nasty[:150])
     file = {"file_path": nasty, "file_name": nasty, "mime_type": "text/plain", "content": encoded(nasty)}
     receipt = await kedge.submit(session, nasty, attachments=[file])
@@ -332,7 +332,7 @@ def encoded(text: str) -> str:
 
 
 def standard_reader(text: str) -> tuple[list[Json], list[int]]:
-    """Events and ids as the HTML standard reads a stream: any of CRLF, CR and LF ends a line."""
+    """Parse events and ids as in the HTML standard: CRLF, CR and LF each end a line."""
     envelopes: list[Json] = []
     ids: list[int] = []
     data: list[str] = []
@@ -348,7 +348,7 @@ def standard_reader(text: str) -> tuple[list[Json], list[int]]:
         elif name == "id":
             ids.append(int(value))
         else:
-            assert name == "", f"a field that is never sent: {line[:100]!r}"
+            assert name == "", f"unexpected field: {line[:100]!r}"
     return envelopes, ids
 
 
@@ -378,7 +378,7 @@ async def test_d8_an_error_names_its_run_and_session(kedge: Peer, endpoint: Endp
     assert not only_good.of("agent_event")
 
 
-# --- what a reader may ask for ---------------------------------------------------------------------------------------
+# --- options of a stream ---------------------------------------------------------------------------------------------
 
 
 async def test_d_without_deltas_a_reader_gets_snapshots(kedge: Peer) -> None:
@@ -399,7 +399,7 @@ async def test_d_without_deltas_a_reader_gets_snapshots(kedge: Peer) -> None:
     assert 2 <= len(snapshots) <= 30 * took_s + 5
     assert len(snapshots) < len(deltas) * 2 / 3 < count
     assert not [frame for frame in with_deltas.of("message") if frame.position is None]
-    # What the final message holds anyway need not come as Deltas before it.
+    # Text of the final message need not come as Deltas before it.
     assert words(count).startswith("".join(frame.payload["text"] for frame in deltas))
     for stream in (with_deltas, plain):
         screen = Screen()
@@ -458,7 +458,7 @@ async def test_d_is_busy_is_right_on_the_stream(kedge: Peer, endpoint: Endpoint)
     ends = [frame.position for frame in stream.of("run_complete")]
     for position, is_busy in busy:
         assert position is not None
-        # Between two Runs of a queue the session is never idle, and it is idle from the last end on.
+        # The session is busy between two queued Runs, and idle after the last end.
         assert is_busy == (position < (ends[-1] or 0)), (busy, ends)
     assert [is_busy for _, is_busy in busy][-2:] == [True, False]
     assert not (await kedge.call("GET", f"{kedge.at}/sessions/{session}"))["is_busy"]

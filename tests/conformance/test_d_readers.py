@@ -1,4 +1,4 @@
-"""SCENARIOS D: readers that are slow, stuck, half gone or many."""
+"""SCENARIOS D: slow, stuck, disconnected and many readers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from tests.conformance.watching import (
     words,
 )
 
-#: Text of one Run below: about as much as a prompt may hold, since the prompt has to tell the model what to say.
+#: Text of one Run: about the limit of a prompt, since the prompt contains the text for the model.
 RUN_TEXT_BYTES = 500_000
 TOTAL_BYTES = 50_000_000
 STUCK_READERS = 6
 
 
 async def much_text(peer: Peer, total_bytes: int, *streams: Stream) -> list[str]:
-    """Runs until each of these streams has received so many bytes more; their ids. Each has a session of its own, or
-    the history would be sent to the model again each time."""
+    """Make Runs until each stream has received `total_bytes` more, and return their ids.
+
+    Each Run has its own session, or its model requests would grow with the history."""
     starts = [stream.bytes for stream in streams]
     said = " ".join([f"{number:06}" + "x" * 3_990 for number in range(RUN_TEXT_BYTES // 4_000)])
     runs: list[str] = []
@@ -55,7 +56,7 @@ async def test_d4_a_stuck_reader_costs_little_and_misses_nothing(
             for number in range(STUCK_READERS):
                 stuck.enter_context(StuckReader(server.url, server.token, another(peer), f"deltas={number % 2}"))
             runs = await much_text(peer, TOTAL_BYTES, reader)
-            # The stuck ones are still there, others are served; nobody waits for them or keeps a copy for each.
+            # The stuck readers are still connected, others are served, and no copy is stored per reader.
             assert await metric(peer.http, "kedge_streams_open") == 1 + STUCK_READERS
             grown_kb = memory_peak_kb(server.pid) - without_kb
             assert grown_kb < STUCK_READERS * TOTAL_BYTES / 1000 / 8, f"grew by {grown_kb} kB from {without_kb} kB"
@@ -68,7 +69,7 @@ async def test_d4_a_stuck_reader_costs_little_and_misses_nothing(
 
 
 async def test_d4_a_slow_reader_misses_no_durable_event(own_server: Callable[..., Server], workspace: Path) -> None:
-    """It stops reading until the ring has long moved on, and then reads again: the log fills the hole."""
+    """It stops reading until the ring has dropped its frames, and then reads again: the log has the rest."""
     server = own_server()
     async with server.peer(workspace) as peer, peer.stream() as reader:
         with StuckReader(server.url, server.token, another(peer), "deltas=1") as stuck:
@@ -105,7 +106,7 @@ async def test_d7_fifty_clients_of_a_streaming_run_get_all_text(kedge: Peer, end
             screen.show(stream.frames)
             screen.check(message_id, words(count))
         assert completes[0]["text"] == words(count)
-        # They were streamed to, not handed the whole at the end.
+        # They got Deltas, not only the complete message at the end.
         assert all(len(stream.of("delta")) > 5 for number, stream in enumerate(streams) if number % 5)
     finally:
         await asyncio.gather(*(stream.close() for stream in streams))
@@ -118,9 +119,9 @@ async def test_d9_a_client_that_stops_reading_is_dropped(own_server: Callable[..
             assert await metric(peer.http, "kedge_streams_open") == 2
             await much_text(peer, 8_000_000, reader)
             await until_metric(peer.http, "kedge_streams_open", lambda open_now: open_now == 1)
-            received = await stuck.read_until()  # ends: the connection itself is closed, not only its stream forgotten
+            received = await stuck.read_until()  # ends: the connection is closed, not only its stream
         assert len(received) < reader.bytes
-        # The one that reads is not touched by it.
+        # The client that reads is not affected.
         receipt = await peer.submit(await peer.session(), "script: say still here")
         assert (await reader.until_complete(receipt["run_id"]))[0]["text"] == "still here"
 

@@ -16,7 +16,7 @@ from tests.conformance.harness import WAIT_S, Endpoint, Json, Peer, Server, uniq
 
 
 async def left_behind(server: Server, directory: Path, endpoint: Endpoint) -> tuple[str, str, str]:
-    """(workspace, session, run) of a Run that was at work when its server was killed."""
+    """Return (workspace, session, run) of a Run that was active when its server was killed."""
     tag = unique("tag")
     async with server.peer(directory) as peer:
         session, run_id = await peer.session(), unique("run")
@@ -46,7 +46,7 @@ def entries(server: Server, workspace_id: str) -> list[tuple[object, ...]]:
 
 
 def command(server: Server, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`kedge` as its user starts it in this directory, at this server."""
+    """Run `kedge` in this directory, with this server."""
     host = ("--host", f"unix://{server.socket}")
     return subprocess.run(
         [sys.executable, "-m", "kedge", *arguments, *host],
@@ -61,7 +61,7 @@ def command(server: Server, directory: Path, *arguments: str) -> subprocess.Comp
 
 
 async def refused_routes(peer: Peer, workspace_id: str, session: str, run_id: str) -> int:
-    """Asks for every route of this workspace that the server has; how many there are."""
+    """Check that every route of this workspace is refused, and return their number."""
     document = await peer.call("GET", "/openapi.json")
     asked = 0
     for path, methods in document["paths"].items():
@@ -91,7 +91,7 @@ class _Anything(dict[str, str]):
 
 
 def _smallest(document: Json, about: Json) -> Any:
-    """A body with what this route demands, and nothing else."""
+    """Return a body with only the required fields of this route."""
     if "requestBody" not in about:
         return None
     return _value(document, about["requestBody"]["content"]["application/json"]["schema"])
@@ -155,7 +155,7 @@ async def test_a_damaged_workspace_is_refused_on_every_route(
     assert doctor.returncode == 1
     assert f"FAIL  store: workspace {workspace_id}" in doctor.stdout
     assert server.terminate() == 0
-    assert entries(server, workspace_id) == before, "nothing is written to it"
+    assert entries(server, workspace_id) == before, "it is not written to"
 
 
 def test_an_invalid_database_is_a_one_line_error(

@@ -1,4 +1,4 @@
-"""SCENARIOS E: how servers start, stand beside each other, and stop."""
+"""SCENARIOS E: the start and the shutdown of servers, and several servers at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conformance.watching import StuckReader, another, metric, until_metri
 
 
 def serve(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Another server process that is expected to give up by itself."""
+    """Run another server process that is expected to exit with an error."""
     command = [sys.executable, "-m", "kedge", "serve", *arguments]
     return subprocess.run(command, env=server.environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
@@ -37,7 +37,7 @@ def mode(path: Path) -> int:
 async def test_e6_e11_a_shutdown_interrupts_runs_and_keeps_the_queue(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint, how: str
 ) -> None:
-    """E11, too: a signal does the same as the command."""
+    """E11: a signal has the same effect as the command."""
     tags = [unique("tag"), unique("tag")]
     server = own_server()
     async with server.peer(workspace) as peer, peer.stream(deltas=1) as stream, peer.stream() as plain:
@@ -54,7 +54,7 @@ async def test_e6_e11_a_shutdown_interrupts_runs_and_keeps_the_queue(
         else:
             code = await asyncio.to_thread(server.signal, signal.Signals[how])
         assert code == 0, server.log[-2000:]
-        # The streams ended as a whole reply does (a broken one would not count as ended), with the ends in them.
+        # The streams ended regularly (a broken one does not count as ended), and contain the ends.
         for each in (stream, plain):
             await each.until_end()
             (complete,) = each.completes(streaming)
@@ -84,7 +84,7 @@ def assistants(frames: list[Frame]) -> set[str]:
 
 
 def ended(server: Server) -> int:
-    """Wait for a server that was told to stop by other means than a signal."""
+    """Wait for the exit of a server that was stopped without a signal."""
     assert server.process is not None
     code = server.process.wait(WAIT_S)
     assert server.process.stdout is not None
@@ -96,7 +96,7 @@ def ended(server: Server) -> int:
 async def test_e6_prompts_during_a_shutdown_are_kept_or_refused(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
-    """Prompts keep coming while it stops: each gets 202 and is there after the restart, or 503, or no answer at all."""
+    """Prompts during a shutdown: each gets 202 and survives the restart, or 503, or no reply."""
     tag, count = unique("tag"), 60
     server = own_server()
     accepted: list[str] = []
@@ -131,7 +131,7 @@ async def test_e6_prompts_during_a_shutdown_are_kept_or_refused(
     assert code == 0
     statuses = {reply.status_code for reply in refused}
     assert 503 in statuses
-    assert statuses <= {429, 503}, statuses  # 429: more than the queue takes
+    assert statuses <= {429, 503}, statuses  # 429: the queue is full
     for reply in refused:
         assert int(reply.headers["retry-after"]) >= 0
         assert reply.json()["code"] in ("shutting_down", "queue_full")
@@ -187,7 +187,7 @@ async def test_e6_a_server_with_a_queue_after_a_restart_is_not_idle(
     server.kill()
     server.start()
     async with server.http() as http:
-        peer = Peer(http, workspace)  # not opened: nobody but the Run holds the workspace
+        peer = Peer(http, workspace)  # not opened: only the Run keeps the workspace open
         await peer.call("POST", "/control", {"command": "shutdown"}, expect=409)
         assert [run["run_id"] for run in await peer.call("GET", "/runs")] == [receipt["run_id"]]
 
@@ -198,7 +198,9 @@ async def test_e6_a_server_with_a_queue_after_a_restart_is_not_idle(
 async def test_e9_eight_concurrent_commands_start_one_server(
     endpoint: Endpoint, tmp_path: Path, own_server: Callable[..., Server]
 ) -> None:
-    home = Server(tmp_path / "home", endpoint.hosted.url, "[server]\nidle_exit_s = 20.0")  # not started: they shall
+    home = Server(
+        tmp_path / "home", endpoint.hosted.url, "[server]\nidle_exit_s = 20.0"
+    )  # not started: the commands do that
     (tmp_path / "workspace").mkdir()
     command = [sys.executable, "-m", "kedge", "run", "--cwd", str(tmp_path / "workspace")]
     started = [
@@ -279,13 +281,13 @@ async def test_e13_a_second_server_of_a_data_directory_is_refused(
         assert re.search(rf"\b{server.pid}\b", done.stderr), done.stderr
         assert str(server.data_dir) in done.stderr
         assert "Traceback" not in done.stderr
-        # The first goes on with everything: its token, its socket, its Run.
+        # The first server still has its token, its socket and its Run.
         assert (server.data_dir / "token").read_text() == token
         assert server.socket.is_socket()
         endpoint.release(key)
         assert (await peer.wait(receipt["run_id"]))["text"] == "undisturbed"
     server.kill()
-    server.start()  # a lock that died with its holder is no lock
+    server.start()  # the lock ends with its process
 
 
 # --- sockets and files -----------------------------------------------------------------------------------------------
@@ -307,7 +309,7 @@ async def test_e_the_socket_needs_no_token_and_is_private(own_server: Callable[.
         assert (await http.get("/v1/workspaces")).status_code == 401
 
 
-#: Asks the socket as somebody else, and prints what comes back. Its directory is entered before, with all rights.
+#: Connects to the socket as another user, and prints the reply. The directory is entered before, as root.
 ASK_AS_NOBODY = """
 import os, socket, sys
 directory, name = os.path.split(sys.argv[1])
@@ -325,7 +327,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can ask as somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can connect as another user")
 def test_e_another_user_at_the_socket_is_refused(
     own_server: Callable[..., Server],
 ) -> None:

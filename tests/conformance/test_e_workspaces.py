@@ -1,7 +1,7 @@
-"""SCENARIOS E: workspaces, and the clients and Runs that hold them. How servers start and stop: test_e_servers.py.
+"""SCENARIOS E: workspaces, and the clients and Runs that keep them open. Servers are in test_e_servers.py.
 
-Nothing here sleeps. Where a test has to outwait a hold or a grace it opens another workspace, the yardstick, and waits
-for that one to be let go: it was opened later, so whatever ran out before it has run out.
+No test sleeps. To wait for the end of a hold or a grace, a test opens a second workspace and waits until that one is
+closed: it was opened later, so earlier timers have expired.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.conformance.harness import WAIT_S, Endpoint, Json, Peer, Server, outl
 from tests.conformance.rounds import Aim
 from tests.conformance.watching import another, is_open, until_closed
 
-#: Beats to look at things by.
+#: Heartbeats, as a clock for polling.
 BEATS = "[server]\nheartbeat_s = 0.1"
-#: Long enough to be there for the next request on a busy machine, short enough to wait for. Seconds.
+#: Long enough for the next request on a busy machine, short enough to wait for. Seconds.
 SHORT = f"{BEATS}\nhold_s = 3\ngrace_s = 2.5"
-#: So long that nothing runs out in a test: what goes, goes at once.
+#: So long that no timer expires in a test.
 LONG = "[server]\nhold_s = 3600\ngrace_s = 3600"
 
 
@@ -37,7 +37,7 @@ def long(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def started(server: Server) -> Iterator[Server]:
-    """One server for all tests here that tune it in the same way; each test has directories of its own."""
+    """One server for all tests with the same configuration; each test has its own directories."""
     if "KEDGE_URL" in os.environ:
         pytest.skip("needs a server process of its own")
     yield server.start()
@@ -45,18 +45,18 @@ def started(server: Server) -> Iterator[Server]:
 
 
 async def outwait(peer: Peer) -> None:
-    """Until everything that was to run out by now has run out."""
+    """Wait until all timers that were started before have expired."""
     directory = peer.directory.parent / unique("yardstick")
     directory.mkdir()
     yardstick = await Peer(peer.http, directory).open()
-    await until_let_go(yardstick)
+    await until_released(yardstick)
 
 
-async def until_let_go(peer: Peer) -> None:
+async def until_released(peer: Peer) -> None:
     await beat_by_beat(peer, lambda: is_open(peer, peer.workspace))
 
 
-async def until_no_run_is_live(peer: Peer) -> None:
+async def until_all_runs_ended(peer: Peer) -> None:
     async def is_live() -> bool:
         return bool(await peer.call("GET", "/runs"))
 
@@ -64,8 +64,8 @@ async def until_no_run_is_live(peer: Peer) -> None:
 
 
 async def beat_by_beat(peer: Peer, goes_on: Callable[[], Awaitable[bool]]) -> None:
-    """Until it does not; asked with each heartbeat of a stream elsewhere. To ask without a pause for seconds would take
-    the machine from the tests beside this one."""
+    """Wait until the condition is false, checked at each heartbeat of another stream. Polling without a pause would
+    slow down concurrent tests."""
     directory = peer.directory.parent / unique("elsewhere")
     directory.mkdir()
     async with asyncio.timeout(WAIT_S), (await Peer(peer.http, directory).open()).stream() as beating:
@@ -119,11 +119,11 @@ async def test_e2_a_workspace_without_a_stream_ends_after_the_hold(short: Server
     async with short.peer(workspace) as peer:
         assert await is_open(peer, peer.workspace)
         session = await peer.session("kept")
-        await until_let_go(peer)
+        await until_released(peer)
         assert peer.workspace not in {found["id"] for found in await peer.call("GET", "/workspaces")}
         error = await peer.call("POST", f"{peer.at}/sessions", {"title": "late"}, expect=404)
         assert error["code"] == "workspace_not_found"
-        # Nothing of it is lost: opened again it is the same one.
+        # Nothing is lost: reopened, it is the same workspace.
         before = peer.workspace
         await peer.open()
         assert peer.workspace == before
@@ -146,7 +146,7 @@ async def test_e2_a_create_holds_a_workspace_and_other_requests_do_not(short: Se
             await peer.call("GET", peer.at)
         await waiting
         assert await is_open(peer, peer.workspace)
-        await until_let_go(peer)
+        await until_released(peer)
 
 
 async def test_e3_a_reconnect_within_the_grace_keeps_the_workspace(short: Server, workspace: Path) -> None:
@@ -160,9 +160,9 @@ async def test_e3_a_reconnect_within_the_grace_keeps_the_workspace(short: Server
             assert await is_open(peer, peer.workspace)
             receipt = await peer.submit(session, "script: say hello")
             assert (await back.until_complete(receipt["run_id"]))[0]["text"] == "hello"
-            # It was never closed in between: what is only in memory is still there.
+            # It was never closed in between: state that is only in memory still exists.
             assert (await peer.call("GET", f"{peer.at}/sessions/{session}"))["attached_clients"] == 1
-        await until_let_go(peer)
+        await until_released(peer)
 
 
 async def test_e4_a_released_workspace_closes_with_its_last_stream(long: Server, workspace: Path) -> None:
@@ -182,7 +182,7 @@ async def test_e4_a_release_without_a_stream_is_immediate(long: Server, workspac
         friend = await another(peer).open()
         await peer.call("DELETE", peer.at, client_id=peer.client_id)
         await peer.call("DELETE", peer.at, client_id=peer.client_id)
-        assert await is_open(peer, peer.workspace)  # the friend's claim is its own
+        assert await is_open(peer, peer.workspace)  # the other client has its own claim
         await friend.call("DELETE", friend.at, client_id=friend.client_id)
         assert not await is_open(peer, peer.workspace)
         await friend.call("DELETE", friend.at, client_id=friend.client_id, expect=404)
@@ -217,8 +217,8 @@ async def test_e5_a_live_run_keeps_the_workspace_open(short: Server, workspace: 
         assert endpoint.open(tag) == 1
         assert (await peer.run(first["run_id"]))["state"] == "active"
         endpoint.release(key)
-        # Nobody looks, and both end; then nothing holds the workspace any more.
-        await until_let_go(peer)
+        # Both end without a client; then the workspace closes.
+        await until_released(peer)
         await peer.open()
         runs = [await peer.run(receipt["run_id"]) for receipt in (first, second)]
         assert [(run["outcome"], run["text"]) for run in runs] == [
@@ -240,7 +240,7 @@ async def test_e5_on_disconnect_cancel_ends_an_abandoned_run(
             queued = await peer.submit(sessions[1], "script: say never", run_id=unique("run"), **leaving)
             for tag in tags:
                 await endpoint.wait_open(tag)
-        await endpoint.wait_open(tags[0], 0)  # the model is let go, too
+        await endpoint.wait_open(tags[0], 0)  # the model request ends, too
         await peer.open()
         run = await peer.wait(stops["run_id"])
         assert (run["outcome"], run["text"]) == ("cancelled", "working")
@@ -281,7 +281,7 @@ async def test_e5_on_disconnect_cancel_considers_all_clients(
             await outwait(peer)
             assert (await peer.run(receipt["run_id"]))["state"] == "active"
             assert not stays.completes(receipt["run_id"])
-        await until_no_run_is_live(peer)
+        await until_all_runs_ended(peer)
         await peer.open()
         assert (await peer.run(receipt["run_id"]))["outcome"] == "cancelled"
 
@@ -337,7 +337,7 @@ async def test_e8_a_retired_client_has_no_claims_and_is_refused(long: Server, wo
         error = await peer.call("POST", "/workspaces", create, expect=409)
         assert error["code"] == "client_retired"
         assert peer.workspace not in {found["id"] for found in await peer.call("GET", "/workspaces")}
-        # Others are not concerned.
+        # Other clients are not affected.
         friend = await another(peer).open()
         error = await peer.call("GET", f"{friend.at}/events", client_id=peer.client_id, expect=409)
         assert error["code"] == "client_retired"

@@ -1,4 +1,4 @@
-"""SCENARIOS F: `kedge run` as a real process against the server under test. tests/cli goes into the corners."""
+"""SCENARIOS F: `kedge run` as a real process against the server under test. tests/cli has the details."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conformance.harness import WAIT_S, Endpoint, Peer, Server, unique
 
 @dataclass
 class Command:
-    """`kedge run`, aimed at one server."""
+    """`kedge run` with one server."""
 
     url: str
     token: str
@@ -45,7 +45,7 @@ class Command:
             await process.communicate()
 
     async def __call__(self, *arguments: str, given: bytes | None = None) -> tuple[int, str, str]:
-        """(exit code, stdout, stderr)."""
+        """Run the command, and return (exit code, stdout, stderr)."""
         async with self.start(*arguments, stdin=DEVNULL if given is None else PIPE) as process:
             async with asyncio.timeout(WAIT_S):
                 out, err = await process.communicate(given)
@@ -58,7 +58,7 @@ def run(shared: tuple[str, str], kedge: Peer) -> Command:
 
 
 async def test_f1_it_exits_only_on_its_own_end(run: Command, kedge: Peer, endpoint: Endpoint) -> None:
-    """Foreign runs of the same session, foreign errors and foreign sessions come and go; it stays for its own."""
+    """Other Runs, errors and sessions do not end it."""
     key, tag = unique("key"), unique("tag")
     session, other = await kedge.session(), await kedge.session()
     first = await kedge.submit(session, f"script: tag {tag} | hold {key} | say foreign", run_id=unique("r"))
@@ -153,7 +153,7 @@ async def test_f9_standard_input_closed_open_or_huge_is_handled(run: Command) ->
     assert (code, out) == (0, "You said: piped text\n\nwhat is this?\n")
     code, out, err = await run("hello", given=b"x" * (2 * 1024 * 1024))
     assert (code, out, err.count("\n")) == (2, "", 1)
-    async with run.start("hello", stdin=PIPE) as process:  # open, and nobody ever writes
+    async with run.start("hello", stdin=PIPE) as process:  # open, and never written to
         assert process.stdout is not None
         assert await asyncio.wait_for(process.stdout.read(), WAIT_S) == b"You said: hello\n"
 

@@ -1,4 +1,4 @@
-"""SCENARIOS G: kill -9, and what the next process makes of it."""
+"""SCENARIOS G: kill -9, and the recovery by the next process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conformance.watching import another, check_history, words
 
 
 async def replay(peer: Peer) -> Stream:
-    """The whole log, read again."""
+    """Read the whole log again."""
     last = await peer.session("the last event")
     async with peer.stream(after=0) as stream:
         await stream.until(lambda stream: any(frame.payload.get("id") == last for frame in stream.of("session")))
@@ -23,7 +23,7 @@ async def replay(peer: Peer) -> Stream:
 
 
 async def check_ended_once(peer: Peer, run_ids: Iterable[str]) -> None:
-    """Every one of these has ended, with one terminal event, which says the same as the Run."""
+    """Check that each Run has ended with one terminal event that agrees with the Run."""
     log = await replay(peer)
     assert log.positions == sorted(set(log.positions))
     for run in await asyncio.gather(*map(peer.run, run_ids)):
@@ -36,7 +36,7 @@ async def check_ended_once(peer: Peer, run_ids: Iterable[str]) -> None:
 
 
 async def check_next_prompt(peer: Peer, endpoint: Endpoint, session: str) -> None:
-    """The session works on, and what its model was sent is valid."""
+    """Check that the session accepts a prompt, and that its model request is valid."""
     tag = unique("next")
     receipt = await peer.submit(session, f"script: tag {tag} | say next", run_id=unique("run"))
     run = await peer.wait(receipt["run_id"])
@@ -49,7 +49,7 @@ async def check_next_prompt(peer: Peer, endpoint: Endpoint, session: str) -> Non
 
 
 class Phases:
-    """A session in each phase a Run can be in. `keys` let them go on."""
+    """One session per phase of a Run. `keys` release them."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -125,7 +125,7 @@ async def test_g1_after_a_kill_in_every_phase_all_runs_end_once(
             }
             assert runs["fold"][1]["folded_into"] == runs["fold"][0]["run_id"]
         else:
-            # What had not begun a Step goes on all the same: nothing was done, so nothing can be done twice.
+            # A Run without a Step is resumed: nothing was done, so nothing can be repeated.
             assert said.pop("accept") in ([("completed", "accepted")], [("interrupted", "")])
             ((outcome, kept),) = said.pop("model stream")
             assert outcome == "interrupted"
@@ -147,13 +147,13 @@ async def test_g1_after_a_kill_in_every_phase_all_runs_end_once(
 
 
 def check_kept(text: str) -> None:
-    """Of half a second of text: a beginning of it, and not nothing. How much of it: see G6."""
+    """Check that a prefix of half a second of text is stored, and not nothing. G6 checks how much."""
     assert text
     assert words(100).startswith(text)
 
 
 async def check_transcripts(peer: Peer, phases: Phases, on_crash: str) -> None:
-    """Everything in them has its end, and what a client was shown is still there."""
+    """Check that every message has ended, and that text a client has seen is stored."""
     for session in phases.sessions.values():
         for message in await peer.messages(session):
             assert message["role"] != "assistant" or finish_of(message)
@@ -173,7 +173,7 @@ async def check_transcripts(peer: Peer, phases: Phases, on_crash: str) -> None:
 async def test_g1_kills_at_random_moments_lose_and_double_nothing(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
-    """Short Runs in short queues, so that a kill falls next to an end, a start, a step and an accept."""
+    """Short Runs in short queues, so that kills hit ends, starts, steps and accepts."""
     chance = random.Random(11)
     server = own_server()
     sent: dict[str, str] = {}
@@ -192,7 +192,7 @@ async def test_g1_kills_at_random_moments_lose_and_double_nothing(
             assert (run["outcome"], run["text"]) == ("completed", expected)
         await check_ended_once(peer, sent)
         for session in sessions:
-            # In the order in which they were accepted, none missing, none twice.
+            # In the order of acceptance, none missing, none twice.
             mine = [run for run in await peer.runs(session) if run["run_id"] in sent]
             prompts = [message["run_id"] for message in await peer.messages(session) if message["role"] == "user"]
             assert prompts == [run["run_id"] for run in sorted(mine, key=lambda run: int(run["seq"]))]
@@ -214,7 +214,7 @@ async def submit_short_runs(peer: Peer, sessions: list[str], sent: dict[str, str
 async def test_g1_a_cancelled_run_ends_cancelled_after_a_restart(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint, on_crash: str
 ) -> None:
-    """The kill comes with some of the replies: those cancels are durable, the others may or may not be."""
+    """The kill comes after some of the replies: those cancels are durable, the others may be."""
     tag, key, count = unique("tag"), unique("key"), 24
     server = own_server(f'[runs]\non_crash = "{on_crash}"')
     async with server.peer(workspace) as peer:
@@ -231,7 +231,7 @@ async def test_g1_a_cancelled_run_ends_cancelled_after_a_restart(
             try:
                 replies[session] = await peer.cancel(session)
             except httpx2.TransportError:
-                assert len(replies) >= count // 3, "before the kill nobody is hung up on"
+                assert len(replies) >= count // 3, "no connection is lost before the kill"
                 return
             if len(replies) == count // 3:
                 server.kill()
@@ -247,7 +247,7 @@ async def test_g1_a_cancelled_run_ends_cancelled_after_a_restart(
                 assert len(replies[session]["covered"]) == 2
                 assert outcomes == ["cancelled", "cancelled"]
                 finishes = [finish_of(message) for message in await peer.messages(session)]
-                assert finishes == [None, "canceled"]  # the queued one leaves no trace, the active one its end
+                assert finishes == [None, "canceled"]  # the queued Run leaves no trace, the active one its end
             else:
                 spared = "completed" if on_crash == "resume" else "interrupted"
                 assert outcomes in (["cancelled", "cancelled"], [spared, "completed"])
@@ -278,8 +278,8 @@ async def test_g1_a_run_that_crashes_the_server_is_given_up(
 async def test_g1_early_ends_after_a_restart_keep_the_workspace_open(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
-    """Each is over as soon as it is resumed, while the server is still looking at the next one. Without a grace nobody
-    but they hold the workspace."""
+    """Each Run ends as soon as it is resumed, while the server recovers the next one. Without a grace, only the Runs
+    keep the workspace open."""
     tag, key = unique("tag"), unique("key")
     server = own_server("[server]\ngrace_s = 0")
     async with server.peer(workspace) as peer:
@@ -290,7 +290,7 @@ async def test_g1_early_ends_after_a_restart_keep_the_workspace_open(
     endpoint.release(key)
     server.start()
     async with server.peer(workspace) as peer:
-        await another(peer).open()  # holds it for the checks
+        await another(peer).open()  # keeps it open for the checks
         for run_id in runs:
             assert (await peer.wait(run_id))["text"] == "quick"
         await check_ended_once(peer, runs)
@@ -299,7 +299,7 @@ async def test_g1_early_ends_after_a_restart_keep_the_workspace_open(
 async def test_g1_clients_get_a_new_grace_after_a_restart(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
-    """With `on_disconnect: cancel`: their streams were lost with the process, not given up."""
+    """With `on_disconnect: cancel`: the streams were lost with the process, not closed by the clients."""
     tag, key = unique("tag"), unique("key")
     server = own_server("[server]\ngrace_s = 5")
     async with server.peer(workspace) as peer, peer.stream():
@@ -341,7 +341,7 @@ async def test_g1_an_abandoned_run_is_cancelled_after_a_crash(
 async def test_g6_text_already_shown_survives_a_kill(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint, on_crash: str
 ) -> None:
-    """All but about the last 0.25 s. At 5 ms a word that is 50 words; twice that for a busy machine."""
+    """All but about the last 0.25 s: 50 words at 5 ms each; twice that on a busy machine."""
     server = own_server(f'[runs]\non_crash = "{on_crash}"')
     async with server.peer(workspace) as peer, peer.stream(deltas=1) as stream:
         session = await peer.session()
@@ -363,7 +363,7 @@ async def test_g6_text_already_shown_survives_a_kill(
             await peer.cancel(session)
 
 
-# --- the issue's own proof -------------------------------------------------------------------------------------------
+# --- a hundred Runs --------------------------------------------------------------------------------------------------
 
 
 async def test_g1_a_kill_during_a_hundred_runs_loses_none(
@@ -396,6 +396,6 @@ async def test_g1_a_kill_during_a_hundred_runs_loses_none(
             assert roles in (
                 ["user", "assistant"],
                 ["user", "assistant", "assistant"],
-            )  # the second: cut and begun again
+            )  # the second: interrupted and repeated
         assert 100 < len(endpoint.requests(tag)) <= 200 - 30
         assert endpoint.open(tag) == 0

@@ -1,6 +1,6 @@
-"""B9 and G2 against processes that do not want to go: a cancel, and a `kill -9` of the server, leave none of them.
+"""B9 and G2 with stubborn processes: a cancel, and a `kill -9` of the server, end all of them.
 
-The kinds are those of the warden's own tests. Here each is started as a command of a Run on a real server.
+The kinds are those of the warden's tests. Here each is started as a command of a Run on a real server.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from tests.conformance.test_i_agent import call
 from tests.warden.nasty import HARD_TO_SEE, KINDS
 from tests.warden.newcomers import Newcomers
 
-#: Those that wait for a word on standard input, which a command of a tool does not have, are left out.
+#: Without the kinds that wait for standard input, which a tool command does not have.
 ALL = tuple(kind for kind in KINDS if "overseer" not in kind)
 CHOSEN = (
     *("ignores SIGTERM", "starts a new one on SIGTERM", "new session", "daemon", "stopped as a whole"),
     *("closed streams", "child holds the pipes", "tracer", "respawner", "fork bomb", "subreaper of its own"),
     "endless output",
 )
-#: Four at a time, for the two seconds that a stubborn one is given are the same for all of them.
+#: Four at a time: they share the two seconds that stubborn processes get.
 AT_ONCE = 4
 GROUPS = [
     kinds[first : first + AT_ONCE] for kinds in [ALL if IS_LONG else CHOSEN] for first in range(0, len(kinds), AT_ONCE)
 ]
-#: A look at /proc can miss what forks while it is looked at; nobody is lucky so often. Items.
-LOOKS = 5
-#: Kinds that each killed server keeps.
+#: Scans of /proc: one scan can miss a process that forks meanwhile. Items.
+SCANS = 5
+#: Kinds of processes per killed server. Items.
 KEPT = 2
 
 
 def command(kind: str, mark: str) -> str:
-    """Some of them leave at once and go on behind; so the command itself stays."""
+    """Return the shell command. It waits, since some kinds exit at once and continue in the background."""
     return f"export KEDGE_MARK={mark}; {shlex.join(KINDS[kind])}; sleep 1000"
 
 
 async def start(kedge: Peer, stream: Stream, kind: str, mark: str) -> tuple[str, str, Newcomers]:
-    """(session, run) of a command that has become what its name says, and who is alive of it."""
+    """Start a command of this kind, and return (session, run, newcomers) once it runs."""
     newcomers = Newcomers(mark)
     session = await kedge.session()
     script = f"script: {call('bash', command=command(kind, mark))} | say never"
     run_id = (await kedge.submit(session, script, skip_approvals=True))["run_id"]
 
     def has_written(stream: Stream) -> bool:
-        """The first progress is the command as it was given; what comes then is its output."""
+        """Return True once there is output; the first progress is the command itself."""
         told = [frame.payload["text"] for frame in stream.of("progress") if frame.payload["run_id"] == run_id]
         return any(not text.startswith("$ ") for text in told)
 
@@ -67,8 +67,8 @@ async def cancel_one(kedge: Peer, stream: Stream, kind: str) -> None:
     covered = (await kedge.cancel(session))["covered"]
     assert [run["run_id"] for run in covered] == [run_id], kind
     (complete,) = await stream.until_complete(run_id)
-    left = [newcomers.alive() for _ in range(LOOKS)]
-    assert left == [[]] * LOOKS, f"{kind}: alive after the end of their run"
+    left = [newcomers.alive() for _ in range(SCANS)]
+    assert left == [[]] * SCANS, f"{kind}: alive after the end of the run"
     assert (complete["outcome"], complete["cleanup"]) == ("cancelled", "clean"), f"{kind}: {complete}"
     (result,) = results_of(await kedge.messages(session))
     assert "cut off" in result["content"], kind
@@ -111,7 +111,7 @@ async def test_g2_every_kind_of_process_ends_with_a_killed_server(
                         async with kedge.stream(deltas=1) as stream:
                             started = [await start(kedge, stream, kind, unique("mark")) for kind in kinds]
                             servers.signal()
-                            took_s = max([await newcomers.until_gone(LOOKS) for _, _, newcomers in started])
+                            took_s = max([await newcomers.until_gone(SCANS) for _, _, newcomers in started])
                 except BaseException:
                     print(f"{kinds}; {replay('tests/conformance/test_g_processes.py -k g2', seed)}")
                     raise

@@ -1,4 +1,4 @@
-"""The reader that the other tests here believe: what is wrong with a stream is told, at once, and not waited out."""
+"""The stream reader of these tests: it reports a faulty stream at once, without a timeout."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding
 
 
 def framed(text: str) -> bytes:
-    """As one piece of a body in chunks."""
+    """Return the data as one chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(text), text.encode())
 
 
 @asynccontextmanager
 async def stream_of(directory: Path, *pieces: bytes, aborts: bool = False) -> AsyncIterator[Stream]:
-    """What a server says that sends exactly this, and leaves the connection open unless it aborts it."""
+    """A stream of a server that sends exactly this data, and then keeps or aborts the connection."""
     over = asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""I. Agent: the loop over Steps and tools, with the real tools and a scripted model in two providers' formats."""
+"""SCENARIOS I: the agent loop with the real tools and a scripted model in two provider formats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODELS = ("local/fake-large", "claude/fake-large")
 
 
 def call(name: str, **given: object) -> str:
-    """A directive. A bar inside the input is written so that it does not end it."""
+    """Return a script directive for a tool call. A bar in the input is escaped, since it would end the directive."""
     return f"tool {name} {json.dumps(given)}".replace("|", "\\u007c")
 
 
@@ -35,7 +35,7 @@ async def test_i1_steps_continue_until_the_model_stops(kedge: Peer, model: str) 
 
 @pytest.mark.parametrize("model", MODELS)
 async def test_i1_parallel_calls_run_concurrently(kedge: Peer, model: str) -> None:
-    """Each of the two waits for the other: one after the other they would never end."""
+    """Each call waits for the other: in sequence they would never end."""
     session = await kedge.session()
     meet = "touch {mine}; while [ ! -e {other} ]; do sleep 0.01; done; echo met {other}"
     first, second = (call("bash", command=meet.format(mine=a, other=b)) for a, b in (("a", "b"), ("b", "a")))
@@ -259,7 +259,7 @@ async def test_i9_a_child_agent_is_cancelled_with_its_parent(kedge: Peer, endpoi
     await endpoint.wait_open(tag)
     await kedge.cancel_run(run_id)
     assert (await kedge.wait(run_id))["outcome"] == "cancelled"
-    await endpoint.wait_open(tag, 0)  # it hears of the end a moment later
+    await endpoint.wait_open(tag, 0)  # its end is reported a moment later
     live = await kedge.call("GET", "/runs")
     assert not [found for found in live if found["workspace_id"] == kedge.workspace]
 

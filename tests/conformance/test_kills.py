@@ -1,5 +1,5 @@
-"""G3 and G4 with real processes: a server is killed in every phase, again and again, over one data directory, while
-clients submit, cancel, answer, and resume their streams. Whatever was promised to one of them is held to account.
+"""G3 and G4 with real processes: servers on one data directory are killed in every phase, again and again, while
+clients submit, cancel, answer, and resume their streams. Every promise to a client is checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.conformance.loops import (
 from tests.conformance.test_i_agent import call
 from tests.conformance.watching import words
 
-#: Phase -> (what of it a client sees, how many of those at the most, and so many seconds later at the most).
+#: Phase -> (the event that a client sees, the most of those, the longest delay of the kill in seconds).
 PHASES: dict[str, tuple[str, int, float]] = {
     "start-up and recovery": ("", 0, 0.6),
     "just recovered": ("listening", 1, 0.02),
@@ -52,32 +52,32 @@ PHASES: dict[str, tuple[str, int, float]] = {
     "shutting down": ("accepted", 6, 0.05),
     "the store's checkpoint": ("accepted", 4, 0.1),
 }
-#: Texts are checkpointed every 0.2 s; the rest is for a machine that does other things too. Seconds.
+#: Texts are saved every 0.2 s; the rest is for a busy machine. Seconds.
 LOSS_S_MAX = 1.0
-#: Lives of a Run: the process it began in and three more. What is killed in all of them is given up.
+#: Processes of a Run: the first one and three resumptions. A Run that is killed in all of them is given up. Items.
 LIVES_MAX = 4
-#: Filler of a prompt, so that a few of them fill the WAL, which is then checkpointed. Bytes.
+#: Filler of a prompt, so that a few prompts fill the WAL and force a checkpoint. Bytes.
 LARGE_BYTES = 300_000
-#: Again and again: output is of the moment, and whoever opens a stream a moment later has not seen it.
+#: Printed repeatedly: progress is transient, and a stream that is opened later does not show it.
 SAY_BEGUN = "for _ in $(seq 100); do echo begun; sleep 0.1; done"
-#: A start takes 30 ms and more: of kills in this time some come before the server listens. Seconds.
+#: A start takes at least 30 ms: some kills within this time come before the server listens. Seconds.
 EARLY_S = 0.05
 ASKED_FOR_TOOLS = ("tool running",)
 ASKED_FOR_ANSWERS = ("approval pending", "answering")
 
 
 def phase_of(seed: int) -> tuple[str, bool]:
-    """And whether the kill takes the first of its moments, which is sure to come: a quarter of them do."""
+    """Return the phase of a round, and whether the kill uses its first event, which always occurs: a quarter does."""
     return list(PHASES)[seed % len(PHASES)], seed // len(PHASES) % 4 == 0
 
 
 @dataclass
 class Sent:
-    """One prompt, and what its client knows of it."""
+    """One prompt, and the knowledge of its client."""
 
     run_id: str
     session: str
-    #: What it must say if it completes; None where that depends on what happened.
+    #: The expected text of a completed Run; None: it depends on the events.
     expected: str | None
     is_accepted: bool = False
     cancel: str = "none"  # or "sent", or "acknowledged"
@@ -87,12 +87,12 @@ class Sent:
 
 @dataclass
 class Shown:
-    """What a client's screen showed of a message that streams."""
+    """The text of a streaming message that a client has seen."""
 
     session: str
     text: str = ""
     killed_at: float = 0.0
-    #: (when, how many characters), as it grew.
+    #: (time, number of characters) of each growth.
     grew: list[tuple[float, int]] = field(default_factory=list)
 
 
@@ -103,31 +103,31 @@ class Siege:
         self.place: Place | None = None
         self.workspace = self.phase = ""
         self.kills = self.kills_before_it_listened = 0
-        #: By phase: those of them at the moment that the phase means, and not just when all was over.
+        #: Kills by phase that hit the moment of the phase, and not the end of the round.
         self.met: Counter[str] = Counter()
         self.sent: dict[str, Sent] = {}
-        #: Not looked at since the last kill.
+        #: Not checked since the last kill.
         self.fresh: list[Sent] = []
         self.ended: set[str] = set()
-        #: Runs whose command is at work.
+        #: Runs whose command has started.
         self.begun: dict[str, asyncio.Event] = {}
         self.asks: dict[str, str] = {}
         self.answering: set[asyncio.Task[None]] = set()
-        #: In this life, and in earlier ones, not compared with the store yet.
+        #: Of this process and of earlier ones, not compared with the store yet.
         self.shown: dict[str, Shown] = {}
         self.cut_off: list[tuple[str, Shown]] = []
         self.loss_s = 0.0
         self.followers: list[Follower] = []
         self._countdown, self._delay_s, self._is_due, self._is_early = 0, 0.0, False, False
         self._killed_at, self._is_down = 0.0, False
-        #: Of the present server: it was killed; it was told to shut down. Whatever it fails to do else is a fault.
+        #: Of the present server: it was killed, or asked to shut down. Any other failure is a fault.
         self._is_killed, self._is_leaving = False, False
         self._chance = random.Random(0)
 
     # --- the moment ----------------------------------------------------------------------------------------------
 
     def saw(self, what: str) -> None:
-        """Something happened that a phase waits for."""
+        """Count an event that a phase waits for."""
         if self._is_due or what != PHASES[self.phase][0]:
             return
         self._countdown -= 1
@@ -165,14 +165,14 @@ class Siege:
             shown.killed_at = self._killed_at
             self.cut_off.append((message_id, shown))
         self.shown = {}
-        assert code == -9 or (code == 0 and self._is_leaving), f"the server ended by itself with {code}"
+        assert code == -9 or (code == 0 and self._is_leaving), f"the server exited unexpectedly with {code}"
         self.kills += code == -9
         if self.phase == "start-up and recovery":
-            self.met[self.phase] += 1  # nobody is waited for: whenever it was, that was its moment
+            self.met[self.phase] += 1  # the kill has no event: any moment is right
             self.kills_before_it_listened += not self.nest.has_listened
 
     async def live(self) -> None:
-        """One life of the server, up to the kill."""
+        """Run one server up to the kill."""
         self.place = await self.nest.listening()
         assert self.place is not None
         wire = Wire(self.place)
@@ -190,14 +190,14 @@ class Siege:
             while self._is_early and PHASES[self.phase][0] == "ended" and not (self._is_due or self._is_down):  # noqa: ASYNC110
                 await asyncio.sleep(0)  # the Runs have ended; the stream reports it a moment later
             self.met[self.phase] += self._is_due
-            if not self._is_due:  # all was over before the moment came: then now
+            if not self._is_due:  # everything ended before the moment: kill now
                 self._is_due = True
                 self._kill(self.nest.pid)
         except Lost:
             self.check_lost()
             self.met[self.phase] += self._is_due
         except BaseException:
-            self._kill(self.nest.pid)  # or those who follow it would go on
+            self._kill(self.nest.pid)  # or the followers would continue
             raise
         finally:
             wire.close()
@@ -208,17 +208,17 @@ class Siege:
             await follower.follow(place)
             self.check_lost()
         except Refused:
-            if not self._is_leaving:  # else the workspace is let go
+            if not self._is_leaving:  # or the workspace would be closed
                 raise
         finally:
             self._is_down = True
             for begun in self.begun.values():
-                begun.set()  # whoever waits for something to begin shall notice
+                begun.set()  # wake the waiters
 
     def check_lost(self) -> None:
-        assert self._is_killed or self._is_leaving, "the server hung up by itself"
+        assert self._is_killed or self._is_leaving, "the server closed the connection"
 
-    # --- what a client sees --------------------------------------------------------------------------------------
+    # --- events of a client --------------------------------------------------------------------------------------
 
     def look(self, position: int | None, envelope: Envelope) -> None:
         body, now = envelope.payload.payload, asyncio.get_running_loop().time()
@@ -246,7 +246,7 @@ class Siege:
             self.saw("shown")
 
     def ask(self, ask_id: str) -> None:
-        """Shown when it is put, and again to each stream that comes later; answered once, or until somebody replies."""
+        """Handle an Ask, which every later stream shows again; answer it once, or until there is a reply."""
         self.saw("asked")
         if ask_id not in self.asks and self.place is not None:
             self.asks[ask_id] = "sent"
@@ -261,7 +261,7 @@ class Siege:
             body = {"id": ask_id, "action": "allow", "message": ""}
             path = f"/permissions/grant?client_id={self.followers[0].client_id}"
             status, reply = await self.call(wire, "POST", path, body)
-            # Settled: it ended, or an answer that was on its way when the server was killed had arrived after all.
+            # Settled: it ended, or an answer that was sent at the kill had arrived.
             assert status in (200, 404, 409), f"{status} {reply}"
             self.asks[ask_id] = "settled"
         except (Lost, Leaving):
@@ -270,7 +270,7 @@ class Siege:
         finally:
             wire.close()
 
-    # --- what clients do -----------------------------------------------------------------------------------------
+    # --- actions of clients -----------------------------------------------------------------------------------------
 
     def players(self, place: Place) -> Iterator[asyncio.Task[None]]:
         kinds = [self.talk, self.talk, self.cancel]
@@ -292,14 +292,14 @@ class Siege:
             wire.close()
 
     async def call(self, wire: Wire, method: str, path: str, body: Json | None = None) -> tuple[int, Any]:
-        """In the workspace. That it shuts down may only be said by a server that was told to."""
+        """Send a request in the workspace. Only a server that was asked to shut down may reply that it does."""
         status, reply = await wire.call(method, f"/workspaces/{self.workspace}{path}", body)
         if status == 503 and self._is_leaving:
             raise Leaving
         return status, reply
 
     async def submit(self, wire: Wire, session: str, script: str, expected: str | None, **more: object) -> Sent:
-        """A name of its own for each Run: so a client can ask for one whose receipt it did not get."""
+        """Submit with a run id, so that the client can query a Run whose receipt it did not get."""
         sent = Sent(unique("run"), session, expected)
         self.sent[sent.run_id] = sent
         self.fresh.append(sent)
@@ -322,7 +322,7 @@ class Siege:
         return dict(run)
 
     async def talk(self, wire: Wire, session: str, chance: random.Random) -> None:
-        long = PHASES[self.phase][0] == "shown"  # a short one may be over before anybody has seen a part of it
+        long = PHASES[self.phase][0] == "shown"  # a short Run may end before a client has seen a part of it
         count, pause = (150, 10) if long else (chance.randint(10, 100), 2)
         sent = [await self.submit(wire, session, f"pause {pause} | words {count}", words(count))]
         for _ in range(chance.randrange(3)):
@@ -332,7 +332,7 @@ class Siege:
             await self.wait(wire, one.run_id)
 
     async def cancel(self, wire: Wire, session: str, chance: random.Random) -> None:
-        """Those killed before their cancel is sent are held to the end, so that each life has some to recover."""
+        """Cancel a held Run. A kill before the cancel leaves a Run for the next server to recover."""
         script = f"say shown | hold {self.key} | say released"
         before = [await self.submit(wire, session, script, "shown released")]
         if chance.randrange(2):
@@ -343,14 +343,14 @@ class Siege:
             await self.wait(wire, sent.run_id)
 
     async def cancel_stubborn(self, wire: Wire, session: str, chance: random.Random) -> None:
-        """It takes its time to end, so that a kill falls between the cancel's reply and the end."""
+        """Cancel a Run that ends slowly, so that a kill can hit between the reply of the cancel and the end."""
         command = call("bash", command=f"trap '' TERM; {SAY_BEGUN}")
         sent = await self.submit(wire, session, f"{command} | say done", "done", skip_approvals=True)
         begun = self.begun.setdefault(sent.run_id, asyncio.Event())
         if not self._is_down:
             async with asyncio.timeout(WAIT_S):
                 await begun.wait()
-            wire.close()  # it may have been idle for so long that the server closed it
+            wire.close()  # the server may have closed the idle connection
         await self.cancel_session(wire, session, sent)
         await self.wait(wire, sent.run_id)
 
@@ -380,10 +380,10 @@ class Siege:
         sent = await self.submit(wire, session, script, words(20))
         await self.wait(wire, sent.run_id)
 
-    # --- the account ---------------------------------------------------------------------------------------------
+    # --- checks ---------------------------------------------------------------------------------------------
 
     async def check_promises(self, wire: Wire) -> None:
-        """After a kill: what was accepted is there, and what was shown is, but for the last moments."""
+        """Check after a kill that accepted Runs exist, and that shown text is stored, but for the last moment."""
         while self.fresh:
             sent = self.fresh[0]
             status, run = await wire.call("GET", f"/workspaces/{self.workspace}/agent/runs/{sent.run_id}")
@@ -409,7 +409,7 @@ class Siege:
         assert self.loss_s < LOSS_S_MAX, f"text shown {self.loss_s:.2f} s before the kill is not stored"
 
     async def settle(self) -> None:
-        """Nobody kills any more: everything ends, once, and every stream has all of it."""
+        """Without further kills, check that every Run ends once and every stream has all events."""
         self.phase, self._is_due = "start-up", True
         self._is_killed, self._is_leaving = False, False
         self.endpoint.release(self.key)
@@ -457,14 +457,14 @@ class Siege:
             assert follower.seen == log, f"a follower has {len(follower.seen)} of {len(log)} events"
 
     def check_effects(self) -> None:
-        """A call that may have begun is never made again."""
+        """Check that a call that may have begun was never repeated."""
         done = Counter(self.effects.read_text().split()) if self.effects.exists() else Counter[str]()
         assert {run_id: count for run_id, count in done.items() if count > 1} == {}
 
 
 @pytest.fixture
 def ram_disk() -> Iterator[Path]:
-    """A process that is killed loses nothing that it has written, on whatever disk: so take the quick one."""
+    """A directory in memory: a killed process loses nothing it has written, so a fast disk is enough."""
     memory = Path("/dev/shm")
     directory = tempfile.mkdtemp(prefix="kedge-kills-", dir=memory if memory.is_dir() else None)
     yield Path(directory)
@@ -489,7 +489,7 @@ async def test_a_server_killed_in_every_phase_keeps_its_promises(
             except BaseException:
                 print(f"phase {siege.phase}; {replay('tests/conformance/test_kills.py', seed)}\n{servers.log[-3000:]}")
                 raise
-        # In the large size these are all phases.
+        # In the large size, all phases.
         assert [phase for phase, is_early in map(phase_of, seeds_) if is_early and not siege.met[phase]] == []
         figure.count = siege.kills
         figure.notes |= {"runs": len(siege.sent), "events": sum(len(follower.seen) for follower in siege.followers)}

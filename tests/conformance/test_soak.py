@@ -1,12 +1,10 @@
-"""G15: an hour of light and varied work, after which the server is as it was after half an hour.
+"""G15: an hour of light and varied work. Resource usage must not grow in the second half.
 
-KEDGE_SOAK_S sets another duration; the first half of it is for caches to fill. `pytest -m long -k soak -s` shows the
-samples as they come.
+KEDGE_SOAK_S sets another duration; caches fill in the first half. `pytest -m long -k soak -s` prints the samples.
 
-What grows by right, and how far: SQLite's cache of the writing connection (2 MB, full after some 600 acts), the ring of
-the feed (1 MB), the threads for looking at files, a table of Python's own that doubles once (1 MB, after some 3,700
-acts: by its sizes the one of interned names). KEDGE_SOAK_ACTS_PER_S=100 does the same as fast as it goes: then what
-counts is the memory kept for a thousand acts.
+Expected growth: SQLite's cache of the writing connection (2 MB, full after some 600 actions), the ring of the feed
+(1 MB), the threads that read files, a table of Python that doubles once (1 MB after some 3,700 actions; by its size,
+the interned names). KEDGE_SOAK_ACTS_PER_S=100 runs as fast as possible: then the memory per thousand actions counts.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from tests.conformance.test_i_agent import call
 from tests.conformance.watching import open_files, words
 
 SOAK_S = float(os.environ.get("KEDGE_SOAK_S", "3600"))
-#: Looks at the server, each when nothing is going on. Items.
+#: Samples, each taken while the server is idle. Items.
 SAMPLES = min(240, max(8, int(SOAK_S / 5)))
-#: With three the server is busy for about a twentieth of the time. Items a second.
+#: With three, the server is busy for about a twentieth of the time. Items per second.
 ACTS_PER_S = float(os.environ.get("KEDGE_SOAK_ACTS_PER_S", "3"))
-#: Between two looks. Items.
+#: Actions between two samples. Items.
 ACTS = max(4, int(SOAK_S / SAMPLES * ACTS_PER_S))
 AT_ONCE = 3
-#: The figure of the table, over the second half. Bytes.
+#: Limit of the growth in the second half. Bytes per hour.
 SLOPE_BYTES_PER_H = 1_000_000
 #: Of a shorter soak no slope can be told: a few kilobytes of noise become megabytes an hour, and what grows by right
 #: Of the database: what it has from the start, and what one event in its log takes (217 were seen).
@@ -85,7 +83,7 @@ class Soak:
             *(self.come_and_go, self.other_workspace, self.fork_and_search),
         ]
 
-    # --- what is done --------------------------------------------------------------------------------------------
+    # --- actions --------------------------------------------------------------------------------------------
 
     async def act(self, kind: Callable[[Wire, str], Awaitable[None]]) -> None:
         wire = Wire(self.place)
@@ -93,7 +91,7 @@ class Soak:
         try:
             session = (await wire.expect(200, "POST", path, {"title": "soak"}))["id"]
             await kind(wire, session)
-            wire.close()  # a connection nobody used for some seconds may be closed by the server
+            wire.close()  # the server closes idle connections after some seconds
             await wire.expect(200, "DELETE", f"{path}/{session}")
         finally:
             wire.close()
@@ -111,7 +109,7 @@ class Soak:
         return run
 
     async def says(self, wire: Wire, session: str, script: str, text: str, **more: object) -> str:
-        """The id of its last message."""
+        """Make a Run with this text, and return the id of its last message."""
         run = await self.end_of(wire, await self.submit(wire, session, script, **more))
         assert (run["outcome"], run["text"]) == ("completed", text), run
         return str(run["message_id"])
@@ -160,7 +158,7 @@ class Soak:
             await reader.follow(self.place, has_ended, bytes_max=self.chance.randint(300, 3_000), how=how)
 
     async def other_workspace(self, wire: Wire, session: str) -> None:
-        """One of a few, or the store would grow by right."""
+        """Use one of a few workspaces; with new ones the store would grow."""
         directory = self.home / f"other-{self.chance.randrange(6)}"
         directory.mkdir(exist_ok=True)
         client = new_client()
@@ -176,7 +174,7 @@ class Soak:
         await wire.expect(200, "GET", f"/workspaces/{self.workspace}/search?q=something")
         await wire.expect(200, "DELETE", f"/workspaces/{self.workspace}/sessions/{forked['id']}")
 
-    # --- the hour ------------------------------------------------------------------------------------------------
+    # --- the soak ------------------------------------------------------------------------------------------------
 
     def hook(self, position: int | None, envelope: Envelope) -> None:
         self.events += position is not None
@@ -201,13 +199,13 @@ class Soak:
                     await until(began + SOAK_S * part)
                 self.samples.append(await self.sample(loop.time() - began))
                 print(f"{self.samples[-1]} {self.disk_bytes()}", flush=True)
-                assert not following.done(), "the stream of the hour ended"
+                assert not following.done(), "the stream ended"
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
     async def sample(self, at_s: float) -> Sample:
-        """Nothing is going on, and the server knows."""
+        """Take a sample while the server is idle."""
         wire = Wire(self.place)
         async with asyncio.timeout(WAIT_S):
             while "kedge_streams_open 1\n" not in (await wire.expect(200, "GET", "/metrics")):
@@ -219,20 +217,20 @@ class Soak:
         return Sample(at_s, self.done.total(), int(status["RssAnon"].split()[0]) * 1024, files, int(status["Threads"]))
 
     def disk_bytes(self) -> tuple[int, int]:
-        """Of the database and of its WAL."""
+        """Return the size of the database and of its WAL."""
         files = [self.server.data_dir / name for name in ("kedge.db", "kedge.db-wal")]
         return files[0].stat().st_size, files[1].stat().st_size
 
 
 async def until(due: float) -> None:
-    """Pacing: the rest of the time in which nothing is to be done."""
+    """Wait for the time of the next action."""
     is_due = asyncio.Event()
     asyncio.get_running_loop().call_at(due, is_due.set)
     await is_due.wait()
 
 
 def slope(points: list[tuple[float, float]]) -> float:
-    """The median of the slopes of all pairs (Theil and Sen): a step, or some samples far off, do not tilt it."""
+    """Return the Theil-Sen slope, the median over all pairs: robust against a step and outliers."""
     return median((late[1] - early[1]) / (late[0] - early[0]) for early, late in combinations(points, 2))
 
 
@@ -259,7 +257,7 @@ async def test_a_soak_does_not_grow_the_server(
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "hay.txt").write_text("hay\nneedle\nhay\n")
-    # One that was made short, to try this test, is no figure.
+    # A shortened soak is not recorded as a figure.
     with proof("G15", "acts of an hour's soak", "leaks") if SOAK_S >= 3600 else nullcontext(Figure()) as figure:
         soak = Soak(server, tmp_path, seed)
         await soak.run()
@@ -269,7 +267,7 @@ async def test_a_soak_does_not_grow_the_server(
         database, wal = soak.disk_bytes()
         figure.count = soak.done.total()
         if SOAK_S >= SLOPE_S_MIN:
-            figure.notes["memory slope of the second half"] = f"{per_h / 1e6:+.2f} MB an hour"
+            figure.notes["memory slope of the second half"] = f"{per_h / 1e6:+.2f} MB per hour"
             figure.notes["memory kept for a thousand acts"] = f"{per_1000_acts / 1e3:+.0f} kB"
         figure.notes["memory at the end"] = f"{second[-1].memory_bytes / 1e6:.1f} MB"
         figure.notes["files, threads at the end"] = f"{second[-1].files}, {second[-1].threads}"
@@ -278,12 +276,12 @@ async def test_a_soak_does_not_grow_the_server(
         figure.notes["duration"] = f"{SOAK_S:.0f} s"
         assert set(soak.done) == {getattr(kind, "__name__", "") for kind in soak._kinds}
         assert wal < WAL_BYTES_MAX
-        # Sessions are deleted again and again: what stays is the log, which is made shorter when a server starts.
+        # Sessions are deleted repeatedly: only the log remains, which is trimmed at the start of a server.
         assert database < DATABASE_BYTES_MIN + soak.events * EVENT_BYTES_MAX, f"{database} bytes, {soak.events} events"
         before, after = [max(sample.files for sample in half) for half in (first, second)]
         assert after <= before + FILES_NOISE, f"files: {before}, then {after}"
         assert max(sample.threads for sample in soak.samples) <= THREADS_MAX
         if SOAK_S >= SLOPE_S_MIN:
-            assert per_h < SLOPE_BYTES_PER_H, f"{per_h / 1e6:.2f} MB an hour; seed {seed}"
+            assert per_h < SLOPE_BYTES_PER_H, f"{per_h / 1e6:.2f} MB per hour; seed {seed}"
         assert "Traceback" not in server.log, server.log[-3000:]
     shutil.rmtree(tmp_path / "server-0")

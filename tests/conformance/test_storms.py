@@ -1,4 +1,4 @@
-"""G4 with real sockets: readers that drop at any moment, in every manner, and resume, while Runs stream."""
+"""G4 with real sockets: readers that disconnect at any moment, in every way, and resume, while Runs stream."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from proof.figures import IS_LONG, proof
 from tests.conformance.harness import WAIT_S, unique
 from tests.conformance.loops import Envelope, Follower, Place, Wire, open_workspace, place_of, replay, seeds, whole_log
 
-#: Attempts of one part, to each of which a seed belongs; the first one's is that of the part.
+#: Attempts of one part, each with a seed; that of the first one is the seed of the part. Items.
 EACH = 2_500 if IS_LONG else 500
 READERS = 20
-#: Runs at the same time, each in a session of its own, over and over while readers come and go.
+#: Concurrent Runs, each in its own session, repeated while readers connect and disconnect. Items.
 TALKERS = 4
-#: How a reader goes, and how often of ten.
+#: The way in which a reader disconnects, and its share of ten.
 MANNERS = ("abort", "abort", "abort", "abort", "close", "close", "close", "half-close", "half-close", "at once")
-#: Of one connection; the head of a reply alone has 160. Bytes.
+#: Bytes read by one connection; the head of a reply alone has 160.
 READ_BYTES_MAX = 6_000
-#: Of the attempts, those that stay until they are answered: one in ten leaves at once, a few read only of the head.
+#: Share of attempts that get a reply: one in ten disconnects at once, a few read only a part of the head.
 ANSWERED_MIN = 0.8
 
 
 class Text:
-    """What one reader's screen shows of the messages: it only ever grows, over all connections."""
+    """The message texts of one reader: they only grow, over all connections."""
 
     def __init__(self) -> None:
         self.shown: dict[str, str] = {}
@@ -68,13 +68,13 @@ async def come_and_go(follower: Follower, place: Place, chance: random.Random, l
 
 @pytest.mark.proof
 @pytest.mark.timeout(1800 if IS_LONG else 120)
-# More than are counted, for some leave before they are answered.
+# More than are counted, since some disconnect before the reply.
 @pytest.mark.parametrize("seeds_", seeds(1_000, 60_000, each=EACH), ids=str)
 async def test_readers_that_drop_at_any_moment_get_each_event_once(
     shared: tuple[str, str], tmp_path: Path, seeds_: range
 ) -> None:
     place, chance = place_of(*shared), random.Random(seeds_[0])
-    attempts = len(seeds_) if len(seeds_) > 1 else EACH  # one seed: the replay of its part
+    attempts = len(seeds_) if len(seeds_) > 1 else EACH  # one seed: replay its part
     with proof("G4", "real reconnects", "gaps or doubles") as figure:
         wire = Wire(place)
         workspace = await open_workspace(wire, tmp_path)
@@ -94,7 +94,7 @@ async def test_readers_that_drop_at_any_moment_get_each_event_once(
                 is_over.set()
             answered = sum(follower.connects for follower in followers)
             assert ANSWERED_MIN * attempts <= answered <= attempts
-            wire.close()  # it was idle for long, and the server may have closed it
+            wire.close()  # the server may have closed the idle connection
             marker = (await wire.expect(200, "POST", f"/workspaces/{workspace}/sessions", {"title": ""}))["id"]
             for follower in followers:
                 await follower.follow(place, lambda follower: bool(follower.seen) and follower.seen[-1][2] == marker)
@@ -115,7 +115,7 @@ async def test_readers_that_drop_at_any_moment_get_each_event_once(
 
 
 async def check_texts(wire: Wire, workspace: str, log: list[tuple[int, str, str, str]], screens: list[Text]) -> None:
-    """In the end every screen shows what is stored, whole."""
+    """Check that every reader has the complete stored text."""
     sessions = {kind[2] for kind in log if kind[1] == "session"}
     for session in sessions:
         for message in await wire.expect(200, "GET", f"/workspaces/{workspace}/sessions/{session}/messages"):

@@ -1,4 +1,4 @@
-"""Readers that stay and do not read: they cost little, nobody waits for them, and in the end they are dropped."""
+"""Readers that stay connected and do not read: they cost little, delay no other client, and are dropped."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.conformance.loops import ROOT, Place, new_client, place_of
 from tests.conformance.test_d_readers import much_text
 from tests.conformance.watching import memory_peak_kb, metric, until_metric
 
-#: What is said meanwhile: more than the kernel's buffers take of it for a reader that takes nothing. Bytes.
+#: Text of the Run: more than the kernel buffers for a reader that does not read. Bytes.
 TEXT_BYTES = 8_000_000
-#: What a reader may cost while its socket is full: a read of the ring (256 kB and a frame, here of 0.5 MB), the same
-#: again as it is sent, and both twice for an allocator that leaves holes. Were it all kept, it would be 8 MB. In kB.
+#: Memory of a reader with a full socket: a read of the ring (256 kB and a frame, here of 0.5 MB), a copy in the send
+#: buffer, and both twice for a fragmented allocator. The complete text would be 8 MB. kB.
 READER_KB_MAX = 3 * 1024
-#: Between two reads of one that takes a byte at a time. It stands for a second, as `stall_s` below does for a minute.
+#: The interval of a reader of single bytes: it stands for a second, as `stall_s` below for a minute. Seconds.
 TRICKLE_S = 0.01
 
-#: Opens streams and says so; from then on somebody else decides whether it ever runs again.
+#: Opens streams and prints a line; then the test stops the process.
 OPENER = """
 import socket, sys
 sys.path.insert(0, sys.argv[1])
@@ -41,9 +41,9 @@ sys.stdin.read()
 
 
 def ask(host: str, port: int, token: str, workspace: str) -> socket.socket:
-    """An open stream of which only the head has been read."""
+    """Open a stream and read only the head."""
     made = socket.socket()
-    # Small, so that the server and not the kernel has to hold what is not read.
+    # Small, so that unread data stays in the server and not in the kernel.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.connect((host, port))
     made.sendall(
@@ -58,7 +58,7 @@ def ask(host: str, port: int, token: str, workspace: str) -> socket.socket:
 
 
 def trickle(reader: socket.socket) -> None:
-    """Takes one byte now and then, for ever."""
+    """Read one byte per interval, forever."""
     with contextlib.suppress(BlockingIOError):
         try:
             if not reader.recv(1):
@@ -72,7 +72,7 @@ def trickle(reader: socket.socket) -> None:
 
 @contextlib.contextmanager
 def stopped_process(place: Place, workspace: str, streams: int) -> Iterator[None]:
-    """A client process that is stopped while its streams are open: connected, and never to be heard of again."""
+    """A client process that is stopped while its streams are open."""
     command = [sys.executable, "-c", OPENER, str(ROOT), place.host, str(place.port), place.token, workspace]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen([*command, str(streams)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -99,13 +99,13 @@ async def test_stuck_and_slow_readers_cost_little_and_are_dropped(
             before_kb, place = memory_peak_kb(server.pid), place_of(server.url, server.token)
             with ExitStack() as stuck:
                 for _ in range(each):
-                    stuck.enter_context(ask_for(place, peer.workspace))  # nobody ever reads from these
+                    stuck.enter_context(ask_for(place, peer.workspace))  # never read from
                 slow = [stuck.enter_context(ask_for(place, peer.workspace)) for _ in range(each)]
                 for one in slow:
                     trickle(one)
                 await asyncio.to_thread(stuck.enter_context, stopped_process(place, peer.workspace, each))
                 assert await metric(peer.http, "kedge_streams_open") == 1 + 3 * each
-                # Checks that the one that reads gets every word.
+                # Check that the reading client gets the whole text.
                 await much_text(peer, TEXT_BYTES, reader)
                 await until_metric(peer.http, "kedge_streams_open", lambda open_now: open_now == 1)
             grown_kb = memory_peak_kb(server.pid) - before_kb
@@ -118,10 +118,10 @@ def ask_for(place: Place, workspace: str) -> socket.socket:
     return ask(place.host, place.port, place.token, workspace)
 
 
-# --- a network that is gone -------------------------------------------------------------------------------------------
+# --- a lost network ---------------------------------------------------------------------------------------------------
 
-#: A network of its own with a server in it and readers of it. At the word, the network goes away: no farewell, no
-#: reset, no acknowledgement any more. Only the Unix socket still leads to the server.
+#: A network namespace with a server and its readers. On a line of input the network is removed: no FIN, no reset, no
+#: acknowledgement. Only the Unix socket still reaches the server.
 VANISHING = """
 import ctypes, fcntl, os, socket, struct, subprocess, sys
 sys.path.insert(0, sys.argv[1])
@@ -160,7 +160,7 @@ finally:
 """
 
 
-@pytest.mark.long  # half a minute of waiting for the kernel to give them up
+@pytest.mark.long  # the kernel drops the connections after half a minute
 @pytest.mark.proof
 @pytest.mark.timeout(300)
 async def test_readers_with_a_lost_network_are_dropped(tmp_path: Path, workspace: Path) -> None:
@@ -178,7 +178,7 @@ async def test_readers_with_a_lost_network_are_dropped(tmp_path: Path, workspace
         assert process.stdout is not None
         try:
             if (await process.stdout.readline()).startswith(b"none"):
-                pytest.skip("this machine gives nobody a network of their own")
+                pytest.skip("this machine has no network namespaces")
             async with open_http("", "", server.socket) as http:
                 peer = await Peer(http, workspace).open()
                 async with peer.stream() as reader:
