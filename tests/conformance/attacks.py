@@ -210,7 +210,7 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "a repository that sets endpoints, servers or permissions": (
             f"{_SECRETS}test_an_untrusted_repository_sets_nothing_important",
             f"{_SECRETS}test_trust_is_for_the_content_and_ends_when_it_changes",
-            "engine/test_config_reload.py::test_trust_that_is_revoked_counts_though_the_repositorys_file_is_broken",
+            "config/test_reload.py::test_revoked_trust_applies_despite_an_invalid_file",
         ),
         "data that runs when it is read": (
             f"{_SECRETS}test_the_database_contains_only_plain_json",

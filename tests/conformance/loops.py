@@ -162,7 +162,10 @@ async def nest(home: Path, endpoint_url: str, config: str = "") -> AsyncIterator
     server = Server(home, endpoint_url, config)
     (home / "server.log").touch()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _NEST, str(home / "server.log")),
+        sys.executable,
+        "-c",
+        _NEST,
+        str(home / "server.log"),
         env={**server.environment, "KEDGE_TOKEN": TOKEN, "PYTHONPATH": f"{ROOT / 'src'}", **_few_authorities(home)},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

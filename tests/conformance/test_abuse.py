@@ -58,7 +58,10 @@ async def abused(place: Place, directory: Path) -> AsyncIterator[asyncio.subproc
     wire.close()
     given = (place.host, place.port, place.token, workspace, SLOW, STREAMS, REQUESTS_PER_S)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.conformance.abuser", *map(str, given)),
+        sys.executable,
+        "-m",
+        "tests.conformance.abuser",
+        *map(str, given),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdin=asyncio.subprocess.PIPE,

@@ -362,8 +362,13 @@ async def test_names_with_line_breaks_and_escapes_stay_on_one_line(kedge: Peer) 
     (kedge.directory / name).write_text("needle\n")
     results = await tried_at_once(
         kedge,
-        *(call("ls"), call("glob", pattern="*.txt"), call("grep", pattern="needle"), call("view", path=name)),
-        *(call("view", path=f"{name}.gone"), call("write", path=name, content="x"), call("bash", command="ls")),
+        call("ls"),
+        call("glob", pattern="*.txt"),
+        call("grep", pattern="needle"),
+        call("view", path=name),
+        call("view", path=f"{name}.gone"),
+        call("write", path=name, content="x"),
+        call("bash", command="ls"),
     )
     *ours, _ = results
     for result in ours:

@@ -20,8 +20,19 @@ from tests.conformance.test_i_agent import call
 
 #: Variables that often contain secrets, besides those of kedge itself.
 SECRET_VARIABLES = (
-    *("LOCAL_API_KEY", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "SSH_AUTH_SOCK"),
-    *("BASH_ENV", "ENV", "PROMPT_COMMAND", "LD_PRELOAD_NOT", "PYTHONSTARTUP", "GIT_SSH_COMMAND", "DATABASE_URL"),
+    "LOCAL_API_KEY",
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "GITHUB_TOKEN",
+    "SSH_AUTH_SOCK",
+    "BASH_ENV",
+    "ENV",
+    "PROMPT_COMMAND",
+    "LD_PRELOAD_NOT",
+    "PYTHONSTARTUP",
+    "GIT_SSH_COMMAND",
+    "DATABASE_URL",
 )
 
 
@@ -268,10 +279,33 @@ async def test_sandboxed_commands_cannot_write_kedges_own_files(
 async def test_fetch_never_reaches_local_addresses(kedge: Peer, endpoint: Endpoint) -> None:
     port, before = endpoint.hosted.url.split(":")[2].split("/")[0], len(endpoint.hosted.requests)
     hosts = (
-        *("127.0.0.1", "localhost", "LOCALHOST.", "127.1", "0x7f.1", "2130706433", "0177.0.0.1", "127.0.0.1.", "0"),
-        *("0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::127.0.0.1]", "[64:ff9b::7f00:1]", "[fe80::1]"),
-        *("10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1", "[fd00::1]", "224.0.0.1"),
-        *("x.localhost", "\uff11\uff12\uff17.0.0.1", "127\u30020.0.1", "\u2460\u2461\u2466.0.0.1"),
+        "127.0.0.1",
+        "localhost",
+        "LOCALHOST.",
+        "127.1",
+        "0x7f.1",
+        "2130706433",
+        "0177.0.0.1",
+        "127.0.0.1.",
+        "0",
+        "0.0.0.0",
+        "[::1]",
+        "[::]",
+        "[::ffff:127.0.0.1]",
+        "[::127.0.0.1]",
+        "[64:ff9b::7f00:1]",
+        "[fe80::1]",
+        "10.0.0.1",
+        "172.16.0.1",
+        "192.168.0.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "[fd00::1]",
+        "224.0.0.1",
+        "x.localhost",
+        "\uff11\uff12\uff17.0.0.1",
+        "127\u30020.0.1",
+        "\u2460\u2461\u2466.0.0.1",
     )
     urls = [f"http://{host}:{port}/v1/models" for host in hosts]
     urls += [f"file://{Path('/etc/passwd')}", f"http://user:x@127.0.0.1:{port}/", "http://127.0.0.1:22/"]

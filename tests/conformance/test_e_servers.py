@@ -345,7 +345,10 @@ async def test_e_the_default_socket_is_in_a_directory_of_its_owner(
     server = own_server()
     server.terminate()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kedge", "serve"),
+        sys.executable,
+        "-m",
+        "kedge",
+        "serve",
         env=server.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

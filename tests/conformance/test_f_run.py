@@ -30,8 +30,15 @@ class Command:
     async def start(self, *arguments: str, stdin: int = DEVNULL) -> AsyncIterator[Process]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KEDGE_")}
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "kedge", "run", "--host", self.url.replace("http://", "tcp://")),
-            *("--cwd", str(self.directory), *arguments),
+            sys.executable,
+            "-m",
+            "kedge",
+            "run",
+            "--host",
+            self.url.replace("http://", "tcp://"),
+            "--cwd",
+            str(self.directory),
+            *arguments,
             env={**environment, "KEDGE_TOKEN": self.token},
             stdin=stdin,
             stdout=PIPE,

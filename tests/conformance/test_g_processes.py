@@ -23,8 +23,17 @@ from tests.warden.newcomers import Newcomers
 #: Without the kinds that wait for standard input, which a tool command does not have.
 ALL = tuple(kind for kind in KINDS if "overseer" not in kind)
 CHOSEN = (
-    *("ignores SIGTERM", "starts a new one on SIGTERM", "new session", "daemon", "stopped as a whole"),
-    *("closed streams", "child holds the pipes", "tracer", "respawner", "fork bomb", "subreaper of its own"),
+    "ignores SIGTERM",
+    "starts a new one on SIGTERM",
+    "new session",
+    "daemon",
+    "stopped as a whole",
+    "closed streams",
+    "child holds the pipes",
+    "tracer",
+    "respawner",
+    "fork bomb",
+    "subreaper of its own",
     "endless output",
 )
 #: Four at a time: they share the two seconds that stubborn processes get.

@@ -39,17 +39,17 @@ ACTS = max(4, int(SOAK_S / SAMPLES * ACTS_PER_S))
 AT_ONCE = 3
 #: Limit of the growth in the second half. Bytes per hour.
 SLOPE_BYTES_PER_H = 1_000_000
-#: Of a shorter soak no slope can be told: a few kilobytes of noise become megabytes an hour, and what grows by right
-#: Of the database: what it has from the start, and what one event in its log takes (217 were seen).
+#: The size of a new database, and of one event in its log (217 were measured). Bytes.
 DATABASE_BYTES_MIN, EVENT_BYTES_MAX = 5_000_000, 400
-#: has to do so in the first half. Seconds.
+#: The shortest soak with a slope: in a shorter one, kilobytes of noise become megabytes per hour, and the expected
+#: growth does not end in the first half. Seconds.
 SLOPE_S_MIN = 2700.0
-#: Connections to the model are kept for a while and then closed: that many files may come and go. Items.
+#: Idle connections to the model are closed after a while, so the number of files varies. Items.
 FILES_NOISE = 6
-#: The main one, the store's two, and those of the loop's own pool, which come when they are first needed. Items.
+#: The main thread, two of the store, and the pool of the event loop, which grows on demand. Items.
 THREADS_MAX = 3 + min(32, (os.cpu_count() or 1) + 4)
 WAL_BYTES_MAX = 32 * 1024 * 1024
-#: So that what is told is the program's memory and not an allocator's pieces of a megabyte, which come and stay.
+#: Settings that make the memory of the process follow its use, without cached arenas of the allocator.
 ALLOCATOR = {
     "PYTHONMALLOC": "malloc",
     "MALLOC_ARENA_MAX": "1",
@@ -79,8 +79,16 @@ class Soak:
         self.follower = Follower("")
         self.events = 0
         self._kinds: list[Callable[[Wire, str], Awaitable[None]]] = [
-            *(self.talk, self.talk, self.look, self.command, self.cancel, self.approve, self.queue),
-            *(self.come_and_go, self.other_workspace, self.fork_and_search),
+            self.talk,
+            self.talk,
+            self.look,
+            self.command,
+            self.cancel,
+            self.approve,
+            self.queue,
+            self.come_and_go,
+            self.other_workspace,
+            self.fork_and_search,
         ]
 
     # --- actions --------------------------------------------------------------------------------------------

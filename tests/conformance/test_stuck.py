@@ -169,7 +169,12 @@ async def test_readers_with_a_lost_network_are_dropped(tmp_path: Path, workspace
     environment = {**server.environment, "KEDGE_TOKEN": "a-token-in-a-network-of-its-own", "PYTHONPATH": f"{ROOT}/src"}
     with proof("G15", "half-open connections", "kept") as figure:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", VANISHING, str(ROOT), str(server.socket), str(count)),
+            sys.executable,
+            "-c",
+            VANISHING,
+            str(ROOT),
+            str(server.socket),
+            str(count),
             env=environment,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
