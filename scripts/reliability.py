@@ -30,50 +30,53 @@ README = ROOT / "README.md"
 README_PART = re.compile(r"(?<=<!-- proofs -->\n).*?(?=<!-- /proofs -->)", re.DOTALL)
 
 GUARANTEES = {
-    "G1": "Every accepted Run ends, and ends once: there is one terminal event of it, whatever crashes, fails or takes "
-    "over on the way.",
-    "G2": "A cancel stops all the Runs accepted before it, and touches none that was accepted after it.",
-    "G3": "What was answered with 202 is on disk: neither a loss of power nor a `kill -9` takes it back.",
-    "G4": "A stream tells everything once and in order. Readers may leave and come back anywhere; what cannot be told "
-    "any more is announced as a gap.",
-    "G5": "With a cancelled Run goes all that it has started: no process of its tree stays alive, however it hides.",
-    "G6": "A server that is killed leaves none of its tools at work.",
-    "G7": "Whichever operation of the store or of the disk fails, the answer is right or a clean error, and no promise "
-    "is broken by it.",
-    "G8": "Nothing is stuck for good: when the faults stop, every Run ends in bounded time.",
-    "G9": "The proofs bite: faults that are put into the product on purpose are found.",
-    "G10": "No branch of the core is untried, and no fault that the simulator can play goes unplayed.",
-    "G11": "What was seen can be seen again: a seed gives the same simulation, byte for byte.",
-    "G12": "Damage to the stored data is noticed, and is never served as if it were what happened. (Left out: pages of "
-    "the database that swap places, each of them whole. The log tells; records may be of another time.)",
-    "G13": "Several nodes can share the work: each Lane has one writer, and a node given up for dead writes nothing.",
-    "G14": "It is safe as it comes: no request, path, command or page gets past the checks.",
-    "G15": "Nobody can take the server away from the others: slow, stuck, countless and endless clients have bounds, "
-    "and an hour's work leaves nothing behind.",
+    "G1": "Every accepted Run ends exactly once. It has one terminal event, regardless of crashes and failures.",
+    "G2": "A cancel stops all Runs accepted before it and no Run accepted after it.",
+    "G3": "Everything acknowledged with 202 is on disk. Neither a power cut nor a `kill -9` reverts it.",
+    "G4": "A stream delivers every event once and in order. Readers may disconnect and resume at any point. Events that "
+    "are no longer available are announced as a gap.",
+    "G5": "A cancelled Run takes everything it started with it: no process of its tree survives, however it hides.",
+    "G6": "A server that is killed leaves no tool process running.",
+    "G7": "If an operation of the store or the disk fails, the reply is correct or a clean error, and no guarantee is "
+    "broken.",
+    "G8": "Nothing is stuck forever: when the faults stop, every Run ends in bounded time.",
+    "G9": "The proofs work: faults that are seeded in the product are found.",
+    "G10": "Every branch of the core is tested, and the simulator plays every fault it can simulate.",
+    "G11": "Results are reproducible: the same seed gives the same simulation, byte for byte.",
+    "G12": "Damage to the stored data is detected and never served. (Exception: intact pages of the database that are "
+    "swapped. The log detects this; records may be from another time.)",
+    "G13": "Several nodes can share the work: each Lane has one writer, and a node declared dead writes nothing.",
+    "G14": "The defaults are safe: no request, path, command or page gets past the checks.",
+    "G15": "No client can deny service to others: slow, stuck, numerous and endless clients are limited, and an hour of "
+    "work leaks nothing.",
 }
 NOT_BUILT = {
-    "G13": "Not built yet, so nothing is claimed. Today one server owns its data directory, and a lock keeps a second "
-    "one out; several nodes on PostgreSQL come later."
+    "G13": "Not built yet, so nothing is claimed. One server owns its data directory, and a lock excludes a second one. "
+    "Several nodes on PostgreSQL come later."
 }
-#: What the README tells of, in this order.
+#: Figures for the README, in this order.
 STRONGEST = (
-    *("simulated schedules of the real engine, server and client", "simulated power cuts", "kills of a real server"),
-    *("real reconnects", "trees that were ended", "bit flips and other damage", "fuzzed requests", "fuzzed commands"),
+    "simulated schedules of the real engine, server and client",
+    "simulated power cuts",
+    "kills of a real server",
+    "trees that were ended",
+    "bit flips and other damage",
+    "fuzzed requests",
     "seeded mutants",
 )
 HEAD = """# Reliability
 
-What kedge guarantees, how far each guarantee was tried, and what was found by that. Written by `scripts/long` and
-`scripts/docs` from [figures.json](figures.json) and from the tests; nothing here is typed by hand.
+The guarantees of kedge, the extent to which each was tested, and the bugs found. `scripts/long` and `scripts/docs` write
+this page from [figures.json](figures.json) and from the tests.
 
-Each commit runs the proofs in their small size (`scripts/test`), but for a few that have none; `scripts/long` runs all
-of them in their large one. The commit of each figure is told: some may have been run again alone since. A proof that
-finds something prints the seed and the one line that replays it: [CONTRIBUTING.md](../CONTRIBUTING.md) has the
-rest. The time of a proof is that of all its parts added up; they run side by side.
+`scripts/prove` runs the proofs in their small size; `scripts/long` runs them in their large size, including a few that
+have no small one. Each figure names its commit, since a proof may have been repeated alone. A failing proof prints its
+seed and the command that replays it; see [CONTRIBUTING.md](../CONTRIBUTING.md#proofs). The time of a proof is the sum of
+its parts, which run in parallel.
 """
 TRACK_RECORD = """## Track record
 
-Faults that the proofs and attacks have found. Each was mended where it came from, and has a test that keeps it away.
+Bugs that the proofs and attacks have found. Each was fixed at its cause and has a regression test.
 """
 
 
@@ -308,17 +311,9 @@ def shown_for(guarantee: str) -> str:
 
 
 def readme_part() -> str:
-    told = {figure.what: figure for figure in figures()}
-    lines = [f"- {told[what]}" for what in STRONGEST if what in told]
-    run = json.loads(FIGURES.read_text())["run"] if FIGURES.exists() else {"date": "-", "commit": "-"}
-    return "\n".join(
-        [
-            f"Last reached, on {run['date']}:\n",
-            *lines,
-            f"- {len(all_found())} faults found so far; each is a test now\n",
-            "",
-        ]
-    )
+    by_name = {figure.what: figure for figure in figures()}
+    lines = [f"- {by_name[what]}" for what in STRONGEST if what in by_name]
+    return "\n".join(["Some results of the last large run:\n", *lines, "", ""])
 
 
 def with_part(readme: str) -> str:
