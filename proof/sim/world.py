@@ -29,7 +29,7 @@ from kedge.engine.workspaces import FixedConfig
 from kedge.errors import KedgeError, Unavailable, Unreachable, WorkspaceNotFound
 from kedge.server.auth import Gate
 from kedge.server.routes import make_app
-from kedge.testing.machine import CountingIds
+from kedge.testing.manual_system import CountingIds
 from kedge.tools.agent import AgentTool
 from kedge.tools.question import QuestionTool
 from kedge.tools.shell import BashTool

@@ -29,8 +29,8 @@ from kedge.llm.base import Model, ModelPart, ModelRequest, TextDelta
 from kedge.llm.catalogue import Price
 from kedge.store.base import LogEntry, Write
 from kedge.store.memory import MemoryStore
-from kedge.testing.machine import CountingIds, ManualClock
-from kedge.testing.rules import anthropic_refusal, openai_refusal
+from kedge.testing.manual_system import CountingIds, ManualClock
+from kedge.testing.provider_rules import anthropic_refusal, openai_refusal
 from kedge.testing.scripted import Reply, ScriptedModel, ScriptedRequest
 from kedge.tools.base import Prepared, Tool, ToolContext, ToolOutput
 from kedge.wire import frames

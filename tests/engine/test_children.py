@@ -14,7 +14,7 @@ from kedge.core.records import Usage
 from kedge.errors import BadConfig
 from kedge.llm.base import ModelRequest
 from kedge.store.base import Write
-from kedge.testing.scripted import Call, End, Fail, Hold, Reply, Say, ScriptedModel
+from kedge.testing.scripted import Call, EndReply, Fail, Hold, Reply, Say, ScriptedModel
 from kedge.tools.agent import AgentTool
 from tests.engine.rig import CLIENT, OneModel, Rig, no_complaints, rig, spin, until
 from tests.engine.test_doubt import Outages
@@ -53,9 +53,9 @@ async def test_many_children_work_side_by_side_and_what_they_cost_is_counted(tmp
 
     def reply(request: ModelRequest) -> Reply:
         if is_child(request):
-            return [Say(f"found by {request.messages[0].text}"), End(usage=Usage(10, 1))]
+            return [Say(f"found by {request.messages[0].text}"), EndReply(usage=Usage(10, 1))]
         if len(request.messages) == 1:
-            return [*(agent(number) for number in range(count)), End(usage=Usage(100, 1))]
+            return [*(agent(number) for number in range(count)), EndReply(usage=Usage(100, 1))]
         return "all of them"
 
     async with no_complaints(), rig(tmp_path, ScriptedModel(reply), tools=(AgentTool(),)) as r:

@@ -12,7 +12,7 @@ from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY
 from kedge.errors import ContextFull, ModelFailed
 from kedge.store.base import Write
-from kedge.testing.scripted import Call, End, Hold, Say, ScriptedModel
+from kedge.testing.scripted import Call, EndReply, Hold, Say, ScriptedModel
 from kedge.tools.todos import TodosTool
 from tests.engine.rig import ActingTool, OneModel, Rig, Trouble, TroubledModel, no_complaints, rig, spin
 from tests.engine.test_calls import do
@@ -20,7 +20,7 @@ from tests.engine.test_doubt import Outages
 
 FULL = Trouble(ContextFull("maximum context length"))
 #: A Step whose request was near the limit of a window of 1,000 tokens.
-NEAR = End(usage=Usage(900, 10))
+NEAR = EndReply(usage=Usage(900, 10))
 
 
 def narrow(model: ScriptedModel) -> OneModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kedge.core.records import Usage
-from kedge.testing.scripted import End, Hold, Say, ScriptedModel
+from kedge.testing.scripted import EndReply, Hold, Say, ScriptedModel
 from tests.engine.rig import ActingTool, begin, killed, rig, spin
 from tests.engine.test_calls import do, never
 
@@ -13,7 +13,7 @@ from tests.engine.test_calls import do, never
 async def test_what_a_step_cost_is_not_lost_when_its_tools_take_the_process_down(tmp_path: Path) -> None:
     """The usage of a Step is written with the next BeginStep or the end: a crash in its tool calls loses it."""
     tool = ActingTool(slow=never)
-    r = await begin(tmp_path, ScriptedModel([*do("slow"), End(usage=Usage(10, 1))]), tools=(tool,))
+    r = await begin(tmp_path, ScriptedModel([*do("slow"), EndReply(usage=Usage(10, 1))]), tools=(tool,))
     await r.submit(run_id="x")
     await r.until_begun(tool, "slow")
     new = await begin(tmp_path, ScriptedModel("over"), await killed(r), tools=(tool,))

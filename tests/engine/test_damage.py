@@ -19,7 +19,7 @@ from kedge.core.records import Prompt, RunOptions, RunRecord
 from kedge.engine.engine import Engine
 from kedge.errors import StoreDamaged
 from kedge.store.sqlite import SqliteStore
-from kedge.testing.machine import CountingIds, ManualClock
+from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.scripted import Hold, Reply, Say, ScriptedModel
 from kedge.wire import frames
 from tests.engine.rig import CLIENT, OneModel

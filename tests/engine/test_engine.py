@@ -20,7 +20,7 @@ from kedge.errors import (
     WrongType,
 )
 from kedge.store.base import Write
-from kedge.testing.machine import CountingIds, ManualClock
+from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.scripted import Call, Fail, Hold, Linger, Say, ScriptedModel
 from kedge.wire import frames
 from tests.engine.rig import CLIENT, TIMEOUT_S, FaultyStore, OneModel, Rig, rig, spin, until

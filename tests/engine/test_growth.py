@@ -22,7 +22,7 @@ from kedge.engine.lane_state import OpenLane
 from kedge.engine.workspaces import IDLE_LANES_MAX, Workspace
 from kedge.llm.base import ModelRequest
 from kedge.store.sqlite import SqliteStore
-from kedge.testing.machine import CountingIds, ManualClock
+from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.scripted import Call, Hold, Reply, Say, ScriptedModel
 from kedge.wire import frames
 from proof.figures import proof, size

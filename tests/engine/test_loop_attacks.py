@@ -19,7 +19,7 @@ from kedge.engine import forks as forking
 from kedge.engine.feed import SNAPSHOT_BYTES_PER_S
 from kedge.errors import BadConfig
 from kedge.llm.catalogue import Price
-from kedge.testing.scripted import End, Hold, Say, ScriptedModel, Think
+from kedge.testing.scripted import EndReply, Hold, Say, ScriptedModel, Think
 from tests.engine.rig import OneModel, rig, spin, until
 from tests.engine.test_compaction import summary_of
 
@@ -193,7 +193,7 @@ async def test_a_message_of_too_many_parts_is_stopped(tmp_path: Path) -> None:
 )
 async def test_a_title_is_looked_for_in_the_beginning_only(tmp_path: Path) -> None:
     large = ScriptedModel([Hold("k"), Say("done")])
-    small = ScriptedModel([Say("\n" * 3000 + "Late"), End()])
+    small = ScriptedModel([Say("\n" * 3000 + "Late"), EndReply()])
     async with rig(tmp_path, large, models=OneModel(large, small, Price(1.0, 1.0))) as r:
         run = await r.submit()
         await until(lambda: len(small.requests) == 1)

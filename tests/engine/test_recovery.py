@@ -10,7 +10,7 @@ import pytest
 
 from kedge.core.records import Usage
 from kedge.errors import ModelFailed
-from kedge.testing.scripted import Call, End, Hold, Say, ScriptedModel
+from kedge.testing.scripted import Call, EndReply, Hold, Say, ScriptedModel
 from kedge.tools.agent import AgentTool
 from kedge.tools.base import ToolContext
 from kedge.tools.question import QuestionTool
@@ -137,7 +137,7 @@ async def test_a_cancel_that_was_durable_before_the_process_was_lost_ends_the_ru
 @POLICIES
 async def test_lost_while_a_summary_streams(tmp_path: Path, on_crash: str) -> None:
     tool = ActingTool()
-    models = OneModel(ScriptedModel([*do("a"), End(usage=Usage(1000, 1))], [Say("sum"), Hold("never")]))
+    models = OneModel(ScriptedModel([*do("a"), EndReply(usage=Usage(1000, 1))], [Say("sum"), Hold("never")]))
     models.context_window = 1000
     r = await begin(tmp_path, models.model, tools=(tool,), models=models)  # type: ignore[arg-type]
     await r.submit(run_id="x")
@@ -189,7 +189,7 @@ async def test_a_run_lost_again_and_again_is_given_up_and_what_it_cost_is_counte
     tool = ActingTool()
     store = None
     for number in range(5):
-        first = [*do(f"a{number}"), End(usage=Usage(10, 1))]
+        first = [*do(f"a{number}"), EndReply(usage=Usage(10, 1))]
         r = await begin(tmp_path, ScriptedModel(first, [Hold("never")]), store, tools=(tool,))
         if number == 0:
             await r.submit(run_id="x")

@@ -12,7 +12,7 @@ from kedge.agent import model_call as asking
 from kedge.core.records import Usage
 from kedge.errors import ModelFailed
 from kedge.store.base import Write
-from kedge.testing.scripted import End, Hold, Say
+from kedge.testing.scripted import EndReply, Hold, Say
 from tests.engine.rig import Rig, Trouble, TroubledModel, begin, killed, no_complaints, rig, spin
 from tests.engine.test_doubt import Outages
 
@@ -111,7 +111,7 @@ async def test_attempts_are_counted_per_step_and_the_last_failure_is_told(tmp_pa
 
 
 async def test_what_is_paid_for_is_the_attempt_that_answered(tmp_path: Path) -> None:
-    model = TroubledModel([Say("ok"), End(usage=Usage(5, 2))], troubles=[BUSY, BUSY])
+    model = TroubledModel([Say("ok"), EndReply(usage=Usage(5, 2))], troubles=[BUSY, BUSY])
     async with rig(tmp_path, model) as r:
         assert (await r.end(await r.submit())).usage == Usage(5, 2)
 

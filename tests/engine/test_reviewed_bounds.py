@@ -16,7 +16,7 @@ from kedge.engine.draft import Draft
 from kedge.errors import BadConfig, ContextFull
 from kedge.llm.catalogue import Price
 from kedge.store.base import Write
-from kedge.testing.scripted import Call, End, Hold, ScriptedModel
+from kedge.testing.scripted import Call, EndReply, Hold, ScriptedModel
 from kedge.tools.agent import AgentTool
 from tests.engine.rig import CLIENT, OneModel, Trouble, TroubledModel, rig, until
 from tests.engine.test_compaction import narrow, summary_of
@@ -104,7 +104,7 @@ async def test_a_run_whose_client_came_back_is_not_cancelled_when_the_store_is_b
 )
 async def test_agents_side_by_side_share_what_is_left_of_the_budget(tmp_path: Path) -> None:
     agents = [Call("agent", {"prompt": f"child {number}", "description": "child"}) for number in range(4)]
-    model = ScriptedModel([*agents, End(usage=Usage(1_000_000, 0))], *["found"] * 4, "done")
+    model = ScriptedModel([*agents, EndReply(usage=Usage(1_000_000, 0))], *["found"] * 4, "done")
     models = OneModel(model, price=Price(0.2, 1.0))
     async with rig(tmp_path, model, models=models, tools=(AgentTool(),)) as r:
         assert (await r.end(await r.submit(budget_usd=1.0))).text == "done"

@@ -16,7 +16,7 @@ from kedge.core.transcript import Message
 from kedge.errors import AskIsOver, BadConfig, Invalid, ModelFailed, StoreDamaged, StoreUnavailable, TooLarge
 from kedge.llm.catalogue import Price
 from kedge.store.memory import MemoryData
-from kedge.testing.scripted import Call, End, Hold, Say, ScriptedModel
+from kedge.testing.scripted import Call, EndReply, Hold, Say, ScriptedModel
 from kedge.tools.agent import AgentTool
 from kedge.tools.edit import EditTool
 from kedge.tools.view import ViewTool
@@ -135,7 +135,7 @@ async def test_a_resumed_run_that_cannot_go_on_keeps_its_cost_and_its_calls_have
         async def choose(self, config: Config, wanted: str) -> RunModel:
             raise BadConfig("there is none any more")
 
-    tool, model = ActingTool(), ScriptedModel([*do("a", leave=True), End(usage=Usage(100, 7))])
+    tool, model = ActingTool(), ScriptedModel([*do("a", leave=True), EndReply(usage=Usage(100, 7))])
     r = await begin(tmp_path, model, tools=(tool,))
     await r.submit(run_id="x")
     await r.until_asked()
@@ -279,7 +279,7 @@ async def test_an_accepted_run_begins_whatever_is_wrong_with_the_configuration(t
 
 async def test_a_run_ends_though_what_it_cost_fits_no_record(tmp_path: Path) -> None:
     """Infinitely much, which no JSON can say."""
-    model = ScriptedModel([Say("dear"), End(usage=Usage(10**15, 1))], "next")
+    model = ScriptedModel([Say("dear"), EndReply(usage=Usage(10**15, 1))], "next")
     async with no_complaints(), rig(tmp_path, model, models=OneModel(model, price=Price(1e300, 1.0))) as r:
         ended = await r.end(await r.submit())
         assert (ended.outcome, ended.reason) == ("failed", "internal")
@@ -298,7 +298,7 @@ async def test_an_agent_has_the_model_of_its_session_and_what_is_left_of_the_bud
             return await super().choose(config, wanted)
 
     agent = Call("agent", {"prompt": "child", "description": "child"})
-    model = ScriptedModel([agent, End(usage=Usage(1_000_000, 0))], "found", "done")
+    model = ScriptedModel([agent, EndReply(usage=Usage(1_000_000, 0))], "found", "done")
     models = Watching(model, price=Price(0.25, 1.0))
     async with rig(tmp_path, model, models=models, tools=(AgentTool(),)) as r:
         await r.engine.change_session(r.workspace, r.session, None, "own/model")

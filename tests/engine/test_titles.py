@@ -11,7 +11,7 @@ from kedge.core.records import Usage
 from kedge.errors import ModelFailed
 from kedge.llm.catalogue import Price
 from kedge.store.base import Write
-from kedge.testing.scripted import End, Hold, Linger, Say, ScriptedModel
+from kedge.testing.scripted import EndReply, Hold, Linger, Say, ScriptedModel
 from tests.engine.rig import OneModel, Rig, Trouble, TroubledModel, no_complaints, rig, spin, until
 from tests.engine.test_doubt import Outages
 
@@ -27,8 +27,8 @@ async def title(r: Rig) -> str:
 
 
 async def test_a_title_is_made_while_the_run_goes_on_and_is_paid_for_once(tmp_path: Path) -> None:
-    large = ScriptedModel([Hold("k"), Say("done"), End(usage=Usage(100, 10))])
-    small = ScriptedModel([Say('"A Title"'), End(usage=Usage(7, 3))])
+    large = ScriptedModel([Hold("k"), Say("done"), EndReply(usage=Usage(100, 10))])
+    small = ScriptedModel([Say('"A Title"'), EndReply(usage=Usage(7, 3))])
     async with rig(tmp_path, large, models=OneModel(large, small, Price(1.0, 1.0))) as r:
         run = await r.submit()
         await until(lambda: r.workspace.lanes[r.session].session.title == "A Title")

@@ -17,7 +17,7 @@ from kedge.llm.base import REDACTED, ModelEnd, ReasoningDelta, TextDelta
 from kedge.llm.sse import EVENT_BYTES_MAX
 from kedge.llm.streaming import TOOL_CALLS_MAX, TOOL_INPUT_CHARS_MAX
 from kedge.testing import ScriptedEndpoint
-from kedge.testing.rules import signature_of
+from kedge.testing.provider_rules import signature_of
 from tests.llm.support import (
     KEY,
     START,

@@ -24,7 +24,7 @@ from kedge.llm.anthropic_request import GO_ON, LEFT_OUT, OUTPUT_TOKENS_DEFAULT
 from kedge.llm.base import REDACTED, ModelRequest, ReasoningDelta, ToolSpec
 from kedge.llm.content import NO_IMAGES, NO_OUTPUT
 from kedge.testing import ScriptedEndpoint
-from kedge.testing.rules import signature_of
+from kedge.testing.provider_rules import signature_of
 from tests.llm.support import Bench, asking, end_of, failed, message, parts_of, text_of
 
 PNG = "data:image/png;base64,iVBORw=="

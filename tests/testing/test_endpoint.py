@@ -178,8 +178,8 @@ async def test_two_hundred_streams_are_open_at_once(endpoint: ScriptedEndpoint, 
     [
         (b"{", "truncated"),
         (b"{}", "messages"),
-        (msgspec.json.encode(asking("script: sing")), "no directive is called 'sing'"),
-        (msgspec.json.encode({**asking("x"), "stream": False}), "only stream=true"),
+        (msgspec.json.encode(asking("script: sing")), "unknown directive 'sing'"),
+        (msgspec.json.encode({**asking("x"), "stream": False}), "stream=true is required"),
     ],
 )
 async def test_a_request_that_cannot_be_understood_is_refused(

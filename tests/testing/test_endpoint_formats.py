@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kedge.testing import HostedEndpoint, ScriptedEndpoint
-from kedge.testing.rules import signature_of
+from kedge.testing.provider_rules import signature_of
 
 Json = dict[str, Any]
 HEADERS = {"anthropic-version": "2023-06-01"}
@@ -228,4 +228,4 @@ def test_asides_and_refusals_are_seen_without_a_loop() -> None:
         client.post(f"{endpoint.url}/chat/completions", json={"messages": []})
         endpoint.wait_asides(1)
         assert [request.aside for request in endpoint.asides] == ["summary"]
-        assert endpoint.refusals == ["messages: there is none"]
+        assert endpoint.refusals == ["messages: must not be empty"]

@@ -48,19 +48,19 @@ def test_the_last_script_is_in_force_and_its_tag_stays() -> None:
 @pytest.mark.parametrize(
     ("script", "says"),
     [
-        ("script:", "no directive is called ''"),
-        ("script: sing a song", "no directive is called 'sing'; there are say, think"),
-        ("script: say", "'say' needs something behind it"),
-        ("script: hang now", "'hang' takes nothing"),
+        ("script:", "unknown directive ''"),
+        ("script: sing a song", "unknown directive 'sing'; known are say, think"),
+        ("script: say", "'say' needs an argument"),
+        ("script: hang now", "'hang' takes no argument"),
         ("script: pause x", r"'pause' needs 1 number\(s\), not 'x'"),
         ("script: usage 1", r"'usage' needs 2 number\(s\)"),
         ("script: usage 1 2 x", r"'usage' needs 3 number\(s\)"),
         ("script: fail times=2", r"'fail' needs 1 number\(s\)"),
-        ("script: fail 500 times=x", "'times' of 'fail' is a number, not 'x'"),
-        ("script: cut now", "'cut' takes times=N or nothing, not 'now'"),
-        ("script: title", "no directive is called ''"),
+        ("script: fail 500 times=x", "'times' of 'fail' must be a number, not 'x'"),
+        ("script: cut now", "'cut' takes only times=N, got 'now'"),
+        ("script: title", "unknown directive ''"),
         ("script: title tool x {}", "'title' takes say, wait, hold, fail, cut, garbage, hang, not 'tool'"),
-        ("script: summary hold", "'hold' needs something behind it"),
+        ("script: summary hold", "'hold' needs an argument"),
     ],
 )
 def test_a_wrong_directive_is_named(script: str, says: str) -> None:

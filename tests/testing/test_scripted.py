@@ -8,7 +8,7 @@ from kedge.core.records import Usage
 from kedge.core.transcript import Message, Text, ToolCall
 from kedge.errors import ModelFailed
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, ReasoningDelta, TextDelta
-from kedge.testing import Call, End, Fail, Hold, Linger, Say, ScriptedModel, Think
+from kedge.testing import Call, EndReply, Fail, Hold, Linger, Say, ScriptedModel, Think
 
 
 def asking(text: str = "x") -> ModelRequest:
@@ -31,7 +31,7 @@ async def test_each_request_takes_the_next_reply() -> None:
 async def test_a_request_too_many_fails_and_says_so() -> None:
     model = ScriptedModel("one")
     await parts_of(model)
-    with pytest.raises(ModelFailed, match="has 1 replies, and this is request 2"):
+    with pytest.raises(ModelFailed, match="request 2 has no scripted reply; the script has 1"):
         await parts_of(model)
 
 
@@ -54,7 +54,7 @@ async def test_tools_are_called_with_any_input() -> None:
 
 
 async def test_the_end_can_be_chosen() -> None:
-    model = ScriptedModel([Say("x"), End("max_tokens", Usage(1, 2))])
+    model = ScriptedModel([Say("x"), EndReply("max_tokens", Usage(1, 2))])
     assert (await parts_of(model))[-1] == ModelEnd("max_tokens", (), Usage(1, 2))
 
 

@@ -1,11 +1,12 @@
-"""For tests of kedge and of programs that use it. Public.
+"""Helpers for tests of kedge and of programs that use it. Public.
 
-- `ScriptedModel` (with `Say`, `Think`, `Hold`, `Linger`, `Call`, `Fail`, `End`): a model inside the process that says
-  what the test wrote down.
-- `ManualClock`, `CountingIds`: the engine's ports on a machine that does the same every time.
-- `ScriptedEndpoint`, `HostedEndpoint`: a real HTTP server that speaks OpenAI's format and follows the prompt's script.
+- `ScriptedModel` (with `Say`, `Think`, `Hold`, `Linger`, `Call`, `Fail`, `EndReply`): a model inside the process with
+  scripted replies.
+- `ScriptedEndpoint`, `HostedEndpoint`: an HTTP server with the APIs of OpenAI and Anthropic, which follows the script
+  in the prompt.
+- `ManualClock`, `CountingIds`: a deterministic clock and deterministic ids for the engine.
 
-Names are loaded when they are first used, so that a test pays only for what it needs.
+Names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kedge.testing.endpoint import EndpointRequest, ScriptedEndpoint
     from kedge.testing.hosted import HostedEndpoint
-    from kedge.testing.machine import CountingIds, ManualClock
-    from kedge.testing.scripted import Call, End, Fail, Hold, Linger, Say, ScriptedModel, ScriptedRequest, Think
+    from kedge.testing.manual_system import CountingIds, ManualClock
+    from kedge.testing.scripted import Call, EndReply, Fail, Hold, Linger, Say, ScriptedModel, ScriptedRequest, Think
 
 __all__ = [
     "Call",
     "CountingIds",
-    "End",
+    "EndReply",
     "EndpointRequest",
     "Fail",
     "Hold",
@@ -37,10 +38,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "CountingIds": "machine",
+    "CountingIds": "manual_system",
     "EndpointRequest": "endpoint",
     "HostedEndpoint": "hosted",
-    "ManualClock": "machine",
+    "ManualClock": "manual_system",
     "ScriptedEndpoint": "endpoint",
 }
 
@@ -48,5 +49,5 @@ _HOME = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'scripted')}"), name)
-    return found
+    value: object = getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'scripted')}"), name)
+    return value

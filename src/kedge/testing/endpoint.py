@@ -1,5 +1,5 @@
-"""A real HTTP server that speaks OpenAI's chat completions and Anthropic's messages and answers what the script of the
-prompt says. What those providers would refuse it refuses too (see `kedge.testing.rules`).
+"""An HTTP server with OpenAI's chat completions and Anthropic's messages, which follows the script in the prompt. It
+refuses requests that those providers would refuse (see `kedge.testing.provider_rules`).
 
     async with ScriptedEndpoint() as endpoint:          # endpoint.url is the base_url of a provider of either kind
         ...
@@ -10,11 +10,10 @@ prompt says. What those providers would refuse it refuses too (see `kedge.testin
 
     python -m kedge.testing.endpoint --port 9001        # prints: listening on http://127.0.0.1:9001/v1
 
-`kedge.testing.script` describes the language, `kedge.testing.voices` speaks the formats. From another process:
-POST /release/KEY, GET /stats.
+`kedge.testing.script` describes the script language. From another process: POST /release/KEY, GET /stats.
 
-It is a bare `asyncio.Protocol`, not a stream server, since then a client that goes away is noticed in the same pass of
-the event loop, whatever the answer is waiting for, and 200 streams at once cost little.
+It is an `asyncio.Protocol`, not a stream server: a disconnect is noticed in the same pass of the event loop, and 200
+concurrent streams cost little.
 """
 
 from __future__ import annotations
@@ -30,30 +29,30 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from kedge.testing.answer import Answer
-from kedge.testing.script import Directive, Plan, ScriptError, last_user_text, plan
-from kedge.testing.voices import AnthropicVoice, OpenAIVoice, Voice
-from kedge.testing.waiting import Keys, Signal
+from kedge.testing.reply_formats import AnthropicFormat, OpenAIFormat, ReplyFormat
+from kedge.testing.script import Directive, ScriptError, ScriptPlan, last_user_text, plan
+from kedge.testing.scripted_reply import ScriptedReply
+from kedge.testing.signals import Keys, Signal
 
-#: Head of a request, in bytes; ours have a few hundred.
+#: Head of a request; kedge's have a few hundred. Bytes.
 HEAD_BYTES_MAX: Final = 64 * 1024
-#: Body of a request, in bytes: a long transcript with images.
+#: Body of a request: a long transcript with images. Bytes.
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
-#: Requests kept for tests to look at; a benchmark sends many more.
+#: Requests kept for tests; a benchmark sends many more. Items.
 REQUESTS_KEPT_MAX: Final = 10_000
-#: Tags counted. One per session of a test run.
+#: Tags counted: one per session of a test run. Items.
 TAGS_MAX: Final = 10_000
-#: Refusals kept for tests to look at; one is a bug, and a loop around it is cut short here.
+#: Refusals kept for tests. Items.
 REFUSALS_KEPT_MAX: Final = 1000
 
-#: How the path of a request for a reply ends, and the format that is spoken there.
-_VOICES: Final[dict[str, type[Voice]]] = {"/chat/completions": OpenAIVoice, "/v1/messages": AnthropicVoice}
+#: The format of each path, by its end.
+_FORMATS: Final[dict[str, type[ReplyFormat]]] = {"/chat/completions": OpenAIFormat, "/v1/messages": AnthropicFormat}
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(eq=False, slots=True)
 class EndpointRequest:
-    """One request for a reply. `closed` is set when its stream is over, for whatever reason."""
+    """One request for a reply. `closed` is set when its stream has ended, for any reason."""
 
     #: Counts from 1.
     number: int
@@ -62,22 +61,22 @@ class EndpointRequest:
     #: Names in lower case.
     headers: dict[str, str]
     tag: str = ""
-    #: "title" or "summary" for a request that is not one of a Run's own; see `kedge.testing.script`.
+    #: "title" or "summary" for a request that is not part of a Run; see `kedge.testing.script`.
     aside: str = ""
     closed: asyncio.Event = field(default_factory=asyncio.Event)
-    #: The client went away before the reply was complete.
+    #: The client disconnected before the reply was complete.
     closed_early: bool = False
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """As they were sent, in the format that was spoken."""
-        found: list[dict[str, Any]] = self.body["messages"]
-        return found
+        """The messages as they were sent, in the format of the request."""
+        messages: list[dict[str, Any]] = self.body["messages"]
+        return messages
 
     @property
     def text(self) -> str:
-        """Of the last user message."""
-        return last_user_text((_voice_at(self.path) or OpenAIVoice).messages(self.body))
+        """The text of the last user message."""
+        return last_user_text((_format_at(self.path) or OpenAIFormat).messages(self.body))
 
 
 class ScriptedEndpoint:
@@ -89,13 +88,13 @@ class ScriptedEndpoint:
         self._connections: set[_Connection] = set()
         self._keys = Keys()
         self._reached: Counter[tuple[str, int]] = Counter()
-        #: The last REQUESTS_KEPT_MAX of them, oldest first.
+        #: The last REQUESTS_KEPT_MAX requests, oldest first.
         self.requests: deque[EndpointRequest] = deque(maxlen=REQUESTS_KEPT_MAX)
         self.requests_count = 0
-        #: Requests for titles and summaries, which are not among `requests` and do not count as open streams.
+        #: Requests for titles and summaries. They are not among `requests` and not counted as open streams.
         self.asides: deque[EndpointRequest] = deque(maxlen=REQUESTS_KEPT_MAX)
         self.asides_count = 0
-        #: Why requests were refused that no provider would have answered; a test may want it empty at its end.
+        #: The reasons of refused requests; a test may assert that it is empty.
         self.refusals: deque[str] = deque(maxlen=REFUSALS_KEPT_MAX)
         self.connections_count = 0
         self.open_streams = 0
@@ -115,7 +114,7 @@ class ScriptedEndpoint:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        # Room for hundreds of connects at once: the default backlog of 100 would make some wait for a resend.
+        # For hundreds of simultaneous connects: with the default backlog of 100 some would wait for a resend.
         self._server = await loop.create_server(lambda: _Connection(self), self._host, self._port, backlog=1024)
         self._port = self._server.sockets[0].getsockname()[1]
         return self
@@ -131,23 +130,23 @@ class ScriptedEndpoint:
         await self._server.wait_closed()
 
     def release(self, key: str) -> None:
-        """Let every `hold KEY` go on, now and later."""
+        """Release every `hold KEY`, now and later."""
         self._keys.release(key)
 
     async def wait_requests(self, count: int) -> None:
-        """Until so many requests have come, ever."""
+        """Wait until so many requests have arrived in total."""
         await self._signal.wait_until(lambda: self.requests_count >= count)
 
     async def wait_asides(self, count: int) -> None:
-        """Until so many requests for titles and summaries have come, ever."""
+        """Wait until so many requests for titles and summaries have arrived in total."""
         await self._signal.wait_until(lambda: self.asides_count >= count)
 
     async def wait_open(self, count: int) -> None:
-        """Until exactly so many streams are open."""
+        """Wait until exactly so many streams are open."""
         await self._signal.wait_until(lambda: self.open_streams == count)
 
     async def wait_until(self, condition: Callable[[ScriptedEndpoint], bool]) -> None:
-        """Until the condition is true of this endpoint."""
+        """Wait until the condition is true for this endpoint."""
         await self._signal.wait_until(lambda: condition(self))
 
     def stats(self) -> dict[str, Any]:
@@ -160,9 +159,9 @@ class ScriptedEndpoint:
             "open_max_by_tag": self.open_max_by_tag,
         }
 
-    # What connections report.
+    # Called by connections.
 
-    def opened(self, path: str, body: dict[str, Any], headers: dict[str, str], plan: Plan) -> EndpointRequest:
+    def opened(self, path: str, body: dict[str, Any], headers: dict[str, str], plan: ScriptPlan) -> EndpointRequest:
         if plan.aside:
             self.asides_count += 1
             request = EndpointRequest(self.asides_count, path, body, headers, "", plan.aside)
@@ -207,12 +206,12 @@ class ScriptedEndpoint:
     async def wait_released(self, key: str) -> None:
         await self._keys.wait(key)
 
-    def works_now(self, directive: Directive, times: int | None) -> bool:
-        """Whether a directive that works so many times does so once more; without a number it always does."""
+    def takes_effect(self, directive: Directive, times: int | None) -> bool:
+        """Count a directive with times=N. Return False after N times; without a number, always True."""
         if times is None:
             return True
-        self._reached[directive.place] += 1
-        return self._reached[directive.place] <= times
+        self._reached[directive.location] += 1
+        return self._reached[directive.location] <= times
 
 
 class _Connection(asyncio.Protocol):
@@ -296,33 +295,33 @@ class _Connection(asyncio.Protocol):
         return True
 
     def _answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
-        if method == "POST" and (speaks := _voice_at(path)):
-            return self._answer_model(speaks, path, headers, body)
+        if method == "POST" and (reply_format := _format_at(path)):
+            return self._answer_model(reply_format, path, headers, body)
         if method == "POST" and path.startswith("/release/"):
             key = path.removeprefix("/release/")
             self._endpoint.release(key)
             return self.reply(200, {"released": key})
         if method == "GET" and path == "/stats":
             return self.reply(200, self._endpoint.stats())
-        return self.reply(404, {"error": {"message": f"scripted endpoint: there is no {method} {path}"}})
+        return self.reply(404, {"error": {"message": f"scripted endpoint: {method} {path} not found"}})
 
-    def _answer_model(self, speaks: type[Voice], path: str, headers: dict[str, str], body: bytes) -> None:
+    def _answer_model(self, reply_format: type[ReplyFormat], path: str, headers: dict[str, str], body: bytes) -> None:
         try:
-            asked = msgspec.json.decode(body, type=dict[str, Any])
-            why = speaks.refusal(asked, headers)
-            if why is None and asked.get("stream") is not True:
-                why = "only stream=true is answered"
-            found = Plan(()) if why else plan(speaks.messages(asked))
-        # What is no request at all shows itself in one of these ways, wherever it is looked into.
+            decoded = msgspec.json.decode(body, type=dict[str, Any])
+            reason = reply_format.refusal(decoded, headers)
+            if reason is None and decoded.get("stream") is not True:
+                reason = "stream=true is required"
+            script_plan = ScriptPlan(()) if reason else plan(reply_format.messages(decoded))
+        # A malformed request raises one of these, wherever it is read.
         except (msgspec.DecodeError, KeyError, IndexError, TypeError, AttributeError, ScriptError) as error:
-            why = f"{type(error).__name__}: {error}"
-        if why:
-            self._endpoint.refusals.append(why)
-            return self.reply(400, speaks.error(400, f"scripted endpoint: {why}", "invalid_request_error"))
-        request = self._request = self._endpoint.opened(path, asked, headers, found)
-        voice = speaks(request.number, asked)
-        answer = Answer(self._endpoint, self, voice, found, request.text, len(request.messages))
-        self._answering = asyncio.get_running_loop().create_task(answer.run())
+            reason = f"{type(error).__name__}: {error}"
+        if reason:
+            self._endpoint.refusals.append(reason)
+            return self.reply(400, reply_format.error(400, f"scripted endpoint: {reason}", "invalid_request_error"))
+        request = self._request = self._endpoint.opened(path, decoded, headers, script_plan)
+        writer = reply_format(request.number, decoded)
+        reply = ScriptedReply(self._endpoint, self, writer, script_plan, request.text, len(request.messages))
+        self._answering = asyncio.get_running_loop().create_task(reply.run())
         return self._answering.add_done_callback(self._answered)
 
     def _answered(self, answering: asyncio.Task[None]) -> None:
@@ -350,10 +349,10 @@ class _Connection(asyncio.Protocol):
         self.transport.close()
 
 
-def _voice_at(path: str) -> type[Voice] | None:
-    """The format that is spoken at a path, if it is one for replies."""
-    ends = path.partition("?")[0]
-    return next((voice for end, voice in _VOICES.items() if ends.endswith(end)), None)
+def _format_at(path: str) -> type[ReplyFormat] | None:
+    """Return the format of a path for replies, or None."""
+    path = path.partition("?")[0]
+    return next((reply_format for end, reply_format in _FORMATS.items() if path.endswith(end)), None)
 
 
 async def _serve(host: str, port: int) -> None:
@@ -365,10 +364,10 @@ async def _serve(host: str, port: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m kedge.testing.endpoint", description=__doc__.splitlines()[0])
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    given = parser.parse_args()
+    parser.add_argument("--port", type=int, default=0, help="0: any free port")
+    options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_serve(given.host, given.port))
+        asyncio.run(_serve(options.host, options.port))
 
 
 if __name__ == "__main__":

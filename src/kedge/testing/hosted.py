@@ -1,4 +1,4 @@
-"""`ScriptedEndpoint` for tests without an event loop: it runs in one of its own, beside the test."""
+"""`ScriptedEndpoint` for tests without an event loop: it runs in its own thread."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 class HostedEndpoint:
-    """The same as `ScriptedEndpoint`, with calls that block. A wait that takes too long raises TimeoutError."""
+    """A `ScriptedEndpoint` with blocking calls. A wait that takes too long raises TimeoutError."""
 
     def __init__(self, port: int = 0, wait_s: float = 20.0) -> None:
         self._port = port
         self._wait_s = wait_s
         self._loop = asyncio.new_event_loop()
-        self._host = threading.Thread(target=self._loop.run_forever, name="scripted-endpoint", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="scripted-endpoint", daemon=True)
         self._endpoint: ScriptedEndpoint
 
     def __enter__(self) -> Self:
-        self._host.start()
+        self._thread.start()
         try:
-            self._endpoint = self._ask(self._open())
+            self._endpoint = self._run(self._open())
         except OSError:  # the port is taken
             self._stop()
             raise
@@ -35,7 +35,7 @@ class HostedEndpoint:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ask(self._endpoint.__aexit__(kind, error, trace))
+        self._run(self._endpoint.__aexit__(kind, error, trace))
         self._stop()
 
     @property
@@ -48,50 +48,50 @@ class HostedEndpoint:
 
     @property
     def requests(self) -> list[EndpointRequest]:
-        return self._ask(self._requests())
+        return self._run(self._requests())
 
     @property
     def asides(self) -> list[EndpointRequest]:
-        return self._ask(self._asides())
+        return self._run(self._asides())
 
     @property
     def refusals(self) -> list[str]:
-        return self._ask(self._refusals())
+        return self._run(self._refusals())
 
     def release(self, key: str) -> None:
-        self._ask(self._release(key))
+        self._run(self._release(key))
 
     def wait_requests(self, count: int) -> None:
-        self._ask(self._endpoint.wait_requests(count))
+        self._run(self._endpoint.wait_requests(count))
 
     def wait_asides(self, count: int) -> None:
-        self._ask(self._endpoint.wait_asides(count))
+        self._run(self._endpoint.wait_asides(count))
 
     def wait_open(self, count: int) -> None:
-        self._ask(self._endpoint.wait_open(count))
+        self._run(self._endpoint.wait_open(count))
 
     def wait_until(self, condition: Callable[[ScriptedEndpoint], bool]) -> None:
-        """Until the condition is true; it is asked in the endpoint's own loop."""
-        self._ask(self._endpoint.wait_until(condition))
+        """Wait until the condition is true. It is evaluated in the endpoint's event loop."""
+        self._run(self._endpoint.wait_until(condition))
 
     def wait_closed(self, request: EndpointRequest) -> None:
-        self._ask(request.closed.wait())
+        self._run(request.closed.wait())
 
     def stats(self) -> dict[str, Any]:
-        return self._ask(self._stats())
+        return self._run(self._stats())
 
-    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """Every access happens in the endpoint's own loop: nothing here is shared between two."""
-        asked = asyncio.run_coroutine_threadsafe(question, self._loop)
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the endpoint's event loop: no state is shared between threads."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return asked.result(self._wait_s)
+            return future.result(self._wait_s)
         except TimeoutError:
-            asked.cancel()
+            future.cancel()
             raise
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._host.join()
+        self._thread.join()
         self._loop.close()
 
     async def _open(self) -> ScriptedEndpoint:

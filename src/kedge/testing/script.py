@@ -1,49 +1,48 @@
-"""The little language in which a prompt tells `ScriptedEndpoint` what to answer.
+"""The script language of prompts for `ScriptedEndpoint`.
 
 A user message that starts with `script:` carries directives, separated by ` | `:
 
     say WORDS             streams the words, one per Delta
-    think WORDS           the same as reasoning; in Anthropic's format with a signature at its end
-    redact DATA           a thought that is sealed; only in Anthropic's format
+    think WORDS           streams reasoning; in Anthropic's format with a signature at its end
+    redact DATA           sends encrypted reasoning; only in Anthropic's format
     words N               streams w1 w2 ... wN
     echo                  streams "You said: " and the text of the last user message
-    pause MS              waits this long before each of the words that follow (default 0), also behind tools
-    wait MS               waits this long once; before the first word, the head of the answer waits too
+    pause MS              waits this long before each following word (default 0), also after tools
+    wait MS               waits this long once; before the first word, the head of the response waits too
     hold KEY              waits until KEY is released; once released, a key stays so
-    head                  sends the head of the answer, without a word
+    head                  sends the head of the response, without a word
     tool NAME {json}      calls a tool and ends the Step; tools next to each other are called in one Step. The rest is
-                          the input as it stands, valid or not
+                          the input, unchanged, valid or not
     step                  between two tools: the second is called in the next Step
     usage IN OUT [READ [WRITE]]
-                          what the reply is said to have cost, and how much of IN was read from and written to a cache
+                          reports this usage; READ and WRITE are the parts of IN read from and written to a cache
     finish REASON         ends with this finish_reason instead of stop
     fail STATUS [OPTIONS] [TEXT]
-                          an HTTP error, or an error inside the stream if something was said already. Options:
-                          times=N (see below), retry-after=S (429 has one of 1 s anyway), code=NAME (what the error
-                          calls itself, such as insufficient_quota)
-    flaky N STATUS [TEXT] the same as fail STATUS times=N [TEXT]
+                          an HTTP error, or an error inside the stream after the first word. Options:
+                          times=N (see below), retry-after=S (default for 429: 1), code=NAME (the type of the error,
+                          such as insufficient_quota)
+    flaky N STATUS [TEXT] short for: fail STATUS times=N [TEXT]
     cut [times=N]         drops the connection
-    garbage [times=N]     an event that is none of the format, and the end
-    hang                  says nothing more, ever
+    garbage [times=N]     sends an invalid event, and ends
+    hang                  sends nothing more, and does not end
     tag NAME              names the whole request, so that streams can be counted by tag
-    title DIRECTIVE       what the request for the session's title is answered: DIRECTIVE is say, wait, hold, fail, cut,
-    summary DIRECTIVE     garbage or hang; likewise for the request for a summary. May be given several times
+    title DIRECTIVE       the reply to the request for a title: DIRECTIVE is say, wait, hold, fail, cut, garbage or
+    summary DIRECTIVE     hang; likewise for the request for a summary. May occur several times
 
     script: tag a | say hello there | hold k1 | tool view {"path": "x"} | say done
     script: tool a {} | step | tool b {} | tool c {"broken | say three steps
     script: fail 429 retry-after=0 times=2 | say at the third attempt | title hold k2
 
-With times=N a directive works the first N times that this place of this script is reached, and is passed over from then
-on: that is how a retry is seen to succeed.
+With times=N a directive takes effect the first N times that it is reached, and is then skipped: so a retry succeeds.
 
-A request that ends with tool results goes on behind the directives of those tools. So does one whose script was joined
-by a plain user message after a tool's result (a folded prompt). Every other request without a script of its own is
-answered with `echo`. Note that a plain prompt sent after a Run that was cancelled *in* a tool looks just like a folded
-one: begin it with `script:` if that matters.
+A request that ends with tool results continues after the directives of those tools. So does one whose script is
+followed by a plain user message after a tool's result (a folded prompt). Every other request without a script is
+answered with `echo`. A plain prompt sent after a Run that was cancelled *in* a tool looks like a folded one: begin it
+with `script:` if that matters.
 
 A request whose system prompt begins with "Write a title" is answered with "A scripted title", one whose last user
-message begins with "Summarize" with "A scripted summary.", unless the script in it says otherwise. These are the
-*asides* of the endpoint, and it does not count them among its requests.
+message begins with "Summarize" with "A scripted summary.", unless the script in it overrides that. These are the
+*asides* of the endpoint: it does not count them among its requests.
 """
 
 from __future__ import annotations
@@ -55,51 +54,51 @@ from dataclasses import dataclass
 from typing import Any
 
 MARK = "script:"
-#: How the system prompt of a request for a title begins, and the last user message of one for a summary.
+#: The first words of the system prompt of a title request, and of the last user message of a summary request.
 TITLE_MARK = "Write a title"
 SUMMARY_MARK = "Summarize"
-#: What such a request is answered when its script does not speak of it.
+#: The default replies to such requests.
 ASIDES = {"title": "script: say A scripted title", "summary": "script: say A scripted summary."}
 
 Json = dict[str, Any]
 
 
 class ScriptError(Exception):
-    """The script cannot be understood; the message says which directive."""
+    """The script is invalid; the message names the directive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Directive:
     verb: str
     rest: str
-    #: Which place of which script this is: what `flaky` counts by.
-    place: tuple[str, int]
+    #: The script and the index in it, by which `times` counts.
+    location: tuple[str, int]
 
     def numbers(self, count: int) -> list[int]:
-        """The first `count` words as numbers."""
+        """Return the first `count` words as numbers."""
         words = self.rest.split()[:count]
         if len(words) < count or not all(word.isascii() and word.isdigit() for word in words):
             raise ScriptError(f"{self.verb!r} needs {count} number(s), not {self.rest!r}")
         return [int(word) for word in words]
 
     def after(self, words: int) -> str:
-        """The rest behind so many words."""
+        """Return the text after so many words."""
         return " ".join(self.rest.split()[words:])
 
     def inner(self) -> Directive:
-        """The directive behind `title` or `summary`, checked."""
-        return _directive(self.rest, self.place)
+        """Return the checked directive inside `title` or `summary`."""
+        return _directive(self.rest, self.location)
 
     def options(self, words: int) -> tuple[dict[str, str], str]:
-        """The options behind so many words, and the text behind those."""
-        found: dict[str, str] = {}
+        """Return the options after so many words, and the text after those."""
+        options: dict[str, str] = {}
         rest = self.rest.split()[words:]
         while rest and (option := _OPTION.fullmatch(rest[0])):
-            found[option[1]] = option[2]
+            options[option[1]] = option[2]
             rest.pop(0)
-        if not found.get("times", "1").isdigit():
-            raise ScriptError(f"'times' of {self.verb!r} is a number, not {found['times']!r}")
-        return found, " ".join(rest)
+        if not options.get("times", "1").isdigit():
+            raise ScriptError(f"'times' of {self.verb!r} must be a number, not {options['times']!r}")
+        return options, " ".join(rest)
 
 
 _OPTION = re.compile(r"(times|retry-after|code)=(\S+)")
@@ -107,18 +106,18 @@ _OPTION = re.compile(r"(times|retry-after|code)=(\S+)")
 
 def _nothing(directive: Directive) -> None:
     if directive.rest:
-        raise ScriptError(f"{directive.verb!r} takes nothing, not {directive.rest!r}")
+        raise ScriptError(f"{directive.verb!r} takes no argument, got {directive.rest!r}")
 
 
 def _something(directive: Directive) -> None:
     if not directive.rest:
-        raise ScriptError(f"{directive.verb!r} needs something behind it")
+        raise ScriptError(f"{directive.verb!r} needs an argument")
 
 
 def _times(directive: Directive) -> None:
     _, rest = directive.options(0)
     if rest:
-        raise ScriptError(f"{directive.verb!r} takes times=N or nothing, not {rest!r}")
+        raise ScriptError(f"{directive.verb!r} takes only times=N, got {rest!r}")
 
 
 def _failure(directive: Directive) -> None:
@@ -170,23 +169,23 @@ _IN_ASIDES = ("say", "wait", "hold", "fail", "cut", "garbage", "hang")
 
 
 def parse(text: str) -> tuple[Directive, ...]:
-    """The directives of a message that starts with `script:`, checked."""
+    """Return the checked directives of a message that starts with `script:`."""
     pieces = text.removeprefix(MARK).split(" | ")
     return tuple(_directive(piece, (text, index)) for index, piece in enumerate(pieces))
 
 
-def _directive(piece: str, place: tuple[str, int]) -> Directive:
+def _directive(piece: str, location: tuple[str, int]) -> Directive:
     verb, _, rest = piece.strip().partition(" ")
-    directive = Directive(verb, rest.strip(), place)
+    directive = Directive(verb, rest.strip(), location)
     check = _CHECKS.get(verb)
     if check is None:
-        raise ScriptError(f"no directive is called {verb!r}; there are {', '.join(_CHECKS)}")
+        raise ScriptError(f"unknown directive {verb!r}; known are {', '.join(_CHECKS)}")
     check(directive)
     return directive
 
 
 def text_of(message: Json) -> str:
-    """The text of a message, whose content is a string or a list of parts."""
+    """Return the text of a message, whose content is a string or a list of parts."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -198,16 +197,16 @@ def last_user_text(messages: list[Json]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What is still to be done for a request, and the tag of its script."""
+class ScriptPlan:
+    """The remaining directives of a request, and the tag of its script."""
 
     directives: tuple[Directive, ...]
     tag: str = ""
-    #: Which of ASIDES this is; empty for a request of a Run's own.
+    #: A key of ASIDES; empty for a request of a Run.
     aside: str = ""
 
     def of_this_step(self) -> Iterator[Directive]:
-        """Up to the tools that end it: the rest is for the request that brings their results."""
+        """Iterate up to the tools that end the Step: the rest is for the request with their results."""
         called = False
         for directive in self.directives:
             if called and directive.verb != "tool":
@@ -216,23 +215,23 @@ class Plan:
             yield directive
 
 
-def plan(messages: list[Json]) -> Plan:
-    """For messages in the shape of chat completions, the system prompt among them."""
+def plan(messages: list[Json]) -> ScriptPlan:
+    """Return the plan for messages in the shape of chat completions, with the system prompt."""
     if aside := _aside_of(messages):
         return _plan_aside(aside, messages)
     start = next((index for index in reversed(range(len(messages))) if _is_script(messages[index])), None)
     if start is None:
-        return Plan(_ECHO)
+        return ScriptPlan(_ECHO)
     script = tuple(directive for directive in parse(text_of(messages[start])) if directive.verb not in ASIDES)
-    # A tag counts from the first word of the request, wherever it stands, and for the plain prompts that follow.
+    # A tag holds from the start of the request, wherever it occurs, and for the plain prompts that follow.
     tag = next((directive.rest for directive in script if directive.verb == "tag"), "")
     later = messages[start + 1 :]
     results = sum(message.get("role") == "tool" for message in later)
     spoken = any(message.get("role") == "assistant" and not message.get("tool_calls") for message in later)
     joined = any(message.get("role") == "user" for message in later)
     if joined and (spoken or not results):
-        return Plan(_ECHO, tag)  # a prompt of its own, after the script's Run
-    return Plan(_behind_tools(script, results), tag)
+        return ScriptPlan(_ECHO, tag)  # a new prompt after the script's Run
+    return ScriptPlan(_after_tools(script, results), tag)
 
 
 def _aside_of(messages: list[Json]) -> str:
@@ -242,18 +241,18 @@ def _aside_of(messages: list[Json]) -> str:
     return "summary" if last_user_text(messages).startswith(SUMMARY_MARK) else ""
 
 
-def _plan_aside(aside: str, messages: list[Json]) -> Plan:
-    """The script may stand anywhere in such a request: alone, or quoted as a line of something longer."""
+def _plan_aside(aside: str, messages: list[Json]) -> ScriptPlan:
+    """Plan the reply to an aside. The script may be anywhere in its messages: alone, or quoted in a longer text."""
     lines = [line for message in messages for line in text_of(message).splitlines() if MARK in line]
     directives: tuple[Directive, ...] = ()
     for line in lines:
-        # What is quoted may be half of a script: then it has nothing to say.
+        # A quote may contain half of a script, which has no effect.
         with suppress(ScriptError):
             script = parse(line[line.index(MARK) :])
             directives = tuple(directive.inner() for directive in script if directive.verb == aside)
     if not any(directive.verb == "say" for directive in directives):
         directives += parse(ASIDES[aside])
-    return Plan(directives, aside=aside)
+    return ScriptPlan(directives, aside=aside)
 
 
 _ECHO = parse("script: echo")
@@ -263,7 +262,7 @@ def _is_script(message: Json) -> bool:
     return message.get("role") == "user" and text_of(message).startswith(MARK)
 
 
-def _behind_tools(script: tuple[Directive, ...], results: int) -> tuple[Directive, ...]:
+def _after_tools(script: tuple[Directive, ...], results: int) -> tuple[Directive, ...]:
     if not results:
         return script
     tools = [index for index, directive in enumerate(script) if directive.verb == "tool"]

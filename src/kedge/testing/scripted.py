@@ -1,8 +1,8 @@
-"""A model inside the process that does what the test wrote down: no network, no clock, the same every time.
+"""A model inside the process with scripted replies: no network, no clock, deterministic.
 
     model = ScriptedModel("Hello there.", [Say("let me look"), Call("view", {"path": "x"})], "It says x.")
 
-Each request takes the next reply. A reply is a text, or acts in order; a function from the request to a reply answers
+Each request takes the next reply. A reply is a text or a list of acts. A function from the request to a reply answers
 any number of requests:
 
     model = ScriptedModel(lambda request: f"You said: {request.messages[-1].text}")
@@ -11,7 +11,7 @@ any number of requests:
     await model.wait_requests(1)
     model.release("go")
 
-`requests`, `streams_open` and `streams_open_max` tell what was asked and whether two streams were ever open at once.
+`requests` holds all requests; `streams_open` and `streams_open_max` count open streams.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from kedge.core.records import Usage
 from kedge.core.transcript import FinishReason, ToolCall
 from kedge.errors import ModelFailed
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, ReasoningDelta, TextDelta
-from kedge.testing.waiting import Keys, Signal
+from kedge.testing.signals import Keys, Signal
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Text, one word per Delta."""
+    """Stream text, one word per Delta."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Think:
-    """Reasoning, one word per Delta."""
+    """Stream reasoning, one word per Delta."""
 
     text: str
 
@@ -55,7 +55,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call a tool. `input` is encoded as JSON, unless it is a string: that is passed on as it stands, valid or not."""
+    """Call a tool. `input` is encoded as JSON; a string is passed on unchanged, valid or not."""
 
     name: str
     input: dict[str, Any] | str = field(default_factory=dict)
@@ -63,40 +63,39 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Fail as a provider does."""
+    """Fail with ModelFailed."""
 
-    message: str = "the scripted model fails here"
+    message: str = "scripted failure"
 
 
 @dataclass(frozen=True, slots=True)
 class Linger:
-    """From here on a reply that is left early does not close until the test calls `release(key)`, however often it is
-    cancelled: what a library does that ignores cancellation."""
+    """Ignore cancellation, as some libraries do: a reply that is closed early ends only after `release(key)`."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndReply:
     """End with this reason and usage instead of end_turn (or tool_use, if tools were called)."""
 
     reason: FinishReason | None = None
     usage: Usage = Usage()
 
 
-Act = Say | Think | Hold | Call | Fail | Linger | End
+Act = Say | Think | Hold | Call | Fail | Linger | EndReply
 Reply = str | Sequence[Act]
 
 
 @dataclass(eq=False, slots=True)
 class ScriptedRequest:
-    """One request, and how its stream ended. `closed` is set once it is."""
+    """One request and the end of its stream. `closed` is set when the stream is closed."""
 
     #: Counts from 1.
     number: int
     request: ModelRequest
     closed: asyncio.Event = field(default_factory=asyncio.Event)
-    #: Left before the end that the script gives: ModelEnd or ModelFailed.
+    #: Closed before the end of the script (ModelEnd or ModelFailed).
     closed_early: bool = True
 
 
@@ -109,49 +108,48 @@ class ScriptedModel:
         self._replies = deque(replies)
         self._keys = Keys()
         self._signal = Signal()
-        #: All of them: a test asks seldom enough to keep each.
         self.requests: list[ScriptedRequest] = []
         self.streams_open = 0
         self.streams_open_max = 0
 
     def add(self, *replies: Reply | Callable[[ModelRequest], Reply]) -> None:
-        """More replies, behind those that wait."""
+        """Append replies."""
         self._replies.extend(replies)
 
     def release(self, key: str) -> None:
-        """Open the Hold or Linger of this key, now and for good."""
+        """Release the Hold or Linger of this key, now and later."""
         self._keys.release(key)
 
     async def wait_requests(self, count: int) -> None:
-        """Until so many requests have come, ever."""
+        """Wait until so many requests have arrived in total."""
         await self._signal.wait_until(lambda: len(self.requests) >= count)
 
     async def wait_open(self, count: int) -> None:
-        """Until exactly so many streams are open."""
+        """Wait until exactly so many streams are open."""
         await self._signal.wait_until(lambda: self.streams_open == count)
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPart]]:
-        asked = ScriptedRequest(len(self.requests) + 1, request)
-        self.requests.append(asked)
+        record = ScriptedRequest(len(self.requests) + 1, request)
+        self.requests.append(record)
         self.streams_open += 1
         self.streams_open_max = max(self.streams_open_max, self.streams_open)
         self._signal.notify()
-        playing = _Playing(self._next_reply(request), asked, self._keys)
+        reply_stream = _ReplyStream(self._next_reply(request), record, self._keys)
         try:
-            async with aclosing(playing.parts()) as parts:
+            async with aclosing(reply_stream.parts()) as parts:
                 yield parts
         finally:
-            if asked.closed_early:
-                await playing.linger()
+            if record.closed_early:
+                await reply_stream.linger()
             self.streams_open -= 1
-            asked.closed.set()
+            record.closed.set()
             self._signal.notify()
 
     def _next_reply(self, request: ModelRequest) -> Sequence[Act]:
         if not self._replies:
             count = len(self.requests)
-            return [Fail(f"the script of this model has {count - 1} replies, and this is request {count}")]
+            return [Fail(f"request {count} has no scripted reply; the script has {count - 1}")]
         reply = self._replies[0]
         if callable(reply):
             reply = reply(request)
@@ -160,51 +158,51 @@ class ScriptedModel:
         return [Say(reply)] if isinstance(reply, str) else reply
 
 
-class _Playing:
-    """One reply while it is played."""
+class _ReplyStream:
+    """One reply while it streams."""
 
-    def __init__(self, acts: Sequence[Act], asked: ScriptedRequest, keys: Keys) -> None:
+    def __init__(self, acts: Sequence[Act], record: ScriptedRequest, keys: Keys) -> None:
         self._acts = acts
-        self._asked = asked
+        self._record = record
         self._keys = keys
         self._lingering: list[str] = []
 
     async def parts(self) -> AsyncGenerator[ModelPart, None]:
         calls: list[ToolCall] = []
-        end = End()
+        end = EndReply()
         for act in self._acts:
             match act:
                 case Say(text=text):
                     for word in _words(text):
                         yield TextDelta(word)
-                        await asyncio.sleep(0)  # others get their pass of the event loop, as with a network
+                        await asyncio.sleep(0)  # other tasks get a turn, as with a network
                 case Think(text=text):
                     for word in _words(text):
                         yield ReasoningDelta(word)
                         await asyncio.sleep(0)
                 case Hold(key=key):
                     await self._keys.wait(key)
-                case Call(name=name, input=given):
-                    text = given if isinstance(given, str) else json.dumps(given)
-                    calls.append(ToolCall(f"call_{self._asked.number}_{len(calls)}", name, text))
+                case Call(name=name, input=arguments):
+                    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+                    calls.append(ToolCall(f"call_{self._record.number}_{len(calls)}", name, text))
                 case Fail(message=message):
-                    self._asked.closed_early = False
+                    self._record.closed_early = False
                     raise ModelFailed(message)
                 case Linger(key=key):
                     self._lingering.append(key)
-                case End():
+                case EndReply():
                     end = act
-        self._asked.closed_early = False
+        self._record.closed_early = False
         yield ModelEnd(end.reason or ("tool_use" if calls else "end_turn"), tuple(calls), end.usage)
 
     async def linger(self) -> None:
         for key in self._lingering:
             while not self._keys.released(key):
-                # On purpose: this is the library that does not listen. The first cancel goes on when this is over.
+                # On purpose: like a library that ignores cancellation. The first cancel takes effect afterwards.
                 with suppress(asyncio.CancelledError):
                     await self._keys.wait(key)
 
 
 def _words(text: str) -> Iterator[str]:
-    """The words with the blanks before them: together they are the text again."""
-    return (found.group() for found in re.finditer(r"\s*\S+|\s+$", text))
+    """Split a text into words with the white space before them: joined, they are the text."""
+    return (match.group() for match in re.finditer(r"\s*\S+|\s+$", text))

@@ -1,4 +1,4 @@
-"""How the scripted endpoint says a thing in each provider's format: one `Voice` per reply, bytes of events out."""
+"""The wire formats of the scripted endpoint: one `ReplyFormat` per reply, which returns the bytes of its events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from kedge.llm.anthropic_request import GO_ON, LEFT_OUT
-from kedge.testing.rules import anthropic_refusal, blocks_of, openai_refusal, signature_of
+from kedge.testing.provider_rules import anthropic_refusal, blocks_of, openai_refusal, signature_of
 
 Json = dict[str, Any]
 
@@ -17,8 +17,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """What a reply is said to have cost. `tokens_in` are all, `read` and `written` of them from and to a cache."""
+class ReplyUsage:
+    """The reported usage of a reply. `tokens_in` includes those `read` from and `written` to a cache."""
 
     tokens_in: int
     tokens_out: int
@@ -26,7 +26,7 @@ class Spent:
     written: int = 0
 
 
-class Voice(ABC):
+class ReplyFormat(ABC):
     """One reply in one format."""
 
     def __init__(self, number: int, body: Json) -> None:
@@ -36,21 +36,21 @@ class Voice(ABC):
     @staticmethod
     @abstractmethod
     def refusal(body: Json, headers: dict[str, str]) -> str | None:
-        """Why the provider would not answer this request, or None."""
+        """Return why the provider would refuse this request, or None."""
 
     @staticmethod
     @abstractmethod
     def messages(body: Json) -> list[Json]:
-        """The request's messages in the shape of chat completions: what `script.plan` reads."""
+        """Return the messages of the request in the shape of chat completions, for `script.plan`."""
 
     @staticmethod
     @abstractmethod
     def error(status: int, message: str, code: str = "") -> Json:
-        """The body of an HTTP error; `code` is what it calls itself."""
+        """Return the body of an HTTP error; `code` is its type."""
 
     @abstractmethod
-    def start(self, spent: Spent) -> bytes:
-        """What comes before the first word."""
+    def start(self, usage: ReplyUsage) -> bytes:
+        """Return the events before the first word."""
 
     @abstractmethod
     def say(self, word: str) -> bytes: ...
@@ -62,18 +62,18 @@ class Voice(ABC):
     def redact(self, data: str) -> bytes: ...
 
     @abstractmethod
-    def call(self, index: int, name: str, given: str) -> bytes:
-        """The input in two pieces, as real providers cut it."""
+    def call(self, index: int, name: str, arguments: str) -> bytes:
+        """Return the events of a tool call. The input comes in two pieces, as from real providers."""
 
     @abstractmethod
     def break_off(self, status: int, message: str, code: str = "") -> bytes:
-        """The error inside the stream."""
+        """Return the event of an error inside the stream."""
 
     @abstractmethod
-    def end(self, finish: str, has_calls: bool, spent: Spent) -> bytes: ...
+    def end(self, finish: str, has_calls: bool, usage: ReplyUsage) -> bytes: ...
 
 
-class OpenAIVoice(Voice):
+class OpenAIFormat(ReplyFormat):
     _WORD: Final = b'data: {"id":"scripted","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"'
     _WORD_END: Final = b'},"finish_reason":null}]}\n\n'
 
@@ -83,15 +83,15 @@ class OpenAIVoice(Voice):
 
     @staticmethod
     def messages(body: Json) -> list[Json]:
-        found: list[Json] = body["messages"]
-        return found
+        messages: list[Json] = body["messages"]
+        return messages
 
     @staticmethod
     def error(status: int, message: str, code: str = "") -> Json:
         names = {"type": code, "code": code} if code else {"code": status}
         return {"error": {"message": message, **names}}
 
-    def start(self, spent: Spent) -> bytes:
+    def start(self, usage: ReplyUsage) -> bytes:
         return b""
 
     def say(self, word: str) -> bytes:
@@ -103,36 +103,36 @@ class OpenAIVoice(Voice):
     def redact(self, data: str) -> bytes:
         return b""
 
-    def call(self, index: int, name: str, given: str) -> bytes:
-        half = len(given) // 2
-        first = {"name": name, "arguments": given[:half]}
+    def call(self, index: int, name: str, arguments: str) -> bytes:
+        half = len(arguments) // 2
+        first = {"name": name, "arguments": arguments[:half]}
         head = {"index": index, "id": f"call_{self._number}_{index}", "type": "function", "function": first}
         return b"".join(
             _frame({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]})
-            for call in (head, {"index": index, "function": {"arguments": given[half:]}})
+            for call in (head, {"index": index, "function": {"arguments": arguments[half:]}})
         )
 
     def break_off(self, status: int, message: str, code: str = "") -> bytes:
         return _frame(self.error(status, message, code))
 
-    def end(self, finish: str, has_calls: bool, spent: Spent) -> bytes:
+    def end(self, finish: str, has_calls: bool, usage: ReplyUsage) -> bytes:
         reason = finish or ("tool_calls" if has_calls else "stop")
-        said = _frame({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+        frames = _frame({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
         if (self._body.get("stream_options") or {}).get("include_usage"):
-            said += _frame({"choices": [], "usage": self._usage(spent)})
-        return said + b"data: [DONE]\n\n"
+            frames += _frame({"choices": [], "usage": self._usage(usage)})
+        return frames + b"data: [DONE]\n\n"
 
-    def _usage(self, spent: Spent) -> Json:
-        usage: Json = {
-            "prompt_tokens": spent.tokens_in,
-            "completion_tokens": spent.tokens_out,
-            "total_tokens": spent.tokens_in + spent.tokens_out,
+    def _usage(self, usage: ReplyUsage) -> Json:
+        counts: Json = {
+            "prompt_tokens": usage.tokens_in,
+            "completion_tokens": usage.tokens_out,
+            "total_tokens": usage.tokens_in + usage.tokens_out,
         }
-        return {**usage, "prompt_tokens_details": {"cached_tokens": spent.read}} if spent.read else usage
+        return {**counts, "prompt_tokens_details": {"cached_tokens": usage.read}} if usage.read else counts
 
 
-class AnthropicVoice(Voice):
-    #: The words that scripts use for the end, in this format.
+class AnthropicFormat(ReplyFormat):
+    #: The finish reasons of scripts, in this format.
     _FINISH: Final = {
         "stop": "end_turn",
         "length": "max_tokens",
@@ -154,9 +154,9 @@ class AnthropicVoice(Voice):
     def __init__(self, number: int, body: Json) -> None:
         super().__init__(number, body)
         self._blocks = 0
-        #: The kind of block that is open, and what was thought in it.
+        #: The type of the open block, and its reasoning.
         self._open = ""
-        self._thought: list[str] = []
+        self._reasoning: list[str] = []
 
     @staticmethod
     def refusal(body: Json, headers: dict[str, str]) -> str | None:
@@ -164,33 +164,33 @@ class AnthropicVoice(Voice):
 
     @staticmethod
     def messages(body: Json) -> list[Json]:
-        """Each text of a user is a message of its own: the format has them joined where nobody answered in between."""
+        """Return each user text as a separate message: this format joins those without a reply in between."""
         system = body.get("system") or ""
-        told = system if isinstance(system, str) else "\n\n".join(block["text"] for block in system)
-        found: list[Json] = [{"role": "system", "content": told}] if told else []
+        text = system if isinstance(system, str) else "\n\n".join(block["text"] for block in system)
+        messages: list[Json] = [{"role": "system", "content": text}] if text else []
         for message in body["messages"]:
             blocks = blocks_of(message)
             if message["role"] == "assistant":
                 calls = [{"id": block["id"]} for block in blocks if block["type"] == "tool_use"]
-                found.append({"role": "assistant", "content": blocks, "tool_calls": calls})
+                messages.append({"role": "assistant", "content": blocks, "tool_calls": calls})
                 continue
             for block in blocks:
                 if block["type"] == "tool_result":
-                    found.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": block["content"]})
+                    messages.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": block["content"]})
                 elif block["type"] == "text" and block["text"] not in (GO_ON, LEFT_OUT):
-                    found.append({"role": "user", "content": block["text"]})
-        return found
+                    messages.append({"role": "user", "content": block["text"]})
+        return messages
 
     @staticmethod
     def error(status: int, message: str, code: str = "") -> Json:
-        kind = code or AnthropicVoice._ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        kind = code or AnthropicFormat._ERRORS.get(status, "api_error" if status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_scripted"}
 
-    def start(self, spent: Spent) -> bytes:
-        usage = {
-            "input_tokens": max(0, spent.tokens_in - spent.read - spent.written),
-            "cache_creation_input_tokens": spent.written,
-            "cache_read_input_tokens": spent.read,
+    def start(self, usage: ReplyUsage) -> bytes:
+        counts = {
+            "input_tokens": max(0, usage.tokens_in - usage.read - usage.written),
+            "cache_creation_input_tokens": usage.written,
+            "cache_read_input_tokens": usage.read,
             "output_tokens": 1,
         }
         message: Json = {
@@ -201,40 +201,39 @@ class AnthropicVoice(Voice):
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": usage,
+            "usage": counts,
         }
         return _event("message_start", message=message) + _event("ping")
 
     def say(self, word: str) -> bytes:
-        return self._into("text", text="") + self._delta(type="text_delta", text=word)
+        return self._open_block("text", text="") + self._delta(type="text_delta", text=word)
 
     def think(self, word: str) -> bytes:
-        opened = self._into("thinking", thinking="", signature="")
-        self._thought.append(word)
+        opened = self._open_block("thinking", thinking="", signature="")
+        self._reasoning.append(word)
         return opened + self._delta(type="thinking_delta", thinking=word)
 
     def redact(self, data: str) -> bytes:
-        return self._close() + self._into("redacted_thinking", data=data) + self._close()
+        return self._close() + self._open_block("redacted_thinking", data=data) + self._close()
 
-    def call(self, index: int, name: str, given: str) -> bytes:
-        opened = self._close() + self._into("tool_use", id=f"toolu_{self._number}_{index}", name=name, input={})
-        half = len(given) // 2
-        pieces = [
-            self._delta(type="input_json_delta", partial_json=piece) for piece in ("", given[:half], given[half:])
-        ]
-        return opened + b"".join(pieces) + self._close()
+    def call(self, index: int, name: str, arguments: str) -> bytes:
+        opened = self._close() + self._open_block("tool_use", id=f"toolu_{self._number}_{index}", name=name, input={})
+        half = len(arguments) // 2
+        pieces = ("", arguments[:half], arguments[half:])
+        deltas = [self._delta(type="input_json_delta", partial_json=piece) for piece in pieces]
+        return opened + b"".join(deltas) + self._close()
 
     def break_off(self, status: int, message: str, code: str = "") -> bytes:
         return _event("error", error=self.error(status, message, code)["error"])
 
-    def end(self, finish: str, has_calls: bool, spent: Spent) -> bytes:
+    def end(self, finish: str, has_calls: bool, usage: ReplyUsage) -> bytes:
         reason = self._FINISH.get(finish, finish) or ("tool_use" if has_calls else "end_turn")
         delta = {"stop_reason": reason, "stop_sequence": None}
-        usage = {"output_tokens": spent.tokens_out}
-        return self._close() + _event("message_delta", delta=delta, usage=usage) + _event("message_stop")
+        counts = {"output_tokens": usage.tokens_out}
+        return self._close() + _event("message_delta", delta=delta, usage=counts) + _event("message_stop")
 
-    def _into(self, kind: str, **block: Any) -> bytes:
-        """Into a block of this kind: the open one, or a new one."""
+    def _open_block(self, kind: str, **block: Any) -> bytes:
+        """Open a block of this type, unless it is open."""
         if self._open == kind:
             return b""
         closed = self._close()
@@ -246,8 +245,8 @@ class AnthropicVoice(Voice):
             return b""
         signed = b""
         if self._open == "thinking":
-            signed = self._delta(type="signature_delta", signature=signature_of("".join(self._thought)))
-            self._thought.clear()
+            signed = self._delta(type="signature_delta", signature=signature_of("".join(self._reasoning)))
+            self._reasoning.clear()
         self._open = ""
         self._blocks += 1
         return signed + _event("content_block_stop", index=self._blocks - 1)

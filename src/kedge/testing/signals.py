@@ -1,4 +1,4 @@
-"""Waiting until something has become true, without a clock."""
+"""Wait until a condition is true, without a clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Signal:
-    """`notify` after each change; `wait_until` looks again after each notify. For one event loop."""
+    """`wait_until` checks its condition after each `notify`. For one event loop."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -22,9 +22,9 @@ class Signal:
 
 
 class Keys:
-    """Named gates: closed at first; once released, open for good."""
+    """Named gates. A released key stays released."""
 
-    #: Of one script or test run. Only a script that makes up names without end gets there.
+    #: Released keys in one run. Only a script with an endless supply of names reaches it. Items.
     KEYS_MAX = 10_000
 
     def __init__(self) -> None:

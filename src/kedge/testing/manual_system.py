@@ -1,10 +1,10 @@
-"""A machine for the engine's ports that does the same every time: a clock moved by hand, ids that count."""
+"""A deterministic clock and deterministic ids for the engine."""
 
 from __future__ import annotations
 
 
 class ManualClock:
-    """Time stands still until the test moves it. Starts at a round moment, so that Positions are easy to read."""
+    """A clock that only the test moves. It starts at a round number, so that Positions are easy to read."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self._now_ms = now_ms
@@ -17,7 +17,7 @@ class ManualClock:
 
 
 class CountingIds:
-    """w1, s2, m3, ...: unique, and short enough to be read in a failure. A second process begins `after` the first."""
+    """Unique short ids: w1, s2, m3, ... A second process continues `after` the first."""
 
     def __init__(self, after: int = 0) -> None:
         self._count = after

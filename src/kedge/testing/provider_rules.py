@@ -1,5 +1,5 @@
-"""What providers refuse. The scripted endpoint refuses the same, so that each test that goes through it also proves
-that the transcript it was sent is valid: no call without its result, no result without its call, nothing out of order.
+"""The rules by which providers refuse requests. The scripted endpoint applies them, so that every test that uses it
+also proves that its transcript is valid: no call without a result, no result without a call, nothing out of order.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ Json = dict[str, Any]
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-#: Marks for the cache in one request to Anthropic.
+#: Cache marks in one request to Anthropic. Items.
 _CACHE_MARKS_MAX: Final = 4
-#: The least budget that Anthropic takes for thinking.
+#: The smallest thinking budget of Anthropic. Tokens.
 _THINKING_TOKENS_MIN: Final = 1024
 
 
 def openai_refusal(body: Json) -> str | None:
-    """Why OpenAI would not answer this, or None."""
+    """Return why OpenAI would refuse this request, or None."""
     return next(_openai_faults(body), None)
 
 
 def anthropic_refusal(body: Json, headers: dict[str, str]) -> str | None:
-    """Why Anthropic would not answer this, or None."""
+    """Return why Anthropic would refuse this request, or None."""
     return next(_anthropic_faults(body, headers), None)
 
 
 def signature_of(thought: str) -> str:
-    """What the endpoint signs a thought with. It fits no other, so a thought that was changed on its way is noticed."""
+    """Return the endpoint's signature of a reasoning text, which reveals any change of it."""
     return "sig_" + hashlib.sha256(thought.encode()).hexdigest()[:24]
 
 
 def _openai_faults(body: Json) -> Iterator[str]:
     messages: list[Json] = body["messages"]
     if not messages:
-        yield "messages: there is none"
-    #: Of the assistant message before, in its order; each must be answered before anything else is said.
+        yield "messages: must not be empty"
+    #: The calls of the last assistant message that have no result yet: the results must come next.
     open_calls: list[str] = []
     for index, message in enumerate(messages):
         where, role = f"messages[{index}]", message["role"]
         if role == "tool":
             if message["tool_call_id"] not in open_calls:
-                yield f"{where}: tool result {message['tool_call_id']!r} answers no call of the message before it"
+                yield f"{where}: tool result {message['tool_call_id']!r} has no call in the message before it"
             else:
                 open_calls.remove(message["tool_call_id"])
             if not isinstance(message["content"], str):
-                yield f"{where}: the content of a tool message is text"
+                yield f"{where}: the content of a tool message must be text"
             continue
         if open_calls:
             yield f"{where}: these tool calls have no result: {', '.join(open_calls)}"
@@ -67,7 +67,7 @@ def _openai_faults(body: Json) -> Iterator[str]:
             for call in calls:
                 yield from _openai_call_faults(where, call)
         elif role not in ("user", "system"):
-            yield f"{where}: there is no role {role!r}"
+            yield f"{where}: unknown role {role!r}"
         elif not isinstance(message["content"], str | list) or message["content"] == []:
             yield f"{where}: content is needed"
     if open_calls:
@@ -79,12 +79,12 @@ def _openai_call_faults(where: str, call: Json) -> Iterator[str]:
     if not call["id"]:
         yield f"{where}: a tool call needs an id"
     if not _NAME.fullmatch(call["function"]["name"]):
-        yield f"{where}: {call['function']['name']!r} is no name of a tool"
+        yield f"{where}: {call['function']['name']!r} is not a valid tool name"
     try:
         if not isinstance(msgspec.json.decode(call["function"]["arguments"]), dict):
-            yield f"{where}: the arguments of a tool call are an object"
+            yield f"{where}: the arguments of a tool call must be an object"
     except msgspec.DecodeError:
-        yield f"{where}: the arguments of a tool call are no JSON"
+        yield f"{where}: the arguments of a tool call are not valid JSON"
 
 
 def _tool_faults(tools: list[Json]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _tool_faults(tools: list[Json]) -> Iterator[str]:
         yield "tools: names must be unique"
     for name in names:
         if not _NAME.fullmatch(name):
-            yield f"tools: {name!r} is no name of a tool"
+            yield f"tools: {name!r} is not a valid tool name"
 
 
 def _anthropic_faults(body: Json, headers: dict[str, str]) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _anthropic_faults(body: Json, headers: dict[str, str]) -> Iterator[str]:
 
 def _order_faults(messages: list[Json], thinks: bool) -> Iterator[str]:
     if not messages or messages[0]["role"] != "user":
-        yield "messages: the first one must be of the user"
+        yield "messages: the first must have the role user"
     used: set[str] = set()
     open_calls: set[str] = set()
     for index, message in enumerate(messages):
@@ -129,7 +129,7 @@ def _order_faults(messages: list[Json], thinks: bool) -> Iterator[str]:
         if role not in ("user", "assistant"):
             yield f"{where}.role: must be user or assistant, not {role!r}"
         if index and messages[index - 1]["role"] == role:
-            yield f"{where}: roles must alternate, and this is the second {role!r} in a row"
+            yield f"{where}: roles must alternate, this is the second {role!r} in a row"
         blocks = blocks_of(message)
         if not blocks:
             yield f"{where}: content must not be empty"
@@ -144,7 +144,7 @@ def _order_faults(messages: list[Json], thinks: bool) -> Iterator[str]:
         used |= set(calls)
         open_calls = set(calls)
     if open_calls:
-        yield f"tool_use ids without tool_result behind them: {', '.join(sorted(open_calls))}"
+        yield f"tool_use ids without tool_result after them: {', '.join(sorted(open_calls))}"
     last = blocks_of(messages[-1])
     if messages[-1]["role"] == "assistant" and last[-1].get("text", "") != last[-1].get("text", "").rstrip():
         yield "messages: the final assistant content must not end with white space"
@@ -155,11 +155,11 @@ def _order_faults(messages: list[Json], thinks: bool) -> Iterator[str]:
 def _result_faults(where: str, blocks: list[Json], open_calls: set[str]) -> Iterator[str]:
     results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
     if missing := open_calls - set(results):
-        yield f"{where}: tool_use ids without tool_result right behind them: {', '.join(sorted(missing))}"
+        yield f"{where}: tool_use ids without tool_result right after them: {', '.join(sorted(missing))}"
     if unexpected := set(results) - open_calls:
         yield f"{where}: tool_result without tool_use in the message before: {', '.join(sorted(unexpected))}"
     if len(set(results)) < len(results):
-        yield f"{where}: each tool_use has one tool_result"
+        yield f"{where}: each tool_use must have one tool_result"
     if any(block["type"] != "tool_result" for block in blocks[: len(results)]):
         yield f"{where}: tool_result blocks must come first"
 
@@ -185,28 +185,28 @@ def _block_faults(where: str, block: Json) -> Iterator[str]:
             if block.get("is_error") and not content:
                 yield f"{where}: the content of a tool_result with is_error must not be empty"
         case "thinking":
-            # Sealed ones of a model that hides its thoughts have no text; the endpoint sends none of those.
+            # Encrypted blocks of models that hide their reasoning have no text; the endpoint sends none of those.
             if block["signature"] != signature_of(block["thinking"]):
                 yield f"{where}: invalid signature in thinking block"
         case "redacted_thinking":
             if not block["data"]:
                 yield f"{where}: redacted_thinking needs its data"
         case other:
-            yield f"{where}: there is no block of type {other!r}"
+            yield f"{where}: unknown block type {other!r}"
 
 
 def _source_faults(where: str, kind: str, source: Json) -> Iterator[str]:
     if source["type"] != "base64":
         return
     if source["media_type"] not in (_IMAGE_TYPES if kind == "image" else ("application/pdf",)):
-        yield f"{where}: {source['media_type']!r} is no type of an {kind} that is taken"
+        yield f"{where}: {source['media_type']!r} is not an accepted {kind} type"
     try:
         base64.b64decode(source["data"], validate=True)
     except (binascii.Error, ValueError):
-        yield f"{where}: the data of an {kind} is no base64"
+        yield f"{where}: the data of the {kind} is not valid base64"
 
 
 def blocks_of(message: Json) -> list[Json]:
-    """The content of one of Anthropic's messages, which may be a text."""
+    """Return the content of an Anthropic message as blocks."""
     content = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kedge.testing.rules import anthropic_refusal, openai_refusal, signature_of
+from kedge.testing.provider_rules import anthropic_refusal, openai_refusal, signature_of
 
 Json = dict[str, Any]
 VERSION = {"anthropic-version": "2023-06-01"}
@@ -65,23 +65,23 @@ def test_what_is_valid_is_not_refused() -> None:
 
 
 OPENAI: list[tuple[str, Callable[[Json], object]]] = [
-    ("there is none", lambda body: body["messages"].clear()),
-    ("'b' answers no call", lambda body: body["messages"].pop(2)),
+    ("must not be empty", lambda body: body["messages"].clear()),
+    ("'b' has no call", lambda body: body["messages"].pop(2)),
     ("have no result: a", lambda body: body["messages"].pop(4)),
     ("have no result: a", lambda body: body["messages"].__delitem__(slice(6, None))),
     ("have no result: a, b", lambda body: body["messages"].insert(3, {"role": "user", "content": "wait"})),
-    ("'a' answers no call", lambda body: body["messages"].insert(5, body["messages"][4])),
+    ("'a' has no call", lambda body: body["messages"].insert(5, body["messages"][4])),
     ("same id", lambda body: body["messages"][2]["tool_calls"][1].update(id="a")),
     ("needs an id", lambda body: body["messages"][2]["tool_calls"][1].update(id="")),
     ("content or tool calls", lambda body: body["messages"].insert(1, {"role": "assistant", "content": None})),
-    ("no role 'robot'", lambda body: body["messages"][0].update(role="robot")),
+    ("unknown role 'robot'", lambda body: body["messages"][0].update(role="robot")),
     ("content is needed", lambda body: body["messages"][1].update(content=[])),
     ("content of a tool message", lambda body: body["messages"][3].update(content=[{"type": "image_url"}])),
-    ("no name of a tool", lambda body: body["messages"][2]["tool_calls"][0]["function"].update(name="a b")),
-    ("are no JSON", lambda body: body["messages"][2]["tool_calls"][0]["function"].update(arguments="{")),
-    ("are an object", lambda body: body["messages"][2]["tool_calls"][0]["function"].update(arguments="[]")),
+    ("not a valid tool name", lambda body: body["messages"][2]["tool_calls"][0]["function"].update(name="a b")),
+    ("are not valid JSON", lambda body: body["messages"][2]["tool_calls"][0]["function"].update(arguments="{")),
+    ("must be an object", lambda body: body["messages"][2]["tool_calls"][0]["function"].update(arguments="[]")),
     ("names must be unique", lambda body: body["tools"].append(body["tools"][0])),
-    ("no name of a tool", lambda body: body["tools"][0]["function"].update(name="")),
+    ("not a valid tool name", lambda body: body["tools"][0]["function"].update(name="")),
 ]
 
 
@@ -114,16 +114,16 @@ ANTHROPIC: list[tuple[str, Callable[[Json], object]]] = [
     ("at least 1024", lambda body: body["thinking"].update(budget_tokens=1000)),
     ("at most 4 blocks", mark_tools),
     ("system: text content blocks must be non-empty", lambda body: body["system"][0].update(text=" ")),
-    ("first one must be of the user", lambda body: body["messages"].clear()),
-    ("first one must be of the user", lambda body: body["messages"].pop(0)),
+    ("first must have the role user", lambda body: body["messages"].clear()),
+    ("first must have the role user", lambda body: body["messages"].pop(0)),
     ("second 'user' in a row", lambda body: body["messages"].insert(0, {"role": "user", "content": "x"})),
     ("user or assistant", lambda body: body["messages"].append({"role": "system", "content": "x"})),
     ("content must not be empty", lambda body: body["messages"][0].update(content=[])),
     ("must be non-empty", lambda body: body["messages"][0].update(content="")),
-    ("right behind them: b", lambda body: body["messages"][2]["content"].pop(0)),
-    ("without tool_result behind them: c", lambda body: body["messages"].pop()),
+    ("right after them: b", lambda body: body["messages"][2]["content"].pop(0)),
+    ("without tool_result after them: c", lambda body: body["messages"].pop()),
     ("without tool_use in the message before: b", lambda body: body["messages"][1]["content"].pop()),
-    ("has one tool_result", add(4, {"type": "tool_result", "tool_use_id": "c", "content": "x"})),
+    ("must have one tool_result", add(4, {"type": "tool_result", "tool_use_id": "c", "content": "x"})),
     ("must come first", lambda body: body["messages"][2]["content"].reverse()),
     ("ids must be unique", change(1, 1, id="a")),
     ("ids must be unique", change(3, 2, id="a")),
@@ -135,9 +135,9 @@ ANTHROPIC: list[tuple[str, Callable[[Json], object]]] = [
     ("invalid signature", change(3, 0, thinking="hm!")),
     ("needs its data", add(3, {"type": "redacted_thinking", "data": ""})),
     ("must begin with a thinking block", lambda body: body["messages"][3]["content"].pop(0)),
-    ("no type of an image", add(2, image("image/bmp", ""))),
-    ("is no base64", add(2, image("image/png", "%"))),
-    ("no block of type 'song'", add(2, {"type": "song"})),
+    ("not an accepted image type", add(2, image("image/bmp", ""))),
+    ("is not valid base64", add(2, image("image/png", "%"))),
+    ("unknown block type 'song'", add(2, {"type": "song"})),
     ("names must be unique", lambda body: body["tools"].append(body["tools"][0])),
     (
         "must not end with white space",
