@@ -33,8 +33,8 @@ GUARANTEES = {
     "G1": "Every accepted Run ends exactly once. It has one terminal event, regardless of crashes and failures.",
     "G2": "A cancel stops all Runs accepted before it and no Run accepted after it.",
     "G3": "Everything acknowledged with 202 is on disk. Neither a power cut nor a `kill -9` reverts it.",
-    "G4": "A stream delivers every event once and in order. Readers may disconnect and resume at any point. Events that "
-    "are no longer available are announced as a gap.",
+    "G4": "A stream delivers every event once and in order. Readers may disconnect and resume at any point. Events "
+    "that are no longer available are announced as a gap.",
     "G5": "A cancelled Run takes everything it started with it: no process of its tree survives, however it hides.",
     "G6": "A server that is killed leaves no tool process running.",
     "G7": "If an operation of the store or the disk fails, the reply is correct or a clean error, and no guarantee is "
@@ -47,12 +47,12 @@ GUARANTEES = {
     "swapped. The log detects this; records may be from another time.)",
     "G13": "Several nodes can share the work: each Lane has one writer, and a node declared dead writes nothing.",
     "G14": "The defaults are safe: no request, path, command or page gets past the checks.",
-    "G15": "No client can deny service to others: slow, stuck, numerous and endless clients are limited, and an hour of "
-    "work leaks nothing.",
+    "G15": "No client can deny service to others: slow, stuck, numerous and endless clients are limited, and an hour "
+    "of work leaks nothing.",
 }
 NOT_BUILT = {
-    "G13": "Not built yet, so nothing is claimed. One server owns its data directory, and a lock excludes a second one. "
-    "Several nodes on PostgreSQL come later."
+    "G13": "Not built yet, so nothing is claimed. One server owns its data directory, and a lock excludes a second "
+    "one. Several nodes on PostgreSQL come later."
 }
 #: Figures for the README, in this order.
 STRONGEST = (
@@ -66,13 +66,13 @@ STRONGEST = (
 )
 HEAD = """# Reliability
 
-The guarantees of kedge, the extent to which each was tested, and the bugs found. `scripts/long` and `scripts/docs` write
-this page from [figures.json](figures.json) and from the tests.
+The guarantees of kedge, the extent to which each was tested, and the bugs found. `scripts/long` and `scripts/docs`
+write this page from [figures.json](figures.json) and from the tests.
 
 `scripts/prove` runs the proofs in their small size; `scripts/long` runs them in their large size, including a few that
 have no small one. Each figure names its commit, since a proof may have been repeated alone. A failing proof prints its
-seed and the command that replays it; see [CONTRIBUTING.md](../CONTRIBUTING.md#proofs). The time of a proof is the sum of
-its parts, which run in parallel.
+seed and the command that replays it; see [CONTRIBUTING.md](../CONTRIBUTING.md#proofs). The time of a proof is the sum
+of its parts, which run in parallel.
 """
 TRACK_RECORD = """## Track record
 
