@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kedge.agent.model_choice import RunModel
-from kedge.agent.runner import NoPrompts
+from kedge.agent.system_prompt import NoPrompts
 from kedge.config.schema import Config
 from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY, Message, ToolCall

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 import msgspec
 
+from kedge.agent.assembly import make_engine
 from kedge.client.client import Client
 from kedge.config.schema import Config
 from kedge.engine.engine import Engine
@@ -117,7 +118,7 @@ class World:
         store = FaultyStore(self.data, self.faults)
         tools = (BashTool(), QuestionTool(), AgentTool())
         config = self._config()
-        engine = Engine(
+        engine = make_engine(
             *(store, self.state.clock, self.ids, frames, self.model, config),
             tools=tools,
             machine=self.machine,

@@ -12,7 +12,7 @@ from kedge.core.lane import Lane, LaneRun, apply, covered_by, decide
 from kedge.core.transcript import (
     SUMMARY,
     Binary,
-    Finish,
+    FinishPart,
     ImageUrl,
     Message,
     Reasoning,
@@ -94,6 +94,6 @@ def test_every_part_of_a_message_counts_for_its_size() -> None:
     parts = (
         *(Text("1"), Reasoning("22"), ToolCall("c", "view", "333"), Binary("a.png", "image/png", "4444")),
         ToolResult("c", "view", "55555", images=("666666",)),
-        *(ShellCommand("ls", "7777777", 0), ImageUrl("88888888"), Finish("end_turn", 1)),
+        *(ShellCommand("ls", "7777777", 0), ImageUrl("88888888"), FinishPart("end_turn", 1)),
     )
     assert chars_of(Message("m", "s", "user", parts, 1, 1, "r")) == 1 + 2 + 3 + 4 + 5 + 6 + 2 + 7 + 8

@@ -25,7 +25,7 @@ from kedge.core.step import (
 )
 from kedge.core.transcript import (
     Binary,
-    Finish,
+    FinishPart,
     FinishReason,
     ImageUrl,
     Message,
@@ -209,7 +209,7 @@ def test_a_circle_of_three_calls_is_seen_before_it_has_gone_round_seven_times() 
         (Binary("a.png", "image/png", "A" * 4000), IMAGE_TOKENS),
         (ImageUrl("https://host/a.png"), IMAGE_TOKENS),
         (Reasoning("x" * 40), 0),
-        (Finish("end_turn", 0), 0),
+        (FinishPart("end_turn", 0), 0),
     ],
 )
 def test_each_part_costs_roughly_its_length(part: Part, tokens: int) -> None:

@@ -11,7 +11,7 @@ from kedge.core.transcript import (
     CUT_OFF,
     PART_TYPES,
     Binary,
-    Finish,
+    FinishPart,
     FinishReason,
     ImageUrl,
     Message,
@@ -36,8 +36,8 @@ def user(id: str, text: str, run_id: str = "r") -> Message:  # noqa: A002
     return message(id, "user", Text(text), run_id=run_id)
 
 
-def end(reason: FinishReason) -> Finish:
-    return Finish(reason, 9)
+def end(reason: FinishReason) -> FinishPart:
+    return FinishPart(reason, 9)
 
 
 CALL = ToolCall("c1", "shell", "{}")
@@ -67,7 +67,7 @@ def test_closing_a_message_adds_its_end_and_the_time_of_it() -> None:
 
 def test_the_first_end_of_a_message_stays() -> None:
     closed = message("m", "assistant").closed(end("canceled"))
-    assert closed.closed(Finish("end_turn", 99)) is closed
+    assert closed.closed(FinishPart("end_turn", 99)) is closed
 
 
 def test_a_call_is_whole_and_a_result_is_no_error_unless_said_otherwise() -> None:
@@ -81,7 +81,7 @@ def test_every_part_is_known_by_its_kind() -> None:
         "reasoning": Reasoning,
         "tool_call": ToolCall,
         "tool_result": ToolResult,
-        "finish": Finish,
+        "finish": FinishPart,
         "binary": Binary,
         "image_url": ImageUrl,
         "shell_command": ShellCommand,

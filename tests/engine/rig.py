@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from kedge.agent.assembly import make_engine
 from kedge.agent.model_choice import RunModel
 from kedge.config.schema import Config
 from kedge.core.approvals import Ask, Intent
@@ -193,7 +194,7 @@ class Rig:
 
     async def until_asked(self, count: int = 1) -> list[Ask]:
         """The pending Asks, once there are so many."""
-        while len(asks := await self.engine.approvals.pending(self.workspace)) < count:  # noqa: ASYNC110
+        while len(asks := await self.engine.asks.pending(self.workspace)) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
         return asks
 
@@ -246,7 +247,7 @@ async def begin(
     ids = CountingIds(after=100 * sum(len(log.rows) for log in store.data.logs.values()))
     chooser = models or OneModel(model)
     given = msgspec.convert(config, Config)
-    engine = Engine(store, clock, ids, frames, chooser, given, tools=tools, machine=machine)
+    engine = make_engine(store, clock, ids, frames, chooser, given, tools=tools, machine=machine)
     await engine.open()
     workspace = await engine.workspaces.open(str(directory), CLIENT)
     made = Rig(engine, store, clock, model, workspace, ids=ids)

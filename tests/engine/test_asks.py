@@ -51,9 +51,9 @@ async def test_an_answer_in_doubt_can_be_given_again_and_the_call_is_made_once(t
         (ask,) = await r.until_asked()
         setattr(store, when, answers)
         with pytest.raises(StoreUnavailable):
-            await r.engine.approvals.answer(r.workspace, ask.id, "allow")
+            await r.engine.asks.answer(r.workspace, ask.id, "allow")
         if when == "before":
-            assert (await r.engine.approvals.answer(r.workspace, ask.id, "allow")).first
+            assert (await r.engine.asks.answer(r.workspace, ask.id, "allow")).first
         assert (await r.end(run)).text == "ok"
         assert tool.begun == ["a"]
         await r.assert_sound()
@@ -66,9 +66,9 @@ async def test_an_answer_that_was_written_though_the_store_said_no_wins_over_a_l
         (ask,) = await r.until_asked()
         store.after = answers
         with pytest.raises(StoreUnavailable):
-            await r.engine.approvals.answer(r.workspace, ask.id, "deny")
+            await r.engine.asks.answer(r.workspace, ask.id, "deny")
         try:
-            again = await r.engine.approvals.answer(r.workspace, ask.id, "allow")
+            again = await r.engine.asks.answer(r.workspace, ask.id, "allow")
         except AskIsOver:
             pass  # the Run has ended meanwhile
         else:
@@ -83,13 +83,13 @@ async def test_of_many_answers_at_once_one_wins_and_all_are_told_which(tmp_path:
         run = await r.submit()
         (ask,) = await r.until_asked()
         given: list[Answer] = ["allow", "deny", "allow_session", "allow_always"] * 3
-        answer = r.engine.approvals.answer
+        answer = r.engine.asks.answer
         told = await asyncio.gather(
             *(answer(r.workspace, ask.id, one, by=f"c{number}") for number, one in enumerate(given))
         )
         (first,) = [answered for answered in told if answered.first]
         assert {answered.ask for answered in told} == {first.ask}
-        grants = await r.engine.approvals.grants(r.workspace)
+        grants = await r.engine.asks.grants(r.workspace)
         assert len(grants) == (first.ask.answer in ("allow_session", "allow_always"))
         r.model.release("k")
         await r.end(run)
@@ -104,7 +104,7 @@ async def test_an_answer_that_races_a_cancel_is_taken_or_refused_and_the_run_is_
     async with no_complaints(), rig(tmp_path, ScriptedModel(do("a", leave=True), [Hold("never")]), tools=(tool,)) as r:
         run = await r.submit()
         (ask,) = await r.until_asked()
-        answering = asyncio.create_task(r.engine.approvals.answer(r.workspace, ask.id, "allow"))
+        answering = asyncio.create_task(r.engine.asks.answer(r.workspace, ask.id, "allow"))
         await spin(passes)
         await r.engine.cancel(r.workspace, r.session)
         (told,) = await asyncio.gather(answering, return_exceptions=True)
@@ -134,7 +134,7 @@ async def test_an_answer_that_races_the_end_of_its_run_does_no_harm(tmp_path: Pa
         (ask,) = await r.until_asked()
         gate.set()
         await spin(passes)
-        (told,) = await asyncio.gather(r.engine.approvals.answer(r.workspace, ask.id, "allow"), return_exceptions=True)
+        (told,) = await asyncio.gather(r.engine.asks.answer(r.workspace, ask.id, "allow"), return_exceptions=True)
         assert not isinstance(told, BaseException) or isinstance(told, AskIsOver)
         assert (await r.end(run)).reason == "store_unavailable"
         settled = await r.store.ask(r.workspace.id, ask.id)
@@ -212,7 +212,7 @@ async def test_a_denied_call_is_not_made_and_the_others_of_its_step_are(tmp_path
         run = await r.submit()
         for ask in await r.until_asked(3):
             answer: Answer = "deny" if ask.description == "b" else "allow"
-            await r.engine.approvals.answer(r.workspace, ask.id, answer, "no b please")
+            await r.engine.asks.answer(r.workspace, ask.id, answer, "no b please")
         assert (await r.end(run)).text == "ok"
         assert sorted(tool.begun) == ["a", "c"]
         assert "no b please" in dict(await r.results())["call_1_1"]
@@ -227,9 +227,9 @@ async def test_a_question_whose_answer_is_in_doubt_reaches_the_model_once(tmp_pa
         (ask,) = await r.until_asked()
         setattr(store, when, answers)
         with pytest.raises(StoreUnavailable):
-            await r.engine.approvals.answer_question(r.workspace, ask.id, '["this"]')
+            await r.engine.asks.answer_question(r.workspace, ask.id, '["this"]')
         if when == "before":
-            await r.engine.approvals.answer_question(r.workspace, ask.id, '["this"]')
+            await r.engine.asks.answer_question(r.workspace, ask.id, '["this"]')
         assert (await r.end(run)).text == "ok"
         ((_, content),) = await r.results()
         assert "Answer: this" in content
@@ -240,7 +240,7 @@ async def test_of_two_answers_that_are_alike_in_everything_one_is_the_first(tmp_
     async with rig(tmp_path, ScriptedModel(do("a", leave=True), "ok"), tools=(ActingTool(),)) as r:
         run = await r.submit()
         (ask,) = await r.until_asked()
-        answer = r.engine.approvals.answer
+        answer = r.engine.asks.answer
         told = await asyncio.gather(*(answer(r.workspace, ask.id, "allow") for _ in range(3)))
         assert sorted(answered.first for answered in told) == [False, False, True]
         await r.end(run)

@@ -56,7 +56,7 @@ async def test_a_call_that_waits_for_people_is_found_after_a_crash_though_its_id
     await r.submit(run_id="x")
     (asked,) = await r.until_asked()
     new = await begin(tmp_path, ScriptedModel("over"), await killed(r), tools=(tool,))
-    await new.engine.approvals.answer(new.workspace, asked.id, "allow")
+    await new.engine.asks.answer(new.workspace, asked.id, "allow")
     assert (await new.end("x")).text == "over"
     assert tool.begun == ["a", "b"]
     await new.engine.close()
@@ -78,7 +78,7 @@ async def test_a_model_that_looks_again_and_again_at_what_changes_is_not_taken_t
     await r.submit(run_id="x")
     (asked,) = await r.until_asked()
     new = await begin(tmp_path, ScriptedModel("over"), await killed(r), tools=(tool,))
-    await new.engine.approvals.answer(new.workspace, asked.id, "allow")
+    await new.engine.asks.answer(new.workspace, asked.id, "allow")
     assert (await new.end("x")).text == "over"
     await new.assert_sound()
     await new.engine.close()

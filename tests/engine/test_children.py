@@ -210,7 +210,7 @@ async def test_a_parent_that_is_not_let_begin_a_child_by_a_shutdown_is_interrupt
     async with no_complaints(), rig(tmp_path, model, tools=(AgentTool(),), machine=machine) as r:
         # The server ends people's commands first: one that takes its time keeps the Run from being stopped.
         stubborn = "trap '' TERM; echo $$ > mark; while :; do sleep 0.05; done"
-        asking = asyncio.create_task(r.engine.shell.run(r.workspace, r.session, stubborn))
+        asking = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, stubborn))
         await begun(tmp_path / "mark")
         await r.submit(run_id="x")
         await r.model.wait_requests(1)

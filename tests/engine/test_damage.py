@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 import pytest
 
+from kedge.agent.assembly import make_engine
 from kedge.config.schema import Config
 from kedge.core.records import Prompt, RunOptions, RunRecord
 from kedge.engine.engine import Engine
@@ -87,7 +88,7 @@ class Left:
 @asynccontextmanager
 async def process(data: Path, model: ScriptedModel, ids_after: int) -> AsyncIterator[Engine]:
     store, ids = SqliteStore(data), CountingIds(after=ids_after)
-    engine = Engine(store, ManualClock(), ids, frames, OneModel(model), Config())
+    engine = make_engine(store, ManualClock(), ids, frames, OneModel(model), Config())
     await engine.open()
     try:
         yield engine

@@ -128,7 +128,7 @@ async def test_a_result_whose_append_begins_late_is_put_once(tmp_path: Path) -> 
         return await work
 
     def new_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **given: Any) -> asyncio.Task[Any]:
-        if getattr(work, "__qualname__", "") == "Door._put" and tool.begun and not late.is_set():
+        if getattr(work, "__qualname__", "") == "Door._write" and tool.begun and not late.is_set():
             work = beginning_late(work)
         return asyncio.Task(work, loop=loop, **given)
 

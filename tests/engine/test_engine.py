@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kedge.agent.assembly import make_engine
 from kedge.config.schema import Config
 from kedge.core.events import MessageChanged, RunEnded, RunReported, RunStarted
-from kedge.engine.engine import Engine
 from kedge.errors import (
     SessionNotFound,
     ShuttingDown,
@@ -345,7 +345,7 @@ async def test_a_broken_file_in_a_repository_does_not_keep_the_server_from_going
         await r.model.wait_requests(1)
     (tmp_path / "kedge.toml").write_text("model = ")
     ids, models = CountingIds(after=1000), OneModel(ScriptedModel("done"))
-    engine = Engine(FaultyStore(store.data), ManualClock(), ids, frames, models, Config())
+    engine = make_engine(FaultyStore(store.data), ManualClock(), ids, frames, models, Config())
     await engine.open()
     (workspace,) = engine.workspaces.all()
     assert (await engine.wait_run(workspace, "b", 20)).text == "done"

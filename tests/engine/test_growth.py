@@ -15,10 +15,11 @@ from weakref import ref
 
 import pytest
 
+from kedge.agent.assembly import make_engine
 from kedge.config.schema import Config
 from kedge.core.records import Prompt, RunOptions
 from kedge.engine.engine import Engine
-from kedge.engine.lane_state import OpenLane
+from kedge.engine.lane_state import LaneState
 from kedge.engine.workspaces import IDLE_LANES_MAX, Workspace
 from kedge.llm.base import ModelRequest
 from kedge.store.sqlite import SqliteStore
@@ -40,7 +41,7 @@ CACHE_BLOCKS = 20
 def lanes_in_memory(workspace: Workspace) -> int:
     """All of them, found or not."""
     gc.collect()
-    return sum(isinstance(thing, OpenLane) and thing.feed is workspace.feed for thing in gc.get_objects())
+    return sum(isinstance(thing, LaneState) and thing.feed is workspace.feed for thing in gc.get_objects())
 
 
 async def prompt_in_new_session(r: Rig) -> str:
@@ -176,7 +177,7 @@ def reply(request: ModelRequest) -> Reply:
 async def acts(directory: Path) -> AsyncIterator[Acts]:
     model, tool = ScriptedModel(reply), ActingTool()
     store = SqliteStore(directory / "store")
-    engine = Engine(store, ManualClock(), CountingIds(), frames, OneModel(model), Config(), tools=(tool,))
+    engine = make_engine(store, ManualClock(), CountingIds(), frames, OneModel(model), Config(), tools=(tool,))
     await engine.open()
     (directory / "workspace").mkdir()
     workspace = await engine.workspaces.open(str(directory / "workspace"), CLIENT)

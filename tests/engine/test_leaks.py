@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from kedge.agent.runner import Runner
 from kedge.llm.base import ModelRequest
 from kedge.testing.scripted import Call, Reply, Say, ScriptedModel
 from tests.engine.rig import CLIENT, ActingTool, OneModel, Rig, rig, spin
@@ -15,7 +16,8 @@ MANY = 300
 
 def sizes(r: Rig) -> dict[str, int]:
     lane = r.workspace.lanes[r.session]
-    runner, door = r.engine._runner, r.engine._door
+    runner, door = r.engine._executor, r.engine._door
+    assert isinstance(runner, Runner)
     return {
         "settled": len(lane.settled),
         "ended": len(lane.ended),
@@ -23,9 +25,9 @@ def sizes(r: Rig) -> dict[str, int]:
         "runs": len(lane.runs),
         "lanes": len(r.workspace.lanes),
         "seen": len(r.workspace._known_files),
-        "at work": len(runner._at_work),
+        "at work": len(runner._running),
         "tasks of the runner": len(runner._tasks),
-        "under way": len(door._under_way),
+        "under way": len(door._tasks),
         "cancels": len(r.engine._cancels),
         "tasks": len(asyncio.all_tasks()),
     }
@@ -48,7 +50,7 @@ async def test_thousands_of_runs_with_tools_asks_cancels_and_titles_leave_nothin
                 case 1:
                     run = await r.submit("ask")
                     (ask,) = await r.until_asked()
-                    await r.engine.approvals.answer(r.workspace, ask.id, "allow")
+                    await r.engine.asks.answer(r.workspace, ask.id, "allow")
                     await r.end(run)
                 case _:
                     run = await r.submit("ask")

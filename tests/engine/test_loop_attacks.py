@@ -183,7 +183,7 @@ async def test_a_message_of_too_many_parts_is_stopped(tmp_path: Path) -> None:
     async with rig(tmp_path, model) as r:
         ended = await r.end(await r.submit())
         assert ended.outcome == "failed"
-        assert ended.error == "The model began more than 1000 texts and thoughts and was stopped."
+        assert ended.error == "The model began more than 1000 parts and was stopped."
 
 
 @pytest.mark.found(
@@ -210,11 +210,11 @@ async def test_a_title_is_looked_for_in_the_beginning_only(tmp_path: Path) -> No
 async def test_others_have_their_turn_while_a_session_is_forked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forking, "COPIED_MAX", 1)
+    monkeypatch.setattr(forking, "COPY_BATCH", 1)
     async with rig(tmp_path, ScriptedModel()) as r:
         messages = [message(number, "user", Text("x")) for number in range(5)]
         parent = await r.engine.session(r.workspace, r.session)
-        copying = asyncio.ensure_future(forking.forked(parent, messages, "m4", r.ids, 0))
+        copying = asyncio.ensure_future(forking.fork(parent, messages, "m4", r.ids, 0))
         for _ in range(3):
             await asyncio.sleep(0)
             assert not copying.done()

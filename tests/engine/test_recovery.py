@@ -81,7 +81,7 @@ async def test_lost_while_one_call_waits_for_people_and_another_is_at_work(tmp_p
     if on_crash == "resume":
         (again,) = await new.until_asked()
         assert again == asked, "it stands, and is not asked twice"
-        await new.engine.approvals.answer(new.workspace, asked.id, "allow")
+        await new.engine.asks.answer(new.workspace, asked.id, "allow")
     assert (await new.end("x")).outcome == outcome(on_crash)
     assert tool.begun == (["b", "a"] if on_crash == "resume" else ["b"])
     settled = await new.store.ask(new.workspace.id, asked.id)
@@ -99,7 +99,7 @@ async def test_lost_right_after_an_answer_the_call_may_have_begun_and_is_not_mad
     r = await begin(tmp_path, ScriptedModel(do("a", leave=True)), tools=(tool,))
     await r.submit(run_id="x")
     (asked,) = await r.until_asked()
-    await r.engine.approvals.answer(r.workspace, asked.id, "allow")
+    await r.engine.asks.answer(r.workspace, asked.id, "allow")
     new = await gone_on(r, tmp_path, ScriptedModel("over"), on_crash, tools=(tool,))
     assert (await new.end("x")).outcome == outcome(on_crash)
     assert tool.begun in ([], ["a"])
@@ -115,7 +115,7 @@ async def test_a_question_that_was_pending_stands_and_its_answer_reaches_the_mod
     (asked,) = await r.until_asked()
     new = await gone_on(r, tmp_path, ScriptedModel("thanks"), "resume", tools=(QuestionTool(),))
     # Before the Run has come so far: the answer must not get lost.
-    await new.engine.approvals.answer_question(new.workspace, asked.id, '["this"]')
+    await new.engine.asks.answer_question(new.workspace, asked.id, '["this"]')
     assert (await new.end("x")).text == "thanks"
     assert "Answer: this" in (await new.results())[0][1]
     await new.assert_sound()

@@ -66,7 +66,7 @@ async def test_a_clock_that_is_set_ends_no_claim_and_keeps_none(tmp_path: Path, 
         await r.submit(run_id="bound", on_disconnect="cancel")
         workspaces.stream_closed(r.workspace, CLIENT, "1")
         r.clock.advance(step_s)
-        workspaces.look_again()
+        workspaces.sweep()
         assert not (await r.engine.run(r.workspace, "bound")).stopping
         workspaces.stream_opened(r.workspace, CLIENT, "2")
         assert workspaces.all() == [r.workspace]
@@ -83,7 +83,7 @@ async def test_a_clock_that_is_set_ends_no_claim_and_keeps_none(tmp_path: Path, 
 async def test_a_persons_command_that_outlasts_the_last_claim_lets_go_of_the_workspace(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel(), machine=PlainMachine(), server={"hold_s": 30.0}) as r:
         command = asyncio.create_task(
-            r.engine.shell.run(r.workspace, r.session, "while [ ! -e go ]; do sleep 0.02; done")
+            r.engine.user_commands.run(r.workspace, r.session, "while [ ! -e go ]; do sleep 0.02; done")
         )
         await until(lambda: r.workspace._in_use > 0)
         r.engine.workspaces.release(r.workspace.id, CLIENT)

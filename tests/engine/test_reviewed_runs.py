@@ -76,7 +76,7 @@ async def test_an_approval_of_an_edit_outlasts_the_process_that_asked(tmp_path: 
     r, ask = await asked_for_an_edit(tmp_path)
     new = await begin(tmp_path, ScriptedModel("done"), await killed(r), tools=EDITS)
     assert [again.id for again in await new.until_asked()] == [ask.id]
-    assert (await new.engine.approvals.answer(new.workspace, ask.id, "allow")).first
+    assert (await new.engine.asks.answer(new.workspace, ask.id, "allow")).first
     assert (await new.end("x")).text == "done"
     assert (tmp_path / "a.txt").read_text() == "new\n"
     await new.assert_sound()
@@ -88,9 +88,9 @@ async def test_a_question_about_an_edit_that_cannot_be_made_any_more_is_withdraw
     (tmp_path / "a.txt").write_text("old, and more\n")
     new = await begin(tmp_path, ScriptedModel([Hold("k"), Say("done")]), await killed(r), tools=EDITS)
     await new.model.wait_requests(1)
-    assert await new.engine.approvals.pending(new.workspace) == []
+    assert await new.engine.asks.pending(new.workspace) == []
     with pytest.raises(AskIsOver):
-        await new.engine.approvals.answer(new.workspace, ask.id, "allow")
+        await new.engine.asks.answer(new.workspace, ask.id, "allow")
     assert "was not read yet" in (await new.results())[-1][1]
     new.model.release("k")
     assert (await new.end("x")).text == "done"
@@ -107,7 +107,7 @@ async def test_a_question_about_what_is_allowed_by_now_is_withdrawn_before_it_is
             made = prepared.run
 
             async def run():  # type: ignore[no-untyped-def]
-                pending.append(len(await new.engine.approvals.pending(new.workspace)))
+                pending.append(len(await new.engine.asks.pending(new.workspace)))
                 return await made()
 
             return type(prepared)(prepared.intent, run)
@@ -251,7 +251,7 @@ async def test_a_question_about_a_path_that_is_no_text_is_told(tmp_path: Path) -
         told = {payload["id"]: payload for kind, payload, _ in await read_all(live) if kind == "permission_request"}
         assert "docs" in str(told[ask.id]["params"]) or "tmp" in str(told[ask.id]["params"])
         assert (await read_all(await reader(r, after=0)))[-1][0] == "permission_request"
-        await r.engine.approvals.answer(r.workspace, ask.id, "deny")
+        await r.engine.asks.answer(r.workspace, ask.id, "deny")
         await r.end(run)
         await r.assert_sound()
 

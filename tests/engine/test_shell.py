@@ -59,7 +59,7 @@ WAITS = "echo $$ > mark; exec sleep 1000"
 
 async def test_a_command_is_part_of_the_transcript(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel("seen"), machine=PlainMachine()) as r:
-        done = await r.engine.shell.run(r.workspace, r.session, "echo here; exit 3")
+        done = await r.engine.user_commands.run(r.workspace, r.session, "echo here; exit 3")
         assert (done.exit_code, done.output.strip()) == (3, "here")
         await r.end(await r.submit())
         assert len(r.model.requests[0].request.messages) == 2
@@ -68,7 +68,7 @@ async def test_a_command_is_part_of_the_transcript(tmp_path: Path) -> None:
 
 async def test_a_command_ends_with_the_client_that_asked_for_it(tmp_path: Path) -> None:
     async with no_complaints(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
-        asking = asyncio.create_task(r.engine.shell.run(r.workspace, r.session, WAITS))
+        asking = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, WAITS))
         await begun(tmp_path / "mark")
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -80,7 +80,7 @@ async def test_a_command_ends_with_the_client_that_asked_for_it(tmp_path: Path) 
 async def test_a_server_that_closes_ends_the_command_and_says_why(tmp_path: Path) -> None:
     """The client waits for a reply: it is told that the server goes away, and not left with a broken connection."""
     async with no_complaints(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
-        asking = asyncio.create_task(r.engine.shell.run(r.workspace, r.session, WAITS))
+        asking = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, WAITS))
         await begun(tmp_path / "mark")
         await r.engine.close()
         (told,) = await asyncio.gather(asking, return_exceptions=True)
@@ -94,7 +94,7 @@ async def test_no_command_begins_while_the_server_closes(tmp_path: Path) -> None
         closing = asyncio.create_task(r.engine.close())
         await asyncio.sleep(0)
         with pytest.raises(KedgeError):
-            await r.engine.shell.run(r.workspace, r.session, "true")
+            await r.engine.user_commands.run(r.workspace, r.session, "true")
         await closing
         assert machine.plain.started == []
 
@@ -102,7 +102,7 @@ async def test_no_command_begins_while_the_server_closes(tmp_path: Path) -> None
 async def test_a_session_deleted_meanwhile_is_not_brought_back(tmp_path: Path) -> None:
     async with no_complaints(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
         command = "echo $$ > mark; while [ ! -e go ]; do sleep 0.01; done"
-        asking = asyncio.create_task(r.engine.shell.run(r.workspace, r.session, command))
+        asking = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, command))
         await begun(tmp_path / "mark")
         await r.engine.delete_session(r.workspace, r.session)
         (tmp_path / "go").touch()
@@ -119,7 +119,7 @@ async def test_a_machine_that_cannot_start_anything_is_an_error_with_its_reason(
         rig(tmp_path, ScriptedModel(do("a"), "well"), machine=machine, tools=(ActingTool(),)) as r,
     ):
         with pytest.raises(KedgeError, match="the warden is gone"):
-            await r.engine.shell.run(r.workspace, r.session, "true")
+            await r.engine.user_commands.run(r.workspace, r.session, "true")
         assert (await r.end(await r.submit())).text == "well"
         assert (await r.results())[0][1] == "the warden is gone"
 
@@ -135,7 +135,7 @@ async def test_a_command_while_a_run_is_at_work_breaks_no_rule_of_a_provider(tmp
     async with rig(tmp_path, ScriptedModel(do("waits"), "ok"), machine=PlainMachine(), tools=(tool,)) as r:
         run = await r.submit()
         await r.until_begun(tool, "waits")
-        await r.engine.shell.run(r.workspace, r.session, "echo between call and result")
+        await r.engine.user_commands.run(r.workspace, r.session, "echo between call and result")
         gate.set()
         assert (await r.end(run)).text == "ok"
         await r.assert_sound()

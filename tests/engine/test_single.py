@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from kedge.core.records import SessionRecord
-from kedge.engine.door import DECISIONS_MAX
+from kedge.engine.door import ATTEMPTS_MAX
 from kedge.errors import VersionConflict
 from kedge.store.base import LaneWrite, Write
 from kedge.store.memory import MemoryData
@@ -92,7 +92,7 @@ class OtherServer(FaultyStore):
         return await super().append(write)
 
 
-@pytest.mark.parametrize("conflicts", [1, DECISIONS_MAX - 1])
+@pytest.mark.parametrize("conflicts", [1, ATTEMPTS_MAX - 1])
 async def test_a_lane_that_another_server_changed_is_read_again_and_decided_again(
     tmp_path: Path, conflicts: int
 ) -> None:
@@ -109,7 +109,7 @@ async def test_a_lane_that_another_server_changed_is_read_again_and_decided_agai
 async def test_a_lane_that_another_server_keeps_changing_is_given_up_and_nothing_has_happened(tmp_path: Path) -> None:
     store = OtherServer()
     async with rig(tmp_path, ScriptedModel("x"), store) as r:
-        store.goes_first = DECISIONS_MAX
+        store.goes_first = ATTEMPTS_MAX
         with pytest.raises(
             VersionConflict, match=f"^session {r.session} is being changed by another server; try again"
         ):
@@ -117,6 +117,6 @@ async def test_a_lane_that_another_server_keeps_changing_is_given_up_and_nothing
         assert store.goes_first == 0
         assert await r.engine.runs(r.workspace, r.session, 10) == []
         # The other one has done with it, and the client tries again, as it was told.
-        assert (await r.submit(run_id="a")).seq == DECISIONS_MAX + 1
+        assert (await r.submit(run_id="a")).seq == ATTEMPTS_MAX + 1
         assert (await r.end("a")).text == "x"
         await r.assert_sound()

@@ -9,7 +9,7 @@ import pytest
 
 from kedge.core.transcript import (
     Binary,
-    Finish,
+    FinishPart,
     ImageUrl,
     Message,
     Reasoning,
@@ -87,7 +87,7 @@ async def test_a_whole_conversation_keeps_its_order(sent: Any) -> None:
         ),
         message("tool", ToolResult("c1", "view", "text of p"), ToolResult("c2", "ls", "failed", is_error=True)),
         message("user", "and hurry"),
-        message("assistant", "it says so", Finish("end_turn", 1)),
+        message("assistant", "it says so", FinishPart("end_turn", 1)),
         message("system", "be brief"),
         message("user", "thanks"),
         system="You are kind.",

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kedge.core.records import SessionRecord, SessionView
-from kedge.core.transcript import Finish, Message, Text, ToolCall
+from kedge.core.transcript import FinishPart, Message, Text, ToolCall
 from kedge.errors import TooLarge
 from kedge.server.asgi import _body, _encoded, route
 from kedge.wire import models as m
@@ -70,7 +70,7 @@ def test_an_export_has_one_piece_per_message() -> None:
     deep = ToolCall("c", "bash", "[" * 100_000)
     messages = [
         Message("m1", "s", "user", (Text("line\nbreak"),), 1, 1),
-        Message("m2", "s", "assistant", (deep, Finish("tool_use", 2)), 2, 2),
+        Message("m2", "s", "assistant", (deep, FinishPart("tool_use", 2)), 2, 2),
     ]
     assert len(list(as_markdown(session, messages))) == 3
     assert deep.input in b"".join(as_markdown(session, messages)).decode()

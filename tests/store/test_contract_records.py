@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kedge.core.records import Attachment, LaneRecord, Prompt, RunOptions, Todo, Usage
 from kedge.core.transcript import (
     Binary,
-    Finish,
+    FinishPart,
     ImageUrl,
     Message,
     Reasoning,
@@ -173,7 +173,7 @@ async def test_every_kind_of_part_is_read_as_it_was_put(store: Store) -> None:
         *(Text("a"), Reasoning("b", "sig", 1, 2), ToolCall("c", "n", '{"malformed', False)),
         *(
             ToolResult("c", "n", "out", "meta", True, ("data:image/png;base64,aGk=",)),
-            Finish("tool_use", 5, "m", "d"),
+            FinishPart("tool_use", 5, "m", "d"),
             Binary("/p", "t/t", "aGk="),
         ),
         *(ImageUrl("https://x", "high"), ShellCommand("ls", "out", -1)),

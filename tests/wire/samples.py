@@ -9,7 +9,7 @@ from kedge.core.approvals import Ask
 from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord, Todo, Usage
 from kedge.core.transcript import (
     Binary,
-    Finish,
+    FinishPart,
     ImageUrl,
     Message,
     Reasoning,
@@ -75,7 +75,7 @@ MESSAGE = Message(
         Binary("a.png", "image/png", "AA=="),
         ImageUrl("https://example.org/x.png"),
         ShellCommand("ls", "a", 0),
-        Finish("end_turn", 3),
+        FinishPart("end_turn", 3),
     ),
     1,
     2,

@@ -10,7 +10,7 @@ import pytest
 from kedge.core import events as e
 from kedge.core.approvals import Ask
 from kedge.core.records import RunOptions
-from kedge.core.transcript import PART_TYPES, Finish, Message, Part, Text
+from kedge.core.transcript import PART_TYPES, FinishPart, Message, Part, Text
 from kedge.wire import codec, frames
 from kedge.wire import models as m
 from kedge.wire.export import as_html, as_json, as_markdown
@@ -82,7 +82,7 @@ def test_a_prompt_carries_every_option_that_clients_may_set() -> None:
 def test_a_session_is_exported_as_markdown_html_and_json() -> None:
     messages = [
         Message("m1", "s1", "user", (Text("what <b>?</b>"),), 1, 1),
-        Message("m2", "s1", "assistant", (Text("half"), Finish("canceled", 2)), 2, 2, model="m", provider="p"),
+        Message("m2", "s1", "assistant", (Text("half"), FinishPart("canceled", 2)), 2, 2, model="m", provider="p"),
     ]
     assert b"canceled" in b"".join(as_markdown(SESSION, messages))
     page = b"".join(as_html(SESSION, messages)).decode()

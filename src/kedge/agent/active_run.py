@@ -1,4 +1,4 @@
-"""A Run at work in this process: what its supervisor, its Steps and its tool calls share."""
+"""A Run in execution: the state that its supervisor, Steps and tool calls share, and what it writes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from msgspec.structs import replace
 from kedge.agent.history import History
 from kedge.agent.model_choice import RunModel
 from kedge.core.approvals import Ask
+from kedge.core.events import Change
 from kedge.core.records import RunOptions, RunRecord, Usage
 from kedge.core.step import RECENT_CALLS, Limits, Progress, repeats
 from kedge.core.transcript import FinishReason, Message, ToolCall
+from kedge.engine.append import Append
+from kedge.engine.door import Door, Plan
 from kedge.engine.draft import Draft
-from kedge.engine.lane_state import OpenLane
+from kedge.engine.lane_state import LaneState
 from kedge.engine.workspaces import Workspace
 from kedge.errors import RunNotActive
 from kedge.tools.background import BackgroundCommands
@@ -24,29 +27,29 @@ from kedge.tools.tool_threads import ToolThreads
 
 @dataclass(slots=True)
 class ActiveRun:
-    lane: OpenLane
+    door: Door
+    state: LaneState
     run: RunRecord
     workspace: Workspace
     history: History
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     chosen: RunModel | None = None
     limits: Limits = field(default_factory=lambda: Limits(1))
-    #: The same for the whole Run, since providers keep what begins alike.
+    #: The same for the whole Run, so that providers can cache it.
     system: str = ""
-    #: The message being streamed; None between Steps.
+    #: The message that is streaming; None between Steps.
     draft: Draft | None = None
-    #: Messages given to the store whose arrival is not known yet: their append is under way, failed or was left alone.
-    #: The end puts them again, whole: that is right in either case.
-    unsure: dict[str, Message] = field(default_factory=dict)
-    #: Tool calls of the last Step that have no result yet.
+    #: Messages whose append is not confirmed: running, failed or abandoned. The end puts them again in any case.
+    unconfirmed: dict[str, Message] = field(default_factory=dict)
+    #: Tool calls of the last Step without a result.
     open_calls: dict[str, ToolCall] = field(default_factory=dict)
-    #: A resumed Run knows again where it stood.
-    is_recalled: bool = False
-    #: What people were asked for these calls by the last process, and have not answered yet.
+    #: Progress was restored from the transcript.
+    is_restored: bool = False
+    #: Asks of the last process for these calls, still unanswered, with futures for their answers.
     standing: dict[str, tuple[Ask, asyncio.Future[Ask]]] = field(default_factory=dict)
     #: Ids of all its calls so far.
     call_ids: set[str] = field(default_factory=set)
-    #: Its end is being written: what was left behind by a failed clean-up puts no more messages.
+    #: The end is being written: a task that clean-up could not stop writes no more messages.
     is_ending: bool = False
     steps: int = 0
     last: FinishReason | None = None
@@ -54,20 +57,24 @@ class ActiveRun:
     context_tokens: int = 0
     context_is_full: bool = False
     is_compacted: bool = False
-    #: The summary it wrote: of a Run that was asked for one, its answer.
+    #: The summary it wrote: the answer of a Run that was asked for one.
     summary: Message | None = None
-    #: Of its latest calls with their results: what tells that it goes round in circles.
+    #: Signatures of the recent calls, to detect loops.
     signatures: deque[str] = field(default_factory=lambda: deque(maxlen=RECENT_CALLS))
     unapproved: str = ""
     checkpoint_timer: asyncio.TimerHandle | None = None
-    #: Commands that its tool calls left running on purpose; they end with the Run.
+    #: Commands that tool calls left running on purpose; they end with the Run.
     background: BackgroundCommands = field(default_factory=BackgroundCommands)
-    #: Of the pictures that the calls of this Step have given so far. Characters.
+    #: Pictures in the results of the current Step. Characters.
     picture_chars: int = 0
-    #: Blocking work of its tool calls.
+    #: Blocking work of tool calls.
     threads: ToolThreads = field(default_factory=ToolThreads)
-    #: Makes the title of the session meanwhile; it ends with the Run.
+    #: The task that creates the session's title; it ends with the Run.
     title: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        return self.run.run_id
 
     @property
     def progress(self) -> Progress:
@@ -86,25 +93,79 @@ class ActiveRun:
 
     @property
     def folded(self) -> list[RunRecord]:
-        """Runs that have joined this one."""
-        return [run for run in self.lane.runs.values() if run.folded_into == self.run.run_id]
+        """The Runs that have joined this one."""
+        return [run for run in self.state.runs.values() if run.folded_into == self.id]
 
     @property
     def options(self) -> RunOptions:
-        """What its tools may do now: a prompt that joins a Run brings its own rules, and has no leave of the host's."""
+        """The current options: a prompt that joins brings its own rules and does not inherit those of the host."""
         return self.run.options.merged_with([run.options for run in self.folded])
-
-    def spent(self, runs: dict[str, RunRecord]) -> RunRecord:
-        """Its record with what it has used so far."""
-        run = runs[self.run.run_id]
-        tokens = self.lane.context_tokens or run.context_tokens
-        return replace(run, usage=self.usage, context_tokens=tokens)
-
-    def check_not_ending(self) -> None:
-        if self.is_ending:
-            raise RunNotActive(f"run {self.run.run_id} is ending and says no more")
 
     @property
     def model(self) -> RunModel:
-        assert self.chosen is not None, "a Run chooses its model before anything else"
+        assert self.chosen is not None, "the model is chosen before the first Step"
         return self.chosen
+
+    def count_context(self, tokens: int) -> None:
+        """Record the size of the context after a reply or a summary."""
+        self.context_tokens = self.state.context_tokens = tokens
+
+    def check_not_ending(self) -> None:
+        if self.is_ending:
+            raise RunNotActive(f"run {self.id} is ending; no further output is accepted")
+
+    # --- writes --------------------------------------------------------------------------------------------------
+
+    async def write(self, plan: Plan) -> Append:
+        """Write for this Run; RunNotActive once it has ended."""
+
+        async def checked(tx: Append) -> None:
+            tx.require_active(self.id)
+            await plan(tx)
+
+        return await self.door.write(self.state, checked)
+
+    async def put_message(self, change: Change, message: Message, *, is_new_summary: bool = False) -> None:
+        """Write a message of the Run, together with its cost so far: a crash must not make a Run cheaper."""
+
+        async def plan(tx: Append) -> None:
+            tx.put_message(change, message)
+            self.put_usage(tx)
+            if is_new_summary:
+                tx.session = replace(tx.session, summary_message_id=message.id)
+
+        self.check_not_ending()
+        self.unconfirmed[message.id] = message
+        try:
+            await self.write(plan)
+        except BaseException:
+            self.history.invalidate()
+            raise
+        self.history.put(message)
+        self.unconfirmed.pop(message.id, None)
+
+    def put_usage(self, tx: Append) -> None:
+        """Add the Run's usage so far to an append."""
+        run = tx.runs.get(self.id) or tx.state.runs[self.id]
+        tokens = self.state.context_tokens or run.context_tokens
+        tx.change_run(replace(run, usage=self.usage, context_tokens=tokens))
+
+    def new_message(self) -> Message:
+        """Return an empty assistant message."""
+        now = self.door.clock.now_ms()
+        provider, name = (self.chosen.model.provider, self.chosen.model.name) if self.chosen else ("", "")
+        new_id = self.door.ids.new("m")
+        return Message(new_id, self.run.session_id, "assistant", (), now, now, self.id, name, provider)
+
+    def begin_stream(self) -> None:
+        assert self.draft is not None
+        self.state.feed.stream(self.draft)
+
+    def end_stream(self) -> None:
+        """Stop checkpoints and deltas: the complete message follows."""
+        if self.checkpoint_timer is not None:
+            self.checkpoint_timer.cancel()
+            self.checkpoint_timer = None
+        if self.draft is not None:
+            self.draft.close()
+            self.state.feed.stream_ended(self.draft)

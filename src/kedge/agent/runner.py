@@ -1,30 +1,33 @@
-"""Runs at work: one Run is one supervised task.
+"""The runner: one supervised task per active Run.
 
-The work task does what `core.step` says, action by action. Its supervisor waits for it, for a stop, or for the Run's
-time to be over, and then writes the terminal event, whatever the task did: it ended, failed, was cancelled before its
-first line, or does not let itself be cancelled. The outcome is not read off an exception: the supervisor reports, the
-Lane decides. Before that, everything the Run has started is gone: its tool processes, its title in the making.
+The work task carries out the actions of `core.step`. Its supervisor waits for the task, a stop or the timeout, then
+ends everything the Run started (tool processes, the title task) and writes the terminal event, whatever the task did:
+it returned, failed, was cancelled before its first line, or cannot be cancelled. The outcome does not depend on an
+exception: the supervisor reports a verdict, and the Lane decides.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
 from kedge.agent.active_run import ActiveRun
 from kedge.agent.compaction import compact
 from kedge.agent.history import History
-from kedge.agent.model_call import Asking
-from kedge.agent.model_choice import RunModel
+from kedge.agent.model_call import ModelCall
+from kedge.agent.model_choice import ModelChooser
+from kedge.agent.system_prompt import Prompts
 from kedge.agent.titles import make_title
-from kedge.agent.tool_calls import Calls
+from kedge.agent.tool_calls import ToolCalls
 from kedge.core.commands import BeginStep, Finish
-from kedge.core.events import Change, LaneEvent, reason_of
+from kedge.core.events import Change, reason_of
+from kedge.core.lane import decide
 from kedge.core.records import RunRecord
 from kedge.core.step import (
     CHARS_PER_TOKEN,
@@ -37,13 +40,12 @@ from kedge.core.step import (
     next_action,
     signatures,
 )
-from kedge.core.transcript import Finish as FinishPart
-from kedge.core.transcript import Message, ToolCall, ToolResult, for_model
+from kedge.core.transcript import FinishPart, ToolCall, for_model
+from kedge.engine.append import Append
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.draft import Draft
-from kedge.engine.lane_state import Addition, OpenLane
-from kedge.engine.ports import Clock, Ids
-from kedge.engine.run_end import Verdict, close_run, cut_off_results
+from kedge.engine.lane_state import LaneState
+from kedge.engine.run_end import Verdict, cut_off_results, end_run, open_calls
 from kedge.engine.workspaces import Workspace
 from kedge.errors import (
     BadConfig,
@@ -57,96 +59,61 @@ from kedge.errors import (
     StoreUnavailable,
 )
 from kedge.llm.base import ModelRequest
-from kedge.store.base import Store
 from kedge.tools.tool_threads import ToolThreads
-from kedge.waiting import retrieve_exception
+from kedge.waiting import backoff_s, retrieve_exception
 
-log = logging.getLogger("kedge.engine")
+log = logging.getLogger("kedge.agent")
 
-#: After a restart, when nobody has counted tokens yet, so many messages are taken to fit. Items.
-MESSAGES_TAKEN_TO_FIT = 20
-#: How long what a Run left running in the background may take to end by itself when it is told to. Seconds.
-GRACE_S = 1.0
-
-#: Which model a Run uses; and the small one, for titles.
-ChooseModel = Callable[[OpenLane, RunRecord], Awaitable[RunModel]]
-
-
-class Prompts(Protocol):
-    """What models are told besides the conversation."""
-
-    #: For the small model: how to name a session. For any model: how to summarise one.
-    title: str
-    summary: str
-
-    async def system(self, workspace: Workspace, run: RunRecord) -> str: ...
-
-
-class NoPrompts:
-    """For an engine whose models need not be told anything."""
-
-    title, summary = "Write a title.", "Summarize the conversation."
-
-    async def system(self, workspace: Workspace, run: RunRecord) -> str:
-        return ""
+#: After a restart, when no provider has counted tokens yet, this many messages are assumed to fit. Items.
+MESSAGES_ASSUMED_TO_FIT = 20
+#: Time for background commands to end after SIGTERM. Seconds.
+BACKGROUND_GRACE_S = 1.0
 
 
 class Runner:
-    def __init__(
-        self,
-        door: Door,
-        store: Store,
-        clock: Clock,
-        ids: Ids,
-        asking: Asking,
-        calls: Calls,
-        prompts: Prompts,
-        choose_model: ChooseModel,
-        choose_small: ChooseModel,
-    ) -> None:
+    """Executes Runs. The RunExecutor of the engine."""
+
+    def __init__(self, door: Door, models: ModelChooser, tool_calls: ToolCalls, prompts: Prompts) -> None:
         self._door = door
-        self._store = store
-        self._clock = clock
-        self._ids = ids
-        self._asking = asking
-        self._calls = calls
+        self._models = models
+        self._model_call = ModelCall()
+        self._tool_calls = tool_calls
         self._prompts = prompts
-        self._choose_model = choose_model
-        self._choose_small = choose_small
-        self._at_work: dict[str, ActiveRun] = {}  # by session
+        self._running: dict[str, ActiveRun] = {}  # by session
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, lane: OpenLane, run: RunRecord, workspace: Workspace) -> None:
-        parent = next((one for one in self._at_work.values() if one.run.run_id == run.options.parent_run_id), None)
+    def start(self, state: LaneState, run: RunRecord, workspace: Workspace) -> None:
+        parent = next((one for one in self._running.values() if one.id == run.options.parent_run_id), None)
         threads = ToolThreads(parent.threads if parent else None)
-        active = ActiveRun(lane, run, workspace, History(self._store, lane), threads=threads)
-        self._at_work[run.session_id] = active
-        # Now, since it may end before it does anything: what it has cost stays, whatever becomes of it.
+        active = ActiveRun(self._door, state, run, workspace, History(self._door.store, state), threads=threads)
+        self._running[run.session_id] = active
+        # Set here, since the Run may end before it does anything, and its earlier cost must be kept.
         active.steps, active.usage = run.steps, run.usage
-        # And before anybody can answer: an answer that comes before the Run has got there must not be lost.
-        mine = [ask for ask in lane.asks.values() if ask.run_id == run.run_id]
-        active.standing = {ask.tool_call_id: (ask, lane.end_of_ask(ask.id)) for ask in mine}
+        # Registered before any answer can arrive: one that comes before the Run waits for it must not be lost.
+        pending = [ask for ask in state.asks.values() if ask.run_id == run.run_id]
+        active.standing = {ask.tool_call_id: (ask, state.end_of_ask(ask.id)) for ask in pending}
         self._spawn(self._supervise(active), f"supervisor of run {run.run_id}")
 
-    def is_at_work(self, session_id: str, run_id: str) -> bool:
-        active = self._at_work.get(session_id)
-        return active is not None and active.run.run_id == run_id
+    def is_running(self, session_id: str, run_id: str) -> bool:
+        active = self._running.get(session_id)
+        return active is not None and active.id == run_id
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._at_work)
+        return bool(self._running)
 
     def stop(self, session_id: str, run_id: str) -> None:
-        active = self._at_work.get(session_id)
-        if active and active.run.run_id == run_id:
+        active = self._running.get(session_id)
+        if active and active.id == run_id:
             active.stop.set()
 
     async def close(self, timeout_s: float) -> None:
-        """Stop every Run and wait until their ends are written."""
-        for active in self._at_work.values():
+        """Stop every Run, wait until their ends are written, and close the connections to models."""
+        for active in self._running.values():
             active.stop.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
+        await self._models.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -159,8 +126,7 @@ class Runner:
     async def _supervise(self, active: ActiveRun) -> None:
         loop = asyncio.get_running_loop()
         timeout_s = active.run.options.timeout_s
-        cleanup_s = active.workspace.config.runs.cleanup_s
-        work = loop.create_task(self._work(active), name=f"work of run {active.run.run_id}")
+        work = loop.create_task(self._work(active), name=f"work of run {active.id}")
         stopped = loop.create_task(active.stop.wait())
         await asyncio.wait({work, stopped}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -170,102 +136,85 @@ class Runner:
             verdict = Verdict("stopped")
         else:
             verdict = Verdict("failed", "timeout", f"The run took longer than its {timeout_s:g} s.")
-        clean_up = loop.create_task(self._clean_up(active, work))
-        await asyncio.wait({clean_up}, timeout=cleanup_s)
-        left = active.background.survivors
+        if error := await self._clean_up(active, work):
+            verdict.cleanup, verdict.error = "failed", error
+            log.error("run %s: %s", active.id, error)
+        await self._finish(active, verdict)
+
+    async def _clean_up(self, active: ActiveRun, work: asyncio.Task[End]) -> str:
+        """End everything of the Run within `cleanup_s`; return an error if something is left."""
+        cleanup_s = active.workspace.config.runs.cleanup_s
+        ending = asyncio.get_running_loop().create_task(_end_all(active, work))
+        await asyncio.wait({ending}, timeout=cleanup_s)
         work.add_done_callback(retrieve_exception)
-        clean_up.add_done_callback(retrieve_exception)
-        if not clean_up.done():
-            clean_up.cancel()
-            verdict.cleanup = "failed"
+        ending.add_done_callback(retrieve_exception)
+        is_done = ending.done()
+        ending.cancel()
+        if pids := active.background.survivors:
+            return f"Processes of the run could not be ended: {', '.join(map(str, sorted(pids)))}."
+        if not is_done:
             busy = active.threads.busy
-            left_behind = (
+            rest = (
                 f"{busy} of its threads {'is' if busy == 1 else 'are'} still busy"
                 if busy
                 else "its task was left behind"
             )
-            verdict.error = f"The run could not be stopped within {cleanup_s:g} s; {left_behind}."
-        elif (error := clean_up.exception()) is not None:
-            verdict.cleanup = "failed"
-            verdict.error = f"Processes of the run may be left: ending them failed ({type(error).__name__}: {error})."
-        if left:
-            verdict.cleanup = "failed"
-            verdict.error = f"Processes of the run could not be ended: {', '.join(map(str, sorted(left)))}."
-        if verdict.cleanup == "failed":
-            log.error("run %s: %s", active.run.run_id, verdict.error)
-        await self._finish(active, verdict)
-
-    async def _clean_up(self, active: ActiveRun, work: asyncio.Task[End]) -> None:
-        """Everything of the Run is over when this returns: its work, its title, its processes."""
-        # In this order, and not in that of a set, which is another one each time: what is seen can be seen again.
-        tasks: list[asyncio.Task[Any]] = [task for task in (work, active.title) if task is not None]
-        for task in tasks:
-            task.cancel()
-        # Side by side: a task that does not let itself be stopped must not keep processes alive.
-        await asyncio.gather(asyncio.wait(tasks), active.background.end_all(GRACE_S))
-        await active.background.end_all(GRACE_S)  # what a call left behind on its way out
-        await active.threads.idle()
+            return f"The run could not be stopped within {cleanup_s:g} s; {rest}."
+        if (error := ending.exception()) is not None:
+            return f"Processes of the run may be left: ending them failed ({type(error).__name__}: {error})."
+        return ""
 
     async def _finish(self, active: ActiveRun, verdict: Verdict) -> None:
-        """Write the end. Until the store has taken it the Run has not ended, so this tries for as long as it takes."""
-        verdict.usage, active.is_ending = active.usage, True
-        verdict.context_tokens = active.lane.context_tokens or active.run.context_tokens
-        missing: set[str] = set()
-
-        def closing(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
-            now = self._clock.now_ms()
-            self._asking.end_stream(active)
-            last = self._asking.new_message(active)
-            draft = active.draft
-            again = [message for message in active.unsure.values() if draft is None or message.id != draft.id]
-            before = [(_change(message, missing), message) for message in again]
-            if cut_off := cut_off_results(self._ids.new("m"), active.run, tuple(active.open_calls.values()), now):
-                before.append(("created", cut_off))
-            change: Change = "created"
-            if draft is not None:
-                last = draft.message(now)
-                change = _change(last, missing)
-            elif active.run.options.purpose == "summary" and active.summary is not None:
-                change, last = "updated", active.summary
-            return close_run(events, runs, verdict, (change, last), before, now)
-
-        async def look() -> None:
-            """In the Lane's lock: an append that is under way has arrived by now, or comes too late and is refused."""
-            if active.run.resumes and not active.is_recalled:
-                # It ends before it went on: its open calls get their results here. Damage to its transcript, which may
-                # be why it ends, must not keep it from ending.
-                with suppress(StoreDamaged):
-                    await self._recall(active)
-            for message_id in list(active.unsure):
-                if await self._store.message(active.run.workspace_id, message_id) is None:
-                    missing.add(message_id)
-                else:
-                    missing.discard(message_id)
-
-        wait_s = RETRY_S
-        while self._at_work.get(active.run.session_id) is active:
-            finish = Finish(active.run.run_id, verdict.outcome, verdict.reason, self._clock.now_ms())
+        """Write the end. The Run has not ended before the store has it, so retry for as long as it takes."""
+        active.is_ending = True
+        verdict.usage = active.usage
+        verdict.context_tokens = active.state.context_tokens or active.run.context_tokens
+        delays_s = backoff_s(RETRY_S, RETRY_S_MAX)
+        while self._running.get(active.run.session_id) is active:
             try:
-                await self._door.command(active.lane, finish, compose=closing, first=look)
-            except RunNotActive:
-                break  # its end is recorded: the first durable fact wins
-            except (StoreUnavailable, StoreError) as error:
-                log.error("run %s: its end could not be written: %s", active.run.run_id, error)
-            except Exception as error:  # whatever it is, the Run must end: the store does not take what it said
-                log.exception("run %s: its end is written without its last message", active.run.run_id)
-                verdict.outcome, verdict.reason = "failed", "internal"
-                verdict.error = f"The answer could not be stored ({type(error).__name__}); the server's log has more."
-                active.draft = active.draft.blank() if active.draft else None
-                active.open_calls.clear()
-                active.unsure.clear()
-                verdict.usage = active.run.usage  # it may be that which no record can hold
-            else:
+                await self._door.write(active.state, partial(self._plan_end, active, verdict))
                 break
-            await asyncio.sleep(wait_s)
-            wait_s = min(wait_s * 2, RETRY_S_MAX)
-        # That very command may have started the next Run of the session, which then has this place.
-        if self._at_work.get(active.run.session_id) is active:
-            del self._at_work[active.run.session_id]
+            except RunNotActive:
+                break  # the end is already recorded: the first durable fact wins
+            except (StoreUnavailable, StoreError) as error:
+                log.error("run %s: its end could not be written: %s", active.id, error)
+            except Exception as error:  # the store refuses the last message, and the Run must end anyway
+                log.exception("run %s: its end is written without its last message", active.id)
+                _drop_last_message(active, verdict, error)
+            await asyncio.sleep(next(delays_s))
+        # The same append may have started the next Run of the session, which then has this place.
+        if self._running.get(active.run.session_id) is active:
+            del self._running[active.run.session_id]
+
+    async def _plan_end(self, active: ActiveRun, verdict: Verdict, tx: Append) -> None:
+        """Close the transcript of the Run, then end it.
+
+        Under the Lane's lock: an append of the Run has arrived by now, or comes too late and is refused."""
+        finish = Finish(active.id, verdict.outcome, verdict.reason, tx.now)
+        decide(tx.lane, finish)  # raises RunNotActive if the end is already recorded
+        if active.run.resumes and not active.is_restored:
+            # It ends before it continued: its open calls get results here. Damage to its transcript, perhaps the
+            # reason for its end, must not prevent the end.
+            with suppress(StoreDamaged):
+                await self._restore(active)
+        changes: dict[str, Change] = {}
+        for message_id in list(active.unconfirmed):
+            stored = await self._door.store.message(active.run.workspace_id, message_id)
+            changes[message_id] = "created" if stored is None else "updated"
+        active.end_stream()
+        draft = active.draft
+        for message in active.unconfirmed.values():
+            if draft is None or message.id != draft.id:
+                tx.put_message(changes[message.id], message)
+        calls = tuple(active.open_calls.values())
+        if results := cut_off_results(tx.new_id("m"), active.run, calls, tx.now):
+            tx.put_message("created", results)
+        if draft is not None:
+            end_run(tx, finish, verdict, changes.get(draft.id, "updated"), draft.message(tx.now))
+        elif active.run.options.purpose == "summary" and active.summary is not None:
+            end_run(tx, finish, verdict, "updated", active.summary)
+        else:
+            end_run(tx, finish, verdict, "created", active.new_message())
 
     # --- the work ------------------------------------------------------------------------------------------------
 
@@ -274,7 +223,7 @@ class Runner:
         while True:
             match next_action(active.progress, active.limits):
                 case CallTools(calls=calls):
-                    await self._calls.make(active, calls)
+                    await self._tool_calls.run(active, calls)
                 case Compact():
                     await self._compact(active)
                 case AskModel():
@@ -283,144 +232,150 @@ class Runner:
                     return end
 
     async def _prepare(self, active: ActiveRun) -> None:
-        """Where the Run stands: at its beginning, or, after a crash, behind its last durable Step."""
-        run, runs = active.run, active.workspace.config.runs
-        chosen = active.chosen = await self._choose_model(active.lane, run)
-        if run.options.budget_usd is not None and chosen.price is None:
+        """Choose the model and the limits; after a crash, restore the progress of the last durable Step."""
+        run, state, runs = active.run, active.state, active.workspace.config.runs
+        model = await self._models.choose(active.workspace.config, run.options.model or state.session.model)
+        active.chosen = model
+        if run.options.budget_usd is not None and model.price is None:
             raise BadConfig(
-                f"The price of {chosen.model.provider}/{chosen.model.name} is not known, so a budget cannot be kept; "
-                "leave it out, or give the model's input_price and output_price in the configuration."
+                f"The price of {model.model.provider}/{model.model.name} is unknown, so a budget cannot be kept; "
+                "leave it out, or set the model's input_price and output_price in the configuration."
             )
-        window = chosen.context_window
-        compact_at = None if window is None else int(window * runs.compact_at)
+        compact_at = None if model.context_window is None else int(model.context_window * runs.compact_at)
         active.limits = Limits(run.options.max_steps or runs.max_steps, run.options.budget_usd, compact_at)
-        lane = active.lane
-        active.context_tokens = lane.context_tokens + len(run.prompt.text) // CHARS_PER_TOKEN
-        is_unknown = not lane.context_tokens and lane.session.message_count > MESSAGES_TAKEN_TO_FIT
-        if not (run.steps or run.resumes or is_unknown):
-            return  # at its beginning: its first Step begins at once, and whoever comes now waits for the next one
-        await self._recall(active)
+        active.context_tokens = state.context_tokens + len(run.prompt.text) // CHARS_PER_TOKEN
+        is_uncounted = not state.context_tokens and state.session.message_count > MESSAGES_ASSUMED_TO_FIT
+        if run.steps or run.resumes or is_uncounted:
+            await self._restore(active)
 
-    async def _recall(self, active: ActiveRun) -> None:
+    async def _restore(self, active: ActiveRun) -> None:
         history = await active.history.read()
-        own = [message for message in history if message.run_id == active.run.run_id]
+        own = [message for message in history if message.run_id == active.id]
         active.call_ids = {call.id for message in own for call in message.all(ToolCall)}
-        active.open_calls = {call.id: call for call in _open_calls(own)}
+        # Calls that wait for an answer since before the crash; recovery gave all others a result.
+        active.open_calls = {call.id: call for call in open_calls(own)}
         active.last = "tool_use" if active.open_calls else None
         active.signatures.extend(signatures(own))
-        active.context_tokens = estimated_tokens(for_model(history, active.lane.session.summary_message_id))
-        active.is_recalled = True
+        active.context_tokens = estimated_tokens(for_model(history, active.state.session.summary_message_id))
+        active.is_restored = True
 
     async def _step(self, active: ActiveRun) -> None:
         if active.system:
             await self._begin_step(active)
         else:
-            # Side by side: the Step begins at once, and the files that go into the prompt are read meanwhile.
+            # Concurrently: the Step begins at once while the files of the system prompt are read.
             reading = self._prompts.system(active.workspace, active.run)
             _, active.system = await asyncio.gather(self._begin_step(active), reading)
         await self._begin_title(active)
-        draft, chosen = active.draft, active.model
+        draft, model = active.draft, active.model
         assert draft is not None
-        history = for_model(await active.history.read(), active.lane.session.summary_message_id)
+        history = for_model(await active.history.read(), active.state.session.summary_message_id)
         request = ModelRequest(
-            chosen.model.name,
+            model.model.name,
             tuple(history),
             active.system,
-            self._calls.specs(active),
+            self._tool_calls.specs(active),
             active.workspace.record.path,
-            chosen.output_tokens_max,
-            chosen.thinking_tokens,
-            chosen.takes_images,
+            model.output_tokens_max,
+            model.thinking_tokens,
+            model.takes_images,
         )
         try:
-            end = await self._asking.ask(active, request)
+            end = await self._model_call.request(active, request)
         except ContextFull:
             if active.is_compacted:
                 raise
             active.context_is_full = True
-            await self._leave_step(active)
+            await self._abandon_step(active)
             return
         active.usage += end.usage
-        read = end.usage.input_tokens or estimated_tokens(history)
-        active.context_tokens = read + (end.usage.output_tokens or draft.chars // CHARS_PER_TOKEN)
-        active.lane.context_tokens = active.context_tokens
+        read_tokens = end.usage.input_tokens or estimated_tokens(history)
+        active.count_context(read_tokens + (end.usage.output_tokens or draft.chars // CHARS_PER_TOKEN))
         active.last, active.is_compacted = end.reason, False
         if end.tool_calls:
             await self._end_step(active, end.tool_calls)
 
-    async def _begin_step(self, active: ActiveRun, *, sums_up: bool = False) -> None:
-        message = replace(self._asking.new_message(active), is_summary=sums_up)
+    async def _begin_step(self, active: ActiveRun, *, is_summary: bool = False) -> None:
+        message = replace(active.new_message(), is_summary=is_summary)
 
-        def begun(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
+        async def plan(tx: Append) -> None:
+            tx.decide(BeginStep(active.id, message.created_at, folds=not is_summary))
+            tx.put_message("created", message)
+            active.put_usage(tx)
             active.draft = Draft(message)
-            active.unsure[message.id] = message
-            return Addition(behind=[("created", message)], runs={active.run.run_id: active.spent(runs)})
+            active.unconfirmed[message.id] = message
 
-        command = BeginStep(active.run.run_id, message.created_at, folds=not sums_up)
-        await self._door.command(active.lane, command, compose=begun)
-        active.unsure.clear()
+        await self._door.write(active.state, plan)
+        active.unconfirmed.clear()
         active.history.put(message)
         active.steps += 1
-        assert active.draft is not None
-        active.lane.feed.stream(active.draft)
+        active.begin_stream()
 
     async def _end_step(self, active: ActiveRun, calls: tuple[ToolCall, ...]) -> None:
-        """The model wants tools: its message is whole, and says which."""
+        """Complete the message of a Step that calls tools."""
         draft = active.draft
         assert draft is not None
-        now = self._clock.now_ms()
-        self._asking.end_stream(active)
-        calls = tuple(self._calls.described(self._told_apart(active, call)) for call in calls)
+        now = self._door.clock.now_ms()
+        active.end_stream()
+        calls = tuple(self._tool_calls.described(self._with_unique_id(active, call)) for call in calls)
         message = draft.message(now, *calls).closed(FinishPart("tool_use", now))
         active.draft, active.open_calls = None, {call.id: call for call in calls}
-        await self._asking.put(active, "updated", message)
+        await active.put_message("updated", message)
 
-    def _told_apart(self, active: ActiveRun, call: ToolCall) -> ToolCall:
-        """Some providers number the calls of each Step anew, and a result finds its call by the id alone."""
+    def _with_unique_id(self, active: ActiveRun, call: ToolCall) -> ToolCall:
+        """Some providers number the calls of each Step from the start, and a result finds its call by the id alone."""
         if call.id in active.call_ids:
-            call = replace(call, id=self._ids.new("call"))
+            call = replace(call, id=self._door.ids.new("call"))
         active.call_ids.add(call.id)
         return call
 
-    async def _leave_step(self, active: ActiveRun) -> None:
-        """Nothing came of it; what there is of its message says so, and a later Step stands for it."""
+    async def _abandon_step(self, active: ActiveRun) -> None:
+        """Close the message of a Step that the provider refused as too long; a later Step replaces it."""
         draft = active.draft
         assert draft is not None
-        now = self._clock.now_ms()
-        self._asking.end_stream(active)
-        message = draft.message(now).closed(
-            FinishPart("error", now, "context_full", "The history is summarised first.")
-        )
+        now = self._door.clock.now_ms()
+        active.end_stream()
+        finish = FinishPart("error", now, "context_full", "The history is summarised first.")
         active.draft = None
-        await self._asking.put(active, "updated", message)
+        await active.put_message("updated", draft.message(now).closed(finish))
 
     async def _compact(self, active: ActiveRun) -> None:
-        await self._begin_step(active, sums_up=True)
-        # Behind that: whatever stands before the summary is in it.
+        await self._begin_step(active, is_summary=True)
+        # Read after the Step began: every message before the summary is part of it.
         history = await active.history.read()
-        await compact(active, self._asking, self._clock, history, self._prompts.summary)
+        await compact(active, self._model_call, history, self._prompts.summary)
 
     async def _begin_title(self, active: ActiveRun) -> None:
-        config, run = active.workspace.config, active.run
-        wanted = config.runs.titles and active.lane.session.title_is_makeshift and not run.options.parent_run_id
-        if wanted and active.title is None:
+        config, run, session = active.workspace.config, active.run, active.state.session
+        is_wanted = config.runs.titles and session.title_is_makeshift and not run.options.parent_run_id
+        if is_wanted and active.title is None:
             try:
-                small = await self._choose_small(active.lane, run)
+                small = await self._models.choose_small(config, run.options.model or session.model)
             except BadConfig:
-                return  # the large model works; a title is not worth a word
+                return  # no small model: skip the title
             if small.writes_titles:
-                title = make_title(active, small, self._prompts.title, self._door)
-                active.title = self._spawn(title, f"title of run {run.run_id}")
+                active.title = self._spawn(make_title(active, small, self._prompts.title), f"title of run {active.id}")
 
 
-def _open_calls(own: list[Message]) -> list[ToolCall]:
-    """Calls that wait for an answer of people since before a crash; recovery gave all others a result."""
-    answered = {result.tool_call_id for message in own for result in message.all(ToolResult)}
-    return [call for message in own for call in message.all(ToolCall) if call.id not in answered]
+async def _end_all(active: ActiveRun, work: asyncio.Task[End]) -> None:
+    """End the work, the title task, the processes and the threads of a Run."""
+    # A list, not a set: the order must be the same in each simulation.
+    tasks: list[asyncio.Task[Any]] = [task for task in (work, active.title) if task is not None]
+    for task in tasks:
+        task.cancel()
+    # Concurrently: a task that cannot be cancelled must not keep processes alive.
+    await asyncio.gather(asyncio.wait(tasks), active.background.end_all(BACKGROUND_GRACE_S))
+    await active.background.end_all(BACKGROUND_GRACE_S)  # started by a call while it was being cancelled
+    await active.threads.idle()
 
 
-def _change(message: Message, missing: set[str]) -> Change:
-    return "created" if message.id in missing else "updated"
+def _drop_last_message(active: ActiveRun, verdict: Verdict, error: Exception) -> None:
+    verdict.outcome, verdict.reason = "failed", "internal"
+    verdict.error = f"The answer could not be stored ({type(error).__name__}); see the server's log."
+    active.draft = active.draft.blank() if active.draft else None
+    active.open_calls.clear()
+    active.unconfirmed.clear()
+    verdict.usage = active.run.usage  # the usage itself may be what cannot be stored
 
 
 def _verdict_of(work: asyncio.Task[End]) -> Verdict:
@@ -432,11 +387,11 @@ def _verdict_of(work: asyncio.Task[End]) -> Verdict:
             end = work.result()
             return Verdict(end.outcome, end.reason, end.error, finish_reason=end.finish)
         case ShuttingDown():
-            return Verdict("stopped")  # it was to begin a child, and was not let
+            return Verdict("stopped")  # starting a child Run was refused
         case RunIsStopping() | RunNotActive():
-            return Verdict("stopped")  # the Lane says what that means
+            return Verdict("stopped")
         case KedgeError():
             return Verdict("failed", reason_of(error.code), error.message)
         case _:
-            log.error("a run failed in a way nobody foresaw", exc_info=error)
-            return Verdict("failed", "internal", f"Internal error ({type(error).__name__}); the server's log has more.")
+            log.error("unexpected error in a run", exc_info=error)
+            return Verdict("failed", "internal", f"Internal error ({type(error).__name__}); see the server's log.")

@@ -8,13 +8,14 @@ repository, and marked with their paths. All functions here read files: call the
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
 
@@ -23,6 +24,10 @@ from kedge.config.schema import Config
 from kedge.core.approvals import is_hidden
 from kedge.errors import Invalid
 from kedge.tools.paths import guards, is_below, subject_of
+
+if TYPE_CHECKING:
+    from kedge.core.records import RunRecord
+    from kedge.engine.workspaces import Workspace
 
 Agent = Literal["main", "look"]
 
@@ -65,6 +70,39 @@ class InstructionFile(Struct, frozen=True):
     text: str
     #: There is more of it than is shown.
     is_cut: bool = False
+
+
+class Prompts(Protocol):
+    """The instructions for models, beside the conversation."""
+
+    #: For the small model: how to name a session. For any model: how to summarise one.
+    title: str
+    summary: str
+
+    async def system(self, workspace: Workspace, run: RunRecord) -> str: ...
+
+
+class NoPrompts:
+    """Prompts for an engine whose models need no instructions."""
+
+    title, summary = "Write a title.", "Summarize the conversation."
+
+    async def system(self, workspace: Workspace, run: RunRecord) -> str:
+        return ""
+
+
+class WrittenPrompts:
+    """The texts in prompts/, with the instruction files of the repository."""
+
+    def __init__(self, today: Callable[[], str], config_dir: Path) -> None:
+        self._today = today
+        self._config_dir = config_dir
+        self.title, self.summary = prompt("title"), prompt("summary")
+
+    async def system(self, workspace: Workspace, run: RunRecord) -> str:
+        facts = Facts(self._today(), system_name(), self._config_dir)
+        agent: Agent = "look" if run.options.parent_run_id else "main"
+        return await asyncio.to_thread(system_prompt, workspace.root, workspace.config, facts, agent, run.options.deny)
 
 
 @cache

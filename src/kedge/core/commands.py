@@ -17,7 +17,6 @@ WhenBusy = Literal["queue", "fold", "reject", "interrupt"]
 OnCrash = Literal["resume", "end"]
 #: What the supervisor of a Run saw. There is no `cancelled`: the Lane decides that.
 VerdictOutcome = Literal["completed", "failed", "stopped"]
-RESUMES_MAX = 3
 
 
 def when_busy_default(*, has_own_run_id: bool) -> WhenBusy:

@@ -7,6 +7,9 @@ from typing import ClassVar, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+#: Messages of a session that a Run reads for its requests. Items.
+HISTORY_MESSAGES_MAX = 10_000
+
 Role = Literal["user", "assistant", "tool", "system"]
 FinishReason = Literal["end_turn", "max_tokens", "tool_use", "canceled", "error", "content_filter", "unknown"]
 #: What a front end shows of a tool call beside its title and the summary of its result. A diff in the metadata is shown
@@ -55,7 +58,7 @@ class ToolResult(Struct, frozen=True):
     summary: str = ""
 
 
-class Finish(Struct, frozen=True):
+class FinishPart(Struct, frozen=True):
     kind: ClassVar[str] = "finish"
     reason: FinishReason
     time: int
@@ -89,10 +92,10 @@ class ShellCommand(Struct, frozen=True):
     exit_code: int
 
 
-Part = Text | Reasoning | ToolCall | ToolResult | Finish | Binary | ImageUrl | ShellCommand
+Part = Text | Reasoning | ToolCall | ToolResult | FinishPart | Binary | ImageUrl | ShellCommand
 
 PART_TYPES: dict[str, type[Part]] = {
-    part.kind: part for part in (Text, Reasoning, ToolCall, ToolResult, Finish, Binary, ImageUrl, ShellCommand)
+    part.kind: part for part in (Text, Reasoning, ToolCall, ToolResult, FinishPart, Binary, ImageUrl, ShellCommand)
 }
 
 P = TypeVar("P", bound=Part)
@@ -120,10 +123,10 @@ class Message(Struct, frozen=True):
         return "".join(part.text for part in self.all(Text))
 
     @property
-    def finish(self) -> Finish | None:
-        return next(iter(self.all(Finish)), None)
+    def finish(self) -> FinishPart | None:
+        return next(iter(self.all(FinishPart)), None)
 
-    def closed(self, finish: Finish) -> Message:
+    def closed(self, finish: FinishPart) -> Message:
         """This message with its end; an end that is there already stays, since the first fact wins."""
         if self.finish:
             return self
@@ -240,4 +243,4 @@ def _without_failed_attempts(messages: list[Message]) -> list[Message]:
 
 
 def _has_content(message: Message) -> bool:
-    return any(not isinstance(part, Finish | Reasoning) and part != Text("") for part in message.parts)
+    return any(not isinstance(part, FinishPart | Reasoning) and part != Text("") for part in message.parts)

@@ -32,7 +32,7 @@ class Draft:
         self.chars = 0
         self.closed = False
         #: The store failed when it was given text of it, and may have it or not.
-        self.is_doubtful = False
+        self.is_uncertain = False
 
     def close(self) -> None:
         """The message is put whole from here on: no tail may come behind that, and nothing that is added counts. (A

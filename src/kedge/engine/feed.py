@@ -147,7 +147,7 @@ class Feed:
         if self._show_timer is None and self._without_deltas:
             self._show_timer = loop.call_at(max(loop.time(), self._shown_at + SNAPSHOT_S), self._show)
 
-    def pass_on(self, session_id: str, data: bytes) -> None:
+    def send_transient(self, session_id: str, data: bytes) -> None:
         """Something of the moment, for readers that take Deltas: it is not kept, and losing it loses nothing."""
         if len(self._readers) > len(self._without_deltas):
             self._push(Frame(None, session_id, "deltas", data))

@@ -1,4 +1,4 @@
-"""New sessions that come of others: a fork, which begins with the messages of another one, and that of an agent."""
+"""Sessions derived from others: a fork, which starts with messages of its parent, and the session of an agent."""
 
 from __future__ import annotations
 
@@ -7,58 +7,69 @@ import asyncio
 from msgspec.structs import replace
 
 from kedge.core.records import RunOptions, RunRecord, SessionRecord
-from kedge.core.transcript import Finish, Message
+from kedge.core.transcript import FinishPart, Message
 from kedge.engine.ports import Ids
 from kedge.errors import MessageNotFound
 
-#: Messages a fork copies at the most: one append writes them all. Items.
+#: Messages that a fork copies; one append writes them all. Items.
 FORK_MESSAGES_MAX = 100_000
-#: Copied in one go, before others have their turn: some milliseconds. Items.
-COPIED_MAX = 1_000
+#: Messages copied before other tasks get a turn: a few milliseconds. Items.
+COPY_BATCH = 1_000
 
 
-async def forked(
+async def fork(
     parent: SessionRecord, messages: list[Message], message_id: str, ids: Ids, now: int
 ) -> tuple[SessionRecord, list[Message]]:
-    """The new session, and its messages: copies up to and including that one."""
-    place = next((index for index, message in enumerate(messages) if message.id == message_id), None)
-    if place is None:
-        raise MessageNotFound(f"Message {message_id} is not in session {parent.id}.")
-    kept = messages[: place + 1]
-    new = SessionRecord(
-        *(ids.new("s"), parent.workspace_id, parent.title, now, now, parent.id),
-        message_count=len(kept),
+    """Return a new session and copies of the messages up to and including `message_id`."""
+    index = next((index for index, message in enumerate(messages) if message.id == message_id), None)
+    if index is None:
+        raise MessageNotFound(f"Message {message_id} not found in session {parent.id}.")
+    session = SessionRecord(
+        id=ids.new("s"),
+        workspace_id=parent.workspace_id,
+        title=parent.title,
+        created_at=now,
+        updated_at=now,
+        parent_session_id=parent.id,
+        message_count=index + 1,
         model=parent.model,
     )
     copies: list[Message] = []
-    for message in kept:
-        copies.append(replace(message, id=ids.new("m"), session_id=new.id))
-        if len(copies) % COPIED_MAX == 0:
+    for message in messages[: index + 1]:
+        copies.append(replace(message, id=ids.new("m"), session_id=session.id))
+        if len(copies) % COPY_BATCH == 0:
             await asyncio.sleep(0)
-    # What was summarised there is so here, as of the last summary that came along whole.
+    # The fork uses the last complete summary among the copies.
     summaries = [copy.id for copy in copies if copy.is_summary and copy.finish and copy.finish.reason == "end_turn"]
-    new = replace(new, summary_message_id=summaries[-1] if summaries and parent.summary_message_id else "")
+    session = replace(session, summary_message_id=summaries[-1] if summaries and parent.summary_message_id else "")
     if copies[-1].role == "assistant":
-        # It may be streaming: the copy has what was said so far, and nobody else will give it an end.
-        copies[-1] = copies[-1].closed(Finish("unknown", now, "copied while it was being written"))
-    return new, copies
+        # It may be streaming: the copy has the text so far and must be closed here.
+        copies[-1] = copies[-1].closed(FinishPart("unknown", now, "copied while it was being written"))
+    return session, copies
 
 
-def for_agent(
+def agent_session(
     family: SessionRecord, parent: RunRecord, title: str, session_id: str, now: int
 ) -> tuple[SessionRecord, RunOptions]:
-    """The session of an agent that serves `parent`, a Run of `family`, and what its Run may do and cost: no more than
-    that one. Nobody can be asked for it."""
+    """Return the session and the options for an agent that serves the Run `parent` of the session `family`.
+
+    The agent may do and cost no more than its parent, and cannot ask for approvals."""
     session = SessionRecord(
-        *(session_id, family.workspace_id, title, now, now, family.id), model=family.model, parent_run_id=parent.run_id
+        id=session_id,
+        workspace_id=family.workspace_id,
+        title=title,
+        created_at=now,
+        updated_at=now,
+        parent_session_id=family.id,
+        model=family.model,
+        parent_run_id=parent.run_id,
     )
-    given = parent.options
     options = RunOptions(
-        given.model,
-        budget_usd=given.budget_usd,
+        model=parent.options.model,
+        budget_usd=parent.options.budget_usd,
         on_approval="fail",
-        allow=given.allow,
-        deny=given.deny,
+        allow=parent.options.allow,
+        deny=parent.options.deny,
         parent_run_id=parent.run_id,
     )
     return session, options

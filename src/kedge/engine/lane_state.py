@@ -1,54 +1,19 @@
-"""A Lane as this process has it, and an append in the making: what the door works on."""
+"""The in-memory state of one session: its Lane, the records behind it, and the tasks that wait for them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from kedge.core.approvals import Ask, Grant
-from kedge.core.events import (
-    Asked,
-    AskSettled,
-    CancelMarked,
-    Change,
-    Event,
-    FileChanged,
-    LaneEvent,
-    MessageChanged,
-    RunCancelMarked,
-    RunEnded,
-    RunStarted,
-)
+from kedge.core.approvals import Ask
 from kedge.core.lane import Lane
-from kedge.core.records import FileVersion, RunRecord, SessionRecord, Usage
-from kedge.core.transcript import Message
+from kedge.core.records import RunRecord, SessionRecord
 from kedge.engine.feed import Feed
-
-#: A session without a title gets the beginning of its first prompt. Characters.
-TITLE_CHARS = 60
-
-
-@dataclass(slots=True)
-class Addition:
-    """What goes into the same append as a decision: messages put before or behind its events, changed Run records."""
-
-    before: list[tuple[Change, Message]] = field(default_factory=list)
-    behind: list[tuple[Change, Message]] = field(default_factory=list)
-    runs: dict[str, RunRecord] = field(default_factory=dict)
-    asks: list[Ask] = field(default_factory=list)
-
-
-#: Sees the decided events and the Run records after them.
-Compose = Callable[[tuple[LaneEvent, ...], dict[str, RunRecord]], Addition]
 
 
 @dataclass(slots=True, weakref_slot=True)
-class OpenLane:
-    """A Lane as this process has it: the value, the records behind it, and who waits for the ends of its Runs."""
+class LaneState:
+    """The Lane of a session as this process has it. Only the door changes it."""
 
     session: SessionRecord
     feed: Feed
@@ -56,16 +21,17 @@ class OpenLane:
     #: Live Runs.
     runs: dict[str, RunRecord] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: Futures for the ends of live Runs.
     ended: dict[str, asyncio.Future[RunRecord]] = field(default_factory=dict)
-    #: What the last request of its Runs had, as its provider counted; 0: not known since the process started.
+    #: Tokens of the last request, as its provider counted them; 0: not known since the process started.
     context_tokens: int = 0
-    #: Pending Asks of its active Run, and who waits for what comes of them.
+    #: Pending Asks of the active Run, and futures for their answers.
     asks: dict[str, Ask] = field(default_factory=dict)
     settled: dict[str, asyncio.Future[Ask]] = field(default_factory=dict)
-    #: To be read before the next decision: not read yet, or an append failed and may or may not have happened.
+    #: Reload before the next decision: not loaded yet, or an append failed and may or may not have happened.
     stale: bool = True
     loaded: bool = False
-    #: Deletions under way: meanwhile no more accepts. After one the session is gone, and nothing may bring it back.
+    #: Deletions in progress: meanwhile no prompt is accepted. A deleted session is never written again.
     deleting: int = 0
     deleted: bool = False
 
@@ -75,74 +41,14 @@ class OpenLane:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is known here that the store does not know: it can be read again whenever it is asked for."""
-        in_doubt = self.loaded and self.stale
-        return not (self.runs or self.asks or self.ended or self.settled or in_doubt)
+        """Whether the store has everything that is here, so that this state can be evicted."""
+        is_uncertain = self.loaded and self.stale
+        return not (self.runs or self.asks or self.ended or self.settled or is_uncertain)
 
     def end_of(self, run_id: str) -> asyncio.Future[RunRecord]:
-        """Done when this live Run has ended."""
+        """Return a future for the end of a live Run."""
         return self.ended.setdefault(run_id, asyncio.get_running_loop().create_future())
 
     def end_of_ask(self, ask_id: str) -> asyncio.Future[Ask]:
-        """Done when this pending Ask was answered or withdrawn."""
+        """Return a future for the answer to, or the withdrawal of, a pending Ask."""
         return self.settled.setdefault(ask_id, asyncio.get_running_loop().create_future())
-
-
-class Decided(Struct, frozen=True):
-    """What came of a command: the Lane it met, its events, and the Run records they changed."""
-
-    before: Lane
-    events: tuple[LaneEvent, ...]
-    runs: dict[str, RunRecord]
-
-
-@dataclass(slots=True)
-class Draught:
-    """One append in the making: log entries in order, with the records they speak of."""
-
-    log: list[Event] = field(default_factory=list)
-    messages: dict[str, Message] = field(default_factory=dict)
-    runs: dict[str, RunRecord] = field(default_factory=dict)
-    asks: dict[str, Ask] = field(default_factory=dict)
-    grants: tuple[Grant, ...] = ()
-    deleted_grants: tuple[str, ...] = ()
-    files: tuple[FileVersion, ...] = ()
-    #: Messages that are put for the first time.
-    created: int = 0
-
-    def put(self, change: Change, message: Message) -> None:
-        self.messages[message.id] = message
-        self.log.append(MessageChanged(message.id, change))
-        self.created += change == "created"
-
-    def put_ask(self, ask: Ask) -> None:
-        self.asks[ask.id] = ask
-        self.log.append((Asked if ask.state == "pending" else AskSettled)(ask.run_id, ask.id))
-
-    def put_file(self, version: FileVersion, change: Change) -> None:
-        self.files = (*self.files, version)
-        self.log.append(FileChanged(version.run_id, version.id, version.path, change))
-
-
-def withdrawn_asks(lane: OpenLane, events: tuple[LaneEvent, ...], now: int) -> list[Ask]:
-    """The pending Asks of Runs that these events stop or end: nobody may answer them any more."""
-    stopped = {event.run_id for event in events if isinstance(event, CancelMarked | RunCancelMarked | RunEnded)}
-    return [replace(ask, state="withdrawn", answered_at=now) for ask in lane.asks.values() if ask.run_id in stopped]
-
-
-def session_after(
-    lane: OpenLane, events: tuple[LaneEvent, ...], changed: dict[str, RunRecord], draught: Draught, now: int
-) -> SessionRecord:
-    session = lane.session
-    usage = sum((changed[event.run_id].usage for event in events if isinstance(event, RunEnded)), Usage())
-    if not session.title:
-        started = next((changed[event.run_id] for event in events if isinstance(event, RunStarted)), None)
-        if started:
-            session = replace(session, title=_title_of(started.prompt.text), title_is_makeshift=True)
-    count = session.message_count + draught.created
-    return replace(session, message_count=count, usage=session.usage + usage, updated_at=now)
-
-
-def _title_of(prompt: str) -> str:
-    line = " ".join(prompt.split())
-    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1].rstrip() + "…"

@@ -1,7 +1,7 @@
-"""What a new process does first: no Run may stay "running" because its process is gone.
+"""Recovery: a new process resumes or ends the Runs that the last process left active.
 
-Workspace by workspace, all that will be needed is read before anything is written. One in which something is not whole
-is set aside as it is: none of its Runs is started, resumed or ended, and the others go on without it.
+Each workspace is read completely before anything is written to it. A damaged workspace is set aside unchanged: none of
+its Runs is started, resumed or ended. The other workspaces are recovered.
 """
 
 from __future__ import annotations
@@ -11,160 +11,144 @@ from contextlib import ExitStack
 
 from msgspec import Struct
 
-from kedge.agent.history import HISTORY_MESSAGES_MAX
 from kedge.config.schema import Config
 from kedge.core.commands import RESUMES_MAX, Recover
-from kedge.core.events import Change, LaneEvent, RunAccepted, RunEnded
+from kedge.core.events import RunAccepted, RunEnded
+from kedge.core.lane import decide
 from kedge.core.records import LaneRecord, RunRecord, WorkspaceRecord
-from kedge.core.transcript import Finish, Message, ToolCall, ToolResult
+from kedge.core.transcript import HISTORY_MESSAGES_MAX, FinishPart, Message
+from kedge.engine.append import Append
 from kedge.engine.door import Door
-from kedge.engine.lane_state import Addition, OpenLane
-from kedge.engine.ports import Clock, Ids
-from kedge.engine.run_end import Verdict, close_run, cut_off_results
+from kedge.engine.lane_state import LaneState
+from kedge.engine.run_end import Verdict, cut_off_results, end_run, open_calls
 from kedge.engine.workspaces import Workspaces
 from kedge.errors import StoreDamaged, StoreUnavailable, VersionConflict
-from kedge.store.base import LogEntry, Store
+from kedge.store.base import LogEntry
 
 log = logging.getLogger("kedge.engine")
 
-#: The newest entries of each log that are checked before the server starts: some ten milliseconds. Whoever reads older
-#: ones has them checked then. Items.
-ENTRIES_CHECKED_MAX = 1_000
+#: The newest log entries that are verified at start-up, in about 10 ms. Older ones are verified when read. Items.
+ENTRIES_VERIFIED_MAX = 1_000
 
 
-class Lost(Struct, frozen=True):
-    """A session in which Runs are live and their process is gone."""
+class LostSession(Struct, frozen=True):
+    """A session with live Runs whose process is gone."""
 
     session_id: str
-    #: The Run that was active, the messages of it, and its calls that wait for people.
+    #: The Run that was active, and its messages.
     host: RunRecord
-    own: list[Message]
+    messages: list[Message]
+    #: Its tool calls that wait for an answer of the user.
     waiting: set[str]
 
 
 class Recovery(Struct, frozen=True):
-    store: Store
     door: Door
     workspaces: Workspaces
-    clock: Clock
-    ids: Ids
     config: Config
 
-    async def go_on(self) -> list[OpenLane]:
-        """Make whole what the last process left; the Lanes in which there was something."""
-        found: list[tuple[WorkspaceRecord, list[Lost]]] = []
-        # All are read before any is written: a start that fails here has cost no Run one of its resumptions.
-        for record in await self.store.workspaces():
+    async def recover(self) -> list[LaneState]:
+        """Recover all workspaces; return the Lanes that had live Runs."""
+        lost: list[tuple[WorkspaceRecord, list[LostSession]]] = []
+        # Everything is read before anything is written: a start that fails here costs no Run a resumption.
+        for record in await self.door.store.workspaces():
             try:
-                found.append((record, await self._looked_at(record)))
+                lost.append((record, await self._inspect(record)))
             except StoreDamaged as error:
                 self.workspaces.set_aside(record, error)
-        lanes: list[OpenLane] = []
-        with ExitStack() as held:  # until all are known: a Run that is over at once must not close it for the others
-            for record, sessions in found:
+        states: list[LaneState] = []
+        # Hold all of them until the end: a Run that ends at once must not close its workspace for the others.
+        with ExitStack() as holds:
+            for record, sessions in lost:
                 try:
-                    lanes += await self._go_on(record, sessions, held)
-                # The second: the log and the records contradict each other, and nobody else writes them.
+                    states += await self._recover_workspace(record, sessions, holds)
+                # A version conflict: the log and the records contradict each other, since no other process writes.
                 except (StoreDamaged, VersionConflict) as error:
                     self.workspaces.set_aside(record, error)
-        return lanes
+        return states
 
-    async def _go_on(self, record: WorkspaceRecord, sessions: list[Lost], held: ExitStack) -> list[OpenLane]:
+    async def _recover_workspace(
+        self, record: WorkspaceRecord, sessions: list[LostSession], holds: ExitStack
+    ) -> list[LaneState]:
         try:
-            await self.store.trim(record.id, self.config.server.log_entries_max)
-        except StoreUnavailable as error:  # a full disk, for example: it can wait, those who only look need not
-            log.warning("the log of %s was not made shorter: %s", record.path, error)
-        lanes: list[OpenLane] = []
+            await self.door.store.trim(record.id, self.config.server.log_entries_max)
+        except StoreUnavailable as error:  # for example a full disk: trimming can wait
+            log.warning("the log of %s was not trimmed: %s", record.path, error)
+        states: list[LaneState] = []
         for lost in sessions:
             workspace = await self.workspaces.reopen(record.path)
-            held.enter_context(workspace.in_use())
-            lane = await self.workspaces.lane(workspace, lost.session_id)
-            await self._recover(lane, lost)
-            lanes.append(lane)
-        return lanes
+            holds.enter_context(workspace.in_use())
+            state = await self.workspaces.lane(workspace, lost.session_id)
+            await self._recover_session(state, lost)
+            states.append(state)
+        return states
 
-    async def _looked_at(self, record: WorkspaceRecord) -> list[Lost]:
-        """Its sessions with live Runs. StoreDamaged if something that is needed to go on is not whole."""
-        floor, head = await self.store.bounds(record.id)
-        entries = await self.store.read(record.id, max(floor, head - ENTRIES_CHECKED_MAX), ENTRIES_CHECKED_MAX)
-        known = {session.id for session in await self.store.sessions(record.id)}
-        await self.store.asks(record.id)
-        await self.store.grants(record.id)
-        live = await self.store.live_runs(record.id)
+    async def _inspect(self, record: WorkspaceRecord) -> list[LostSession]:
+        """Return the sessions with live Runs. Raises StoreDamaged if data that recovery needs is damaged."""
+        store = self.door.store
+        floor, head = await store.bounds(record.id)
+        entries = await store.read(record.id, max(floor, head - ENTRIES_VERIFIED_MAX), ENTRIES_VERIFIED_MAX)
+        known = {session.id for session in await store.sessions(record.id)}
+        await store.asks(record.id)
+        await store.grants(record.id)
+        live = await store.live_runs(record.id)
         for run in live:
             if run.session_id not in known:
                 raise StoreDamaged(f"session {run.session_id} of run {run.run_id} is missing")
         _compare(entries, known, {(run.session_id, run.run_id) for run in live})
         return [await self._lost(session_id) for session_id in dict.fromkeys(run.session_id for run in live)]
 
-    async def _lost(self, session_id: str) -> Lost:
-        record, live = await self.store.lane(session_id)
+    async def _lost(self, session_id: str) -> LostSession:
+        store = self.door.store
+        record, live = await store.lane(session_id)
         host = _host(record, live)
-        messages = await self.store.last_messages(session_id, HISTORY_MESSAGES_MAX)
+        messages = await store.last_messages(session_id, HISTORY_MESSAGES_MAX)
         own = [message for message in messages if message.run_id == host.run_id]
-        # A call that people had not answered yet has not begun: it goes on to wait. Any other may have had an effect.
-        waiting = {ask.tool_call_id for ask in await self.store.session_asks(session_id)}
-        return Lost(session_id, host, own, waiting)
+        # A call that waits for an answer has not begun, so it keeps waiting. Any other may have had an effect.
+        waiting = {ask.tool_call_id for ask in await store.session_asks(session_id)}
+        return LostSession(session_id, host, own, waiting)
 
-    async def _recover(self, lane: OpenLane, lost: Lost) -> None:
-        """Resume or end the Run that was active, with its transcript made whole; queued Runs go on behind it."""
-        host, own, waiting = lost.host, lost.own, lost.waiting
-        # Nobody waits for an agent's Run any more: the call it served was cut off with its process.
+    async def _recover_session(self, state: LaneState, lost: LostSession) -> None:
+        """Resume or end the Run that was active and complete its transcript. Queued Runs follow."""
+        host = lost.host
+        # No tool call waits for an agent's Run: that call was lost with its process.
         resumes_max = 0 if host.options.parent_run_id else RESUMES_MAX
+        streaming = next((one for one in lost.messages if one.role == "assistant" and not one.finish), None)
 
-        def compose(events: tuple[LaneEvent, ...], runs: dict[str, RunRecord]) -> Addition:
-            ends = any(isinstance(event, RunEnded) for event in events)
-            calls = tuple(call for call in _open_calls(own) if ends or call.id not in waiting)
-            return _made_whole(host, own, calls, events, runs, self.clock.now_ms(), self.ids)
+        async def plan(tx: Append) -> None:
+            command = Recover(self.config.runs.on_crash, tx.now, resumes_max)
+            is_ending = any(isinstance(event, RunEnded) for event in decide(tx.lane, command))
+            calls = tuple(call for call in open_calls(lost.messages) if is_ending or call.id not in lost.waiting)
+            if results := cut_off_results(tx.new_id("m"), host, calls, tx.now):
+                tx.put_message("created", results)
+            if is_ending:
+                blank = Message(tx.new_id("m"), host.session_id, "assistant", (), tx.now, tx.now, host.run_id)
+                verdict = Verdict("stopped", usage=host.usage, context_tokens=host.context_tokens)
+                end_run(tx, command, verdict, "updated" if streaming else "created", streaming or blank)
+                return
+            if streaming:
+                text = "The server process was lost; this step was repeated."
+                tx.put_message("updated", streaming.closed(FinishPart("error", tx.now, "interrupted", text)))
+            tx.decide(command)
 
-        command = Recover(self.config.runs.on_crash, self.clock.now_ms(), resumes_max)
-        await self.door.command(lane, command, compose=compose)
+        await self.door.write(state, plan)
 
 
 def _compare(entries: list[LogEntry], sessions: set[str], live: set[tuple[str, str]]) -> None:
-    """What the log says of Runs must be what their records say: they are written together. The log keeps the Runs of
-    sessions that were deleted."""
+    """Compare the log with the Run records, which are written together. The log keeps Runs of deleted sessions."""
     accepted = {(entry.session_id, entry.event.run_id) for entry in entries if isinstance(entry.event, RunAccepted)}
     ended = {(entry.session_id, entry.event.run_id) for entry in entries if isinstance(entry.event, RunEnded)}
     for session_id, run_id in accepted - ended - live:
         if session_id in sessions:
-            raise StoreDamaged(f"the log says that run {run_id} is live, and it is not")
+            raise StoreDamaged(f"run {run_id} is live in the log but not in its record")
     for _, run_id in ended & live:
-        raise StoreDamaged(f"the log says that run {run_id} has ended, and it is live")
+        raise StoreDamaged(f"run {run_id} has ended in the log but not in its record")
 
 
 def _host(record: LaneRecord, live: list[RunRecord]) -> RunRecord:
-    """The active Run. These records are written together, so that it is damage if they do not fit together."""
+    """Return the active Run. The records are written together, so a mismatch is damage."""
     hosts = [run for run in live if run.state == "active" and run.folded_into is None]
     seqs = {run.seq for run in live}
     if len(hosts) != 1 or len(seqs) < len(live) or max(seqs) >= record.next_seq:
-        raise StoreDamaged(f"the Lane of session {record.session_id} does not fit its runs")
+        raise StoreDamaged(f"the Lane of session {record.session_id} does not match its runs")
     return hosts[0]
-
-
-def _made_whole(
-    host: RunRecord,
-    own: list[Message],
-    calls: tuple[ToolCall, ...],
-    events: tuple[LaneEvent, ...],
-    runs: dict[str, RunRecord],
-    now: int,
-    ids: Ids,
-) -> Addition:
-    streaming = next((message for message in own if message.role == "assistant" and not message.finish), None)
-    cut_off = cut_off_results(ids.new("m"), host, calls, now)
-    before: list[tuple[Change, Message]] = [("created", cut_off)] if cut_off else []
-    if any(isinstance(event, RunEnded) for event in events):
-        blank = Message(ids.new("m"), host.session_id, "assistant", (), now, now, host.run_id)
-        last: tuple[Change, Message] = ("updated", streaming) if streaming else ("created", blank)
-        verdict = Verdict("stopped", usage=host.usage, context_tokens=host.context_tokens)
-        return close_run(events, runs, verdict, last, before, now)
-    if streaming:
-        cut = Finish("error", now, "interrupted", "The server process was lost; this step was begun again.")
-        before.append(("updated", streaming.closed(cut)))
-    return Addition(before)
-
-
-def _open_calls(own: list[Message]) -> tuple[ToolCall, ...]:
-    answered = {result.tool_call_id for message in own for result in message.all(ToolResult)}
-    return tuple(call for message in own for call in message.all(ToolCall) if call.id not in answered)

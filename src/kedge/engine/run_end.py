@@ -1,4 +1,4 @@
-"""How a Run's last message is closed, in the append of its end: used by the supervisor and by recovery alike."""
+"""The end of a Run: its last message is closed and its record completed in the append of its RunEnded."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from kedge.core.commands import VerdictOutcome
-from kedge.core.events import REASON_TEXTS, Change, LaneEvent, Outcome, Reason, RunEnded
+from kedge.core.commands import Finish, Recover, VerdictOutcome
+from kedge.core.events import REASON_TEXTS, Change, Reason, RunEnded
+from kedge.core.lane import decide
 from kedge.core.records import RunRecord, Usage
-from kedge.core.transcript import CUT_OFF, Finish, FinishReason, Message, ToolCall, ToolResult
-from kedge.engine.lane_state import Addition
-
-_REASONS: dict[Outcome, FinishReason] = {"failed": "error", "cancelled": "canceled", "interrupted": "error"}
+from kedge.core.transcript import CUT_OFF, FinishPart, FinishReason, Message, ToolCall, ToolResult
+from kedge.engine.append import Append
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What was seen of a Run that is over. Whether it was cancelled is for the Lane to say."""
+    """What was observed of a Run that is done. Whether it was cancelled is decided by the Lane."""
 
     outcome: VerdictOutcome
     reason: Reason = ""
@@ -29,46 +28,51 @@ class Verdict:
     context_tokens: int = 0
 
 
-def close_run(
-    events: tuple[LaneEvent, ...],
-    runs: dict[str, RunRecord],
-    verdict: Verdict,
-    last: tuple[Change, Message],
-    before: list[tuple[Change, Message]],
-    now: int,
-) -> Addition:
-    """The Run's last message with its end, and what its record says of it. `events` hold the Run's RunEnded first.
+def end_run(tx: Append, command: Finish | Recover, verdict: Verdict, change: Change, last: Message) -> None:
+    """Decide the end of the active Run and of the Runs folded into it.
 
-    `last` is the message that was streaming, or a new empty one: a Run that was stopped before it did anything leaves
-    its trace all the same. `before`: messages to be put ahead of it, such as results for tool calls that got none."""
-    ended = next(event for event in events if isinstance(event, RunEnded))
-    reason = verdict.finish_reason if ended.outcome == "completed" else _REASONS[ended.outcome]
-    said = (
-        REASON_TEXTS[ended.reason]
-        if ended.outcome == "interrupted"
-        else ended.reason
-        if ended.outcome == "failed"
-        else ""
-    )
-    message = last[1].closed(Finish(reason, now, said, verdict.error if ended.outcome == "failed" else ""))
-    changes: dict[str, RunRecord] = {}
-    for event in events:
+    `last` is the message that was streaming, or a new empty one: a Run that was stopped before its first Step still
+    leaves a message."""
+    ended = next(event for event in decide(tx.lane, command) if isinstance(event, RunEnded))
+    message = last.closed(_finish_part(ended, verdict, tx.now))
+    tx.put_message(change, message)
+    for event in tx.decide(command):
         if not isinstance(event, RunEnded):
             continue
-        error = verdict.error if ended.outcome == "failed" or verdict.cleanup == "failed" else ""
-        changes[event.run_id] = replace(
-            runs[event.run_id],
-            error=error,
-            cleanup=verdict.cleanup,
-            message_id=message.id,
-            text=message.text,
-            # Folded Runs share their host's answer; what it cost is counted once.
-            usage=verdict.usage if event is ended else Usage(),
-            context_tokens=verdict.context_tokens if event is ended else 0,
+        is_host = event.run_id == ended.run_id
+        tx.change_run(
+            replace(
+                tx.runs[event.run_id],
+                error=verdict.error if ended.outcome == "failed" or verdict.cleanup == "failed" else "",
+                cleanup=verdict.cleanup,
+                message_id=message.id,
+                text=message.text,
+                # Folded Runs share the answer of their host; its cost is counted once.
+                usage=verdict.usage if is_host else Usage(),
+                context_tokens=verdict.context_tokens if is_host else 0,
+            )
         )
-    return Addition([*before, (last[0], message)], runs=changes)
+
+
+def _finish_part(ended: RunEnded, verdict: Verdict, now: int) -> FinishPart:
+    match ended.outcome:
+        case "completed":
+            return FinishPart(verdict.finish_reason, now)
+        case "cancelled":
+            return FinishPart("canceled", now)
+        case "failed":
+            return FinishPart("error", now, ended.reason, verdict.error)
+        case "interrupted":
+            return FinishPart("error", now, REASON_TEXTS[ended.reason])
 
 
 def cut_off_results(message_id: str, run: RunRecord, calls: tuple[ToolCall, ...], now: int) -> Message | None:
+    """Return a message with an error result for each call that has no result; None if there is no such call."""
     results = tuple(ToolResult(call.id, call.name, CUT_OFF, is_error=True) for call in calls)
     return Message(message_id, run.session_id, "tool", results, now, now, run.run_id) if results else None
+
+
+def open_calls(messages: list[Message]) -> tuple[ToolCall, ...]:
+    """Return the tool calls in these messages that have no result."""
+    answered = {result.tool_call_id for message in messages for result in message.all(ToolResult)}
+    return tuple(call for message in messages for call in message.all(ToolCall) if call.id not in answered)

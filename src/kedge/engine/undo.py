@@ -1,4 +1,4 @@
-"""Undo: put the files back as they were before a Run changed them, or say why not."""
+"""Undo: restore the files that a Run changed."""
 
 from __future__ import annotations
 
@@ -6,60 +6,56 @@ import asyncio
 
 from msgspec.structs import replace
 
-from kedge.core.records import FileVersion, SessionRecord
+from kedge.core.records import FileVersion
+from kedge.engine.append import Append
 from kedge.engine.door import Door
-from kedge.engine.lane_state import Draught
 from kedge.engine.workspaces import Workspace, Workspaces
 from kedge.errors import FilesChanged, LaneBusy, RunNotFound
-from kedge.store.base import Store
 from kedge.tools.revert import apply_undo, check_undo
 from kedge.tools.tool_failed import ToolFailed
 
 
 class Undo:
-    def __init__(self, store: Store, door: Door, workspaces: Workspaces) -> None:
-        self._store = store
+    def __init__(self, door: Door, workspaces: Workspaces) -> None:
         self._door = door
         self._workspaces = workspaces
 
     async def undo(self, workspace: Workspace, session_id: str, run_id: str | None) -> tuple[str, list[str]]:
-        """The Run whose changes were undone (the last one that has any, unless one is named) and the paths put back.
-        Nothing is touched when one of the files has changed since."""
+        """Restore the files of a Run (default: the last one that changed files); return its id and the paths.
+
+        If one of the files has changed since, no file is touched."""
         versions: list[FileVersion] = []
         restored: list[str] = []
-        with self._workspaces.in_use(workspace):
-            lane = await self._workspaces.lane(workspace, session_id)
 
-            async def put_back() -> None:
-                if lane.is_busy:
-                    raise LaneBusy("A run is at work in this session and may change the files; cancel it or wait.")
+        async def plan(tx: Append) -> None:  # under the lock: no Run starts until the files are restored
+            if tx.state.is_busy:
+                raise LaneBusy("A run is active in this session and may change the files; cancel it or wait.")
+            if not versions:
                 versions.extend(await self._versions(workspace, session_id, run_id))
-                restored.extend(await asyncio.to_thread(_put_back, versions))
+                restored.extend(await asyncio.to_thread(_restore, versions))
+            for version in versions:
+                tx.put_file(replace(version, undone=True), "deleted" if version.before is None else "updated")
 
-            def undone(draught: Draught, session: SessionRecord) -> SessionRecord:
-                for version in versions:
-                    draught.put_file(replace(version, undone=True), "deleted" if version.before is None else "updated")
-                return session
-
-            await self._door.put(lane, undone, first=put_back)  # no Run begins until the files are back
+        with self._workspaces.in_use(workspace):
+            await self._door.write(await self._workspaces.lane(workspace, session_id), plan)
         return versions[0].run_id, restored
 
     async def _versions(self, workspace: Workspace, session_id: str, run_id: str | None) -> list[FileVersion]:
-        changing = await self._store.runs_with_files(session_id)
+        changing = await self._door.store.runs_with_files(session_id)
         if run_id is None and changing:
             run_id = changing[-1]
         if run_id is None or run_id not in changing:
-            named = f"Run {run_id} has" if run_id else f"The runs of session {session_id} have"
-            raise RunNotFound(f"{named} changed no files through kedge's tools that could be put back.")
-        return await self._store.file_versions(workspace.id, session_id, run_id)
+            subject = f"Run {run_id}" if run_id else f"Session {session_id}"
+            raise RunNotFound(f"{subject} made no file changes that can be undone.")
+        return await self._door.store.file_versions(workspace.id, session_id, run_id)
 
 
-def _put_back(versions: list[FileVersion]) -> list[str]:
+def _restore(versions: list[FileVersion]) -> list[str]:
     if changed := check_undo(versions):
         raise FilesChanged(
-            f"Changed since that run: {', '.join(changed[:10])}. Put them back by hand, or undo the later run."
+            f"Changed since that run: {', '.join(changed[:10])}. Restore them by hand, or undo the later run first."
         )
     try:
         return apply_undo(versions)
-    except ToolFailed as failed:  # changed since the check, or not to be written
-        raise FilesChanged(f"Not all was put back: {failed}") from None
+    except ToolFailed as failed:  # changed since the check, or not writable
+        raise FilesChanged(f"Not all files were restored: {failed}") from None

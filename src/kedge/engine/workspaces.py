@@ -20,7 +20,7 @@ from kedge.core.claims import Claims
 from kedge.core.events import Asked
 from kedge.core.records import RunRecord, SessionRecord, SessionView, WorkspaceRecord, first_position
 from kedge.engine.feed import Feed, Reader
-from kedge.engine.lane_state import OpenLane
+from kedge.engine.lane_state import LaneState
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.errors import (
     RESTORE_BACKUP,
@@ -69,12 +69,12 @@ class Workspace:
     record: WorkspaceRecord
     source: ConfigSource
     claims: Claims
-    lanes: dict[str, OpenLane] = field(default_factory=dict)
+    lanes: dict[str, LaneState] = field(default_factory=dict)
     #: client_id -> the session it looks at.
     current: dict[str, str] = field(default_factory=dict)
     #: The client that has approvals skipped; empty: they are asked for. Deny rules hold in any case.
     skip_given_by: str = ""
-    #: What is in force; `look_at_config` reads again what has changed.
+    #: What is in force; `reload_config` reads again what has changed.
     config: Config = field(init=False)
     feed: Feed = field(init=False)
     _known_files: dict[str, KnownFiles] = field(default_factory=dict)
@@ -110,9 +110,9 @@ class Workspace:
         return self.record.id
 
     def __post_init__(self) -> None:
-        self.look_at_config()
+        self.reload_config()
 
-    def look_at_config(self) -> None:
+    def reload_config(self) -> None:
         """Costs a look at a dozen files, so not at each use: when a Run starts, and when somebody asks to see it."""
         self.config = self.source.config
 
@@ -129,13 +129,13 @@ class Workspace:
         self.lanes.pop(session_id, None)
         self._known_files.pop(session_id, None)
 
-    def known_lane(self, session_id: str) -> OpenLane | None:
+    def known_lane(self, session_id: str) -> LaneState | None:
         """The Lane of this session if it is in memory: from now on the one that was asked for last."""
         if lane := self.lanes.pop(session_id, None):
             self.lanes[session_id] = lane
         return lane
 
-    def let_go_of_idle_lanes(self) -> None:
+    def evict_idle_lanes(self) -> None:
         """Of those beyond the limit. A session must never have two, whose locks would know nothing of each other: one
         that is still there when this is the last to let go of it is in somebody's hands, and stays."""
         if len(self.lanes) <= IDLE_LANES_MAX:
@@ -175,7 +175,7 @@ class Workspace:
             self.current[client_id] = session_id
         for other in (before, session_id) if before != session_id else ():
             if other:
-                self.feed.pass_on(other, self.feed.encoder.presence(other, self.attached_clients(other)))
+                self.feed.send_transient(other, self.feed.encoder.presence(other, self.attached_clients(other)))
 
     def live_runs(self) -> list[RunRecord]:
         return [run for lane in self.lanes.values() for run in lane.runs.values()]
@@ -245,20 +245,20 @@ class Workspaces:
             raise ShuttingDown("The server is shutting down; try again in a moment.")
         raise WorkspaceNotFound(f"Workspace {workspace_id} is not open; create it again with its path.")
 
-    async def lane(self, workspace: Workspace, session_id: str) -> OpenLane:
+    async def lane(self, workspace: Workspace, session_id: str) -> LaneState:
         """The Lane of a session, read from the store when it is first asked for."""
         if (lane := workspace.known_lane(session_id)) and not lane.deleted:
             return lane
         session = await self._store.session(workspace.id, session_id)
         if session is None:
             raise SessionNotFound(f"Session {session_id} does not exist in workspace {workspace.id}.")
-        workspace.let_go_of_idle_lanes()
+        workspace.evict_idle_lanes()
         # Somebody else may have been first while the store was asked.
-        return workspace.lanes.setdefault(session_id, OpenLane(session, workspace.feed))
+        return workspace.lanes.setdefault(session_id, LaneState(session, workspace.feed))
 
-    def new_lane(self, workspace: Workspace, session: SessionRecord) -> OpenLane:
-        workspace.let_go_of_idle_lanes()
-        lane = workspace.lanes[session.id] = OpenLane(session, workspace.feed, stale=False, loaded=True)
+    def new_lane(self, workspace: Workspace, session: SessionRecord) -> LaneState:
+        workspace.evict_idle_lanes()
+        lane = workspace.lanes[session.id] = LaneState(session, workspace.feed, stale=False, loaded=True)
         return lane
 
     @contextmanager
@@ -269,7 +269,7 @@ class Workspaces:
                 yield
         finally:
             if not workspace.is_held:
-                self.look_again()
+                self.sweep()
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Workspaces:
             workspace = self._open.get(record.id) or await self._load(record, for_client=client_id is not None)
             if client_id is not None:
                 workspace.claims = workspace.claims.opened(client_id, _now_ms())
-                self.look_again()
+                self.sweep()
             return workspace
 
     async def _load(self, record: WorkspaceRecord, *, for_client: bool) -> Workspace:
@@ -331,7 +331,7 @@ class Workspaces:
     def release(self, workspace_id: str, client_id: str) -> None:
         workspace = self.get(workspace_id)
         workspace.claims = workspace.claims.released(client_id)
-        self.look_again()
+        self.sweep()
 
     def retire(self, client_id: str) -> None:
         """The client is gone for good: nothing of it holds anything, and its late creates are refused."""
@@ -341,17 +341,17 @@ class Workspaces:
         for workspace in self.all():
             workspace.claims = workspace.claims.dropped(client_id)
             workspace.look_at(client_id, "")
-        self.look_again()
+        self.sweep()
 
     def stream_opened(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
         if client_id in self._retired:
             raise ClientRetired(f"client {client_id} was retired; make a new client_id")
         workspace.claims = workspace.claims.stream_opened(client_id, stream_id)
-        self.look_again()
+        self.sweep()
 
     def stream_closed(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
         workspace.claims = workspace.claims.stream_closed(client_id, stream_id, _now_ms())
-        self.look_again()
+        self.sweep()
 
     def look_at(self, workspace: Workspace, client_id: str, session_id: str) -> None:
         """The client's current session; an empty one: none."""
@@ -394,7 +394,7 @@ class Workspaces:
 
     # --- time ----------------------------------------------------------------------------------------------------
 
-    def look_again(self) -> None:
+    def sweep(self) -> None:
         """Let go of what nobody holds any more, and plan the next look. Called whenever a claim or a Run ends."""
         if self._timer is not None:
             self._timer.cancel()
@@ -419,7 +419,7 @@ class Workspaces:
         loop = asyncio.get_running_loop()
         if lapses:
             # One millisecond later than the lapse: a timer may come early by less than that.
-            self._timer = loop.call_later((min(lapses) - now + 1) / 1000, self.look_again)
+            self._timer = loop.call_later((min(lapses) - now + 1) / 1000, self.sweep)
         if not self._open and self.idle_since is None:
             self.idle_since = loop.time()
 

@@ -72,7 +72,7 @@ class AgentRoutes:
         if len(command.encode("utf-8", "replace")) > COMMAND_BYTES_MAX:
             raise TooLarge(f"The command has more than {COMMAND_BYTES_MAX} bytes; put it into a script.")
         check_text(command, "command")
-        done = await request.while_connected(self._engine.shell.run(workspace, request.path["sid"], command))
+        done = await request.while_connected(self._engine.user_commands.run(workspace, request.path["sid"], command))
         return m.ShellReply(exit_code=done.exit_code, output=done.output)
 
     async def runs(self, request: HttpRequest) -> list[m.RunBody]:

@@ -20,19 +20,19 @@ class ApprovalRoutes:
         self._engine = engine
 
     async def pending(self, request: HttpRequest) -> list[m.PermissionRequest]:
-        asks = await self._engine.approvals.pending(self._workspace(request))
+        asks = await self._engine.asks.pending(self._workspace(request))
         bodies = (ask_body(ask) for ask in asks)
         return [body for body in bodies if isinstance(body, m.PermissionRequest)]
 
     async def questions(self, request: HttpRequest) -> list[m.QuestionBatch]:
-        asks = await self._engine.approvals.pending(self._workspace(request))
+        asks = await self._engine.asks.pending(self._workspace(request))
         bodies = (ask_body(ask) for ask in asks)
         return [body for body in bodies if isinstance(body, m.QuestionBatch)]
 
     async def answer(self, request: HttpRequest) -> m.Resolved:
         body: m.GrantPermission = request.body
         message = check_text(body.message, "message")
-        approvals = self._engine.approvals
+        approvals = self._engine.asks
         answered = await approvals.answer(
             self._workspace(request), body.id, body.action, message, request.query.client_id, body.binding
         )
@@ -41,7 +41,7 @@ class ApprovalRoutes:
     async def answer_questions(self, request: HttpRequest) -> m.Resolved:
         body: m.AnswerQuestions = request.body
         workspace = self._workspace(request)
-        asked = ask_body(await self._engine.approvals.ask(workspace, body.batch_request_id))
+        asked = ask_body(await self._engine.asks.ask(workspace, body.batch_request_id))
         if not isinstance(asked, m.QuestionBatch):
             raise Invalid(f"{body.batch_request_id} is an approval; answer it with POST permissions/grant.")
         responses = {response.request_id: response for response in body.responses}
@@ -49,15 +49,11 @@ class ApprovalRoutes:
             raise Invalid(f"{asked.id} has no question {unknown[0][:100]!r}; send the request_id of each question.")
         answers = [_answer_text(question, responses.get(question.request_id)) for question in asked.questions]
         encoded = msgspec.json.encode(answers).decode()
-        return _resolved(
-            await self._engine.approvals.answer_question(workspace, asked.id, encoded, request.query.client_id)
-        )
+        return _resolved(await self._engine.asks.answer_question(workspace, asked.id, encoded, request.query.client_id))
 
     async def cancel_questions(self, request: HttpRequest) -> m.Resolved:
         workspace, batch_id = self._workspace(request), request.body.batch_request_id
-        return _resolved(
-            await self._engine.approvals.answer_question(workspace, batch_id, None, request.query.client_id)
-        )
+        return _resolved(await self._engine.asks.answer_question(workspace, batch_id, None, request.query.client_id))
 
     async def skip(self, request: HttpRequest) -> m.SkipState:
         workspace = self._workspace(request)
@@ -77,11 +73,11 @@ class ApprovalRoutes:
                 given_by=grant.given_by,
                 created_at=grant.created_at,
             )
-            for grant in await self._engine.approvals.grants(self._workspace(request))
+            for grant in await self._engine.asks.grants(self._workspace(request))
         ]
 
     async def revoke(self, request: HttpRequest) -> m.Ok:
-        await self._engine.approvals.forget(self._workspace(request), request.path["grant_id"])
+        await self._engine.asks.revoke(self._workspace(request), request.path["grant_id"])
         return m.Ok()
 
     async def undo(self, request: HttpRequest) -> m.UndoReply:

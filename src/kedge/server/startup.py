@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from kedge import paths
+from kedge.agent.assembly import make_engine
 from kedge.agent.model_choice import Models, speaks_tls
-from kedge.agent.prompts import WrittenPrompts
+from kedge.agent.system_prompt import WrittenPrompts
 from kedge.config.reload import UserConfig, WorkspaceConfig
 from kedge.config.schema import Config
 from kedge.config.trust import FILE_NAME as TRUST_FILE
 from kedge.config.trust import TrustList
 from kedge.core.untrusted_text import visible
-from kedge.engine.engine import Engine
 from kedge.engine.sandbox import OwnFiles
 from kedge.engine.tool_processes import WardenMachine
 from kedge.errors import BadConfig, KedgeError
@@ -89,7 +89,7 @@ async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, ex
     config, trust = user.config, TrustList(paths.data_dir() / TRUST_FILE)
     models = Models()
     clock = SystemClock()
-    engine = Engine(
+    engine = make_engine(
         _store(store_url),
         clock,
         RandomIds(),

@@ -1,0 +1,134 @@
+"""Permission for tool calls: rules and grants first, then the user."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from msgspec.structs import replace
+
+from kedge.agent.active_run import ActiveRun
+from kedge.core.approvals import Ask, Intent, Permit, Rules, permit, rule_of
+from kedge.core.transcript import ToolCall
+from kedge.core.untrusted_text import without_surrogates
+from kedge.engine.append import Append
+from kedge.errors import Invalid, RunIsStopping
+from kedge.tools.base import ToolFailed, ToolOutput
+
+#: Commands of a line that are matched on the event loop: with a hundred rules about 10 ms. Items.
+MATCHED_COMMANDS_MAX = 50
+
+
+async def refusal(active: ActiveRun, call: ToolCall, intent: Intent) -> ToolOutput | None:
+    """Return the result of a call that may not run; None if it may."""
+    permission = await _permission(active, intent)
+    standing = active.standing.get(call.id)
+    if permission.decision != "ask" and standing is not None and standing[0].kind == "approval":
+        await withdraw(active, call)
+    match permission.decision:
+        case "allow":
+            return None
+        case "deny":
+            return ToolOutput(f"Not allowed: {permission.reason}. Do not try to get around it.", is_error=True)
+        case "refuse":
+            return ToolOutput(f"Not done: {permission.reason}.", is_error=True)
+        case "ask":
+            return await _ask_user(active, call, intent)
+
+
+async def _permission(active: ActiveRun, intent: Intent) -> Permit:
+    options, workspace = active.options, active.workspace
+    grants = [
+        grant
+        for grant in await active.door.store.grants(workspace.id)
+        if grant.session_id in ("", active.run.session_id)
+    ]
+    skip = options.skip_approvals or workspace.skip_approvals
+    decide = partial(permit, intent, rules_of(active), tuple(grants), skip=skip)
+    # Each command is matched against each rule, which takes a while for a long line.
+    return await active.threads.run(decide) if len(intent.commands) > MATCHED_COMMANDS_MAX else decide()
+
+
+async def _ask_user(active: ActiveRun, call: ToolCall, intent: Intent) -> ToolOutput | None:
+    if active.options.on_approval == "fail":
+        active.unapproved = active.unapproved or _unapproved(intent)
+        return ToolOutput("Not done: this call needs an approval, and no user can be asked.", is_error=True)
+    ask = await _approval(active, call, intent)
+    if ask.is_allowed:
+        return None
+    if ask.state == "withdrawn":
+        raise RunIsStopping(f"run {active.id} is being cancelled")
+    why = f" Their reason: {ask.message}" if ask.message else ""
+    return ToolOutput(f"Not done: the user denied it.{why}", {"denied": True}, is_error=True, summary="denied")
+
+
+async def _approval(active: ActiveRun, call: ToolCall, intent: Intent) -> Ask:
+    """Return the settled Ask. After a crash the same Ask may still be pending: it is not put twice."""
+    standing, answer = active.standing.pop(call.id, (None, None))
+    if standing is not None and answer is not None and standing.binding == intent.binding:
+        return await answer
+    run, door = active.run, active.door
+    ask = Ask(
+        id=door.ids.new("ask"),
+        workspace_id=run.workspace_id,
+        session_id=run.session_id,
+        run_id=run.run_id,
+        tool_call_id=call.id,
+        tool=call.name,
+        kind="approval",
+        asked_at=door.clock.now_ms(),
+        description=without_surrogates(intent.description),
+        params=without_surrogates(intent.params),
+        action=intent.action,
+        path=without_surrogates(intent.path),
+        grant=without_surrogates(intent.grant),
+        binding=intent.binding,
+    )
+    return await put_ask(active, ask, replaces=standing)
+
+
+async def put_ask(active: ActiveRun, ask: Ask, replaces: Ask | None = None) -> Ask:
+    """Write an Ask and wait until it is answered or withdrawn."""
+
+    async def plan(tx: Append) -> None:
+        if tx.lane.active is not None and tx.lane.covers(tx.lane.active):
+            raise RunIsStopping(f"run {ask.run_id} is being cancelled")
+        if replaces is not None and replaces.id in tx.state.asks:
+            tx.put_ask(replace(replaces, state="withdrawn", answered_at=tx.now))
+        tx.put_ask(ask)
+
+    settled = active.state.end_of_ask(ask.id)
+    try:
+        await active.write(plan)
+    except BaseException:
+        active.state.settled.pop(ask.id, None)  # refused, uncertain or cancelled: no task waits for it
+        raise
+    return await settled
+
+
+async def withdraw(active: ActiveRun, call: ToolCall) -> None:
+    """Withdraw the Ask that the last process put for this call, if it is still pending."""
+    standing, _ = active.standing.pop(call.id, (None, None))
+    if standing is None:
+        return
+
+    async def plan(tx: Append) -> None:
+        if standing.id in tx.state.asks:  # still unanswered
+            tx.put_ask(replace(standing, state="withdrawn", answered_at=tx.now))
+
+    await active.write(plan)
+
+
+def rules_of(active: ActiveRun) -> Rules:
+    options = active.options
+    try:
+        return active.workspace.config.permissions.rules(options.allow, options.deny)
+    except Invalid as error:
+        raise ToolFailed(f"The permission rules are not valid: {error}") from None
+
+
+def _unapproved(intent: Intent) -> str:
+    rule = rule_of(intent.grant) or intent.names[0]
+    return (
+        f"{intent.names[0]} needs an approval and no user can be asked ({intent.description[:200]}); "
+        f"allow it with --allow '{rule}', or everything with --yolo."
+    )

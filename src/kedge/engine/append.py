@@ -1,0 +1,173 @@
+"""One append: what a plan decides and puts, as one atomic write to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from kedge.core.approvals import Ask, Grant
+from kedge.core.commands import Command, Submit
+from kedge.core.events import (
+    Asked,
+    AskSettled,
+    CancelMarked,
+    Change,
+    ErrorReported,
+    Event,
+    FileChanged,
+    LaneEvent,
+    MessageChanged,
+    RunCancelMarked,
+    RunEnded,
+    RunFolded,
+    RunReported,
+    RunStarted,
+    SessionChanged,
+)
+from kedge.core.lane import apply_all, decide
+from kedge.core.records import FileVersion, LaneRecord, RunRecord, project, user_message
+from kedge.core.transcript import Message
+from kedge.engine.lane_state import LaneState
+from kedge.engine.ports import Ids
+from kedge.errors import RunNotActive, SessionNotFound
+from kedge.store.base import LaneWrite, Write
+
+#: The title of an untitled session is the start of its first prompt. Characters.
+FIRST_TITLE_CHARS_MAX = 60
+
+
+class Append:
+    """An append under construction. Log entries are in the order of the calls; nothing is written before the end."""
+
+    def __init__(self, state: LaneState, now: int, ids: Ids) -> None:
+        self.state = state
+        self.now = now
+        self.new_id = ids.new
+        #: The session and its Lane after the append. A plan may replace the session.
+        self.session = state.session
+        self.lane = state.lane
+        #: The Lane events decided so far.
+        self.events: tuple[LaneEvent, ...] = ()
+        self.log: list[Event] = []
+        #: Run records after the append, where they change.
+        self.runs: dict[str, RunRecord] = {}
+        self.messages: dict[str, Message] = {}
+        self.asks: dict[str, Ask] = {}
+        self.grants: tuple[Grant, ...] = ()
+        self.files: tuple[FileVersion, ...] = ()
+        self.session_change: Change = "updated"
+        self._messages_created = 0
+
+    # --- decisions -----------------------------------------------------------------------------------------------
+
+    def decide(self, command: Command) -> tuple[LaneEvent, ...]:
+        """Decide a command and add its events, with the messages and reports that belong to them."""
+        return self._add(decide(self.lane, command), self.state.runs)
+
+    def accept(self, run: RunRecord, command: Submit) -> None:
+        """Decide the Submit of a new Run and add its record."""
+        if self._add(decide(self.lane, command), {**self.state.runs, run.run_id: run}):
+            accepted = self.runs[run.run_id]
+            self.change_run(replace(accepted, accepted_state="active" if accepted.state == "active" else "queued"))
+
+    def _add(self, events: tuple[LaneEvent, ...], live: dict[str, RunRecord]) -> tuple[LaneEvent, ...]:
+        self.lane = apply_all(self.lane, events)
+        self.events += events
+        self.runs |= project(live, events, self.lane)
+        for event in events:
+            self.log.append(event)
+            match event:
+                case RunStarted() | RunFolded():
+                    self.put_message("created", user_message(self.new_id("m"), self.runs[event.run_id], self.now))
+                case RunEnded(run_id=run_id, outcome=outcome, reason=reason):
+                    if outcome == "failed":
+                        self.log.append(ErrorReported(run_id))
+                    self.log.append(RunReported(run_id, outcome, reason))
+                case _:
+                    pass
+        self._withdraw_asks(events)
+        return events
+
+    def _withdraw_asks(self, events: tuple[LaneEvent, ...]) -> None:
+        """Withdraw the pending Asks of Runs that these events stop or end: an answer would come too late."""
+        stopped = {event.run_id for event in events if isinstance(event, CancelMarked | RunCancelMarked | RunEnded)}
+        for ask in self.state.asks.values():
+            if ask.run_id in stopped:
+                self.put_ask(replace(ask, state="withdrawn", answered_at=self.now))
+
+    def require_active(self, run_id: str) -> None:
+        """Raise RunNotActive unless this Run is active."""
+        if self.state.deleted:
+            raise SessionNotFound(f"Session {self.session.id} was deleted.")
+        if self.lane.active is None or self.lane.active.run_id != run_id:
+            raise RunNotActive(f"run {run_id} has ended; no further output is accepted")
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    def put_message(self, change: Change, message: Message) -> None:
+        self.messages[message.id] = message
+        self.log.append(MessageChanged(message.id, change))
+        self._messages_created += change == "created"
+
+    def copy_messages(self, messages: Iterable[Message]) -> None:
+        """Add the messages of a forked session, which its record already counts and no reader follows yet."""
+        self.messages |= {message.id: message for message in messages}
+
+    def change_run(self, run: RunRecord) -> None:
+        self.runs[run.run_id] = run
+
+    def put_ask(self, ask: Ask) -> None:
+        self.asks[ask.id] = ask
+        self.log.append((Asked if ask.state == "pending" else AskSettled)(ask.run_id, ask.id))
+
+    def put_file(self, version: FileVersion, change: Change) -> None:
+        self.files = (*self.files, version)
+        self.log.append(FileChanged(version.run_id, version.id, version.path, change))
+
+    def report(self, event: Event) -> None:
+        self.log.append(event)
+
+    # --- the write -----------------------------------------------------------------------------------------------
+
+    def as_write(self) -> Write | None:
+        """Complete the session record and return the write; None if nothing changes. Called once, by the door."""
+        self._set_first_title()
+        is_turning = any(isinstance(event, RunStarted | RunEnded) for event in self.events)
+        if is_turning or self.session != self.state.session or self.session_change != "updated":
+            self.log.append(SessionChanged(self.session.id, self.session_change))
+        if not self.log:
+            return None
+        used = (self.runs[event.run_id].usage for event in self.events if isinstance(event, RunEnded))
+        self.session = replace(
+            self.session,
+            message_count=self.session.message_count + self._messages_created,
+            usage=sum(used, self.session.usage),
+            updated_at=self.now,
+        )
+        is_deleted = self.session_change == "deleted"
+        return Write(
+            self.session.workspace_id,
+            tuple((self.session.id, event) for event in self.log),
+            self._lane_write() if self.events else None,
+            sessions=() if is_deleted else (self.session,),
+            runs=tuple(self.runs.values()),
+            messages=tuple(self.messages.values()),
+            asks=tuple(self.asks.values()),
+            grants=self.grants,
+            files=self.files,
+            deleted_sessions=(self.session.id,) if is_deleted else (),
+        )
+
+    def _lane_write(self) -> LaneWrite:
+        record = LaneRecord(self.session.id, self.lane.version, self.lane.next_seq, self.lane.mark)
+        return LaneWrite(record, self.state.lane.version)
+
+    def _set_first_title(self) -> None:
+        if self.session.title:
+            return
+        if started := next((event for event in self.events if isinstance(event, RunStarted)), None):
+            line = " ".join(self.runs[started.run_id].prompt.text.split())
+            if len(line) > FIRST_TITLE_CHARS_MAX:
+                line = line[: FIRST_TITLE_CHARS_MAX - 1].rstrip() + "…"
+            self.session = replace(self.session, title=line, title_is_makeshift=True)
