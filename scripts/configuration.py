@@ -18,7 +18,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
 PART = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- /settings -->)", re.DOTALL)
 TABLES: dict[str, type[msgspec.Struct]] = {
     "At the top": schema.Config,
-    "[providers.NAME]": schema.Provider,
+    "[providers.NAME]": schema.ProviderConfig,
     "[[providers.NAME.models]]": schema.ModelEntry,
     "[permissions]": schema.PermissionsConfig,
     "[runs]": schema.RunsConfig,

@@ -17,7 +17,7 @@ from kedge.config.load import (
     load_workspace,
     repository_files,
 )
-from kedge.config.schema import Config, PermissionsConfig, Provider
+from kedge.config.schema import Config, PermissionsConfig, ProviderConfig
 from kedge.config.trust import TrustList
 from kedge.errors import BadConfig
 
@@ -147,7 +147,7 @@ def test_repository_cannot_set_endpoints_or_keys(tmp_path: Path) -> None:
     )
     written(inner / ".kedge" / "config.toml", "[runs]\nqueue_runs_max = 7\n[server]\nheartbeat_s = 1.0\n")
     (tmp_path.parent / "kedge.toml").write_text('model = "above/the-root"\n')
-    user = Config(model="local/own", providers={"local": Provider(base_url="http://127.0.0.1:1/v1", api_key="k")})
+    user = Config(model="local/own", providers={"local": ProviderConfig(base_url="http://127.0.0.1:1/v1", api_key="k")})
     config = load_workspace(user, inner)
     assert config.model == "local/x"
     assert (config.runs.when_busy, config.runs.queue_runs_max) == ("queue", 7)
@@ -300,10 +300,10 @@ def test_repository_root_of_another_user_is_ignored(tmp_path: Path) -> None:
 def test_masked_config_has_no_secrets() -> None:
     config = Config(
         providers={
-            "p": Provider(base_url=f"http://user:{CANARY}@x/v1?key={CANARY}#{CANARY}", api_key=CANARY),
-            "q": Provider(api_key="$NAME"),
-            "r": Provider(api_key="keyring:kedge/me"),
-            "s": Provider(api_key=f"${CANARY}"),
+            "p": ProviderConfig(base_url=f"http://user:{CANARY}@x/v1?key={CANARY}#{CANARY}", api_key=CANARY),
+            "q": ProviderConfig(api_key="$NAME"),
+            "r": ProviderConfig(api_key="keyring:kedge/me"),
+            "s": ProviderConfig(api_key=f"${CANARY}"),
         },
     )
     masked = config.masked()

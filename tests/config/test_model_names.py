@@ -10,7 +10,7 @@ import pytest
 
 from kedge.config.model_names import ResolvedModel, known_models, resolve_model
 from kedge.config.providers import api_key, base_url, provider_for
-from kedge.config.schema import Config, ModelEntry, Provider
+from kedge.config.schema import Config, ModelEntry, ProviderConfig
 from kedge.config.secrets import missing, secret
 from kedge.errors import BadConfig
 
@@ -29,7 +29,7 @@ CANARY = "sk-canary-0123456789"
     ],
 )
 def test_unknown_model_is_refused_with_a_remedy(name: str, says: str) -> None:
-    config = Config(providers={"local": Provider(base_url="http://127.0.0.1:1", models=[ModelEntry("one")])})
+    config = Config(providers={"local": ProviderConfig(base_url="http://127.0.0.1:1", models=[ModelEntry("one")])})
     with pytest.raises(BadConfig, match=says):
         resolve_model(config, name, {})
 
@@ -52,17 +52,17 @@ def test_known_vendor_needs_only_its_key(name: str, variable: str, url: str) -> 
 
 
 def test_provider_without_address_uses_the_vendor() -> None:
-    provider = Provider(type="anthropic")
+    provider = ProviderConfig(type="anthropic")
     assert base_url(provider) == "https://api.anthropic.com"
     assert api_key(provider, "claude", {"ANTHROPIC_API_KEY": CANARY}) == CANARY
     with pytest.raises(BadConfig, match="Provider claude: The environment variable ANTHROPIC_API_KEY is not set"):
         api_key(provider, "claude", {})
-    own = Provider(type="anthropic", api_key="$MINE")
+    own = ProviderConfig(type="anthropic", api_key="$MINE")
     assert api_key(own, "claude", {"ANTHROPIC_API_KEY": "other", "MINE": CANARY}) == CANARY
 
 
 def test_vendor_key_is_not_sent_to_another_address() -> None:
-    config = Config(providers={"openai": Provider(base_url="http://127.0.0.1:1/v1")})
+    config = Config(providers={"openai": ProviderConfig(base_url="http://127.0.0.1:1/v1")})
     environment = {"OPENAI_API_KEY": CANARY}
     provider = provider_for(config, "openai", environment)
     assert provider is not None
@@ -72,7 +72,7 @@ def test_vendor_key_is_not_sent_to_another_address() -> None:
 
 def test_user_entry_overrides_the_catalogue() -> None:
     entry = ModelEntry("gpt-5-mini", context_window=1000, input_price=9.0, images=False)
-    mine = Config(providers={"openai": Provider(models=[entry])})
+    mine = Config(providers={"openai": ProviderConfig(models=[entry])})
     facts = resolve_model(mine, "openai/gpt-5-mini", {}).facts
     known = resolve_model(Config(), "openai/gpt-5-mini", {"OPENAI_API_KEY": "k"}).facts
     assert known.context_window
@@ -84,7 +84,7 @@ def test_user_entry_overrides_the_catalogue() -> None:
 
 
 def test_private_endpoint_is_not_the_vendor() -> None:
-    found = ResolvedModel("local", Provider(base_url="http://127.0.0.1:1/v1"), "fake-large")
+    found = ResolvedModel("local", ProviderConfig(base_url="http://127.0.0.1:1/v1"), "fake-large")
     assert (found.facts.price, found.facts.context_window) == (None, None)
 
 
@@ -93,8 +93,8 @@ def test_known_models_are_listed_or_from_the_catalogue() -> None:
         model="bare/unlisted",
         small_model="kedge/offline",
         providers={
-            "local": Provider(base_url="http://127.0.0.1:1", models=[ModelEntry("one"), ModelEntry("two")]),
-            "bare": Provider(base_url="http://127.0.0.1:2"),
+            "local": ProviderConfig(base_url="http://127.0.0.1:1", models=[ModelEntry("one"), ModelEntry("two")]),
+            "bare": ProviderConfig(base_url="http://127.0.0.1:2"),
         },
     )
     assert [choice.name for choice in known_models(config, {})] == ["local/one", "local/two", "bare/unlisted"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kedge.agent.model_choice import Models, speaks_tls
-from kedge.config.schema import Config, Provider, ProviderType
+from kedge.config.schema import Config, ProviderConfig, ProviderType
 from tests.certificates import with_certificate
 from tests.llm.support import asking, failed
 
@@ -27,8 +27,8 @@ async def test_a_provider_that_nobody_vouches_for_is_told_nothing(kind: Provider
     # One without TLS is asked first: its pool knows no certificates, and must not be that of the other.
     config = Config(
         providers={
-            "plain": Provider(type=kind, base_url="http://127.0.0.1:1", api_key="k"),
-            "secure": Provider(type=kind, base_url=f"HTTPS://localhost:{port}", api_key="k"),
+            "plain": ProviderConfig(type=kind, base_url="http://127.0.0.1:1", api_key="k"),
+            "secure": ProviderConfig(type=kind, base_url=f"HTTPS://localhost:{port}", api_key="k"),
         }
     )
     async with server:
@@ -54,4 +54,4 @@ async def test_a_provider_that_nobody_vouches_for_is_told_nothing(kind: Provider
 def test_only_addresses_in_the_clear_get_the_pool_without_certificates(
     kind: ProviderType, base_url: str, tls: bool
 ) -> None:
-    assert speaks_tls(Provider(type=kind, base_url=base_url)) is tls
+    assert speaks_tls(ProviderConfig(type=kind, base_url=base_url)) is tls

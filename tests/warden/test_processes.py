@@ -245,8 +245,8 @@ async def test_what_cannot_be_started_says_why_in_one_line(warden: Warden, tmp_p
         (spec(str(plain)), f"{plain}: Permission denied"),
         (spec("true", "x" * 200_000), "true: Argument list too long"),
         (spec("true", "x" * 20_000_000), "true: Argument list too long"),
-        (spec("true", "a\0b"), "A command needs at least one word, and none of its words can contain a NUL."),
-        (spec(), "A command needs at least one word, and none of its words can contain a NUL."),
+        (spec("true", "a\0b"), "A command needs at least one word, and its words cannot contain NUL characters."),
+        (spec(), "A command needs at least one word, and its words cannot contain NUL characters."),
     ]
     for wanted, why in refused:
         with pytest.raises(ProcessFailed) as caught:

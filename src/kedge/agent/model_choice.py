@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kedge.config.model_names import ResolvedModel, resolve_model
-from kedge.config.schema import DEMO, Config, Provider
+from kedge.config.schema import DEMO, Config, ProviderConfig
 from kedge.config.secrets import KEYRING
 from kedge.core.records import OFFLINE, Usage
 from kedge.errors import BadConfig
@@ -133,7 +133,7 @@ class Models:
             await pool.aclose()
 
 
-def speaks_tls(provider: Provider) -> bool:
+def speaks_tls(provider: ProviderConfig) -> bool:
     """Of the libraries of others it is not known where they go: they always get the pool that checks certificates."""
     return provider.type not in ("openai", "anthropic") or not provider.base_url.lower().startswith("http://")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from kedge.config.providers import all_providers, api_key, is_vendor_endpoint, provider_for, unknown_provider
-from kedge.config.schema import DEMO, Config, ModelEntry, Provider
+from kedge.config.schema import DEMO, Config, ModelEntry, ProviderConfig
 from kedge.core.records import OFFLINE
 from kedge.errors import BadConfig
 from kedge.llm import catalogue
@@ -23,7 +23,7 @@ class ResolvedModel(Struct, frozen=True):
 
     provider_name: str
     #: With the default address and key reference filled in.
-    provider: Provider
+    provider: ProviderConfig
     model: str
     #: The user's entry for the model.
     entry: ModelEntry | None = None
@@ -39,7 +39,7 @@ class ResolvedModel(Struct, frozen=True):
     @property
     def facts(self) -> ModelFacts:
         """The user's entry, completed from the catalogue."""
-        # The vendor behind another endpoint is unknown; the name that the user chose is the best hint.
+        # The vendor of another endpoint is unknown; the name that the user chose is the best hint.
         vendor = _vendor(self.provider) if is_vendor_endpoint(self.provider) else self.provider_name
         known = catalogue.facts(vendor, self.model, self.provider.base_url)
         entry = self.entry or ModelEntry(self.model)
@@ -108,7 +108,7 @@ def list_models(config: Config, environment: Mapping[str, str] = os.environ) -> 
     ]
 
 
-def _vendor(provider: Provider) -> str:
+def _vendor(provider: ProviderConfig) -> str:
     return provider.type.removesuffix("-responses")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kedge.config.schema import Config, Provider, ProviderType
+from kedge.config.schema import Config, ProviderConfig, ProviderType
 from kedge.config.secrets import secret
 from kedge.errors import BadConfig
 
@@ -37,7 +37,7 @@ _VENDORS: dict[ProviderType, _Vendor] = {
 }
 
 
-def provider_for(config: Config, name: str, environment: Mapping[str, str] = os.environ) -> Provider | None:
+def provider_for(config: Config, name: str, environment: Mapping[str, str] = os.environ) -> ProviderConfig | None:
     """Return the configured provider, or the vendor of that name if its key is in the environment.
 
     The default address and key reference are filled in."""
@@ -46,16 +46,16 @@ def provider_for(config: Config, name: str, environment: Mapping[str, str] = os.
         vendor = next((vendor for vendor in _VENDORS if vendor == name), None)
         if vendor is None or _variable(vendor, environment) is None:
             return None
-        provider = Provider(type=vendor)
+        provider = ProviderConfig(type=vendor)
     return replace(provider, base_url=base_url(provider), api_key=_key_reference(provider, environment))
 
 
-def base_url(provider: Provider) -> str:
+def base_url(provider: ProviderConfig) -> str:
     """Return the address; empty if the library of its type knows it."""
     return provider.base_url or _VENDORS[provider.type].base_url
 
 
-def api_key(provider: Provider, name: str, environment: Mapping[str, str] = os.environ) -> str | None:
+def api_key(provider: ProviderConfig, name: str, environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the API key, or None if none is sent. Raises BadConfig if it cannot be read."""
     reference = _key_reference(provider, environment)
     try:
@@ -64,12 +64,12 @@ def api_key(provider: Provider, name: str, environment: Mapping[str, str] = os.e
         raise BadConfig(f"Provider {name}: {error.message}") from None
 
 
-def is_vendor_endpoint(provider: Provider) -> bool:
+def is_vendor_endpoint(provider: ProviderConfig) -> bool:
     """Return True for the vendor's own endpoint, False for another one with the same API format."""
     return base_url(provider) == _VENDORS[provider.type].base_url
 
 
-def all_providers(config: Config, environment: Mapping[str, str] = os.environ) -> dict[str, Provider]:
+def all_providers(config: Config, environment: Mapping[str, str] = os.environ) -> dict[str, ProviderConfig]:
     """Return the configured providers, then the vendors whose key is in the environment."""
     providers = {name: provider_for(config, name, environment) for name in (*config.providers, *_VENDORS)}
     # "openai-responses" uses the key of "openai": it is listed only if it is configured.
@@ -92,7 +92,7 @@ def unknown_provider(config: Config, name: str) -> str:
     )
 
 
-def _key_reference(provider: Provider, environment: Mapping[str, str]) -> str:
+def _key_reference(provider: ProviderConfig, environment: Mapping[str, str]) -> str:
     if provider.api_key or not is_vendor_endpoint(provider):
         return provider.api_key
     variable = _variable(provider.type, environment) or next(iter(_VENDORS[provider.type].variables), "")

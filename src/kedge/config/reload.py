@@ -86,7 +86,7 @@ class WorkspaceConfig:
 
     @property
     def problem(self) -> str | None:
-        """Why the current files are not in effect, if so."""
+        """The reason why the current files are not in effect, if so."""
         return self._user.problem or self._problem
 
     @property

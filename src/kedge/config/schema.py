@@ -73,7 +73,7 @@ class ModelEntry(Struct, forbid_unknown_fields=True):
     thinking_tokens: Tokens | None = None
 
 
-class Provider(Struct, forbid_unknown_fields=True):
+class ProviderConfig(Struct, forbid_unknown_fields=True):
     """A model provider. `local/some-model` names some-model of [providers.local]."""
 
     #: API format. `openai` is the chat completions API, which most endpoints support.
@@ -196,7 +196,7 @@ class Config(Struct, forbid_unknown_fields=True):
     model: str = ""
     #: Model used for session titles. Default: the model of the Run.
     small_model: str = ""
-    providers: dict[Name, Provider] = field(default_factory=dict)
+    providers: dict[Name, ProviderConfig] = field(default_factory=dict)
     permissions: PermissionsConfig = field(default_factory=PermissionsConfig)
     runs: RunsConfig = field(default_factory=RunsConfig)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)

@@ -1,8 +1,8 @@
-"""The process keeper: starts tools' processes, ends whole trees of them, and dies with the server.
+"""The process keeper: starts the processes of tools, kills whole process trees, and exits with the server.
 
-    server (warden, process, link)  --socketpair-->  keeper  --fork-->  one overseer per tree  --fork, exec-->  the tool
+    server (warden, keeper_client)  --socketpair-->  keeper  --fork-->  one overseer per tree  --fork, exec-->  the tool
 
-The left side is asyncio. `keeper` and what it imports (`overseer`, `child`, `namespace`, `subreaper`, `processes`,
-`landlock`, `mounts`, `capabilities`, `walk`, `libc`, `lines`) run in a small interpreter of their own, with nothing but
-the standard library.
+The left side is asyncio. `keeper` and its imports (`overseer`, `child`, `namespace`, `subreaper`, `proc_fs`,
+`landlock`, `mounts`, `seccomp`, `capabilities`, `sandbox_paths`, `libc`, `keeper_protocol`) run in a separate small
+interpreter and use only the standard library.
 """

@@ -1,4 +1,4 @@
-"""The contract: what the server asks of the warden, and what it gets back."""
+"""The types of the warden's interface."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import BinaryIO, Literal
 from kedge.errors import KedgeError
 from kedge.warden.landlock import SCOPES_ABI_MIN
 
-#: How trees of processes are held together on this machine, best first.
+#: Mechanisms that contain process trees, best first.
 Mechanism = Literal["pid namespace", "subreaper"]
 
-#: A mechanism can be asked for, by tests above all. "user namespace" is a pid namespace as users without privileges
-#: get it: inside a user namespace of its own.
+#: The mechanism to use, chosen mainly by tests. "user namespace" is a pid namespace for users without privileges:
+#: inside a user namespace of its own.
 MechanismChoice = Literal["any", "pid namespace", "user namespace", "subreaper"]
 
-
-#: The same for the sandbox. "any": all layers this machine has.
+#: The sandbox layers to use. "any": all layers of this machine.
 SandboxChoice = Literal["any", "landlock", "mounts", "bubblewrap"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The layers that hold a process with `writable` on this machine, found out by trying."""
+    """The sandbox layers of this machine, detected by trying them."""
 
     #: The ABI of Landlock; 0: not used.
     landlock: int = 0
@@ -37,7 +36,7 @@ class Sandbox:
 
     @property
     def can_subtract(self) -> bool:
-        """Whether paths inside of a writable place can be protected or hidden. Landlock cannot."""
+        """True if paths inside a writable directory can be protected or hidden. Landlock cannot do that."""
         return self.mounts or self.bubblewrap
 
     @property
@@ -49,35 +48,36 @@ class Sandbox:
 
     @property
     def description(self) -> str:
-        """What it keeps a command from, and what not, in sentences."""
+        """The restrictions and their gaps, in sentences."""
         if not self.is_available:
             return ""
         if not self.can_subtract:
-            held = "The contents of files outside of the writable paths cannot be changed."
-            open_ = ["modes, owners, times and attributes of files", "Unix sockets of other programs"]
-            open_[:0] = ["System V shared memory"]
+            restrictions = "The contents of files outside of the writable paths cannot be changed."
+            gaps = ["modes, owners, times and attributes of files", "Unix sockets of other programs"]
+            gaps[:0] = ["System V shared memory"]
         else:
-            held = (
+            restrictions = (
                 "Files outside of the writable paths cannot be changed, nor their modes, owners, times or attributes."
             )
-            held += " kedge's own files cannot be changed anywhere. The Unix sockets of running programs are covered."
-            open_ = ["Unix sockets made later or with a relative name"]
-            open_ += [] if self.landlock else ["FIFOs"]
+            restrictions += " kedge's own files cannot be changed anywhere."
+            restrictions += " The Unix sockets of running programs are covered."
+            gaps = ["Unix sockets made later or with a relative name"]
+            gaps += [] if self.landlock else ["FIFOs"]
         if self.landlock >= SCOPES_ABI_MIN:
-            held += " Abstract Unix sockets and signals to processes outside are blocked."
+            restrictions += " Abstract Unix sockets and signals to processes outside are blocked."
         else:
-            open_.append("abstract Unix sockets")
-        return f"{held} Not restricted: reading, the network, {', '.join(open_)}."
+            gaps.append("abstract Unix sockets")
+        return f"{restrictions} Not restricted: reading, the network, {', '.join(gaps)}."
 
 
 class WardenFailed(KedgeError):
-    """The warden itself is in trouble: it cannot start, was lost, or the machine lacks what was asked for."""
+    """The keeper cannot start or was lost, or the machine lacks the requested mechanism."""
 
     code = "warden_failed"
 
 
 class ProcessFailed(KedgeError):
-    """A process could not be started, or does not take what is written to it."""
+    """A process could not be started, or no longer reads its input."""
 
     code = "process_failed"
 
@@ -85,28 +85,28 @@ class ProcessFailed(KedgeError):
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
     argv: tuple[str, ...]
-    #: Absolute, without links: one that is in it is not followed.
+    #: Absolute. Links in it are not followed: entering it fails.
     cwd: str
-    #: Exactly this environment; nothing is inherited. The program is looked for in its PATH.
+    #: The complete environment; nothing is inherited. The program is searched for in its PATH.
     env: Mapping[str, str]
-    #: None: /dev/null. A file: this one, open for reading. "pipe": the caller writes (`WardenProcess.write`).
+    #: None: /dev/null. A file that is open for reading. "pipe": the caller writes (`WardenProcess.write`).
     stdin: BinaryIO | Literal["pipe"] | None = None
-    #: Standard output and error in one stream, in order; or "apart", in two.
+    #: Standard output and error in one stream, in order, or in two ("apart").
     output: Literal["joined", "apart"] = "joined"
-    #: The paths that may be written (with some devices); everything may be read. None: no sandbox.
+    #: Writable paths, in addition to some devices; everything is readable. None: no sandbox.
     writable: tuple[str, ...] | None = None
-    #: Read-only in the sandbox even if they lie in `writable`. Like `hidden` and `reachable`: absolute, without links,
-    #: and held only where `Sandbox.can_subtract`; elsewhere the caller has to refuse.
+    #: Paths that are read-only in the sandbox even inside `writable`. Like `hidden` and `reachable`: absolute, without
+    #: links, and enforced only with `Sandbox.can_subtract`; otherwise the caller must refuse.
     protected: tuple[str, ...] = ()
-    #: Directories that the process finds empty, and sockets it cannot connect to; with and without a sandbox.
+    #: Directories that appear empty to the process, and sockets that it cannot connect to; also without a sandbox.
     hidden: tuple[str, ...] = ()
-    #: The sandbox covers the sockets of running programs, but not those in these directories.
+    #: Directories whose sockets stay reachable. The sandbox covers all other sockets of running programs.
     reachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """Exactly one of the two is set."""
+    """The exit code or the signal; the other is None."""
 
     code: int | None
     signal: int | None

@@ -12,19 +12,19 @@ import os
 
 from kedge.warden import libc
 
-#: What programs of root need to deal with files, users and sockets. A capability that is not listed here is dropped, so
-#: one that a later kernel adds is, too: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE,
+#: The capabilities that programs of root need for files, users and sockets. All others are dropped, including those
+#: of later kernels: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, NET_BIND_SERVICE,
 #: NET_RAW, SYS_CHROOT.
 KEPT = frozenset({0, 1, 3, 4, 5, 6, 7, 10, 13, 18})
 
-#: The kernel has 64 bits for them.
+#: The kernel's capability sets have 64 bits.
 _CAPABILITIES = 64
 
 
 def drop(*, must: bool) -> None:
-    """Keep only KEPT from the next exec on. Other users have no capability after an exec anyway.
+    """Limit the capabilities to KEPT from the next exec on. Other users have none after an exec anyway.
 
-    `must`: OSError if this is not allowed, as in a container without CAP_SETPCAP.
+    With `must`, raises OSError if this is not allowed, as in a container without CAP_SETPCAP.
     """
     if os.geteuid() != 0:
         return
@@ -32,6 +32,6 @@ def drop(*, must: bool) -> None:
         try:
             libc.prctl(libc.PR_CAPBSET_DROP, capability)
         except OSError as error:
-            # EINVAL: a capability this kernel does not know.
+            # EINVAL: the kernel does not have this capability.
             if must and error.errno != errno.EINVAL:
                 raise

@@ -1,4 +1,4 @@
-"""Between fork and exec: how a process of a tool begins. Loaded by the keeper: standard library only."""
+"""The setup of a tool's process between fork and exec. Loaded by the keeper: standard library only."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kedge.warden.keeper_protocol import KeeperMessage
 
 
 def exec_tool(order: KeeperMessage, streams: list[int], report: int, outside: int) -> NoReturn:
-    """Executes what `order` says. `report` gets the pid as the server sees it, then the error if there is one; it is
-    closed by a successful exec. `outside` is the /proc of the server."""
+    """Execute the program of `order`. Writes to `report` the pid in the server's pid namespace, then any error; a
+    successful exec closes it. `outside` is the /proc of the server."""
     try:
         os.write(report, os.readlink("self", dir_fd=outside).encode() + b"\n")
         _exec_tool(order, streams)
@@ -40,11 +40,11 @@ def _exec_tool(order: KeeperMessage, streams: list[int]) -> None:
 
 
 class SandboxFailed(Exception):
-    """A layer of the sandbox that this machine has could not be set up: the program is not started."""
+    """An available sandbox layer could not be set up. The program is not started."""
 
 
 def _mount(order: KeeperMessage) -> None:
-    """Set up the mounts of the tree, before a directory is entered: one entered earlier lies below them."""
+    """Set up the mounts of the tree. Called before chdir: a directory entered earlier would be below the mounts."""
     if not order["mounts"]:
         return
     try:
@@ -52,12 +52,12 @@ def _mount(order: KeeperMessage) -> None:
             mounts.hide(order["hidden"])
             return
         with suppress(OSError):  # a kernel that was built without it
-            # System V shared memory and POSIX message queues of other programs: no mount and no Landlock rule holds
+            # System V shared memory and POSIX message queues of other programs: neither mounts nor Landlock restrict
             # them.
             libc.unshare(libc.CLONE_NEWIPC)
         mounts.isolate(order["writable"], order["protected"], order["hidden"], order["reachable"])
         if not order["stdin"]:
-            # The one from the keeper lies on a mount from outside, where its mode could be changed.
+            # The keeper's /dev/null is on an outside mount, where its mode could be changed.
             null = os.open("/dev/null", os.O_RDONLY)
             os.dup2(null, 0)
             os.close(null)
@@ -77,23 +77,24 @@ def _restrict(order: KeeperMessage) -> None:
 
 
 def _enter(directory: str) -> None:
-    """Part by part, and through no link: it was judged without any in it, and one that is there now leads elsewhere."""
+    """Change the directory component by component, without following links: the path was checked without any."""
     try:
         os.chdir("/")
         for part in filter(None, directory.split("/")):
-            there = os.open(part, _TRAVERSE)
-            os.fchdir(there)
-            os.close(there)
+            directory_fd = os.open(part, _TRAVERSE)
+            os.fchdir(directory_fd)
+            os.close(directory_fd)
     except OSError as error:
         raise OSError(error.errno, error.strerror, directory) from None
 
 
-#: To pass through a directory needs no right to list it. (O_PATH is Linux's.)
+#: O_PATH, since traversing a directory needs no permission to list it. (Linux only.)
 _TRAVERSE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _attach(order: KeeperMessage, streams: list[int]) -> None:
-    """Every other descriptor is closed by exec. Standard input is /dev/null unless one was given, as in the keeper."""
+    """Connect standard input, output and error. Without `stdin` it stays /dev/null, as in the keeper; exec closes all
+    other descriptors."""
     remaining = list(streams)
     if order["stdin"]:
         os.dup2(remaining.pop(0), 0)

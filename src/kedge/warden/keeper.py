@@ -1,9 +1,9 @@
-"""The keeper: the one process that starts and ends trees of processes for the server, and does not outlive it.
+"""The keeper: the process that starts and kills process trees for the server. It does not outlive the server.
 
-    python -I -S -X utf8 -c BOOTSTRAP <where the package lies> <descriptor of its socket> <mechanism or "any">
+    python -I -S -X utf8 -c BOOTSTRAP <directory of the package> <descriptor of its socket> <mechanism or "any">
 
-It forks one overseer per tree, passes lines on between server and overseers, and says when a tree is gone. Output never
-flows through it. One thread, one loop, standard library only.
+It forks one overseer per tree, forwards messages between server and overseers, and reports when a tree is gone. Output
+does not pass through it. One thread, one loop, standard library only.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from kedge.warden.overseer import Containment, wake_on_signals
 from kedge.warden.proc_fs import children, descendants, kill_all, send_signal
 from kedge.warden.subreaper import Subreaper
 
-#: How an interpreter becomes the keeper. Our directory comes last on its path: only `kedge` itself is found there.
+#: The code that the keeper's interpreter runs. Our directory is last on its path: only `kedge` is found there.
 BOOTSTRAP = "import sys; sys.path.append(sys.argv[1]); from kedge.warden.keeper import main; main()"
 
-#: How long an overseer may take to kill its tree before the keeper does it in its place.
+#: Time that an overseer has to kill its tree before the keeper does it. Seconds.
 OVERSEER_S = 5.0
 
-#: How long a killed tree is waited for before what is left of it (in the kernel, or of another user) is reported.
+#: Time until the remaining processes of a killed tree (stuck in the kernel, or of another user) are reported. Seconds.
 LEFT_S = 1.0
 
-#: Between two looks at processes whose overseer was killed.
+#: Interval of the sweeps for processes whose overseer was killed. Seconds.
 SWEEP_S = 0.005
 
 
 class Tree:
     def __init__(self, key: int, child: int, control: socket.socket) -> None:
         self.key = key
-        #: Our child: the overseer, or the one that waits for it outside its namespace.
+        #: Our child: the overseer, or the process that waits for it outside its namespace.
         self.child = child
         self.overseer = child
         self.control = control
         self.lines = MessageReader()
-        #: When we lose patience with the overseer, and then with the kernel.
+        #: Deadlines of the overseer, and then of the kernel.
         self.kill_at: float | None = None
         self.give_up_at: float | None = None
 
@@ -65,7 +65,7 @@ class Keeper:
         self._lines = MessageReader()
         self._descriptors: list[int] = []
         self._trees: dict[int, Tree] = {}
-        #: Trees whose overseer was killed: they are gone when no stray process is left.
+        #: Trees whose overseer was killed: they are gone when no stray process remains.
         self._sweeping: list[Tree] = []
         self._closing = False
         self._selector = selectors.DefaultSelector()
@@ -101,7 +101,7 @@ class Keeper:
         try:
             data, ancillary, _, _ = self._server.recvmsg(RECEIVE_BYTES, space, socket.MSG_CMSG_CLOEXEC)
         except OSError:
-            data, ancillary = b"", []  # the server died before it had read all that we told it
+            data, ancillary = b"", []  # the server died with unread messages from us
         for level, kind, raw in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 received = array.array("i")
@@ -111,7 +111,7 @@ class Keeper:
             self._close()
         for line in self._lines.feed(data):
             if "run" in line:
-                # Descriptors arrive with the first byte of their message, so those of this one are the oldest.
+                # Descriptors arrive with the first byte of their message: the oldest belong to this one.
                 number = 1 + line["apart"] + line["stdin"]
                 streams, self._descriptors = self._descriptors[:number], self._descriptors[number:]
                 self._start(line, streams)
@@ -144,21 +144,21 @@ class Keeper:
     def _end(self, line: KeeperMessage) -> None:
         tree = self._trees.get(line["end"])
         if tree is None:
-            return  # it went by itself, and the server has been told
+            return  # the tree has ended, and the server was notified
         kill_at = time.monotonic() + line["grace_s"] + OVERSEER_S
         tree.kill_at = kill_at if tree.kill_at is None else min(kill_at, tree.kill_at)
         self._forward(tree, line)
 
     def _forward(self, tree: Tree, line: KeeperMessage) -> None:
-        with suppress(OSError):  # it is just ending
+        with suppress(OSError):  # the overseer is exiting
             tree.control.sendall(encode(line))
 
     def _report(self, line: KeeperMessage) -> None:
-        with suppress(OSError):  # the server is gone; the end of its socket says so, too
+        with suppress(OSError):  # the server is gone; `_receive` sees the end of its socket
             self._server.sendall(encode(line))
 
     def _close(self) -> None:
-        """The server is gone or wants us to go: so does everything."""
+        """Kill all trees: the server is gone, or closed the connection."""
         if self._closing:
             return
         self._closing = True
@@ -178,9 +178,9 @@ class Keeper:
                     tree.overseer = int(line["overseer"])
                 self._report(line)
         except OSError:
-            data = b""  # nothing more to come from an overseer that was killed
+            data = b""  # the overseer was killed
         except (ValueError, KeyError, TypeError):
-            data = b""  # not a line of ours: somebody has taken the overseer over
+            data = b""  # not a valid message: the overseer was taken over
             send_signal(tree.overseer, signal.SIGKILL)
         if not data:
             with suppress(KeyError):
@@ -202,7 +202,7 @@ class Keeper:
     def _overseer_ended(self, tree: Tree, status: int) -> None:
         del self._trees[tree.key]
         while tree.control in self._selector.get_map():
-            self._receive_from(tree)  # its last words come before "gone"
+            self._receive_from(tree)  # its last messages come before "gone"
         tree.control.close()
         if status == 0:
             self._gone(tree, [])
@@ -212,10 +212,10 @@ class Keeper:
     def _gone(self, tree: Tree, left: list[int]) -> None:
         self._report({"gone": tree.key, "left": left})
 
-    # --- what overseers could not do
+    # --- trees without an overseer
 
     def _sweep(self) -> None:
-        """An overseer was killed: what it held is now below us, beside the other overseers."""
+        """Kill the orphans of killed overseers, which are now our children, like the other overseers."""
         if not self._sweeping:
             return
         spared = {tree.child for tree in self._trees.values()}
@@ -250,44 +250,44 @@ class Keeper:
                     del self._trees[tree.key]
 
 
-def _close_all_but(*kept: int) -> None:
+def _close_all_but(*exempt: int) -> None:
     for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor > 2 and descriptor not in kept:
-            with suppress(OSError):  # the listing's own
+        if descriptor > 2 and descriptor not in exempt:
+            with suppress(OSError):  # the descriptor of the listing
                 os.close(descriptor)
 
 
-def _containment(wanted: str) -> Containment | None:
-    """The best way this machine has, found out by trying; or the wanted one."""
-    if wanted == "subreaper":
+def _containment(choice: str) -> Containment | None:
+    """Return the chosen mechanism, or for "any" the best that works on this machine."""
+    if choice == "subreaper":
         return Subreaper()
-    found = namespace.detect(own_users=wanted == "user namespace")
-    return Subreaper() if found is None and wanted == "any" else found
+    result = namespace.detect(own_users=choice == "user namespace")
+    return Subreaper() if result is None and choice == "any" else result
 
 
 def main() -> None:
-    descriptor, wanted = int(sys.argv[2]), sys.argv[3]
+    descriptor, choice = int(sys.argv[2]), sys.argv[3]
     with socket.socket(fileno=descriptor) as server:
         os.set_inheritable(descriptor, False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # we live exactly as long as the server, whatever a terminal says
+            signal.signal(number, signal.SIG_IGN)  # the keeper lives as long as the server
         try:
             libc.name_process("kedge-keeper")
             libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
-            containment = _containment(wanted)
+            containment = _containment(choice)
             if containment is None:
-                raise OSError(f"this machine has no {wanted}")
+                raise OSError(f"this machine has no {choice}")
             if isinstance(containment, Subreaper):
-                # Tools see us: a debugger could have us report that a tree is gone. (In a namespace they do not, and
-                # who is not dumpable cannot write the maps of a user namespace.)
+                # Tools can see the keeper: with a debugger they could make it report that a tree is gone. (Not from a
+                # namespace, and a process that is not dumpable cannot write the maps of a user namespace.)
                 libc.prctl(libc.PR_SET_DUMPABLE, 0)
             keeper = Keeper(server, containment)
-            # Also if we are stopped then: overseers wait for us.
+            # Wakes the keeper even if it is stopped when the server dies: overseers wait for it.
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGCONT)
             server.sendall(encode({"hello": WIRE_VERSION, "mechanism": containment.name, "landlock": landlock.abi()}))
             keeper.run()
         except Exception as error:
-            # Overseers see the end of their sockets and take their trees along.
+            # Overseers see the end of their sockets and kill their trees.
             with suppress(OSError):
                 server.sendall(encode({"broken": f"{type(error).__name__}: {error}"}))
             sys.exit(1)

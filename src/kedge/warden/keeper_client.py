@@ -1,4 +1,4 @@
-"""The server's connection to one keeper: lines out with descriptors attached, lines in, and its end."""
+"""The server's connection to one keeper: messages, descriptors, and the loss of the keeper."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from kedge.warden.keeper import BOOTSTRAP
 from kedge.warden.keeper_protocol import RECEIVE_BYTES, WIRE_VERSION, KeeperMessage, MessageReader, encode
 from kedge.warden.warden_process import WardenProcess
 
-#: A keeper starts in some 50 ms; a machine that needs longer than this is in trouble.
+#: A keeper starts in some 50 ms; a longer start means that the machine is overloaded. Seconds.
 START_S_MAX = 20.0
 
-#: The keeper bounds its own ending and that of each tree (OVERSEER_S, LEFT_S); one that takes longer is killed.
+#: The keeper limits the time of its own exit and of each tree (OVERSEER_S, LEFT_S); one that takes longer is killed.
 CLOSE_S_MAX = 15.0
 
-#: A killed process is gone at once, unless it is stuck in the kernel.
+#: A killed process ends at once, unless it is stuck in the kernel. Seconds.
 KILL_S_MAX = 5.0
 
 
 class KeeperClient:
-    """Open it with `open`. `mechanism` and `landlock` are what the keeper found out about this machine."""
+    """Created by `open`. The keeper detects `mechanism` and `landlock` on this machine."""
 
     def __init__(self, connection: socket.socket, keeper: asyncio.subprocess.Process) -> None:
         self.mechanism = ""
@@ -44,28 +44,36 @@ class KeeperClient:
         self._connection = connection
         self._keeper = keeper
         self._lines = MessageReader()
-        #: Bytes and the descriptors that go with their first byte.
+        #: Bytes, and the descriptors that are sent with their first byte.
         self._queue: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._loop = asyncio.get_running_loop()
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._error = ""
-        #: Trees that the keeper was told to end, and when it is given up for that.
+        #: Trees that the keeper has to end, with the timer that declares it lost.
         self._ending: dict[int, asyncio.TimerHandle] = {}
-        #: After the keeper was lost: what is left of all that it ran.
+        #: After the keeper was lost: the sweep for its processes.
         self._left: asyncio.Task[tuple[int, ...]] | None = None
         self._loop.add_reader(connection, self._receive)
 
     @classmethod
-    async def open(cls, wanted: MechanismChoice) -> KeeperClient:
+    async def open(cls, mechanism: MechanismChoice) -> KeeperClient:
         ours, its = socket.socketpair()
         ours.setblocking(False)
         try:
             with its:
-                # No environment: it lies open to whatever runs below the keeper.
+                # No environment: processes below the keeper can read it.
                 keeper = await children.start(
-                    *(sys.executable, "-I", "-S", "-X", "utf8", "-c", BOOTSTRAP),
-                    *(str(Path(__file__).parents[2]), str(its.fileno()), wanted),
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    "-X",
+                    "utf8",
+                    "-c",
+                    BOOTSTRAP,
+                    str(Path(__file__).parents[2]),
+                    str(its.fileno()),
+                    mechanism,
                     pass_fds=(its.fileno(),),
                     env={},
                     stdin=DEVNULL,
@@ -90,11 +98,11 @@ class KeeperClient:
         return client
 
     def send(self, line: KeeperMessage, descriptors: Iterable[int] = ()) -> None:
-        """Takes the descriptors over: they are closed here when they are sent, or when they cannot be."""
+        """Send a message. Closes the descriptors when they are sent, or cannot be."""
         if self.is_lost:
             _close(descriptors)
             return
-        self._signal(signal.SIGCONT)  # without a namespace a tool can stop the keeper, but not for long
+        self._signal(signal.SIGCONT)  # without a namespace a tool can stop the keeper
         if "end" in line and line["end"] in self.processes:
             self._expect(line["end"], line["grace_s"] + CLOSE_S_MAX)
         self._queue.append((memoryview(encode(line)), tuple(descriptors)))
@@ -115,15 +123,15 @@ class KeeperClient:
         except BlockingIOError:
             self._loop.add_writer(self._connection, self._flush)
         except (BrokenPipeError, ConnectionResetError):
-            # The keeper is dead. Its end is heard by the reader, after what it still had to say.
+            # The keeper is dead. `_receive` reads its last messages and then the end.
             self._loop.remove_writer(self._connection)
         except OSError as error:
-            # The kernel refuses (too many descriptors on their way): half a message cannot be mended, a keeper can.
+            # The kernel refused (too many descriptors in flight). After a partial message the keeper must be replaced.
             self._error = str(error.strerror)
             self._on_lost()
 
     def receive_pending(self) -> None:
-        """Hears what has arrived, the end of the keeper included, before the loop comes to it."""
+        """Process messages that have arrived, including the end of the keeper, before the event loop does."""
         if not self.is_lost:
             self._receive()
 
@@ -168,7 +176,7 @@ class KeeperClient:
         self._queue.clear()
         for key in list(self._ending):
             self._forget(key)
-        self._signal(signal.SIGKILL)  # it may have closed the connection and live on
+        self._signal(signal.SIGKILL)  # it may have closed the connection and still run
         if orphans.is_adopting():
             self._left = self._loop.create_task(self._sweep())
         for process in self.processes.values():
@@ -180,7 +188,7 @@ class KeeperClient:
         self._ended.set_result(None)
 
     async def _sweep(self) -> tuple[int, ...]:
-        """What it ran becomes ours when it ends, and not before."""
+        """Wait for the keeper's exit, when its processes become our children, and kill them."""
         try:
             async with asyncio.timeout(KILL_S_MAX):
                 await self._keeper.wait()
@@ -194,7 +202,7 @@ class KeeperClient:
                 os.kill(self.keeper_pid, number)
 
     def _expect(self, key: int, within_s: float) -> None:
-        """A keeper that is kept from its work is lost; then its trees are ended from here."""
+        """Declare the keeper lost if it does not end this tree in time."""
         self._forget(key)
         self._ending[key] = self._loop.call_later(within_s, self._on_lost)
 
@@ -203,7 +211,7 @@ class KeeperClient:
             timer.cancel()
 
     async def close(self) -> None:
-        """Everything is dead when this returns: the keeper leaves when all it started is gone."""
+        """Close the connection. All processes are dead on return: the keeper exits after them."""
         if not self.is_lost:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_WR)

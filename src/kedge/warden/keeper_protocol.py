@@ -1,22 +1,22 @@
-"""The wire between server, keeper and overseers: one JSON object per line.
+"""The protocol between server, keeper and overseers: one JSON object per line.
 
-Server to keeper, and from there on to the overseer of the tree `id`:
+Server to keeper, which forwards it to the overseer of the tree `id`:
 
     {"run": id, "argv", "cwd", "env", "stdin", "apart",               with the descriptors of the streams attached
      "writable", "protected", "hidden", "reachable",                  see `base.ProcessSpec`
-     "landlock", "mounts"}                                            the layers that are to hold it
-    {"end": id, "grace_s"}      ask the tree to go (SIGTERM), then kill it
-    {"count": id, "tag"}        how many processes are alive in it?
+     "landlock", "mounts"}                                            the sandbox layers to use
+    {"end": id, "grace_s"}      terminate the tree (SIGTERM), then kill it
+    {"count": id, "tag"}        count its processes that are alive
 
 Keeper to server:
 
-    {"hello": version, "mechanism", "landlock"}     first line: what this machine can do
+    {"hello": version, "mechanism", "landlock"}     first message: the features of this machine
     {"started": id, "pid", "overseer"}              the program is executing
-    {"failed": id, "error"}                         it could not be started; the tree is gone
+    {"failed": id, "error"}                         the program could not be started; the tree is gone
     {"exited": id, "code", "signal"}                the first process of the tree has ended
     {"counted": id, "tag", "alive"}
-    {"gone": id, "left"}                            nothing of the tree is alive but the pids in `left`, normally none
-    {"broken": error}                               last line of a keeper that cannot go on
+    {"gone": id, "left"}                            the tree has ended except for the pids in `left`, normally none
+    {"broken": error}                               last message of a keeper that failed
 
 This file is loaded by the keeper: standard library only.
 """
@@ -28,25 +28,25 @@ from typing import Any
 
 WIRE_VERSION = 2
 
-#: One line. An argument list the kernel accepts has at most 2 MiB, and JSON may write a byte with six.
+#: Size of a message: the kernel accepts argument lists of 2 MiB, and JSON may take six bytes for one. Bytes.
 KEEPER_MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 
-#: Bytes taken from a socket at once.
+#: Bytes per read of a socket.
 RECEIVE_BYTES = 64 * 1024
 
-#: Descriptors that come with one message: standard input, output, error.
+#: Descriptors in one message: standard input, output, error.
 DESCRIPTORS_MAX = 3
 
 KeeperMessage = dict[str, Any]
 
 
 def encode(line: KeeperMessage) -> bytes:
-    # Names of files that are not UTF-8 come as lone surrogates; JSON's escapes carry them over unharmed.
+    # File names that are not UTF-8 contain lone surrogates; JSON's escapes preserve them.
     return json.dumps(line).encode() + b"\n"
 
 
 class MessageReader:
-    """Cuts what arrives into lines."""
+    """Splits received bytes into messages."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
@@ -57,6 +57,6 @@ class MessageReader:
             if len(self._rest) > KEEPER_MESSAGE_BYTES_MAX:
                 raise ValueError("a line is too long")
             return []
-        *whole, rest = bytes(self._rest).split(b"\n")
+        *complete, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
-        return [json.loads(line) for line in whole]
+        return [json.loads(line) for line in complete]

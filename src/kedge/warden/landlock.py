@@ -1,8 +1,10 @@
-"""The sandbox by Landlock: everything may be read and executed, only named places may be written.
+"""The Landlock sandbox: everything can be read and executed, only the given paths can be written.
 
-Landlock does not see `chmod`, `chown`, times, extended attributes and Unix sockets in the file system: `mounts` holds
-those where the tree has a mount namespace. Abstract Unix sockets and signals are held from ABI 6 on. TCP is left open.
-A process cannot leave it again, and what it starts is inside, too. Loaded by the keeper: standard library only.
+Landlock does not restrict `chmod`, `chown`, times, extended attributes and Unix sockets in the file system: `mounts`
+does, if the tree has a mount namespace. Abstract Unix sockets and signals are restricted from ABI 6 on. TCP is not
+restricted. A process cannot leave the sandbox, and its children inherit it.
+
+Loaded by the keeper: standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Iterable
 from kedge.warden import libc
 from kedge.warden.sandbox_paths import DEVICES, open_path
 
-#: The first version that holds `truncate`: with an older one every file of the user could still be emptied.
+#: The first version that restricts `truncate`: with an older one all files of the user could be emptied.
 ABI_MIN = 3
 
 # The numbers are the same on every architecture.
@@ -29,7 +31,7 @@ _OF_FILES = _WRITE_FILE | _TRUNCATE
 #: Remove (4, 5) and make (6 to 12) entries of directories; link and rename between directories (13).
 _OF_DIRECTORIES = sum(1 << bit for bit in range(4, 14))
 _WRITING = _OF_FILES | _OF_DIRECTORIES
-#: The first version that holds ioctl on devices. A terminal that is open for reading takes input and settings by ioctl.
+#: The first version that restricts ioctl on devices: ioctl inserts input into a terminal that is open for reading.
 IOCTL_ABI_MIN = 5
 _IOCTL_DEVICE = 1 << 15
 #: No program needs a device node in a workspace, and root could write to the disk through one.
@@ -51,7 +53,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 def abi() -> int:
-    """The version the kernel speaks; 0: none."""
+    """Return the ABI version of the kernel; 0 if it has no Landlock."""
     try:
         return libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_RULESET_VERSION))
     except OSError:
@@ -59,7 +61,7 @@ def abi() -> int:
 
 
 def restrict(writable: Iterable[str]) -> None:
-    """From here on this process writes below `writable` only. A path that does not exist cannot be written, either."""
+    """Restrict writes of this process to paths below `writable`. Paths that do not exist are skipped."""
     scoped = _SCOPE_ABSTRACT_UNIX_SOCKET | _SCOPE_SIGNAL if abi() >= SCOPES_ABI_MIN else 0
     ioctl = _IOCTL_DEVICE if abi() >= IOCTL_ABI_MIN else 0
     attributes = _RulesetAttributes(_WRITING | ioctl, 0, scoped)
@@ -68,14 +70,14 @@ def restrict(writable: Iterable[str]) -> None:
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), size, ctypes.c_uint32(0))
     for path in (*writable, *DEVICES):
         try:
-            place = open_path(path)
+            path_fd = open_path(path)
         except OSError:
             continue
-        is_directory = stat.S_ISDIR(os.fstat(place).st_mode)
+        is_directory = stat.S_ISDIR(os.fstat(path_fd).st_mode)
         access = _WRITING & ~_MAKE_DEVICES if is_directory else _OF_FILES
-        rule = _PathBeneath(access | ioctl, place)
+        rule = _PathBeneath(access | ioctl, path_fd)
         libc.syscall(_ADD_RULE, ctypes.c_int(ruleset), _RULE_PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0))
-        os.close(place)
+        os.close(path_fd)
     libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
     libc.syscall(_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     os.close(ruleset)

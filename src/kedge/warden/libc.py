@@ -1,4 +1,4 @@
-"""The few system calls that Python 3.11 does not offer. Loaded by the keeper: standard library only."""
+"""System calls that Python 3.11 does not offer. Loaded by the keeper: standard library only."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ def mount(source: str, target: str, kind: str | None, flags: int) -> None:
     _checked(_LIBC.mount(source.encode(), target.encode(), encoded, ctypes.c_ulong(flags), None), "mount")
 
 
-def open_tree(place: int) -> int:
-    """A detached copy of the mounts from the directory or file `place` (a descriptor) downwards."""
+def open_tree(path_fd: int) -> int:
+    """Return a detached copy of the mount at a descriptor and of all mounts below it."""
     flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | _AT_RECURSIVE | os.O_CLOEXEC
-    return syscall(_OPEN_TREE, ctypes.c_int(place), ctypes.c_char_p(b""), ctypes.c_uint(flags))
+    return syscall(_OPEN_TREE, ctypes.c_int(path_fd), ctypes.c_char_p(b""), ctypes.c_uint(flags))
 
 
-def move_mount(tree: int, place: int) -> None:
-    """Mount what `open_tree` gave onto `place`. No path is looked up, so no link can lead elsewhere."""
+def move_mount(tree: int, target_fd: int) -> None:
+    """Mount a result of `open_tree` at a descriptor. No path is resolved, so no link can redirect it."""
     flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH)
     nothing = ctypes.c_char_p(b"")
-    syscall(_MOVE_MOUNT, ctypes.c_int(tree), nothing, ctypes.c_int(place), nothing, flags)
+    syscall(_MOVE_MOUNT, ctypes.c_int(tree), nothing, ctypes.c_int(target_fd), nothing, flags)
 
 
 def mount_setattr(
-    place: int, path: str, *, set_attributes: int = 0, propagation: int = 0, recursive: bool = True
+    directory_fd: int, path: str, *, set_attributes: int = 0, propagation: int = 0, recursive: bool = True
 ) -> None:
-    """Change the mount at `path`, or at the descriptor `place` if that is empty, and normally those below it."""
+    """Change the mount at `path`, or at the descriptor if the path is empty, and by default all mounts below it."""
     attributes = _MountAttributes(set_attributes, 0, propagation, 0)
     flags = (0 if path else _AT_EMPTY_PATH) | (_AT_RECURSIVE if recursive else 0)
-    target = (ctypes.c_int(place), ctypes.c_char_p(path.encode()), ctypes.c_uint(flags))
+    target = (ctypes.c_int(directory_fd), ctypes.c_char_p(path.encode()), ctypes.c_uint(flags))
     syscall(_MOUNT_SETATTR, *target, ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)))
 
 
@@ -83,7 +83,7 @@ def prctl(option: int, value: int, more: int = 0) -> None:
 
 
 def name_process(name: str) -> None:
-    """What `ps` and `top` show; the kernel keeps 15 bytes."""
+    """Set the name that `ps` and `top` display; the kernel keeps 15 bytes."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     prctl(PR_SET_NAME, ctypes.addressof(text))
 

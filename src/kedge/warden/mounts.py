@@ -1,9 +1,9 @@
-"""The sandbox by mounts: in the tree's own mount namespace everything is read-only but the writable places.
+"""The mount sandbox: in the tree's own mount namespace everything is read-only except for the writable paths.
 
-A read-only mount also refuses what Landlock does not see: modes, owners, times, extended attributes and inode flags.
-And it can subtract: inside a writable place some paths stay read-only (`protected`) or are empty (`hidden`). The Unix
-sockets of running programs are covered, since such a program would act outside of the sandbox. A process that keeps
-CAP_SYS_ADMIN could undo all this, so the child drops it (`capabilities`). Loaded by the keeper: standard library only.
+A read-only mount also protects what Landlock does not: modes, owners, times, extended attributes and inode flags. And
+it can subtract: inside a writable path some paths stay read-only (`protected`) or appear empty (`hidden`). The Unix
+sockets of running programs are covered, since such a program acts outside of the sandbox. A process with CAP_SYS_ADMIN
+could undo all this, so the child drops it (`capabilities`). Loaded by the keeper: standard library only.
 
 mount_setattr needs Linux 5.12. Older kernels have no Landlock either, and get bubblewrap.
 """
@@ -19,19 +19,24 @@ from itertools import islice
 from kedge.warden import libc
 from kedge.warden.sandbox_paths import DEVICES, is_below, open_path
 
-#: Sockets that are covered one by one for one tree, at some 50 us each. Those in hidden directories do not count.
+#: Sockets that are covered individually for one tree, at some 50 us each, without those in hidden directories. Items.
 SOCKETS_MAX = 500
 
-#: What is read of /proc/net/unix: some 50,000 sockets. Bytes.
+#: Maximum size of /proc/net/unix: some 50,000 sockets. Bytes.
 LISTING_BYTES_MAX = 8 * 1024 * 1024
 
-#: Sockets that only answer look-ups (names of users and hosts) or take lines for the log: programs need them.
+#: Sockets that programs need: they only answer look-ups (users, hosts) or receive log lines.
 HARMLESS = (
-    *("/run/nscd", "/var/run/nscd", "/var/lib/sss/pipes/nss", "/var/lib/sss/pipes/pam", "/run/systemd/userdb"),
-    *("/run/systemd/resolve", "/run/systemd/journal"),
+    "/run/nscd",
+    "/var/run/nscd",
+    "/var/lib/sss/pipes/nss",
+    "/var/lib/sss/pipes/pam",
+    "/run/systemd/userdb",
+    "/run/systemd/resolve",
+    "/run/systemd/journal",
 )
 
-#: Entries of a directory that are looked at for a socket whose name has changed: some 2 us each.
+#: Entries of a directory that are checked for a socket whose name has changed, at some 2 us each. Items.
 ENTRIES_MAX = 1000
 
 _LISTENS = 0x10000  # __SO_ACCEPTCON in the flags of /proc/net/unix
@@ -44,13 +49,13 @@ def isolate(
     hidden: Sequence[str],
     reachable: Sequence[str],
 ) -> None:
-    """Make this mount namespace read-only but for `writable`. A path that does not exist, or is a link, is ignored.
+    """Make this mount namespace read-only except for `writable`. Paths that do not exist, or are links, are ignored.
 
-    `protected` stays read-only and `hidden` empty inside of `writable`, too. Sockets below `reachable` are not covered.
-    A read-only mount does not keep a device from being used: no device opens but DEVICES and those below `writable`.
-    The user's terminals are devices, too: who can open one for reading gets the input and, by ioctl, can insert some.
+    `protected` stays read-only and `hidden` empty, also inside `writable`. Sockets below `reachable` are not covered.
+    Devices work on read-only mounts, so only DEVICES and those below `writable` can be opened. The user's terminals are
+    devices, too: a process that opens one for reading receives its input and can insert input by ioctl.
     """
-    # Private: a file system that is mounted outside later would appear here, and writable.
+    # Private: a file system that is mounted outside later would appear here, and be writable.
     libc.mount_setattr(libc.AT_FDCWD, "/", propagation=libc.MS_PRIVATE)
     clones = _clones((*writable, *DEVICES))
     if "/" not in clones:
@@ -64,7 +69,7 @@ def isolate(
     steps += [(depth(path), 2, path, _protect) for path in protected]
     empty = _Empty()
     steps += [(depth(path), 3, path, empty.cover) for path in hidden]
-    # From the root downwards: what is mounted later must lie in what was mounted before, not be covered by it.
+    # From the root downwards: a later mount must be inside an earlier one, not be covered by it.
     for _, _, path, step in sorted(steps, key=lambda step: step[:3]):
         step(path)
     for path in listening:
@@ -75,7 +80,7 @@ def isolate(
 
 
 def hide(hidden: Iterable[str]) -> None:
-    """Put something empty in the place of each path, and leave everything else as it is."""
+    """Cover each path with an empty directory or /dev/null."""
     empty = _Empty()
     for path in hidden:
         empty.cover(path)
@@ -83,23 +88,23 @@ def hide(hidden: Iterable[str]) -> None:
 
 
 def sockets(exempt: Sequence[str] = ()) -> list[str]:
-    """The Unix sockets in the file system that a program may connect or send to now, but for those below `exempt`.
+    """Return the Unix sockets in the file system that accept connections or messages, except for those below `exempt`.
 
-    Not seen are those with a relative name, and those that were renamed into another directory.
+    Sockets with a relative name, or renamed into another directory, are not detected.
     """
-    found: set[str] = set()
+    paths: set[str] = set()
     with open("/proc/net/unix", "rb") as listing:
         text = os.fsdecode(listing.read(LISTING_BYTES_MAX + 1))
     for line in text.splitlines()[1:]:
         fields = line.split(maxsplit=7)
-        # Relative names cannot be resolved, and "@" stands for abstract ones, which Landlock scopes hold.
+        # Relative names cannot be resolved; "@" marks abstract sockets, which Landlock scopes restrict.
         if len(fields) == 8 and fields[7].startswith("/") and (int(fields[3], 16) & _LISTENS or fields[4] == _DATAGRAM):
-            # Some are bound through a link, like /var/run.
+            # Some are bound through a link, such as /var/run.
             path = os.path.realpath(fields[7])
-            # Some get their name only when they listen (the master of ssh): they are in the same directory.
-            # Another kind of file may have the name of a socket that was removed: it is not covered.
-            found |= {path} if _is_socket(path) else _sockets_in(os.path.dirname(path))
-    left = sorted(path for path in found if not any(is_below(path, place) for place in exempt))
+            # Some are renamed when they listen (the ssh master): search the same directory.
+            # Another kind of file may have the name of a removed socket: it is not covered.
+            paths |= {path} if _is_socket(path) else _sockets_in(os.path.dirname(path))
+    left = sorted(path for path in paths if not any(is_below(path, directory) for directory in exempt))
     if len(text) > LISTING_BYTES_MAX or len(left) > SOCKETS_MAX:
         raise OSError(f"more than {SOCKETS_MAX} Unix sockets would have to be covered")
     return left
@@ -119,96 +124,96 @@ def _sockets_in(directory: str) -> set[str]:
 
 
 def _clones(writable: Sequence[str]) -> dict[str, int]:
-    """A detached mount of each outermost writable place, taken while everything is still as outside."""
+    """Return a detached mount of each outermost writable path, taken before anything is changed."""
     clones: dict[str, int] = {}
     for path in sorted(map(os.path.normpath, writable), key=depth):
-        if any(is_below(path, place) for place in clones):
+        if any(is_below(path, other) for other in clones):
             continue
         with suppress(OSError):
-            place = open_path(path)
-            clones[path] = libc.open_tree(place)
-            os.close(place)
+            path_fd = open_path(path)
+            clones[path] = libc.open_tree(path_fd)
+            os.close(path_fd)
     return clones
 
 
 def _put_back(path: str, clone: int) -> None:
     try:
-        place = open_path(path)
+        path_fd = open_path(path)
     except FileNotFoundError:
-        # It lay in a directory that is empty now: the only place here where something can be made.
+        # Its directory is hidden and empty now; that is the only directory in which files can be created here.
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if stat.S_ISDIR(os.fstat(clone).st_mode):
             os.mkdir(path)
         else:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-        place = open_path(path)
-    libc.move_mount(clone, place)
-    os.close(place)
+        path_fd = open_path(path)
+    libc.move_mount(clone, path_fd)
+    os.close(path_fd)
 
 
 def _pin(path: str) -> None:
-    """Make a directory a mount of itself. Without this a command could rename it, with the protected path inside, and
-    put another one in its place; or with a socket inside, which the next command would find under a new name."""
+    """Make a directory a mount point, so that it cannot be renamed: a command could otherwise move it away with the
+    protected path inside and replace it, or move a covered socket, which the next command finds under a new name."""
     with suppress(OSError):
-        place = open_path(path)
-        clone = libc.open_tree(place)
-        libc.move_mount(clone, place)
+        path_fd = open_path(path)
+        clone = libc.open_tree(path_fd)
+        libc.move_mount(clone, path_fd)
         os.close(clone)
-        os.close(place)
+        os.close(path_fd)
 
 
 def _protect(path: str) -> None:
     try:
-        place = open_path(path)
+        path_fd = open_path(path)
     except OSError:
         return
-    clone = libc.open_tree(place)
+    clone = libc.open_tree(path_fd)
     libc.mount_setattr(clone, "", set_attributes=libc.MOUNT_ATTR_RDONLY)
-    libc.move_mount(clone, place)
+    libc.move_mount(clone, path_fd)
     os.close(clone)
-    os.close(place)
+    os.close(path_fd)
 
 
 class _Empty:
-    """Covers directories with an empty one and everything else with /dev/null, to which nothing can be connected."""
+    """Covers directories with an empty one and everything else with /dev/null, which accepts no connections."""
 
     def __init__(self) -> None:
         self._made: list[int] = []
 
     def cover(self, path: str) -> None:
         try:
-            place = open_path(path)
+            path_fd = open_path(path)
         except OSError:
             return
-        if stat.S_ISDIR(os.fstat(place).st_mode):
+        if stat.S_ISDIR(os.fstat(path_fd).st_mode):
             flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
-            libc.mount("kedge", f"/proc/self/fd/{place}", "tmpfs", flags)
+            libc.mount("kedge", f"/proc/self/fd/{path_fd}", "tmpfs", flags)
             self._made.append(open_path(path))
         else:
             null = open_path("/dev/null")
             clone = libc.open_tree(null)
-            libc.move_mount(clone, place)
+            libc.move_mount(clone, path_fd)
             os.close(clone)
             os.close(null)
-        os.close(place)
+        os.close(path_fd)
 
     def close(self) -> None:
-        """Make the empty directories read-only: nothing has to be put back into them any more."""
+        """Make the empty directories read-only, once nothing is put back into them."""
         for directory in self._made:
             libc.mount_setattr(directory, "", set_attributes=libc.MOUNT_ATTR_RDONLY, recursive=False)
             os.close(directory)
 
 
-def ancestors(paths: Iterable[str], places: Iterable[str]) -> set[str]:
-    """The directories between a writable place and a path inside of it."""
-    found = set()
+def ancestors(paths: Iterable[str], roots: Iterable[str]) -> set[str]:
+    """Return the directories between each root and each path inside of it."""
+    directories = set()
     for path in paths:
-        for place in places:
+        for root in roots:
             above = os.path.dirname(path)
-            while above != place and is_below(above, place):
-                found.add(above)
+            while above != root and is_below(above, root):
+                directories.add(above)
                 above = os.path.dirname(above)
-    return found
+    return directories
 
 
 def depth(path: str) -> int:

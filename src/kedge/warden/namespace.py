@@ -1,6 +1,6 @@
-"""Holding a tree by a pid namespace: the overseer is its init, and when init ends, the kernel kills everything inside.
+"""Containment by a pid namespace: the overseer is its init, and when init exits, the kernel kills everything inside.
 
-What runs inside cannot see, signal or stop anything outside, its overseer included. Loaded by the keeper: standard
+Processes inside cannot see, signal or stop anything outside, nor their overseer. Loaded by the keeper: standard
 library only.
 """
 
@@ -19,11 +19,11 @@ class Namespace:
     name = "pid namespace"
 
     def __init__(self, own_users: bool) -> None:
-        #: Without privileges a namespace is only to be had inside a user namespace of our own.
+        #: Without privileges a namespace requires a user namespace of our own.
         self.own_users = own_users
 
     def begin(self, oversee: Callable[[], NoReturn], descriptors: list[int]) -> NoReturn:
-        """Becomes the waiter outside the namespace, with the overseer as its child inside."""
+        """Become the waiter outside the namespace, with the overseer as its child inside."""
         keeper = os.getppid()
         user, group = os.geteuid(), os.getegid()
         libc.unshare(libc.CLONE_NEWPID | libc.CLONE_NEWNS | (libc.CLONE_NEWUSER if self.own_users else 0))
@@ -36,13 +36,13 @@ class Namespace:
             os._exit(1)  # the keeper died before the line above
         init = os.fork()
         if init == 0:
-            # If the waiter died before this line, the keeper sees that and closes the overseer's socket.
+            # If the waiter died before this line, the keeper notices and closes the overseer's socket.
             libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGKILL)
             _fresh_proc()
             oversee()
         for descriptor in descriptors:
             os.close(descriptor)
-        # Not reaped here but by the keeper, which inherits it: until then its pid cannot be given to somebody else.
+        # Reaped by the keeper, which inherits it: until then its pid is not reused.
         os.waitid(os.P_PID, init, os.WEXITED | os.WNOWAIT)
         os._exit(0)
 
@@ -54,9 +54,9 @@ class Namespace:
 
 
 def detect(own_users: bool) -> Namespace | None:
-    """The namespace this machine allows, found out by making one. `own_users`: not one that needs privileges."""
-    ways = [Namespace(own_users=True)] if own_users else [Namespace(own_users=False), Namespace(own_users=True)]
-    return next((way for way in ways if _works(way)), None)
+    """Return a namespace that works on this machine, detected by creating one. `own_users`: only without privileges."""
+    candidates = [Namespace(own_users=True)] if own_users else [Namespace(own_users=False), Namespace(own_users=True)]
+    return next((candidate for candidate in candidates if _works(candidate)), None)
 
 
 def _works(namespace: Namespace) -> bool:
@@ -81,7 +81,7 @@ def _works(namespace: Namespace) -> bool:
 
 
 def _fresh_proc() -> None:
-    # Slave: what is mounted outside later appears inside, and not the other way round.
+    # Slave: later mounts outside appear inside, and not vice versa.
     libc.mount("none", "/", None, libc.MS_REC | libc.MS_SLAVE)
     libc.mount("proc", "/proc", "proc", libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC)
 

@@ -1,7 +1,7 @@
-"""What a lost keeper leaves: this process adopts it, and ends it.
+"""Orphans of a lost keeper: the server adopts and kills them.
 
-Without a namespace, a tool can kill its overseer and the keeper above it, being of the same user. The orphans then come
-to the nearest subreaper, and that is the server: it sees them as its children, refuses to talk to them, and kills them.
+Without a namespace, a tool can kill its overseer and the keeper, since they have the same user. The orphans are then
+adopted by the nearest subreaper, which is the server. It refuses their requests and kills them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from kedge.warden import libc
 from kedge.warden.proc_fs import children as children_of
 from kedge.warden.proc_fs import descendants, kill_all
 
-#: Between two rounds of killing, and for how many rounds: 5 s in all. What is left then is in the kernel, or of another
-#: user.
+#: Interval and number of sweeps: 5 s in all. Processes that remain are stuck in the kernel, or of another user.
 SWEEP_PAUSE_S = 0.01
 SWEEPS_MAX = 500
 
-#: Children from before this process began to adopt: of the shell that became this process, for example.
+#: Children from before `adopt`, for example of the shell that exec'ed this process.
 _inherited: frozenset[int] | None = None
 
 
 def adopt() -> None:
-    """From here on, orphans below this process become its children."""
+    """Make this process adopt the orphans below it."""
     global _inherited
-    with suppress(OSError):  # a kernel that does not know it (gVisor)
+    with suppress(OSError):  # not supported by this kernel (gVisor)
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
         _inherited = frozenset(children_of(os.getpid()))
 
@@ -38,10 +37,10 @@ def is_adopting() -> bool:
 
 
 async def sweep() -> tuple[int, ...]:
-    """Kill all orphans, and all below them. Returns the pids that are left: ()."""
+    """Kill all orphans and their descendants. Returns the pids that remain, normally none."""
     left: list[int] | None = None
     for _ in range(SWEEPS_MAX):
-        # A thread: many processes take long to walk over.
+        # In a thread: a walk over many processes takes long.
         left = await asyncio.to_thread(_sweep_once)
         if left == []:
             break
@@ -54,7 +53,7 @@ def _sweep_once() -> list[int] | None:
     for pid in _orphans() or ():
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-    # No child means no descendant: orphans come here.
+    # Without children there are no descendants: orphans become our children.
     return _orphans()
 
 
@@ -65,8 +64,8 @@ def _strays() -> Iterator[int]:
 
 
 def _orphans() -> list[int] | None:
-    """Our children that we have not started. None while one is being started: it could be taken for an orphan."""
-    own = children.own()  # before the list is read, too: one that ends meanwhile is in there
+    """Return our children that we did not start. None while one is started: it could be mistaken for an orphan."""
+    own = children.own()  # also before the list is read: it may contain one that exits meanwhile
     listed = children_of(os.getpid())
     if children.is_starting():
         return None

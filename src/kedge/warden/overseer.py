@@ -1,4 +1,4 @@
-"""One process per tree: starts the first process of it, reaps, and ends it all when told or when the keeper is gone.
+"""The overseer: one process per tree that starts the tool, reaps, and kills the tree on request or without a keeper.
 
 Loaded by the keeper: standard library only.
 """
@@ -19,30 +19,30 @@ from kedge.warden.child import exec_tool
 from kedge.warden.keeper_protocol import RECEIVE_BYTES, KeeperMessage, MessageReader, encode
 from kedge.warden.proc_fs import is_zombie, send_signal
 
-#: Between two attempts to kill what did not go at once; doubled each time up to the second.
+#: First and longest delay between attempts to kill the rest of a tree. Seconds.
 RETRY_S_MIN = 0.002
 RETRY_S_MAX = 0.1
 
 
 class Containment(Protocol):
-    """One way to hold a tree together."""
+    """A mechanism that contains a process tree."""
 
     @property
     def name(self) -> str: ...
 
     def begin(self, oversee: Callable[[], NoReturn], descriptors: list[int]) -> NoReturn:
-        """Makes this process (or a child of it) the overseer. `held`: descriptors that only the overseer keeps."""
+        """Make this process, or a child of it, the overseer. Only the overseer keeps the descriptors."""
 
     def members(self) -> list[int]:
-        """The pids of the tree as the overseer sees them, zombies included, the overseer not."""
+        """Return the pids of the tree in the overseer's pid namespace: with zombies, without the overseer."""
 
     def kill(self) -> None:
-        """SIGKILL to all that is found of the tree. May have to be called again; may end the overseer with it."""
+        """Send SIGKILL to all known processes of the tree. May need repetition; may end the overseer, too."""
 
 
 def begin(containment: Containment, control: socket.socket, order: KeeperMessage, streams: list[int]) -> NoReturn:
-    """In a fresh fork of the keeper, which holds nothing but these descriptors."""
-    # How the server sees pids: inside a namespace /proc will be another one.
+    """Run the overseer in a new fork of the keeper, which has only these descriptors open."""
+    # The /proc of the server: inside a namespace there is another one.
     outside = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
 
     def oversee() -> NoReturn:
@@ -77,7 +77,7 @@ class Overseer:
         self._pid_outside = int(os.readlink("self", dir_fd=outside))
         self._wake = wake_on_signals()
         libc.name_process("kedge-overseer")
-        # Out of reach of a debugger inside the tree, and of /proc/1/environ and its like.
+        # Protects against debuggers inside the tree, and against reading /proc/1/environ.
         libc.prctl(libc.PR_SET_DUMPABLE, 0)
         self._exec, report = os.pipe()
         self._main = os.fork()
@@ -118,7 +118,7 @@ class Overseer:
         try:
             data = self._control.recv(RECEIVE_BYTES)
         except OSError:
-            data = b""  # the keeper died before it had read all that we told it
+            data = b""  # the keeper died with unread messages from us
         if not data:  # the keeper is dead or dying
             self._poll.unregister(self._control)
             self._kill_at = time.monotonic()
@@ -134,12 +134,12 @@ class Overseer:
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
 
     def _terminate(self) -> None:
-        """SIGTERM, once to each. Who was started while the others were told is told when something has happened."""
+        """Send SIGTERM once to each process. Processes started meanwhile receive it after the next event."""
         for pid in self._containment.members():
             if pid not in self._terminated:
                 self._terminated.add(pid)
                 send_signal(pid, signal.SIGTERM)
-                send_signal(pid, signal.SIGCONT)  # one that is stopped must go on to hear it
+                send_signal(pid, signal.SIGCONT)  # a stopped process must continue to handle it
 
     def _read_exec_report(self) -> None:
         data = os.read(self._exec, RECEIVE_BYTES)
@@ -166,7 +166,7 @@ class Overseer:
                     code = os.waitstatus_to_exitcode(status)
                     self._exit = (code, None) if code >= 0 else (None, -code)
                     self._report_exit()
-        # No child means no descendant: orphans come here. What exec said may still be on its way.
+        # Without children there are no descendants: orphans become our children. Read the rest of exec's report.
         while not self._exec_done:
             self._read_exec_report()
         os._exit(0)
@@ -178,13 +178,13 @@ class Overseer:
             self._report({"exited": self._id, "code": code, "signal": number})
 
     def _report(self, line: KeeperMessage) -> None:
-        with suppress(OSError):  # the keeper is gone; the end of its socket says so, too
+        with suppress(OSError):  # the keeper is gone; `_receive` sees the end of its socket
             self._control.sendall(encode(line))
 
 
 def wake_on_signals() -> int:
-    """A descriptor that becomes readable when a child has ended, or the parent: that is announced with SIGCONT, which
-    also wakes a process that was stopped."""
+    """Return a descriptor that becomes readable when a child or the parent exits. The exit of the parent is signalled
+    with SIGCONT, which also wakes a stopped process."""
     wake, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)

@@ -1,4 +1,4 @@
-"""Finding, signalling and killing processes by way of /proc. Loaded by the keeper: standard library only."""
+"""Find, signal and kill processes by means of /proc. Loaded by the keeper: standard library only."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-#: Walks until nothing new is found. A tree that forks faster is killed as far as it was seen, and walked again.
+#: Walks over a tree until no new process is found. Of a tree that forks faster, the known part is killed first.
 WALKS_MAX = 20
 
 
 def kill_all(find: Callable[[], Iterator[int]]) -> None:
-    """Stops all that `find` finds until it finds nothing new, then kills it.
+    """Stop the processes that `find` yields until it yields no new one, then kill them.
 
-    Each is stopped as soon as it is found: one that only forks and exits has to be met while it lives. What is stopped
-    cannot fork, and nobody is reaped meanwhile, so no child's pid is given to somebody else before it is killed.
+    Each process is stopped as soon as it is found: one that only forks and exits must be caught while it runs. Stopped
+    processes cannot fork, and none is reaped meanwhile, so no pid is reused before it is killed.
     """
     stopped: set[int] = set()
     for _ in range(WALKS_MAX):
@@ -31,13 +31,13 @@ def kill_all(find: Callable[[], Iterator[int]]) -> None:
 
 
 def send_signal(pid: int, number: int) -> None:
-    # Gone meanwhile, or of another user (a setuid program): the latter is reported as left over in the end.
+    # Ended meanwhile, or of another user (a setuid program): the latter is reported as left over.
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def descendants(root: int) -> Iterator[int]:
-    """Parents before their children, found while they are asked for."""
+    """Yield all descendants lazily, parents before their children."""
     below = children(root)
     while below:
         pid = below.pop()  # the latest first: the earlier ones may be zombies
@@ -46,16 +46,16 @@ def descendants(root: int) -> Iterator[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The kernel lists the children of each thread. Reading that is much faster than a walk over all of /proc."""
-    found: list[int] = []
+    """Return the children, from the kernel's list per thread: much faster than a walk over all of /proc."""
+    pids: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children") as listed:
-                found.extend(map(int, listed.read().split()))
+            with open(f"/proc/{pid}/task/{task}/children") as listing:
+                pids.extend(map(int, listing.read().split()))
     except (FileNotFoundError, ProcessLookupError):
         if os.path.exists(f"/proc/{pid}/stat") and not os.path.exists("/proc/thread-self/children"):
             return [other for other in all_pids() if int(_stat(other)[1]) == pid]
-    return found
+    return pids
 
 
 def all_pids() -> list[int]:
@@ -67,7 +67,7 @@ def is_zombie(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields after the name, which may contain anything: state, parent, ... What is gone reads as dead."""
+    """Return the fields after the name, which may contain anything: state, parent, ... Missing processes are dead."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as stat:
             return stat.read().rpartition(")")[2].split()

@@ -1,31 +1,31 @@
-"""Opening a path without following links; what a sandbox has of /dev. Loaded by the keeper: standard library only."""
+"""Sandbox paths: opening without following links, and devices. Loaded by the keeper: standard library only."""
 
 from __future__ import annotations
 
 import os
 import stat
 
-#: Devices that programs expect to be able to write. Terminals are not among them: the user's own is one. Nor is
-#: /dev/tty: by opening a terminal that no session has, a command could make that its own and write to it.
+#: Devices that programs expect to be writable. No terminals, since the user's own is one. Not /dev/tty: a command that
+#: opens a terminal without a session makes it its controlling terminal and could write to it.
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
 def open_path(path: str) -> int:
-    """An O_PATH descriptor of an absolute path. OSError if any part of it is a link: one that a command has put there
-    would lead elsewhere."""
-    here = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    """Return an O_PATH descriptor of an absolute path. Raises OSError if a component is a link: a command may have put
+    it there."""
+    current = os.open("/", os.O_PATH | os.O_CLOEXEC)
     for part in filter(None, path.split("/")):
         try:
-            there = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            child = os.open(part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
         finally:
-            os.close(here)
-        here = there
-    if stat.S_ISLNK(os.fstat(here).st_mode):
-        os.close(here)
+            os.close(current)
+        current = child
+    if stat.S_ISLNK(os.fstat(current).st_mode):
+        os.close(current)
         raise OSError(f"{path} is a link")
-    return here
+    return current
 
 
-def is_below(path: str, place: str) -> bool:
-    """Whether `path` is `place` or lies in it. Both are absolute and normalised."""
-    return path == place or path.startswith(place.rstrip("/") + "/")
+def is_below(path: str, directory: str) -> bool:
+    """Return whether `path` is the directory or inside it. Both are absolute and normalised."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")

@@ -1,4 +1,4 @@
-"""System calls that the sandbox refuses, since neither mounts nor Landlock see what they change outside.
+"""System calls that the sandbox refuses: neither mounts nor Landlock restrict what they change outside.
 
 Loaded by the keeper: standard library only.
 """
@@ -22,10 +22,10 @@ _NUMBERS = {
     0x40000028: (309, 369),  # ARM
     0xC00000F3: (217, 261),  # RISC-V
 }
-#: Calls of x32, the third kind of program on x86-64, have this bit and the same numbers.
+#: System calls of x32, the third ABI of x86-64, have this bit and the same numbers.
 _X32_BIT = 0x4000_0000
 
-# Instructions of classic BPF, and where `struct seccomp_data` has its fields.
+# Instructions of classic BPF, and the field offsets of `struct seccomp_data`.
 _LOAD, _AND, _EQUAL, _AT_LEAST, _GREATER, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x25, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 _ALLOW = 0x7FFF_0000
@@ -39,13 +39,13 @@ class _Program(ctypes.Structure):
 
 
 def refuse(*, limits: bool) -> None:
-    """From here on this process has no access to kernel keyrings, which belong to the user and outlive it.
+    """Deny this process access to kernel keyrings, which belong to the user and outlive it.
 
-    `limits`: nor to the resource limits of other processes. One without processor time is killed by the kernel, so they
-    are as good as signals; where a process has a pid namespace, it does not see those outside of it.
+    With `limits`, also to the resource limits of other processes: the kernel kills a process without processor time, so
+    limits are as good as signals. In a pid namespace a process does not see those outside.
     """
     if sys.byteorder != "little":
-        return  # the first argument is elsewhere; no such architecture is in the table
+        return  # the argument has another offset; the table has no such architecture
     code = b"".join(struct.pack("=HBBI", *instruction) for instruction in _filter(limits))
     program = _Program(len(code) // 8, code)
     with suppress(OSError):  # a kernel without seccomp
@@ -55,7 +55,7 @@ def refuse(*, limits: bool) -> None:
 def _filter(limits: bool) -> list[_Instruction]:
     program: list[_Instruction] = []
     for architecture, (keys, limit) in _NUMBERS.items():
-        # Jumps count the instructions that are left out: if true, if false.
+        # Jump offsets: instructions to skip if true, if false.
         calls: list[_Instruction] = [
             (_LOAD, 0, 0, _NUMBER),
             (_AND, 0, 0, ~_X32_BIT & 0xFFFF_FFFF),

@@ -1,4 +1,4 @@
-"""The server's ends of a process's pipes. The kernel's pipe is the only buffer: who is not read from, waits."""
+"""The server's ends of a process's pipes. The kernel's pipe is the only buffer: a process that is not read blocks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from kedge.warden.base import ProcessFailed, ProcessSpec
 
-#: Read at once. A pipe holds 64 KiB unless the process made it larger.
+#: Bytes per read. A pipe holds 64 KiB unless the process enlarged it.
 READ_BYTES = 256 * 1024
 
 
 class _PipeEnd:
-    """One non-blocking descriptor that one task at a time waits for."""
+    """A non-blocking descriptor. Only one task at a time may wait for it."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -24,7 +24,7 @@ class _PipeEnd:
     async def _wait_ready(self, descriptor: int, to_write: bool) -> None:
         loop = asyncio.get_running_loop()
         if self._waiting is not None:
-            raise RuntimeError("two tasks use the same stream of a process")
+            raise RuntimeError("two tasks wait for the same stream of a process")
         self._waiting = waiting = loop.create_future()
         (loop.add_writer if to_write else loop.add_reader)(descriptor, self._wake)
         try:
@@ -42,7 +42,7 @@ class _PipeEnd:
         if self._descriptor is None:
             return
         if self._waiting is not None:
-            # Closed under somebody who waits: the loop must forget the descriptor first.
+            # A task is waiting: the loop must forget the descriptor first.
             loop = self._waiting.get_loop()
             loop.remove_reader(self._descriptor)
             loop.remove_writer(self._descriptor)
@@ -52,14 +52,14 @@ class _PipeEnd:
 
 
 class OutputPipe(_PipeEnd):
-    """What a process writes."""
+    """Output of a process."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor)
         self._rest = b""
 
     async def read(self) -> bytes:
-        # A process that writes faster than we read must not keep the loop to itself.
+        # A process that writes faster than we read must not block the event loop.
         await asyncio.sleep(0)
         while self._descriptor is not None:
             try:
@@ -74,7 +74,7 @@ class OutputPipe(_PipeEnd):
         return data
 
     def finish(self) -> None:
-        """Every writer is gone: takes over what is still in the pipe, at most its size, and frees the descriptor."""
+        """Read the rest of the pipe after its writers are gone, and close the descriptor."""
         if self._descriptor is None:
             return
         parts = []
@@ -82,13 +82,13 @@ class OutputPipe(_PipeEnd):
             while data := os.read(self._descriptor, READ_BYTES):
                 parts.append(data)
         except BlockingIOError:
-            pass  # somebody outside the tree was given the other end; it is not waited for
+            pass  # a process outside the tree has the other end; do not wait for it
         self._rest = b"".join(parts)
         self.close()
 
 
 class InputPipe(_PipeEnd):
-    """What a process reads."""
+    """Input of a process."""
 
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -109,12 +109,12 @@ class Stdio:
     output: OutputPipe
     error: OutputPipe | None
     stdin: InputPipe | None
-    #: The other ends, in the order in which they are sent: input if there is one, output, error if it is apart.
+    #: The other ends in the order of sending: input if there is one, output, error if it is separate.
     theirs: tuple[int, ...]
 
 
 def open_stdio(spec: ProcessSpec) -> Stdio:
-    """OSError if there are no descriptors left; then nothing stays open."""
+    """Open the pipes of a process. Raises OSError, with all descriptors closed, if there are too many."""
     with ExitStack() as undo:
 
         def pipe() -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Holding a tree without a namespace: orphans come to the overseer, and what is below it is found by walking /proc.
+"""Containment without a namespace: the overseer adopts orphans, and finds its descendants by walking /proc.
 
-A process of the same user can kill the overseer and the keeper. Then what it has started comes to the server, which
-kills it (`orphans`); only one that kills the server as well escapes. Loaded by the keeper: standard library only.
+A process of the same user can kill the overseer and the keeper. The server then adopts its processes and kills them
+(`orphans`); only a process that kills the server as well escapes. Loaded by the keeper: standard library only.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Subreaper:
     def begin(self, oversee: Callable[[], NoReturn], descriptors: list[int]) -> NoReturn:
         keeper = os.getppid()
         libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
-        # Not SIGKILL: the overseer is to take its tree along. It also sees the end of its socket, unless it is stopped.
+        # Not SIGKILL: the overseer must kill its tree. It also sees the end of its socket, unless it is stopped.
         libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGCONT)
         if os.getppid() != keeper:
-            os._exit(1)  # the keeper died before the line above; nothing is started yet
+            os._exit(1)  # the keeper died before the line above; nothing has been started
         oversee()
 
     def members(self) -> list[int]:

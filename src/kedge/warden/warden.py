@@ -1,4 +1,4 @@
-"""Starts processes for the server through the keeper, and starts a new keeper if the old one was lost."""
+"""The warden: starts processes through the keeper, and replaces a lost keeper."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from kedge.warden.keeper_protocol import KEEPER_MESSAGE_BYTES_MAX, KeeperMessage
 from kedge.warden.stdio import open_stdio
 from kedge.warden.warden_process import WardenProcess
 
-#: Processes being started at the same time. Each has up to three descriptors on their way, and the kernel bounds those.
+#: Concurrent starts: each has up to three descriptors in flight, which the kernel limits. Items.
 STARTS_MAX = 32
 
 
 class Warden:
-    """`mechanism`: the way to hold trees together; "any" takes the best this machine has. `sandbox`: its layers."""
+    """Starts processes in trees that can be killed as a whole, optionally in a sandbox."""
 
     def __init__(self, mechanism: MechanismChoice = "any", sandbox: SandboxChoice = "any") -> None:
-        self._wanted = mechanism
-        self._wanted_sandbox = sandbox
+        self._mechanism_choice = mechanism
+        self._sandbox_choice = sandbox
         self._client: KeeperClient | None = None
         self._opening = asyncio.Lock()
         self._starting = asyncio.Semaphore(STARTS_MAX)
@@ -42,7 +42,7 @@ class Warden:
         self._is_closed = False
 
     async def start(self) -> None:
-        """WardenFailed if this machine cannot have a keeper."""
+        """Start the keeper. Raises WardenFailed if that is not possible on this machine."""
         await self._open()
         self._sandbox = await self._find_sandbox()
 
@@ -52,7 +52,7 @@ class Warden:
 
     @property
     def sandbox(self) -> Sandbox:
-        """What holds processes with `writable` on this machine."""
+        """The sandbox layers that restrict processes with `writable`."""
         return self._sandbox
 
     @property
@@ -60,7 +60,7 @@ class Warden:
         return self._started().keeper_pid
 
     async def run(self, spec: ProcessSpec) -> WardenProcess:
-        """The process is executing when this returns. ProcessFailed says why it could not."""
+        """Start a process. It has been executed on return; raises ProcessFailed with the reason if not."""
         async with self._starting:
             self._started()
             client = await self._open()
@@ -70,7 +70,7 @@ class Warden:
             try:
                 await process.started()
             except asyncio.CancelledError:
-                # Nobody will get it: whatever did start is gone before anybody goes on.
+                # The caller will not receive the process: kill it before the cancellation continues.
                 await wait_uncancelled([asyncio.ensure_future(process.end(0.0))])
                 raise
             except BaseException:
@@ -79,7 +79,7 @@ class Warden:
             return process
 
     async def close(self) -> None:
-        """Kills everything that is still running; it is dead when this returns."""
+        """Kill all processes that still run. They are dead on return."""
         self._is_closed = True
         async with self._opening:
             if self._client is not None:
@@ -93,29 +93,29 @@ class Warden:
     async def _open(self) -> KeeperClient:
         async with self._opening:
             if self._is_closed:
-                raise WardenFailed("The warden is closed; no process is started any more.")
+                raise WardenFailed("The warden is closed and starts no more processes.")
             if self._client is not None:
                 self._client.receive_pending()
             if self._client is None or self._client.is_lost:
                 if self._client is not None:
                     await self._client.close()
-                self._client = await KeeperClient.open(self._wanted)
+                self._client = await KeeperClient.open(self._mechanism_choice)
             return self._client
 
     async def _find_sandbox(self) -> Sandbox:
-        """Each layer is tried with a process that it holds, as later ones are."""
-        wanted, abi = self._wanted_sandbox, self._started().landlock
-        layers = Sandbox(landlock=abi if abi >= landlock.ABI_MIN and wanted in ("any", "landlock") else 0)
-        if self.mechanism == "pid namespace" and wanted in ("any", "mounts"):
+        """Detect the layers by starting a process in each."""
+        choice, abi = self._sandbox_choice, self._started().landlock
+        layers = Sandbox(landlock=abi if abi >= landlock.ABI_MIN and choice in ("any", "landlock") else 0)
+        if self.mechanism == "pid namespace" and choice in ("any", "mounts"):
             with_mounts = replace(layers, mounts=True)
             layers = with_mounts if await self._works(with_mounts) else layers
-        if not layers.is_available and wanted in ("any", "bubblewrap"):
+        if not layers.is_available and choice in ("any", "bubblewrap"):
             with_bubblewrap = Sandbox(bubblewrap=True)
             layers = with_bubblewrap if await self._works(with_bubblewrap) else layers
         return layers
 
     async def _works(self, sandbox: Sandbox) -> bool:
-        # Nothing from PATH, which may lead into a workspace. Every system has this shell.
+        # Not from PATH, which may lead into a workspace. Every system has this shell.
         spec = ProcessSpec(
             ("/bin/sh", "-c", ":"), "/", {"PATH": os.defpath}, writable=("/var",), protected=("/etc",), hidden=("/tmp",)
         )
@@ -130,7 +130,7 @@ class Warden:
 
     def _launch(self, client: KeeperClient, spec: ProcessSpec, sandbox: Sandbox) -> WardenProcess:
         if not spec.argv or "\0" in "".join((*spec.argv, *spec.env, *spec.env.values(), spec.cwd)):
-            raise ProcessFailed("A command needs at least one word, and none of its words can contain a NUL.")
+            raise ProcessFailed("A command needs at least one word, and its words cannot contain NUL characters.")
         key = next(self._keys)
         argv, writable = spec.argv, spec.writable
         if writable is not None and sandbox.bubblewrap:

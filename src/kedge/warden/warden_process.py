@@ -1,4 +1,4 @@
-"""One process the warden has started, and the tree below it."""
+"""A process that the warden started, and the tree below it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from kedge.warden.keeper_protocol import KeeperMessage
 from kedge.warden.proc_fs import is_zombie
 from kedge.warden.stdio import Stdio
 
-#: When the keeper was lost we look whether the overseer has taken its tree along: this often, for 5 s in all.
+#: Interval and number of checks whether the overseer of a lost keeper has killed its tree: 5 s in all.
 OVERSEER_POLL_S = 0.01
 OVERSEER_POLLS_MAX = 500
 
 T = TypeVar("T")
 
-LOST = "The process keeper was lost, and what it ran is ended. Try again: a new one is started."
+LOST = "The process keeper was lost, and its processes were killed. Try again: a new keeper is started."
 
 
 class WardenProcess:
-    """Always `end` it: what a process leaves running in the background lives until then, or until the warden closes."""
+    """Always call `end`: background processes of the tree live until then, or until the warden closes."""
 
     def __init__(self, key: int, send: Callable[[KeeperMessage], None], streams: Stdio) -> None:
-        #: Of the first process, as the server sees it; 0 until it is started.
+        #: Pid of the first process in the server's pid namespace; 0 until it is started.
         self.pid = 0
         self.key = key
         self._send = send
@@ -46,17 +46,17 @@ class WardenProcess:
     # --- for callers
 
     async def read(self) -> bytes:
-        """The next bytes of its output; b"" at the end. Nothing is read ahead."""
+        """Return the next bytes of the output; b"" at the end. Nothing is read ahead."""
         return await self._output.read()
 
     async def read_error(self) -> bytes:
-        """The same for standard error, if it is apart."""
+        """Return the next bytes of standard error, if it is a separate stream."""
         return await self._error.read() if self._error is not None else b""
 
     async def write(self, data: bytes) -> None:
-        """To its standard input, if that is a pipe. ProcessFailed if nobody reads it any more."""
+        """Write to standard input. Raises ProcessFailed if it is not a pipe, or has no reader any more."""
         if self._stdin is None:
-            raise ProcessFailed("The process has no input that could be written to.")
+            raise ProcessFailed("The input of the process is not a pipe.")
         await self._stdin.write(data)
 
     def close_stdin(self) -> None:
@@ -64,11 +64,11 @@ class WardenProcess:
             self._stdin.close()
 
     async def wait(self) -> ExitStatus:
-        """How the first process ended. Says nothing about its background children and the streams they hold."""
+        """Wait for the exit of the first process. Background processes may still run and hold the streams open."""
         return await asyncio.shield(self._exit)
 
     async def alive(self) -> int:
-        """How many processes of the tree are alive, the first one included."""
+        """Return the number of live processes of the tree, including the first."""
         if self._gone.done():
             return 0
         if self._is_lost:
@@ -83,16 +83,16 @@ class WardenProcess:
             del self._counts[tag]
 
     async def end(self, grace_s: float) -> tuple[int, ...]:
-        """Ends the whole tree: SIGTERM, up to `grace_s` later SIGKILL. Gives the pids that are there all the same: ().
+        """End the whole tree: SIGTERM, after at most `grace_s` SIGKILL. Returns the pids that remain, normally none.
 
-        Begins before it first waits and needs nobody to wait for it: a cancelled caller does not stop it. May be called
-        again, also with less grace.
+        It starts before the first await, and continues if the caller is cancelled. May be called again, also with less
+        grace.
         """
         if not self._gone.done():
             self._send({"end": self.key, "grace_s": max(grace_s, 0.0)})
         return await asyncio.shield(self._gone)
 
-    # --- for the link
+    # --- for the keeper's client
 
     async def started(self) -> None:
         await asyncio.shield(self._started)
@@ -114,10 +114,10 @@ class WardenProcess:
                 pass
 
     def on_lost(self, left: asyncio.Future[tuple[int, ...]] | None) -> None:
-        """The keeper is gone. `left`: the pids that are left of all that it ran, after a sweep.
+        """Handle the loss of the keeper. `left`: the pids that remain after a sweep.
 
-        None where this process does not adopt orphans (a server does): then only the overseer can be looked for, which
-        ends its tree when the keeper is gone, unless it was killed as well."""
+        None if this process does not adopt orphans (a server does): then only the overseer can be watched, which kills
+        its tree when the keeper is gone, unless it was killed as well."""
         self._is_lost = True
         _fail(self._started, WardenFailed(LOST))
         _fail(self._exit, WardenFailed(LOST))
@@ -127,7 +127,7 @@ class WardenProcess:
             self._ending = asyncio.get_running_loop().create_task(self._wait_for_overseer(left))
 
     async def settled(self) -> None:
-        """After `lost`: waits until the tree is gone or was looked for long enough."""
+        """After `on_lost`: wait until the tree is gone or the checks gave up."""
         if self._ending is not None:
             await asyncio.shield(self._ending)
 
@@ -143,7 +143,7 @@ class WardenProcess:
 
     def _end_here(self, left: tuple[int, ...]) -> None:
         _fail(self._started, ProcessFailed("killed before it began"))
-        # The overseer kills without waiting for what it kills to say goodbye.
+        # The overseer does not report the exit of a process that it kills.
         _settle(self._exit, ExitStatus(None, signal.SIGKILL))
         for count in self._counts.values():
             _settle(count, len(left))
