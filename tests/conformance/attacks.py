@@ -13,7 +13,7 @@ _WIRE = "conformance/test_attacks_transport.py::"
 _SERVERS = "conformance/test_e_servers.py::"
 _READERS = "conformance/test_d_readers.py::"
 _FILES = "conformance/test_attacks_files.py::"
-_LEAVE = "conformance/test_attacks_permissions.py::"
+_PERMISSIONS = "conformance/test_attacks_permissions.py::"
 _TOOLS = "conformance/test_attacks_tools.py::"
 _SECRETS = "conformance/test_attacks_secrets.py::"
 _PATHS = "tools/test_paths.py::"
@@ -22,22 +22,22 @@ _FETCH = "tools/test_fetch.py::"
 _REDIRECTS = "tools/test_fetch_redirects.py::"
 
 ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
-    "who asks": {
-        "no token, an empty, wrong, longer, shorter, doubled one, or one that is no ASCII": (
+    "authentication": {
+        "a missing, empty, wrong, longer, shorter, doubled or non-ASCII token": (
             f"{_ACCESS}test_without_the_token_no_route_answers",
         ),
         "the token in the query": (f"{_ACCESS}test_a_token_in_the_query_is_ignored",),
-        "a Host that is not ours, or only looks like ours": (f"{_ACCESS}test_with_a_foreign_host_no_route_answers",),
-        "no Host, or two": (f"{_ACCESS}test_with_no_host_or_two_no_route_answers",),
-        "a target with a host of its own": (f"{_ACCESS}test_an_absolute_target_is_refused_on_every_route",),
-        "a page of another origin, of none, of one that looks like ours, of another site": (
+        "a foreign or similar Host": (f"{_ACCESS}test_with_a_foreign_host_no_route_answers",),
+        "a missing or duplicate Host": (f"{_ACCESS}test_with_no_host_or_two_no_route_answers",),
+        "an absolute target with another host": (f"{_ACCESS}test_an_absolute_target_is_refused_on_every_route",),
+        "a page of another origin, a null or similar origin, or another site": (
             f"{_ACCESS}test_from_a_foreign_page_no_route_answers",
         ),
-        "a form, which a page may send anywhere": (
+        "an HTML form, which a page can send to any site": (
             f"{_ACCESS}test_bodies_of_simple_cors_requests_are_refused",
             f"{_INPUT}test_a_body_with_another_content_type_is_refused",
         ),
-        "a page whose name is re-pointed at this machine": (f"{_WIRE}test_a_dns_rebinding_page_gets_nothing",),
+        "DNS rebinding": (f"{_WIRE}test_a_dns_rebinding_page_gets_nothing",),
         "another user at the socket or the token file": (
             f"{_SERVERS}test_e_the_socket_needs_no_token_and_is_private",
             f"{_SERVERS}test_e_the_default_socket_is_in_a_directory_of_its_owner",
@@ -50,48 +50,48 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
     },
     "requests": {
-        "lengths that contradict each other, frames that are none, bytes that are no HTTP": (
+        "contradictory lengths, malformed chunks, bytes that are not HTTP": (
             f"{_ACCESS}test_garbage_is_answered_400_and_the_connection_closed",
             "fuzz/test_http.py::test_no_request_made_by_chance_is_answered_wrongly_or_breaks_the_server",
         ),
-        "a head, a trailer or an address without end": (
+        "an endless head, trailer or URL": (
             f"{_ACCESS}test_an_endless_head_is_dropped",
             f"{_WIRE}test_chunk_framing_and_trailers_are_bounded",
             f"{_WIRE}test_trailers_are_not_headers",
         ),
-        "a body over the limit, with a length and without": (
+        "a body over the limit, with and without a length": (
             f"{_INPUT}test_a_prompt_with_a_wrong_field_is_refused",
             f"{_INPUT}test_a_body_that_is_not_an_object_is_refused",
             f"{_WIRE}test_a_chunked_body_has_the_same_limit",
         ),
-        "a head or a body that comes a byte at a time, or never": (
+        "a head or a body sent one byte at a time, or never": (
             f"{_WIRE}test_a_slow_request_is_dropped",
             f"{_WIRE}test_a_slow_body_with_the_token_leaves_no_trace",
         ),
-        "a body that breaks off": (f"{_INPUT}test_an_incomplete_body_leaves_no_trace",),
-        "replies that nobody reads": (
+        "an incomplete body": (f"{_INPUT}test_an_incomplete_body_leaves_no_trace",),
+        "unread replies": (
             f"{_READERS}test_d4_a_stuck_reader_costs_little_and_misses_nothing",
             f"{_READERS}test_d9_a_client_that_stops_reading_is_dropped",
             f"{_WIRE}test_pipelined_requests_stay_unread",
         ),
-        "too many streams, or streams whose client is gone": (
+        "too many streams, or streams of disconnected clients": (
             f"{_WIRE}test_one_stream_too_many_is_refused",
             f"{_WIRE}test_a_stream_with_a_pipelined_request_ends_on_disconnect",
         ),
-        "JSON that is deep, huge, no number, half a character, no text, or says a thing twice": (
+        "deep, huge or malformed JSON, wrong types, lone surrogates and duplicate keys": (
             f"{_INPUT}test_a_prompt_with_a_wrong_field_is_refused",
             f"{_INPUT}test_of_duplicate_keys_the_last_counts",
             f"{_INPUT}test_a_body_that_is_not_an_object_is_refused",
             f"{_INPUT}test_a_wrong_value_in_any_request_is_refused",
         ),
-        "a place in the stream that is negative, huge, text, or of another workspace": (
+        "a Position that is negative, huge, text, or of another workspace": (
             f"{_INPUT}test_an_invalid_position_is_refused",
             f"{_INPUT}test_a_position_of_another_workspace_gets_a_gap",
             "fuzz/test_resume.py::test_a_resume_value_made_by_chance_gets_what_lies_behind_it_or_a_gap_or_a_refusal",
         ),
     },
     "files": {
-        "up and out, absolute paths, neighbours with a similar name, links to files, directories and parents": (
+        "`..`, absolute paths, directories with a similar name, links to files, directories and parents": (
             f"{_FILES}test_no_file_outside_is_read_or_written_without_approval",
             f"{_PATHS}test_whatever_leads_outside_is_outside_and_looking_needs_leave",
             "fuzz/test_fuzzed_paths.py::test_no_path_made_by_chance_leads_out_of_the_workspace",
@@ -107,12 +107,12 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_PATHS}test_a_deny_rule_holds_for_the_name_that_was_given_and_for_what_it_leads_to",
             "engine/test_context.py::test_what_may_not_be_viewed_is_no_instruction_by_any_name",
         ),
-        "a second name of a file outside": (f"{_FILES}test_a_write_to_a_hard_link_keeps_the_other_name",),
-        "ways through /proc": (
+        "a hard link to a file outside": (f"{_FILES}test_a_write_to_a_hard_link_keeps_the_other_name",),
+        "paths through /proc": (
             f"{_FILES}test_tools_never_read_proc_of_the_server",
             f"{_FILES}test_a_path_through_proc_is_resolved",
         ),
-        "devices, pipes and sockets in place of files": (
+        "devices, pipes and sockets instead of files": (
             f"{_FILES}test_devices_pipes_and_sockets_are_refused_without_a_hang",
             f"{_FILES}test_instruction_files_that_are_pipes_do_not_hang",
         ),
@@ -120,82 +120,84 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_FILES}test_two_names_that_look_alike_are_two_files",
             f"{_PATHS}test_names_are_bytes_and_twins_are_named_not_guessed",
         ),
-        "what makes the machine run things: hooks, git's and our own configuration": (
+        "files that start programs: hooks, and the configuration of git and kedge": (
             f"{_FILES}test_startup_files_need_an_approval_for_the_exact_file",
             f"{_FILES}test_rules_never_cover_the_files_of_kedge",
             f"{_PATHS}test_hooks_are_guarded_through_links_and_under_other_names",
         ),
     },
     "permissions": {
-        "another command, directory, environment or file than the one that was allowed": (
-            f"{_LEAVE}test_only_the_id_of_an_answer_is_used",
-            f"{_LEAVE}test_an_answer_does_not_cover_a_swapped_directory",
-            f"{_LEAVE}test_an_answer_does_not_cover_a_changed_environment",
-            f"{_LEAVE}test_an_answer_does_not_cover_a_file_that_appeared",
+        "a change of the command, directory, environment or file after the approval": (
+            f"{_PERMISSIONS}test_only_the_id_of_an_answer_is_used",
+            f"{_PERMISSIONS}test_an_answer_does_not_cover_a_swapped_directory",
+            f"{_PERMISSIONS}test_an_answer_does_not_cover_a_changed_environment",
+            f"{_PERMISSIONS}test_an_answer_does_not_cover_a_file_that_appeared",
             "tools/test_edit_races.py::test_a_file_changed_by_others_while_people_thought_is_not_written",
             "tools/test_edit_races.py::test_an_edit_shown_at_one_place_is_not_made_at_another",
             "tools/test_shell.py::test_a_grant_is_for_the_directory_it_was_given_in",
         ),
-        "a prompt that joins a Run with more leave than it has": (
+        "a prompt that folds into a Run with more permissions": (
             "conformance/test_attacks_fold.py::test_a_folded_prompt_keeps_its_own_rules",
         ),
-        "two answers at once": (f"{_LEAVE}test_concurrent_answers_make_one_call",),
-        "an answer for a Run that is over": (f"{_LEAVE}test_an_answer_for_a_run_that_has_ended_changes_nothing",),
-        "nobody there to ask": (f"{_LEAVE}test_without_a_client_a_call_stays_pending",),
-        "tricks of the shell behind a rule": (
+        "concurrent answers": (f"{_PERMISSIONS}test_concurrent_answers_make_one_call",),
+        "an answer for a Run that has ended": (
+            f"{_PERMISSIONS}test_an_answer_for_a_run_that_has_ended_changes_nothing",
+        ),
+        "no attached client": (f"{_PERMISSIONS}test_without_a_client_a_call_stays_pending",),
+        "shell tricks to extend an allow rule": (
             f"{_RULES}test_every_trick_is_put_to_people",
-            f"{_LEAVE}test_no_trick_of_the_corpus_bypasses_configured_rules",
+            f"{_PERMISSIONS}test_no_trick_of_the_corpus_bypasses_configured_rules",
             "fuzz/test_shell_rules.py::test_what_a_rule_allows_is_what_real_shells_do",
             "fuzz/test_shell_rules.py::test_a_trick_of_the_corpus_asks_in_whatever_quotes_it_is_written",
         ),
-        "tricks of the shell around a denied command": (
+        "shell tricks to bypass a deny rule": (
             f"{_RULES}test_a_denied_command_is_found_wherever_it_stands_in_the_line",
             f"{_RULES}test_a_denied_command_does_not_hide_from_the_grammar",
-            f"{_LEAVE}test_deny_rules_hold_for_the_corpus_when_skipping",
+            f"{_PERMISSIONS}test_deny_rules_hold_for_the_corpus_when_skipping",
             "fuzz/test_shell_rules.py::test_a_denied_command_is_denied_however_deep_it_stands",
         ),
-        "characters that hide what is asked": (
-            f"{_LEAVE}test_invisible_characters_are_escaped_in_approvals",
-            f"{_LEAVE}test_a_control_character_does_not_hide_a_diff",
+        "characters that hide parts of an approval": (
+            f"{_PERMISSIONS}test_invisible_characters_are_escaped_in_approvals",
+            f"{_PERMISSIONS}test_a_control_character_does_not_hide_a_diff",
             "tools/test_write.py::test_people_see_the_text_and_not_what_its_bytes_may_be_taken_for",
             "tools/test_write.py::test_what_cannot_be_seen_in_a_diff_or_a_path_is_spelled_out_for_every_client",
         ),
-        "a command or a diff too long to be read to its end": (
-            f"{_LEAVE}test_long_commands_are_shown_completely",
+        "a command or a diff that is too long to read": (
+            f"{_PERMISSIONS}test_long_commands_are_shown_completely",
             "tools/test_write.py::test_nobody_is_asked_about_what_is_too_large_to_be_shown",
             "tools/test_diff.py::test_a_change_at_both_ends_of_a_long_text_is_shown_as_two_small_ones",
         ),
     },
     "tools": {
-        "keys and tokens in the environment of what is started": (
+        "keys and tokens in the environment of tool processes": (
             f"{_TOOLS}test_tool_processes_cannot_read_the_servers_secrets",
         ),
         "descriptors of the server": (f"{_TOOLS}test_tool_processes_have_three_descriptors_and_no_tty",),
-        "bombs, deaf processes, kills of everybody": (
+        "fork bombs, processes that ignore signals, `kill -1`": (
             f"{_TOOLS}test_the_server_survives_any_command_and_the_run_ends",
             f"{_TOOLS}test_a_cancel_ends_every_process_of_a_fork_bomb",
         ),
-        "output without end, lines without end": (f"{_TOOLS}test_gigabytes_of_output_do_not_block_the_server",),
-        "the server itself, asked by what it has started": (
+        "endless output and endless lines": (f"{_TOOLS}test_gigabytes_of_output_do_not_block_the_server",),
+        "requests to the server by its own tool processes": (
             f"{_TOOLS}test_a_command_cannot_make_the_server_skip_approvals",
         ),
     },
     "fetch": {
-        "this machine and its network, by each way to write them": (
+        "local addresses, in every notation": (
             f"{_TOOLS}test_fetch_never_reaches_local_addresses",
             f"{_FETCH}test_an_address_that_is_not_public_is_refused",
             f"{_FETCH}test_no_way_of_writing_this_machine_gets_through_the_real_resolver",
         ),
-        "redirects there": (
+        "redirects to local addresses": (
             f"{_REDIRECTS}test_a_redirect_to_an_address_that_is_not_public_is_not_followed",
             f"{_REDIRECTS}test_a_name_that_moves_to_an_address_that_is_not_public_is_refused_at_the_redirect",
             f"{_FETCH}test_a_redirect_to_what_could_not_be_asked_for_is_refused",
         ),
-        "a name that moves between the look and the connection": (
+        "a DNS reply that changes between check and connect": (
             f"{_FETCH}test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect",
         ),
         "other schemes": (f"{_FETCH}test_an_address_that_is_none_of_the_web_is_refused",),
-        "little that unpacks to much, takes for ever to read, or has no end": (
+        "decompression bombs, slow charsets and endless bodies": (
             f"{_FETCH}test_a_decompression_bomb_is_cut_while_it_is_unpacked",
             f"{_FETCH}test_a_charset_that_no_page_is_written_in_is_not_read",
             f"{_FETCH}test_what_is_sent_behind_a_packed_body_is_not_read",
@@ -212,7 +214,7 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_SECRETS}test_trust_is_for_the_content_and_ends_when_it_changes",
             "config/test_reload.py::test_revoked_trust_applies_despite_an_invalid_file",
         ),
-        "data that runs when it is read": (
+        "unsafe deserialization": (
             f"{_SECRETS}test_the_database_contains_only_plain_json",
             f"{_SECRETS}test_the_source_uses_no_unsafe_deserializer",
         ),

@@ -73,7 +73,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class Place:
+class Address:
     """The address of a server."""
 
     host: str
@@ -85,9 +85,9 @@ class Place:
         return f"Host: {self.host}:{self.port}\r\nAuthorization: Bearer {self.token}\r\n"
 
 
-def place_of(url: str, token: str = TOKEN) -> Place:
+def address_of(url: str, token: str = TOKEN) -> Address:
     host, _, port = url.rpartition("://")[2].rpartition(":")
-    return Place(host, int(port), token)
+    return Address(host, int(port), token)
 
 
 class Nest:
@@ -106,12 +106,12 @@ class Nest:
         self._early, self.has_listened = "", False
         self.pid = int((await self._line("pid", keep="listening")).split()[1])
 
-    async def listening(self) -> Place | None:
+    async def listening(self) -> Address | None:
         """Wait for the address of the server; None if it exits before."""
         assert self._process.stdout is not None
         line = self._early or await self._line("listening", "gone")
         self._early = ""
-        return place_of(line.split()[-1]) if line.startswith("listening") else None
+        return address_of(line.split()[-1]) if line.startswith("listening") else None
 
     def signal(self, number: Signals = SIGKILL) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -134,7 +134,7 @@ class Nest:
         assert self._process.stdin is not None
         self._process.stdin.write(word)
 
-    async def _line(self, *wanted: str, keep: str = "-", skip: str = "-") -> str:
+    async def _line(self, *expected: str, keep: str = "-", skip: str = "-") -> str:
         assert self._process.stdout is not None
         while True:
             async with asyncio.timeout(WAIT_S):
@@ -143,7 +143,7 @@ class Nest:
             if line.startswith(keep):
                 self._early = line
             elif not line.startswith(skip):
-                assert line.startswith(wanted), f"{line!r} {self.log[-2000:]}"
+                assert line.startswith(expected), f"{line!r} {self.log[-2000:]}"
                 return line
 
 
@@ -187,8 +187,8 @@ async def nest(home: Path, endpoint_url: str, config: str = "") -> AsyncIterator
 class Wire:
     """Sequential requests over one connection."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, address: Address) -> None:
+        self.address = address
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -199,8 +199,8 @@ class Wire:
         try:
             async with asyncio.timeout(WAIT_S + 10):
                 if self._reader is None or self._writer is None:
-                    self._reader, self._writer = await asyncio.open_connection(self.place.host, self.place.port)
-                request = f"{method} /v1{path} HTTP/1.1\r\n{self.place.head}{kind}\r\n"
+                    self._reader, self._writer = await asyncio.open_connection(self.address.host, self.address.port)
+                request = f"{method} /v1{path} HTTP/1.1\r\n{self.address.head}{kind}\r\n"
                 self._writer.write(request.encode() + data)
                 head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
                 length = int(head.partition("content-length:")[2].split()[0])
@@ -284,7 +284,7 @@ class Follower:
 
     async def follow(
         self,
-        place: Place,
+        address: Address,
         leave: Callable[[Follower], bool] = lambda follower: False,
         *,
         bytes_max: int = 1 << 60,
@@ -295,7 +295,7 @@ class Follower:
         after = "" if self.position is None else f"Last-Event-ID: {self.position}\r\n"
         path = f"/v1/workspaces/{self.workspace}/events?client_id={self.client_id}&deltas={int(self.deltas)}"
         try:
-            reader, writer = await asyncio.open_connection(place.host, place.port)
+            reader, writer = await asyncio.open_connection(address.host, address.port)
         except OSError:
             return
         if how == "abort":
@@ -303,7 +303,7 @@ class Follower:
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         try:
-            writer.write(f"GET {path} HTTP/1.1\r\n{place.head}{after}\r\n".encode())
+            writer.write(f"GET {path} HTTP/1.1\r\n{address.head}{after}\r\n".encode())
             while bytes_max > 0 and (data := await reader.read(min(bytes_max, 1 << 16))):
                 bytes_max -= len(data)
                 self._take(data)
@@ -365,11 +365,11 @@ class Follower:
             self.hook(position, envelope)
 
 
-async def whole_log(place: Place, workspace: str, last: int) -> list[Kind]:
+async def whole_log(address: Address, workspace: str, last: int) -> list[Kind]:
     """Read the log from the beginning up to a Position that it has."""
     reader = Follower(workspace, deltas=False, position=0)
     async with asyncio.timeout(2 * WAIT_S):
-        await reader.follow(place, lambda reader: (reader.position or 0) >= last)
+        await reader.follow(address, lambda reader: (reader.position or 0) >= last)
     return reader.seen
 
 

@@ -140,8 +140,8 @@ async def test_a2_a_prompt_to_a_closing_workspace_runs_or_is_refused(kedge: Peer
         if reply.status_code == 202:
             assert (await kedge.wait(run_id))["outcome"] == "completed"
         else:
-            told = (reply.status_code, reply.json()["code"])
-            assert told in ((404, "workspace_not_found"), (409, "workspace_closing"))
+            reported = (reply.status_code, reply.json()["code"])
+            assert reported in ((404, "workspace_not_found"), (409, "workspace_closing"))
             await kedge.run(run_id, expect=404)
     leaving.check()
 
@@ -192,7 +192,7 @@ async def test_a3_concurrent_removals_of_a_queued_run_count_once(kedge: Peer, en
         ends = await stream.until_complete(active, second, third, fourth)
         assert [end["outcome"] for end in ends] == ["completed", "cancelled", "cancelled", "completed"]
         await fence(kedge, stream)
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
 
 
 # --- A4 --------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ async def test_a4_the_same_concurrent_prompt_of_two_clients_is_one_run(kedge: Pe
 
         await play_rounds(kedge, play, tries=100)
         await fence(kedge, stream)
-        assert {run_id: len(found) for run_id, found in ends.all().items()} == dict.fromkeys(run_ids, 1)
+        assert {run_id: len(completes) for run_id, completes in ends.all().items()} == dict.fromkeys(run_ids, 1)
 
 
 async def test_a6_of_concurrent_prompts_one_is_active(kedge: Peer, shared: tuple[str, str], endpoint: Endpoint) -> None:
@@ -57,7 +57,7 @@ async def test_a6_of_concurrent_prompts_one_is_active(kedge: Peer, shared: tuple
 
         await play_rounds(kedge, play)
         await fence(kedge, stream)
-    assert all(len(found) == 1 for found in ends.all().values())
+    assert all(len(completes) == 1 for completes in ends.all().values())
     assert len(tags) == WORKERS
     for session, tag in tags.items():
         assert endpoint.open_max(tag) == 1, "never two model streams at once"
@@ -117,4 +117,4 @@ async def test_a7_a_run_whose_receipt_is_read_late_has_one_end(kedge: Peer, shar
         await fence(kedge, stream)
     assert early > 0
     assert len(ends.all()) == 200
-    assert all(len(found) == 1 for found in ends.all().values())
+    assert all(len(completes) == 1 for completes in ends.all().values())

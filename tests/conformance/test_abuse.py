@@ -19,7 +19,7 @@ import pytest
 
 from proof.figures import IS_LONG, proof, size
 from tests.conformance.harness import WAIT_S, Server, results_of
-from tests.conformance.loops import ROOT, Place, Wire, open_workspace, place_of
+from tests.conformance.loops import ROOT, Address, Wire, address_of, open_workspace
 from tests.conformance.test_i_agent import call
 from tests.conformance.watching import open_files
 
@@ -52,11 +52,11 @@ def memory_kb(pid: int) -> int:
 
 
 @contextlib.asynccontextmanager
-async def abused(place: Place, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    wire = Wire(place)
+async def abused(address: Address, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    wire = Wire(address)
     workspace = await open_workspace(wire, directory)
     wire.close()
-    given = (place.host, place.port, place.token, workspace, SLOW, STREAMS, REQUESTS_PER_S)
+    given = (address.host, address.port, address.token, workspace, SLOW, STREAMS, REQUESTS_PER_S)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -70,9 +70,9 @@ async def abused(place: Place, directory: Path) -> AsyncIterator[asyncio.subproc
     try:
         assert process.stdout is not None
         async with asyncio.timeout(2 * WAIT_S):
-            told = json.loads(await process.stdout.readline())
+            reported = json.loads(await process.stdout.readline())
         # The server closes idle connections after some seconds; all others must be open.
-        assert told["open"] >= STREAMS + SLOW * 2 // 3, told
+        assert reported["open"] >= STREAMS + SLOW * 2 // 3, reported
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -80,9 +80,9 @@ async def abused(place: Place, directory: Path) -> AsyncIterator[asyncio.subproc
         await process.wait()
 
 
-async def p99_s(place: Place, directory: Path) -> float:
+async def p99_s(address: Address, directory: Path) -> float:
     """Measure the 99th percentile of ordinary calls: reads and short Runs."""
-    wire, took = Wire(place), list[float]()
+    wire, took = Wire(address), list[float]()
     workspace = await open_workspace(wire, directory)
     for number in range(CALLS):
         began = time.monotonic()
@@ -105,18 +105,18 @@ async def test_a_normal_client_is_served_during_abuse(
     own_server: Callable[..., Server], tmp_path: Path, many_files: None
 ) -> None:
     server = own_server()
-    place = place_of(server.url, server.token)
+    address = address_of(server.url, server.token)
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.mkdir()
     bad.mkdir()
     with proof("G15", "slow connections, streams and a flood", "held up others, or grew") as figure:
-        await p99_s(place, good)  # load the late imports
+        await p99_s(address, good)  # load the late imports
         files, before_kb = open_files(server.pid), memory_kb(server.pid)
         ratios: list[float] = []
         for _ in range(TRIES):
-            before_s = await p99_s(place, good)
-            async with abused(place, bad) as process:
-                during_s = await p99_s(place, good)
+            before_s = await p99_s(address, good)
+            async with abused(address, bad) as process:
+                during_s = await p99_s(address, good)
                 grown_kb = memory_kb(server.pid) - before_kb
                 replies = await end(process)
             assert replies["200"] > STREAMS, replies
@@ -127,7 +127,7 @@ async def test_a_normal_client_is_served_during_abuse(
                 break
         else:
             raise AssertionError(f"p99 of a good client grew by {ratios}, the last to {during_s * 1000:.1f} ms")
-        await until_closed(place, server.pid, files)
+        await until_closed(address, server.pid, files)
         figure.count = (SLOW + STREAMS) * len(ratios)
         figure.notes["requests of the flood answered"] = sum(replies.values()) - STREAMS
         figure.notes["p99 of a good client"] = f"{during_s * 1000:.1f} ms, {ratios[-1]:.1f} times that of before"
@@ -143,9 +143,9 @@ async def end(process: asyncio.subprocess.Process) -> dict[str, int]:
         return dict(json.loads(await process.stdout.readline()))
 
 
-async def until_closed(place: Place, pid: int, files: int) -> None:
+async def until_closed(address: Address, pid: int, files: int) -> None:
     """Wait until the connections of the abuser are closed; a few of the normal client may remain."""
-    wire = Wire(place)
+    wire = Wire(address)
     async with asyncio.timeout(2 * WAIT_S):
         while open_files(pid) > files + 2:
             await wire.expect(200, "GET", "/health")
@@ -168,11 +168,11 @@ async def test_strangers_cannot_use_up_the_open_files(own_server: Callable[..., 
     async with server.peer(workspace) as peer, peer.stream() as stream:
         (workspace / "notes.txt").write_text("here\n")
         session = await peer.session()
-        place = place_of(server.url, server.token)
+        address = address_of(server.url, server.token)
         with ExitStack() as strangers:
             for _ in range(STRANGERS):
                 line = strangers.enter_context(socket.socket())
-                line.connect((place.host, place.port))
+                line.connect((address.host, address.port))
             # Over its open connection; the server needs new ones to the model, pipes for a process, and a file.
             looks = f"{call('bash', command='echo hello')} | step | {call('view', path='notes.txt')}"
             receipt = await peer.submit(session, f"script: {looks} | say done", skip_approvals=True)

@@ -42,12 +42,21 @@ def test_each_attack_has_existing_tests() -> None:
 @pytest.mark.timeout(3600)
 def test_no_attack_gets_through(tmp_path: Path) -> None:
     """Run and count the attacks in the size of each commit."""
-    told = tmp_path / "told.xml"
+    report = tmp_path / "report.xml"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KEDGE_")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={told}", *sorted(named())]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={report}",
+        *sorted(named()),
+    ]
     with proof("G14", "attacks", "bypasses") as figure:
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        suite = ElementTree.parse(told).getroot()[0]
+        suite = ElementTree.parse(report).getroot()[0]
         skipped = int(suite.attrib["skipped"])
         figure.wrong = int(suite.attrib["failures"]) + int(suite.attrib["errors"])
         figure.count = int(suite.attrib["tests"]) - skipped

@@ -80,17 +80,17 @@ def names_of_providers() -> list[str]:
 
 async def seen_by_clients(kedge: Peer, sessions: list[str], stream: Stream) -> dict[str, str]:
     """Return the text of every reply of the server, by name."""
-    told = {"stream": json.dumps([[frame.type, frame.payload] for frame in stream.frames])}
+    reported = {"stream": json.dumps([[frame.type, frame.payload] for frame in stream.frames])}
     paths = ["/runs", "/workspaces", "/version", kedge.at, f"{kedge.at}/config"]
     paths += [f"{kedge.at}/models", f"{kedge.at}/sessions", f"{kedge.at}/permissions", f"{kedge.at}/search"]
     for session in sessions:
         here = f"{kedge.at}/sessions/{session}"
         paths += [here, f"{here}/messages", f"{kedge.at}/agent/sessions/{session}/runs"]
         for form in ("md", "json", "html"):
-            told[f"export {form} {session}"] = (await kedge.reply("GET", f"{here}/export", format=form)).text
+            reported[f"export {form} {session}"] = (await kedge.reply("GET", f"{here}/export", format=form)).text
     for path in paths:
-        told[path] = (await kedge.reply("GET", path)).text
-    return told
+        reported[path] = (await kedge.reply("GET", path)).text
+    return reported
 
 
 def typed(server: Server, workspace: Path, command: str) -> str:
@@ -124,18 +124,18 @@ async def test_keys_in_provider_errors_are_never_shown(
             ended = await stream.until_complete(*(run["run_id"] for run in runs))
             assert {run["outcome"] for run in ended} == {"failed"}
             assert all(run["error"] for run in ended)
-            told = await seen_by_clients(kedge, sessions, stream)
-        told |= {command: typed(server, workspace, command) for command in COMMANDS}
+            reported = await seen_by_clients(kedge, sessions, stream)
+        reported |= {command: typed(server, workspace, command) for command in COMMANDS}
         server.terminate()
-        told["the log"] = server.log
+        reported["the log"] = server.log
         for file in sorted(server.data_dir.rglob("*")):
             if file.is_file() and file.name != "token":
-                told[str(file.name)] = file.read_bytes().decode("latin-1")
+                reported[str(file.name)] = file.read_bytes().decode("latin-1")
     secrets = [key, variable, query, password, base64.b64encode(f"me:{password}".encode()).decode()]
-    leaks = {what: [secret for secret in secrets if secret in text] for what, text in told.items()}
+    leaks = {what: [secret for secret in secrets if secret in text] for what, text in reported.items()}
     assert {what: found for what, found in leaks.items() if found} == {}
     for what in (f"{kedge.at}/config", "config show", "config show --json"):
-        assert "********" in told[what]
+        assert "********" in reported[what]
 
 
 async def test_keys_and_token_are_not_readable_in_the_workspace(

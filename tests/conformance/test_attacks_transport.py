@@ -89,19 +89,19 @@ def stranger(own_server: Callable[..., Server]) -> Server:
 
 
 def connected(url: str) -> socket.socket:
-    place = urlsplit(url)
-    return socket.create_connection((place.hostname, place.port), timeout=WAIT_S)
+    address = urlsplit(url)
+    return socket.create_connection((address.hostname, address.port), timeout=WAIT_S)
 
 
 def read_until_closed(line: socket.socket) -> bytes:
     """Read to the end of the connection. Raises TimeoutError if it stays open."""
-    said = b""
+    received = b""
     try:
         while data := line.recv(65536):
-            said += data
+            received += data
     except ConnectionError:
         pass  # closed by the server during the send
-    return said
+    return received
 
 
 # --- DNS rebinding ---------------------------------------------------------------------------------------------------
@@ -114,12 +114,12 @@ class Browser:
         self.names = names
 
     async def get(self, url: str, *headers: tuple[str, bytes]) -> tuple[int, object]:
-        place = urlsplit(url)
-        address, port = self.names[place.netloc]
-        async with raw.connect(f"http://{address}:{port}") as line:
+        page = urlsplit(url)
+        host, port = self.names[page.netloc]
+        async with raw.connect(f"http://{host}:{port}") as line:
             # For the browser this is the site of the page: it sends same-origin and the Origin of the page.
-            more = [("Origin", f"http://{place.netloc}".encode()), ("Sec-Fetch-Site", b"same-origin"), *headers]
-            await line.send(raw.request("GET", place.path, headers=more, host=place.netloc))
+            more = [("Origin", f"http://{page.netloc}".encode()), ("Sec-Fetch-Site", b"same-origin"), *headers]
+            await line.send(raw.request("GET", page.path, headers=more, host=page.netloc))
             return await line.reply()
 
 
@@ -252,8 +252,8 @@ async def test_trailers_are_not_headers(kedge: Peer, shared: tuple[str, str]) ->
     with connected(url) as line:
         line.sendall(CHUNKED + b"0\r\nAuthorization: Bearer " + token.encode() + b"\r\nHost: evil.example\r\n\r\n")
         line.sendall(HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
-        said = read_until_closed(line)
-    assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"401", b"200"]
+        received = read_until_closed(line)
+    assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"401", b"200"]
 
 
 @pytest.mark.found(
@@ -334,15 +334,15 @@ async def test_one_stream_too_many_is_refused(limited: LimitedServer, workspace:
 async def test_a_slow_request_is_dropped(limited: LimitedServer, start: bytes) -> None:
     with connected(limited.url) as line:
         line.sendall(start)
-        said = await asyncio.to_thread(trickled if start else read_until_closed, line)
+        received = await asyncio.to_thread(trickled if start else read_until_closed, line)
     if start.startswith(b"POST"):
-        assert said.startswith(b"HTTP/1.1 401")  # sent at once, before the rest of the request
-    assert said.endswith(b'{"message":"The request was not complete in time.","code":"invalid"}')
+        assert received.startswith(b"HTTP/1.1 401")  # sent at once, before the rest of the request
+    assert received.endswith(b'{"message":"The request was not complete in time.","code":"invalid"}')
 
 
 def trickled(line: socket.socket) -> bytes:
     """Send one byte at a time and read, until the connection ends."""
-    said = b""
+    received = b""
     line.settimeout(0.05)
     while True:
         try:
@@ -351,11 +351,11 @@ def trickled(line: socket.socket) -> bytes:
             with suppress(ConnectionError):
                 line.send(b"1")
         except ConnectionError:
-            return said
+            return received
         else:
-            said += data
+            received += data
             if not data:
-                return said
+                return received
 
 
 async def test_a_slow_body_with_the_token_leaves_no_trace(limited: LimitedServer, workspace: Path) -> None:
@@ -365,8 +365,8 @@ async def test_a_slow_body_with_the_token_leaves_no_trace(limited: LimitedServer
         async with no_trace(peer, session):
             with connected(limited.url) as line:
                 line.sendall(whole[:-10])
-                said = await asyncio.to_thread(trickled, line)
-            assert b"HTTP/1.1 202" not in said
+                received = await asyncio.to_thread(trickled, line)
+            assert b"HTTP/1.1 202" not in received
 
 
 async def test_streams_and_long_waits_have_no_deadline(limited: LimitedServer, workspace: Path) -> None:

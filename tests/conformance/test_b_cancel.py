@@ -134,7 +134,7 @@ async def test_b6_a_second_cancel_changes_nothing(kedge: Peer, endpoint: Endpoin
         await fence(kedge, stream)
         stopping = [frame.payload["run_id"] for frame in stream.of("run") if frame.payload["stopping"]]
         assert len(stopping) == len(set(stopping)) == 10, "one mark each, not six"
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
 
 
 async def test_b6_a_later_cancel_covers_what_was_accepted_since(kedge: Peer, endpoint: Endpoint) -> None:
@@ -207,8 +207,8 @@ async def test_b8_text_already_shown_stays_and_the_request_is_aborted(
         assert (run["outcome"], run["text"]) == ("cancelled", "shown to people")
         after = await peer.submit(session, "and now?")
         assert (await peer.wait(after["run_id"]))["outcome"] == "completed"
-    told = endpoint.requests(tag)[-1].messages
-    assert [m["content"] for m in told if m["role"] == "assistant"] == ["shown to people"]
+    reported = endpoint.requests(tag)[-1].messages
+    assert [m["content"] for m in reported if m["role"] == "assistant"] == ["shown to people"]
 
 
 async def test_b8_reasoning_already_shown_stays_too(kedge: Peer, endpoint: Endpoint) -> None:
@@ -275,7 +275,7 @@ async def test_b14_a_cancel_of_one_queued_run_touches_no_other(kedge: Peer, endp
             ("completed", "d"),
         ]
         await fence(kedge, stream)
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
     assert not [message for message in await kedge.messages(session) if message["run_id"] == c]
     assert (await kedge.run(c))["prompt"] == "script: say c", "a client can put it back into the input box"
 

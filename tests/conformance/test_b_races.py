@@ -47,7 +47,7 @@ async def test_b3_one_cancel_covers_all_accepted_runs(kedge: Peer, shared: tuple
 
         await play_rounds(kedge, play)
         await fence(kedge, stream)
-    assert all(len(found) == 1 for found in ends.all().values())
+    assert all(len(completes) == 1 for completes in ends.all().values())
     assert stream.of("agent_event") == []
     await check_nothing_is_left(kedge, sessions)
     for session in sessions:
@@ -100,7 +100,7 @@ async def test_b4_a_cancel_spares_later_runs(kedge: Peer, shared: tuple[str, str
         await play_rounds(kedge, play, tries=TRIES + 50)
         await fence(kedge, stream)
     assert fates["covered"] + fates["spared"] > 100, fates
-    assert all(len(found) == 1 for found in ends.all().values())
+    assert all(len(completes) == 1 for completes in ends.all().values())
     await check_nothing_is_left(kedge, sessions)
 
 
@@ -132,7 +132,7 @@ async def test_b5_one_cancel_ends_the_active_run_and_its_follow_up(
 
         await play_rounds(kedge, play)
         await fence(kedge, stream)
-    assert all(len(found) == 1 for found in ends.all().values())
+    assert all(len(completes) == 1 for completes in ends.all().values())
     await check_nothing_is_left(kedge, sessions)
     spoken = {frame.payload["run_id"] for frame in stream.of("message") if frame.payload["role"] != "user"}
     assert not spoken & follow_ups

@@ -69,10 +69,10 @@ async def send(
     return await line.reply()
 
 
-def check_refused(found: tuple[int, Any], status: int, code: str) -> None:
-    assert found[0] == status, found
-    assert set(found[1]) == {"message", "code"}
-    assert (found[1]["code"], bool(found[1]["message"])) == (code, True)
+def check_refused(reply: tuple[int, Any], status: int, code: str) -> None:
+    assert reply[0] == status, reply
+    assert set(reply[1]) == {"message", "code"}
+    assert (reply[1]["code"], bool(reply[1]["message"])) == (code, True)
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ async def test_without_the_token_no_route_answers(kedge: Peer, shared: tuple[str
     values = [value.replace(b"TOKEN ", token.encode() + b"x").replace(b"TOKEN", token.encode()) for value in given]
     async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
         for method, path in [*await all_routes(kedge, known), *NOWHERE]:
-            found = await send(line, method, path, [("Authorization", value) for value in values], "localhost")
+            reply = await send(line, method, path, [("Authorization", value) for value in values], "localhost")
             if path == "/v1/health" and method == "GET":
-                assert found == (200, {"ok": True}), "the one public route"
+                assert reply == (200, {"ok": True}), "the one public route"
             else:
-                check_refused(found, 401, "unauthorized")
+                check_refused(reply, 401, "unauthorized")
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ async def test_with_no_host_or_two_no_route_answers(kedge: Peer, shared: tuple[s
         headers.append(("Host", more))
     async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
         for method, path in [*await all_routes(kedge, known), *NOWHERE]:
-            found = await send(line, method, path, headers, None if more is None else "localhost")
-            check_refused(found, 400, "invalid")
+            reply = await send(line, method, path, headers, None if more is None else "localhost")
+            check_refused(reply, 400, "invalid")
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ async def test_a_token_in_the_query_is_ignored(kedge: Peer, shared: tuple[str, s
     known = await known_ids(kedge)
     async with no_trace(kedge, known["{sid}"]), raw.connect(url) as line:
         for method, path in [*await all_routes(kedge, known), *NOWHERE]:
-            found = await send(line, method, f"{path}?{name}={token}&client_id={kedge.client_id}", [], "localhost")
+            reply = await send(line, method, f"{path}?{name}={token}&client_id={kedge.client_id}", [], "localhost")
             if (method, path) != ("GET", "/v1/health"):
-                check_refused(found, 401, "unauthorized")
+                check_refused(reply, 401, "unauthorized")
 
 
-@pytest.mark.found(
+@pytest.mark.reply(
     "attack: an absolute URL as the target of a request",
     "the host in `GET http://evil.example/... HTTP/1.1` was not looked at, though the standard has it count more than "
     "the Host header; a request's target has to be a path now",
@@ -212,11 +212,11 @@ async def test_an_absolute_target_is_refused_on_every_route(kedge: Peer, shared:
         for method, path in [*await all_routes(kedge, known), *NOWHERE]:
             target = f"//evil.example{path}" if start == "//" else start if start == "*" else start + path
             async with raw.connect(url) as line:
-                found = await send(line, method, target, right, "localhost")
+                reply = await send(line, method, target, right, "localhost")
                 if start == "//":  # an unusual path that does not exist
-                    check_refused(found, 404, "route_not_found")
+                    check_refused(reply, 404, "route_not_found")
                 else:
-                    check_refused(found, 400, "invalid")
+                    check_refused(reply, 400, "invalid")
 
 
 @pytest.mark.parametrize("media_type", [b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data"])

@@ -112,7 +112,7 @@ async def test_c8_clearing_the_queue_ends_only_queued_runs(
         ends = await mine.until_complete(a, *later, next_door, beside)
         assert outcomes(ends) == [("completed", word) for word in ("a done", "later", "a done", "beside")]
         await fence(kedge, mine, theirs)
-        assert all(len(found) == 1 for stream in (mine, theirs) for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for stream in (mine, theirs) for completes in Ends(stream).all().values())
 
 
 async def test_c8_only_queued_prompts_can_be_changed(kedge: Peer, endpoint: Endpoint) -> None:
@@ -222,7 +222,7 @@ async def test_c9_an_interrupt_ends_and_starts_in_one_decision(kedge: Peer, endp
         assert positions == list(range(positions[0], positions[0] + len(positions)))
         assert stream.of("agent_event") == []
         await fence(kedge, stream)
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
     users = [m["run_id"] for m in await kedge.messages(session) if m["role"] == "user"]
     assert users == [a, new]
 
@@ -242,7 +242,7 @@ async def test_c9_of_concurrent_interrupts_the_last_completes(kedge: Peer, endpo
             # A Run in between may have ended before the next interrupt.
             assert {end["outcome"] for end in others} <= {"cancelled", "completed"}
         await fence(kedge, stream)
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
 
 
 @pytest.mark.parametrize("when_busy", ["queue", "fold", "reject", "interrupt"])

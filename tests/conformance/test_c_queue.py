@@ -61,7 +61,7 @@ async def test_c1_prompts_with_run_ids_run_one_after_the_other(kedge: Peer, endp
         assert outcomes(ends) == [("completed", "a done"), ("completed", "b"), ("completed", "c")]
         assert end_order(stream) == [a, b, c]
         await fence(kedge, stream)
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
     messages = await kedge.messages(session)
     assert [(m["run_id"], m["role"]) for m in messages] == [
         (r, role) for r in (a, b, c) for role in ("user", "assistant")
@@ -87,9 +87,9 @@ async def test_c2_a_prompt_without_a_run_id_folds_at_the_next_step(kedge: Peer, 
         assert (joined["text"], joined["message_id"]) == (host["text"], host["message_id"])
         assert joined["usage"] == {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0}, "counted once, for the host"
         await fence(kedge, stream)
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
-        told = [f.payload for f in stream.of("run") if f.payload["run_id"] == folding["run_id"]]
-        assert [run.get("folded_into") for run in told] == [None, a, a], "accepted, folded, ended"
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
+        reported = [f.payload for f in stream.of("run") if f.payload["run_id"] == folding["run_id"]]
+        assert [run.get("folded_into") for run in reported] == [None, a, a], "accepted, folded, ended"
     first, second = endpoint.requests(tag)
     assert "and mind the gap" not in str(first.messages)
     assert [m["role"] for m in second.messages][-4:] == ["user", "assistant", "tool", "user"]
@@ -174,7 +174,7 @@ async def test_c3_a_cancel_drops_queued_runs_and_spares_later_ones(kedge: Peer, 
         ends = await stream.until_complete(a, *dropped, folding, later)
         assert outcomes(ends) == [("cancelled", "a"), *[("cancelled", "")] * 3, ("completed", "later")]
         await fence(kedge, stream)
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
         assert not [f for f in stream.of("message") if f.payload["run_id"] in [*dropped, folding]]
     messages = await kedge.messages(session)
     assert [m["run_id"] for m in messages] == [a, a, later, later]
@@ -259,7 +259,7 @@ async def test_c6_a_run_that_fails_early_ends_under_its_own_id(kedge: Peer, endp
         errors = [frame.payload for frame in stream.of("agent_event") if frame.payload["type"] == "error"]
         assert [error["run_id"] for error in errors] == bad
         await fence(kedge, stream)
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
     steps = {run["run_id"]: run["steps"] for run in await kedge.runs(session)}
     assert [steps[run_id] for run_id in bad] == [0, 0, 0]
 
@@ -274,7 +274,7 @@ async def test_c6_runs_of_a_deleted_session_end_under_their_own_ids(kedge: Peer,
         assert [end["outcome"] for end in await waiting] == ["cancelled"] * 3
         await endpoint.wait_open(tag, 0)
         await fence(kedge, stream)
-        assert all(len(found) == 1 for found in Ends(stream).all().values())
+        assert all(len(completes) == 1 for completes in Ends(stream).all().values())
         assert ("deleted", session) in [(f.change, f.payload["id"]) for f in stream.of("session")]
     assert (await kedge.submit(session, "hello", expect=404))["code"] == "session_not_found"
     assert [run for run in await kedge.call("GET", "/runs") if run["session_id"] == session] == []
@@ -314,7 +314,7 @@ async def test_c6_a_prompt_during_a_delete_ends_or_is_refused(kedge: Peer) -> No
         await play_rounds(kedge, play, tries=100)
         await fence(kedge, stream)
     deleting.check(10)
-    assert {run_id: len(found) for run_id, found in ends.all().items()} == dict.fromkeys(accepted, 1)
+    assert {run_id: len(completes) for run_id, completes in ends.all().items()} == dict.fromkeys(accepted, 1)
     assert [run for run in await kedge.call("GET", "/runs") if run["workspace_id"] == kedge.workspace] == []
 
 
@@ -382,7 +382,8 @@ async def test_c7_a_thousand_queued_prompts_cost_little(
             ends = Ends(stream)
             assert {end["outcome"] for end in await ends.until(a, *run_ids)} == {"cancelled"}
             await fence(peer, stream)
-            assert {run_id: len(found) for run_id, found in ends.all().items()} == dict.fromkeys([a, *run_ids], 1)
+            counts = {run_id: len(completes) for run_id, completes in ends.all().items()}
+            assert counts == dict.fromkeys([a, *run_ids], 1)
             assert await queued(peer, session) == []
             assert memory_kb(server) < before_kb * 2
             after = await peer.submit(session, "script: say after")
@@ -417,6 +418,6 @@ async def test_c11_queued_prompts_run_in_order_after_a_restart(
             ends = await stream.until_complete(a, b, d, c)
             assert [end["text"] for end in ends[1:]] == ["b", "d", "c"]
             assert end_order(stream) == [a, b, d, c]
-            assert all(len(found) == 1 for found in Ends(stream).all().values())
+            assert all(len(completes) == 1 for completes in Ends(stream).all().values())
         users = [m["run_id"] for m in await peer.messages(session) if m["role"] == "user"]
         assert users == [a, b, d, c]

@@ -111,11 +111,11 @@ async def test_d2_a_finished_log_can_be_resumed_at_any_point(kedge: Peer, endpoi
     finals = {message["id"]: text_of(message) for session in sessions for message in await kedge.messages(session)}
 
     async def resume(number: int) -> None:
-        place = number % len(whole)
+        index = number % len(whole)
         session = [None, *sessions][number // len(whole) % 3]
-        expected = [kind for kind in whole[place:] if session in (None, kind[2], kind[3])]
+        expected = [kind for kind in whole[index:] if session in (None, kind[2], kind[3])]
         params: Json = {"deltas": number % 2} | ({"session_id": session} if session else {})
-        after = whole[place - 1][0] if place else 0
+        after = whole[index - 1][0] if index else 0
         # Browsers send the header, scripts the parameter.
         stream = kedge.stream(after=after, **params) if number % 3 else kedge.stream(last_event_id=after, **params)
         async with stream:
@@ -172,8 +172,8 @@ async def test_d2_a_reconnecting_reader_gets_each_event_once(kedge: Peer) -> Non
         finals = {message["id"]: text_of(message) for message in await kedge.messages(session)}
         assert list(finals.values())[1::2] == ["a b c", words(count), words(count)]
         for seen, screen in followed:
-            wanted = reference.durable[1 : len(seen) + 1]
-            assert [identity_of(frame) for frame in seen] == [identity_of(frame) for frame in wanted]
+            expected = reference.durable[1 : len(seen) + 1]
+            assert [identity_of(frame) for frame in seen] == [identity_of(frame) for frame in expected]
             for message_id, final in finals.items():
                 if final:
                     screen.check(message_id, final)
@@ -251,11 +251,11 @@ async def test_d3_a_trimmed_position_gets_a_gap(own_server: Callable[..., Server
             assert stream.frames[0].type == "gap"
             assert min(stream.positions) > before.positions[-1]
         # The oldest and the newest Position that can be resumed.
-        for place in (-21, -1):
-            async with peer.stream(last_event_id=before.positions[place]) as stream:
+        for index in (-21, -1):
+            async with peer.stream(last_event_id=before.positions[index]) as stream:
                 await goes_live(peer, stream)
                 assert not stream.of("gap")
-                assert stream.positions[: -place - 1] == before.positions[place + 1 :][: -place - 1]
+                assert stream.positions[: -index - 1] == before.positions[index + 1 :][: -index - 1]
         async with peer.stream(after=0) as stream:
             await goes_live(peer, stream)
             assert [frame.type for frame in stream.frames].index("gap") == 0

@@ -40,9 +40,9 @@ def damage(server: Server, workspace_id: str) -> None:
 def entries(server: Server, workspace_id: str) -> list[tuple[object, ...]]:
     db = database(server)
     rows = db.execute("SELECT position, hash FROM log WHERE workspace_id = ? ORDER BY position", (workspace_id,))
-    found = rows.fetchall()
+    result = rows.fetchall()
     db.close()
-    return found
+    return result
 
 
 def command(server: Server, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -77,10 +77,10 @@ async def refused_routes(peer: Peer, workspace_id: str, session: str, run_id: st
                 client_id=peer.client_id,
                 timeout_s="1",
             )
-            told = reply.json()
-            assert (reply.status_code, told["code"]) == (500, "store_damaged"), f"{method} {path}: {reply.text}"
-            assert workspace_id in told["message"], told
-            assert "restore the data directory from a backup" in told["message"], told
+            error = reply.json()
+            assert (reply.status_code, error["code"]) == (500, "store_damaged"), f"{method} {path}: {reply.text}"
+            assert workspace_id in error["message"], error
+            assert "restore the data directory from a backup" in error["message"], error
             asked += 1
     return asked
 
@@ -140,17 +140,17 @@ async def test_a_damaged_workspace_is_refused_on_every_route(
             assert (complete["outcome"], complete["text"]) == ("completed", "fine")
         assert await refused_routes(peer, workspace_id, session, run_id) > 30
         body = {"path": str(damaged), "client_id": str(uuid.uuid4())}
-        told = await peer.call("POST", "/workspaces", body, expect=500)
-        assert told["code"] == "store_damaged"
-        assert [found["path"] for found in await peer.call("GET", "/workspaces")] == [str(whole)]
+        error = await peer.call("POST", "/workspaces", body, expect=500)
+        assert error["code"] == "store_damaged"
+        assert [workspace["path"] for workspace in await peer.call("GET", "/workspaces")] == [str(whole)]
         assert await peer.call("GET", "/runs") == []
         assert "kedge_workspaces_damaged 1" in (await peer.reply("GET", "/metrics")).text
 
     for arguments in (("sessions", "list"), ("run", "hello")):
         done = command(server, damaged, *arguments)
         assert done.returncode != 0, arguments
-        (said,) = done.stderr.splitlines()
-        assert f"workspace {workspace_id} ({damaged}) is damaged" in said
+        (line,) = done.stderr.splitlines()
+        assert f"workspace {workspace_id} ({damaged}) is damaged" in line
     doctor = command(server, damaged, "doctor")
     assert doctor.returncode == 1
     assert f"FAIL  store: workspace {workspace_id}" in doctor.stdout

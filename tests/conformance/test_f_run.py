@@ -174,7 +174,7 @@ async def test_f10_stream_json_prints_the_events_of_the_stream(run: Command, ked
         await stream.until_complete(run_id)
         assert lines[-1]["type"] == "run_complete"
         seen = [(f.type, f.payload) for f in stream.durable if f.type != "session"]
-        told = [
+        reported = [
             (line["type"], line["payload"]["payload"]) for line in lines if line["type"] not in ("delta", "session")
         ]
-        assert [entry for entry in told if entry in seen] == told
+        assert [entry for entry in reported if entry in seen] == reported

@@ -61,8 +61,8 @@ async def start(kedge: Peer, stream: Stream, kind: str, mark: str) -> tuple[str,
 
     def has_written(stream: Stream) -> bool:
         """Return True once there is output; the first progress is the command itself."""
-        told = [frame.payload["text"] for frame in stream.of("progress") if frame.payload["run_id"] == run_id]
-        return any(not text.startswith("$ ") for text in told)
+        reported = [frame.payload["text"] for frame in stream.of("progress") if frame.payload["run_id"] == run_id]
+        return any(not text.startswith("$ ") for text in reported)
 
     await stream.until(lambda stream: has_written(stream) or stream.completes(run_id))
     assert not stream.completes(run_id), f"{kind}: {results_of(await kedge.messages(session))}"
@@ -112,10 +112,10 @@ async def test_g2_every_kind_of_process_ends_with_a_killed_server(
             for seed in seeds_:
                 kinds = random.Random(seed).sample(ALL, KEPT)
                 await servers.start()
-                place = await servers.listening()
-                assert place is not None
+                address = await servers.listening()
+                assert address is not None
                 try:
-                    async with open_http(f"http://{place.host}:{place.port}", TOKEN) as http:
+                    async with open_http(f"http://{address.host}:{address.port}", TOKEN) as http:
                         kedge = await Peer(http, workspace).open()
                         async with kedge.stream(deltas=1) as stream:
                             started = [await start(kedge, stream, kind, unique("mark")) for kind in kinds]

@@ -51,14 +51,14 @@ async def stream_of(directory: Path, *pieces: bytes, aborts: bool = False) -> As
     ],
     ids=["data", "line", "keys"],
 )
-async def test_a_malformed_frame_is_raised(tmp_path: Path, frame: str, told: str) -> None:
+async def test_a_malformed_frame_is_raised(tmp_path: Path, frame: str, reported: str) -> None:
     async with stream_of(tmp_path, framed(frame)) as stream:
         await stream.__aenter__()
-        with pytest.raises(AssertionError, match=told):
+        with pytest.raises(AssertionError, match=reported):
             await stream.until(lambda _: False)
-        with pytest.raises(AssertionError, match=told):
+        with pytest.raises(AssertionError, match=reported):
             await stream.until_end()
-        with pytest.raises(AssertionError, match=told):
+        with pytest.raises(AssertionError, match=reported):
             await stream.close()
 
 

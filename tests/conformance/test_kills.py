@@ -20,12 +20,12 @@ import pytest
 from proof.figures import IS_LONG, proof
 from tests.conformance.harness import WAIT_S, Endpoint, Json, text_of, unique
 from tests.conformance.loops import (
+    Address,
     Envelope,
     Follower,
     Leaving,
     Lost,
     Nest,
-    Place,
     Refused,
     Wire,
     nest,
@@ -100,7 +100,7 @@ class Siege:
     def __init__(self, nest: Nest, endpoint: Endpoint, directory: Path) -> None:
         self.nest, self.endpoint, self.directory = nest, endpoint, directory
         self.effects, self.key = directory / "effects.txt", unique("key")
-        self.place: Place | None = None
+        self.address: Address | None = None
         self.workspace = self.phase = ""
         self.kills = self.kills_before_it_listened = 0
         #: Kills by phase that hit the moment of the phase, and not the end of the round.
@@ -158,7 +158,7 @@ class Siege:
         else:
             await self.live()
         code = await self.nest.gone()
-        self.place = None
+        self.address = None
         for sent in self.sent.values():
             sent.kills += sent.run_id not in self.ended
         for message_id, shown in self.shown.items():
@@ -173,19 +173,19 @@ class Siege:
 
     async def live(self) -> None:
         """Run one server up to the kill."""
-        self.place = await self.nest.listening()
-        assert self.place is not None
-        wire = Wire(self.place)
+        self.address = await self.nest.listening()
+        assert self.address is not None
+        wire = Wire(self.address)
         following: list[asyncio.Task[None]] = []
         try:
             self.workspace = await open_workspace(wire, self.directory)
             self.followers = self.followers or [Follower(self.workspace, deltas=on, position=0) for on in (True, False)]
             self.followers[0].hook = self.look
             self._is_down = False
-            following = [asyncio.create_task(self.follow(follower, self.place)) for follower in self.followers]
+            following = [asyncio.create_task(self.follow(follower, self.address)) for follower in self.followers]
             self.saw("listening")
             await self.check_promises(wire)
-            await asyncio.gather(*self.players(self.place))
+            await asyncio.gather(*self.players(self.address))
             await asyncio.gather(*self.answering)
             while self._is_early and PHASES[self.phase][0] == "ended" and not (self._is_due or self._is_down):  # noqa: ASYNC110
                 await asyncio.sleep(0)  # the Runs have ended; the stream reports it a moment later
@@ -203,9 +203,9 @@ class Siege:
             wire.close()
             await asyncio.gather(*following)
 
-    async def follow(self, follower: Follower, place: Place) -> None:
+    async def follow(self, follower: Follower, address: Address) -> None:
         try:
-            await follower.follow(place)
+            await follower.follow(address)
             self.check_lost()
         except Refused:
             if not self._is_leaving:  # or the workspace would be closed
@@ -248,14 +248,14 @@ class Siege:
     def ask(self, ask_id: str) -> None:
         """Handle an Ask, which every later stream shows again; answer it once, or until there is a reply."""
         self.saw("asked")
-        if ask_id not in self.asks and self.place is not None:
+        if ask_id not in self.asks and self.address is not None:
             self.asks[ask_id] = "sent"
-            task = asyncio.create_task(self.answer(ask_id, self.place))
+            task = asyncio.create_task(self.answer(ask_id, self.address))
             self.answering.add(task)
             task.add_done_callback(self.answering.discard)
 
-    async def answer(self, ask_id: str, place: Place) -> None:
-        wire = Wire(place)
+    async def answer(self, ask_id: str, address: Address) -> None:
+        wire = Wire(address)
         try:
             self.saw("answering")
             body = {"id": ask_id, "action": "allow", "message": ""}
@@ -272,17 +272,17 @@ class Siege:
 
     # --- actions of clients -----------------------------------------------------------------------------------------
 
-    def players(self, place: Place) -> Iterator[asyncio.Task[None]]:
+    def players(self, address: Address) -> Iterator[asyncio.Task[None]]:
         kinds = [self.talk, self.talk, self.cancel]
         kinds += [self.use_tool] * (self.phase in ASKED_FOR_TOOLS)
         kinds += [self.ask_first] * 2 * (self.phase in ASKED_FOR_ANSWERS)
         kinds += [self.cancel_stubborn] * (self.phase == "cancelling")
         kinds += [self.write_much] * 6 * (self.phase == "the store's checkpoint")
         for kind in kinds:
-            yield asyncio.create_task(self.play(kind, place, random.Random(self._chance.random())))
+            yield asyncio.create_task(self.play(kind, address, random.Random(self._chance.random())))
 
-    async def play(self, kind: object, place: Place, chance: random.Random) -> None:
-        wire = Wire(place)
+    async def play(self, kind: object, address: Address, chance: random.Random) -> None:
+        wire = Wire(address)
         try:
             session = (await wire.expect(200, "POST", f"/workspaces/{self.workspace}/sessions", {"title": ""}))["id"]
             await kind(wire, session, chance)  # type: ignore[operator]
@@ -414,18 +414,18 @@ class Siege:
         self._is_killed, self._is_leaving = False, False
         self.endpoint.release(self.key)
         await self.nest.start()
-        self.place = place = await self.nest.listening()
-        assert place is not None
-        wire = Wire(place)
+        self.address = address = await self.nest.listening()
+        assert address is not None
+        wire = Wire(address)
         await open_workspace(wire, self.directory)
-        following = [asyncio.create_task(self.follow(follower, place)) for follower in self.followers]
+        following = [asyncio.create_task(self.follow(follower, address)) for follower in self.followers]
         try:
             await self.check_promises(wire)
             runs = [await self.wait(wire, run_id) for run_id in self.sent]
             for run in runs:
                 self.check_end(run, self.sent[run["run_id"]])
             assert await wire.expect(200, "GET", "/runs") == []
-            await self.check_streams(wire, place)
+            await self.check_streams(wire, address)
             self.check_effects()
         finally:
             self._kill(self.nest.pid)
@@ -444,12 +444,12 @@ class Siege:
         if outcome == "completed" and sent.expected is not None:
             assert run["text"] == sent.expected, f"{sent}: {run}"
 
-    async def check_streams(self, wire: Wire, place: Place) -> None:
+    async def check_streams(self, wire: Wire, address: Address) -> None:
         marker = await wire.expect(200, "POST", f"/workspaces/{self.workspace}/sessions", {"title": "last"})
         async with asyncio.timeout(WAIT_S):
             while not all(follower.seen and follower.seen[-1][2] == marker["id"] for follower in self.followers):
                 await wire.expect(200, "GET", "/health")
-        log = await whole_log(place, self.workspace, self.followers[0].position or 0)
+        log = await whole_log(address, self.workspace, self.followers[0].position or 0)
         ends = Counter(kind[2] for kind in log if kind[1] == "run_complete")
         assert {run_id: ends[run_id] for run_id in self.sent if ends[run_id] != 1} == {}
         for follower in self.followers:

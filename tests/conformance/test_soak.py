@@ -25,7 +25,7 @@ import pytest
 
 from proof.figures import Figure, proof
 from tests.conformance.harness import WAIT_S, Json, Server, unique
-from tests.conformance.loops import Envelope, Follower, Place, Wire, new_client, open_workspace, place_of
+from tests.conformance.loops import Address, Envelope, Follower, Wire, address_of, new_client, open_workspace
 from tests.conformance.test_i_agent import call
 from tests.conformance.watching import open_files, words
 
@@ -70,7 +70,7 @@ class Sample:
 class Soak:
     def __init__(self, server: Server, home: Path, seed: int) -> None:
         self.server, self.home = server, home
-        self.place: Place = place_of(server.url, server.token)
+        self.address: Address = address_of(server.url, server.token)
         self.chance = random.Random(seed)
         self.workspace = ""
         self.samples: list[Sample] = []
@@ -94,7 +94,7 @@ class Soak:
     # --- actions --------------------------------------------------------------------------------------------
 
     async def act(self, kind: Callable[[Wire, str], Awaitable[None]]) -> None:
-        wire = Wire(self.place)
+        wire = Wire(self.address)
         path = f"/workspaces/{self.workspace}/sessions"
         try:
             session = (await wire.expect(200, "POST", path, {"title": "soak"}))["id"]
@@ -155,7 +155,7 @@ class Soak:
 
     async def come_and_go(self, wire: Wire, session: str) -> None:
         reader = Follower(self.workspace, deltas=bool(self.chance.randrange(2)))
-        await reader.follow(self.place, lambda reader: reader.position is not None)
+        await reader.follow(self.address, lambda reader: reader.position is not None)
         run_id = await self.submit(wire, session, "pause 3 | words 100")
 
         def has_ended(reader: Follower) -> bool:
@@ -163,7 +163,7 @@ class Soak:
 
         while not has_ended(reader):
             how = self.chance.choice(("abort", "close", "half-close"))
-            await reader.follow(self.place, has_ended, bytes_max=self.chance.randint(300, 3_000), how=how)
+            await reader.follow(self.address, has_ended, bytes_max=self.chance.randint(300, 3_000), how=how)
 
     async def other_workspace(self, wire: Wire, session: str) -> None:
         """Use one of a few workspaces; with new ones the store would grow."""
@@ -193,11 +193,11 @@ class Soak:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        began, wire = loop.time(), Wire(self.place)
+        began, wire = loop.time(), Wire(self.address)
         self.workspace = await open_workspace(wire, self.home / "workspace")
         wire.close()
         self.follower = Follower(self.workspace, position=0, hook=self.hook)
-        following = asyncio.create_task(self.follower.follow(self.place))
+        following = asyncio.create_task(self.follower.follow(self.address))
         try:
             for number in range(1, SAMPLES + 1):
                 kinds = [self.chance.choice(self._kinds) for _ in range(ACTS)]
@@ -214,7 +214,7 @@ class Soak:
 
     async def sample(self, at_s: float) -> Sample:
         """Take a sample while the server is idle."""
-        wire = Wire(self.place)
+        wire = Wire(self.address)
         async with asyncio.timeout(WAIT_S):
             while "kedge_streams_open 1\n" not in (await wire.expect(200, "GET", "/metrics")):
                 pass

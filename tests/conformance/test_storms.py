@@ -11,7 +11,17 @@ import pytest
 
 from proof.figures import IS_LONG, proof
 from tests.conformance.harness import WAIT_S, unique
-from tests.conformance.loops import Envelope, Follower, Place, Wire, open_workspace, place_of, replay, seeds, whole_log
+from tests.conformance.loops import (
+    Address,
+    Envelope,
+    Follower,
+    Wire,
+    address_of,
+    open_workspace,
+    replay,
+    seeds,
+    whole_log,
+)
 
 #: Attempts of one part, each with a seed; that of the first one is the seed of the part. Items.
 EACH = 2_500 if IS_LONG else 500
@@ -43,8 +53,10 @@ class Text:
             self.shown[body.message_id] = self.shown.get(body.message_id, "") + body.text
 
 
-async def talk(place: Place, workspace: str, chance: random.Random, is_over: asyncio.Event, runs: list[str]) -> None:
-    wire = Wire(place)
+async def talk(
+    address: Address, workspace: str, chance: random.Random, is_over: asyncio.Event, runs: list[str]
+) -> None:
+    wire = Wire(address)
     try:
         while not is_over.is_set():
             session = (await wire.expect(200, "POST", f"/workspaces/{workspace}/sessions", {"title": ""}))["id"]
@@ -59,11 +71,11 @@ async def talk(place: Place, workspace: str, chance: random.Random, is_over: asy
         wire.close()
 
 
-async def come_and_go(follower: Follower, place: Place, chance: random.Random, left: count[int], most: int) -> None:
+async def come_and_go(follower: Follower, address: Address, chance: random.Random, left: count[int], most: int) -> None:
     while next(left) < most:
         manner = chance.choice(MANNERS)
         enough = 0 if manner == "at once" else chance.randint(1, READ_BYTES_MAX)
-        await follower.follow(place, bytes_max=enough, how=manner)
+        await follower.follow(address, bytes_max=enough, how=manner)
 
 
 @pytest.mark.proof
@@ -73,10 +85,10 @@ async def come_and_go(follower: Follower, place: Place, chance: random.Random, l
 async def test_readers_that_drop_at_any_moment_get_each_event_once(
     shared: tuple[str, str], tmp_path: Path, seeds_: range
 ) -> None:
-    place, chance = place_of(*shared), random.Random(seeds_[0])
+    address, chance = address_of(*shared), random.Random(seeds_[0])
     attempts = len(seeds_) if len(seeds_) > 1 else EACH  # one seed: replay its part
     with proof("G4", "real reconnects", "gaps or doubles") as figure:
-        wire = Wire(place)
+        wire = Wire(address)
         workspace = await open_workspace(wire, tmp_path)
         is_over, runs, left = asyncio.Event(), list[str](), count()
         followers = [Follower(workspace, deltas=number % 4 > 0, position=0) for number in range(READERS)]
@@ -86,19 +98,19 @@ async def test_readers_that_drop_at_any_moment_get_each_event_once(
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(TALKERS):
-                    group.create_task(talk(place, workspace, random.Random(chance.random()), is_over, runs))
+                    group.create_task(talk(address, workspace, random.Random(chance.random()), is_over, runs))
                 async with asyncio.TaskGroup() as readers:
                     for follower in followers:
                         own = random.Random(chance.random())
-                        readers.create_task(come_and_go(follower, place, own, left, attempts))
+                        readers.create_task(come_and_go(follower, address, own, left, attempts))
                 is_over.set()
             answered = sum(follower.connects for follower in followers)
             assert ANSWERED_MIN * attempts <= answered <= attempts
             wire.close()  # the server may have closed the idle connection
             marker = (await wire.expect(200, "POST", f"/workspaces/{workspace}/sessions", {"title": ""}))["id"]
             for follower in followers:
-                await follower.follow(place, lambda follower: bool(follower.seen) and follower.seen[-1][2] == marker)
-            log = await whole_log(place, workspace, followers[0].position or 0)
+                await follower.follow(address, lambda follower: bool(follower.seen) and follower.seen[-1][2] == marker)
+            log = await whole_log(address, workspace, followers[0].position or 0)
             for follower in followers:
                 assert follower.gaps == 0
                 assert follower.seen == log

@@ -17,7 +17,7 @@ import pytest
 
 from proof.figures import IS_LONG, proof, size
 from tests.conformance.harness import Peer, Server, open_http
-from tests.conformance.loops import ROOT, Place, new_client, place_of
+from tests.conformance.loops import ROOT, Address, address_of, new_client
 from tests.conformance.test_d_readers import much_text
 from tests.conformance.watching import memory_peak_kb, metric, until_metric
 
@@ -48,7 +48,7 @@ def ask(host: str, port: int, token: str, workspace: str) -> socket.socket:
     made.connect((host, port))
     made.sendall(
         f"GET /v1/workspaces/{workspace}/events?client_id={new_client()}&deltas=1 HTTP/1.1\r\n"
-        f"{Place(host, port, token).head}\r\n".encode()
+        f"{Address(host, port, token).head}\r\n".encode()
     )
     head = b""
     while b": connected" not in head:
@@ -71,9 +71,9 @@ def trickle(reader: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def stopped_process(place: Place, workspace: str, streams: int) -> Iterator[None]:
+def stopped_process(address: Address, workspace: str, streams: int) -> Iterator[None]:
     """A client process that is stopped while its streams are open."""
-    command = [sys.executable, "-c", OPENER, str(ROOT), place.host, str(place.port), place.token, workspace]
+    command = [sys.executable, "-c", OPENER, str(ROOT), address.host, str(address.port), address.token, workspace]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen([*command, str(streams)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -96,14 +96,14 @@ async def test_stuck_and_slow_readers_cost_little_and_are_dropped(
     with proof("G15", "stuck readers", "kept, or at the cost of others") as figure:
         async with server.peer(workspace) as peer, peer.stream(deltas=1) as reader:
             await much_text(peer, TEXT_BYTES, reader)
-            before_kb, place = memory_peak_kb(server.pid), place_of(server.url, server.token)
+            before_kb, address = memory_peak_kb(server.pid), address_of(server.url, server.token)
             with ExitStack() as stuck:
                 for _ in range(each):
-                    stuck.enter_context(ask_for(place, peer.workspace))  # never read from
-                slow = [stuck.enter_context(ask_for(place, peer.workspace)) for _ in range(each)]
+                    stuck.enter_context(ask_for(address, peer.workspace))  # never read from
+                slow = [stuck.enter_context(ask_for(address, peer.workspace)) for _ in range(each)]
                 for one in slow:
                     trickle(one)
-                await asyncio.to_thread(stuck.enter_context, stopped_process(place, peer.workspace, each))
+                await asyncio.to_thread(stuck.enter_context, stopped_process(address, peer.workspace, each))
                 assert await metric(peer.http, "kedge_streams_open") == 1 + 3 * each
                 # Check that the reading client gets the whole text.
                 await much_text(peer, TEXT_BYTES, reader)
@@ -114,8 +114,8 @@ async def test_stuck_and_slow_readers_cost_little_and_are_dropped(
         figure.notes["memory for each at the most"] = f"{grown_kb / 3 / each:.0f} kB"
 
 
-def ask_for(place: Place, workspace: str) -> socket.socket:
-    return ask(place.host, place.port, place.token, workspace)
+def ask_for(address: Address, workspace: str) -> socket.socket:
+    return ask(address.host, address.port, address.token, workspace)
 
 
 # --- a lost network ---------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def ask_for(place: Place, workspace: str) -> socket.socket:
 VANISHING = """
 import ctypes, fcntl, os, socket, struct, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from tests.conformance.loops import place_of
+from tests.conformance.loops import address_of
 from tests.conformance.test_stuck import ask
 
 def loopback(up):
@@ -144,11 +144,11 @@ loopback(1)
 hosts = ["--host", "tcp://127.0.0.1:0", "--host", f"unix://{sys.argv[2]}"]
 server = subprocess.Popen([sys.executable, "-m", "kedge", "serve", *hosts], stdout=subprocess.PIPE, text=True)
 try:
-    place = place_of(server.stdout.readline().split()[-1], os.environ["KEDGE_TOKEN"])
+    address = address_of(server.stdout.readline().split()[-1], os.environ["KEDGE_TOKEN"])
     server.stdout.readline()
     print("up", server.pid, flush=True)
     workspace = sys.stdin.readline().strip()
-    held = [ask(place.host, place.port, place.token, workspace) for _ in range(int(sys.argv[3]))]
+    held = [ask(address.host, address.port, address.token, workspace) for _ in range(int(sys.argv[3]))]
     print("open", flush=True)
     sys.stdin.readline()
     loopback(0)
