@@ -53,9 +53,6 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: Imports inside functions, each for start-up time: module -> modules that it loads late.
 LATE_IMPORTS: dict[str, set[str]] = {
     "kedge.agent.model_choice": {
-        "kedge.llm.openai",
-        "kedge.llm.anthropic",
-        "kedge.llm.pydantic_ai",
         "kedge.llm.demo",
         "kedge.llm.transport",
     },

@@ -172,7 +172,7 @@ class TestLiberties:
 class TestLimits:
     async def test_a_tool_input_without_end_is_refused(self, bench: Bench) -> None:
         pieces = ["x" * 100_000] * (TOOL_INPUT_CHARS_MAX // 100_000 + 1)
-        assert "called ls with more than" in str(
+        assert "characters of input for ls" in str(
             await failed(await bench.raw_claude(chunked([START, call_block(0, *pieces)])), asking("x"))
         )
 
@@ -190,7 +190,7 @@ class TestLimits:
     async def test_one_event_without_end_is_refused(self, bench: Bench) -> None:
         pieces = [b"data: ", *([b"x" * 65536] * (EVENT_BYTES_MAX // 65536 + 1))]
         model = await bench.raw_claude(chunked(pieces), then="hang")
-        assert f"one event of more than {EVENT_BYTES_MAX} bytes" in str(await failed(model, asking("x")))
+        assert f"an event of more than {EVENT_BYTES_MAX} bytes" in str(await failed(model, asking("x")))
 
 
 class TestFaults:
@@ -203,7 +203,7 @@ class TestFaults:
     @pytest.mark.parametrize("data", [b"{not json", b"[]", b"{}", b'{"choices": []}', b'{"type": 5}', b"[" * 50_000])
     async def test_what_is_no_event_is_a_failure(self, bench: Bench, data: bytes) -> None:
         error = await failed(await bench.raw_claude(chunked([START, b"data: " + data + b"\n\n"])), asking("x"))
-        assert "sent what is no frame of a messages stream" in str(error)
+        assert "sent an invalid event of a messages stream" in str(error)
         assert not error.retryable
 
     async def test_what_was_said_before_a_fault_is_passed_on(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:

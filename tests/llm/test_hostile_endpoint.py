@@ -13,12 +13,12 @@ from kedge.llm.openai import _CompletionsReply
 from kedge.llm.sse import EVENT_BYTES_MAX, EventParser
 from kedge.llm.streaming import CALL_NAME_CHARS_MAX, ENCODED_BYTES_MAX, TOOL_INPUT_CHARS_MAX, TOOL_INPUTS_CHARS_MAX
 from kedge.llm.streaming import _encoded as encoded
-from kedge.llm.transport import ERROR_BYTES_MAX, TIMEOUT, Provider, error_in
+from kedge.llm.transport import ERROR_BYTES_MAX, TIMEOUT, ProviderEndpoint, error_in
 from tests.llm.support import frame
 
 
 def reply() -> _CompletionsReply:
-    return _CompletionsReply(Provider("local", "http://127.0.0.1:1/v1", None, TIMEOUT), "m")
+    return _CompletionsReply(ProviderEndpoint("local", "http://127.0.0.1:1/v1", None, TIMEOUT), "m")
 
 
 def fed(*events: bytes) -> _CompletionsReply:
@@ -57,7 +57,7 @@ def test_a_long_error_in_a_stream_is_not_decoded() -> None:
     assert len(found) == ERROR_BYTES_MAX
     assert error_in(msgspec.Raw(b'{"message": "no"}')) == {"message": "no"}
     assert error_in(msgspec.Raw()) is error_in(msgspec.Raw(b"null")) is None
-    with pytest.raises(ModelFailed, match="broke off with an error"):
+    with pytest.raises(ModelFailed, match="sent an error in the reply"):
         list(reply().feed(b'data: {"error": ' + bytes(long) + b"}\n\n"))
 
 
@@ -82,7 +82,7 @@ def test_inputs_of_all_calls_together_are_bounded() -> None:
     count = TOOL_INPUTS_CHARS_MAX // TOOL_INPUT_CHARS_MAX
     events = [frame(tool_calls=[call(index, name="a", arguments="x" * TOOL_INPUT_CHARS_MAX)]) for index in range(count)]
     made = fed(*events)
-    with pytest.raises(ModelFailed, match="called its tools with more than"):
+    with pytest.raises(ModelFailed, match="characters of tool input"):
         list(made.feed(frame(tool_calls=[call(count, name="a", arguments="x")])))
     assert tool_input('{"a": [1, {"b": nope}]}').startswith('{"malformed"')
     assert tool_input('{"a": [1, {"b": null}]}') == '{"a": [1, {"b": null}]}'

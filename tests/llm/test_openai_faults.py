@@ -31,14 +31,14 @@ async def failure_of(model: OpenAIModel, prompt: str = "x") -> str:
     ("status", "says"),
     [
         (400, "refused the request (HTTP 400: because)"),
-        (401, "does not accept its key (HTTP 401: because); check the api_key of provider local"),
+        (401, "rejected the API key (HTTP 401: because); check api_key under [providers.local]"),
         (402, "check the account"),
-        (403, "check what its api_key may use"),
+        (403, "check the permissions of its API key"),
         (404, "has no model fake-large at http://127.0.0.1:"),
-        (413, "longer than what model"),
-        (429, "limits the rate (HTTP 429: because); try again in 1 s"),
-        (500, "has a fault of its own (HTTP 500: because); try again later"),
-        (503, "has a fault of its own (HTTP 503: because)"),
+        (413, "exceeds the context of model"),
+        (429, "limits the request rate (HTTP 429: because); try again in 1 s"),
+        (500, "returned a server error (HTTP 500: because); try again later"),
+        (503, "returned a server error (HTTP 503: because)"),
     ],
 )
 async def test_each_http_error_says_what_to_do(
@@ -49,7 +49,7 @@ async def test_each_http_error_says_what_to_do(
 
 async def test_a_missing_key_is_told_from_a_wrong_one(bench: Bench, endpoint: ScriptedEndpoint) -> None:
     says = await failure_of(bench.model(endpoint.url, key=None), "script: fail 401 no")
-    assert "wants an API key (HTTP 401: no); set api_key under [providers.local]" in says
+    assert "requires an API key (HTTP 401: no); set api_key under [providers.local]" in says
 
 
 BODIES = {
@@ -106,8 +106,8 @@ async def test_a_redirect_is_not_followed_with_the_key(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "says"),
     [
-        ("text/html; charset=utf-8", b"<html>login", "streamed no reply but sent a web page; check base_url"),
-        ("application/json", b'{"error": {"message": "no such model"}}', "sent this: no such model"),
+        ("text/html; charset=utf-8", b"<html>login", "did not stream a reply (got a web page); check base_url"),
+        ("application/json", b'{"error": {"message": "no such model"}}', "got no such model"),
     ],
 )
 async def test_an_answer_that_is_no_stream_is_told(bench: Bench, kind: str, body: bytes, says: str) -> None:
@@ -131,17 +131,17 @@ class TestInTheStream:
     ) -> None:
         found, says = await self.parts_before(bench.model(endpoint.url), f"script: say hi | fail 500 no {KEY}")
         assert found == [TextDelta("hi")]
-        assert says == "Provider local broke off with an error (no ***); try again."
+        assert says == "Provider local sent an error in the reply (no ***); try again."
 
     async def test_a_connection_that_drops_fails_after_the_text_before_it(
         self, bench: Bench, endpoint: ScriptedEndpoint
     ) -> None:
         found, says = await self.parts_before(bench.model(endpoint.url), "script: say hi | cut")
         assert found == [TextDelta("hi")]
-        assert "broke off the connection; try again" in says
+        assert "closed the connection; try again" in says
 
     async def test_a_reset_is_a_failure(self, bench: Bench) -> None:
-        assert "broke off the connection" in await failure_of(await bench.raw(chunked([], end=False), then="reset"))
+        assert "closed the connection" in await failure_of(await bench.raw(chunked([], end=False), then="reset"))
 
     @pytest.mark.parametrize("rest", [b"", frame("stop")[:-20], b"data: [DON", b": bye\n\n"])
     async def test_a_reply_that_just_ends_is_a_failure(self, bench: Bench, rest: bytes) -> None:
@@ -165,11 +165,11 @@ class TestInTheStream:
             await bench.raw(chunked([frame(content="hi"), b"data: " + event + b"\n\n"]))
         )
         assert found == [TextDelta("hi")]
-        assert "sent what is no frame of a chat completions stream" in says
+        assert "sent an invalid event of a chat completions stream" in says
 
     async def test_one_event_without_end_is_refused(self, bench: Bench) -> None:
         model = await bench.raw(chunked([b"data: ", *([b"x" * 65536] * (EVENT_BYTES_MAX // 65536 + 1))]), then="hang")
-        assert f"one event of more than {EVENT_BYTES_MAX} bytes" in await failure_of(model)
+        assert f"an event of more than {EVENT_BYTES_MAX} bytes" in await failure_of(model)
 
     async def test_silence_ends_with_a_failure(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         model = bench.model(endpoint.url, timeout=httpx2.Timeout(5, read=0.02))
@@ -184,22 +184,22 @@ class TestNoConnection:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         says = await failure_of(bench.model(f"http://127.0.0.1:{port}/v1"))
-        expected = f"at http://127.0.0.1:{port}/v1 refused the connection; check that the server there is running"
+        expected = f"at http://127.0.0.1:{port}/v1 refused the connection; check that the server is running"
         assert expected in says
 
     async def test_plain_http_behind_https_is_told(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         says = await failure_of(bench.model(endpoint.url.replace("http:", "https:")))
-        assert "could not agree on TLS" in says
+        assert "TLS handshake failed" in says
 
     async def test_an_answer_that_is_not_http_is_told(self, bench: Bench) -> None:
-        assert "broke off the connection" in await failure_of(await bench.raw(b"SSH-2.0-OpenSSH_9.2\r\n"))
+        assert "closed the connection" in await failure_of(await bench.raw(b"SSH-2.0-OpenSSH_9.2\r\n"))
 
     @pytest.mark.parametrize(
         "url", ["", "nonsense", "ftp://127.0.0.1", "http://127.0.0.1:99999", "http://[::1", "http://"]
     )
     async def test_a_bad_address_is_told(self, bench: Bench, url: str) -> None:
         says = await failure_of(bench.model(url))
-        assert "is no http or https address; check base_url under [providers.local]" in says
+        assert "is not a valid http or https address; check base_url under [providers.local]" in says
 
     async def test_secrets_in_the_address_are_not_shown(self, bench: Bench) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -214,7 +214,7 @@ class TestNoConnection:
         self, bench: Bench, endpoint: ScriptedEndpoint, key: str
     ) -> None:
         says = await failure_of(bench.model(endpoint.url, key))
-        assert "The api_key of provider local holds a line break" in says
+        assert "The api_key of provider local contains a line break" in says
         assert key not in says
         assert endpoint.requests_count == 0
 
@@ -226,6 +226,6 @@ async def test_the_query_of_an_address_is_kept(bench: Bench, endpoint: ScriptedE
 
 
 async def test_signs_of_life_without_a_word_are_no_reply(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kedge.llm.streaming.WORDLESS_S_MAX", -1.0)
+    monkeypatch.setattr("kedge.llm.streaming.KEEP_ALIVES_S_MAX", -1.0)
     model = await bench.raw(chunked([b": processing\n\n"], end=False), then="hang")
-    assert "signs of life and not a word" in await failure_of(model)
+    assert "only keep-alives" in await failure_of(model)

@@ -19,7 +19,8 @@ from kedge.core.records import Usage
 from kedge.core.transcript import Binary, ImageUrl, Reasoning, ToolCall, ToolResult
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import ModelPart, ModelRequest, ReasoningDelta, TextDelta, ToolSpec
-from kedge.llm.pydantic_ai import PROVIDER_TYPES, PydanticAIModel
+from kedge.llm.provider_types import PROVIDERS
+from kedge.llm.pydantic_ai import PydanticAIModel
 from kedge.llm.streaming import TOOL_INPUT_CHARS_MAX
 from kedge.llm.transport import new_client
 from tests.llm.provider_formats import (
@@ -48,10 +49,10 @@ READ = ToolSpec("read", "Reads a file.", '{"type": "object", "properties": {"pat
 
 
 @pytest.mark.skipif(HAS_EXTRA, reason="the extra is installed")
-@pytest.mark.parametrize("kind", PROVIDER_TYPES)
+@pytest.mark.parametrize("kind", [kind for kind, spec in PROVIDERS.items() if spec.module == "pydantic_ai"])
 async def test_without_the_extra_the_way_to_it_is_told(client: httpx2.AsyncClient, kind: str) -> None:
     with pytest.raises(ModelFailed) as failed:
-        await parts_of(PydanticAIModel("work", "large", kind, "", KEY, client), asking("hello"))
+        await parts_of(PydanticAIModel("work", "large", "", KEY, client, kind), asking("hello"))
     assert failed.value.message == (
         f"Provider work of type {kind} needs the extra: pip install 'kedge[providers]' "
         "(in a clone: .venv/bin/python -m pip install -r requirements-providers.lock)."
@@ -76,7 +77,7 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
 def responses_model(
     server: Server, client: httpx2.AsyncClient, key: str | None = KEY, name: str = "large"
 ) -> PydanticAIModel:
-    return PydanticAIModel("work", name, "openai-responses", f"{server.url}/v1", key, client)
+    return PydanticAIModel("work", name, f"{server.url}/v1", key, client, "openai-responses")
 
 
 async def failure_of(model: PydanticAIModel, request: ModelRequest | None = None) -> ModelFailed:
@@ -203,12 +204,12 @@ class TestFaults:
         ("status", "says", "retryable"),
         [
             (400, "refused the request (HTTP 400: because ***)", False),
-            (401, "does not accept its key (HTTP 401: because ***); check the api_key of provider work", False),
-            (403, "check what its api_key may use", False),
+            (401, "rejected the API key (HTTP 401: because ***); check the api_key of provider work", False),
+            (403, "check the permissions of its API key", False),
             (404, "has no model large at http://127.0.0.1:", False),
-            (429, "limits the rate (HTTP 429: because ***); try again in 3 s", True),
-            (500, "has a fault of its own (HTTP 500: because ***)", True),
-            (503, "has a fault of its own (HTTP 503: because ***)", True),
+            (429, "limits the request rate (HTTP 429: because ***); try again in 3 s", True),
+            (500, "returned a server error (HTTP 500: because ***)", True),
+            (503, "returned a server error (HTTP 503: because ***)", True),
         ],
     )
     async def test_each_http_error_says_what_to_do_and_is_not_tried_again(
@@ -249,14 +250,14 @@ class TestFaults:
         server.replies = [head + events(CREATED, *said("Hel"))]
         found, failed = await parts_before(responses_model(server, client))
         assert found == [TextDelta("Hel")]
-        assert "broke off the connection" in failed.message
+        assert "closed the connection" in failed.message
         assert failed.retryable
 
     @pytest.mark.parametrize("kind", ["openai-responses", "google", "mistral"])
     async def test_a_server_that_is_not_there_is_asked_about(self, client: httpx2.AsyncClient, kind: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        failed = await failure_of(PydanticAIModel("work", "large", kind, url, KEY, client))
+        failed = await failure_of(PydanticAIModel("work", "large", url, KEY, client, kind))
         assert f"at {url} refused the connection" in failed.message
         assert failed.retryable
 
@@ -270,16 +271,16 @@ class TestFaults:
     ) -> None:
         for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "MISTRAL_API_KEY", "CO_API_KEY"):
             monkeypatch.delenv(name, raising=False)
-        failed = await failure_of(PydanticAIModel("work", "large", kind, "", None, client))
+        failed = await failure_of(PydanticAIModel("work", "large", "", None, client, kind))
         assert f"Provider work of type {kind} cannot be used as it is configured" in failed.message
 
     async def test_a_key_that_cannot_be_sent_is_not_repeated(self, server: Server, client: httpx2.AsyncClient) -> None:
         failed = await failure_of(responses_model(server, client, "sk-one\nsk-two"))
-        assert "holds a line break" in failed.message
+        assert "contains a line break" in failed.message
         assert "sk-one" not in failed.message
 
     async def test_an_address_that_a_type_does_not_take_is_told(self, client: httpx2.AsyncClient) -> None:
-        failed = await failure_of(PydanticAIModel("work", "command", "cohere", "http://127.0.0.1:1", KEY, client))
+        failed = await failure_of(PydanticAIModel("work", "command", "http://127.0.0.1:1", KEY, client, "cohere"))
         assert failed.message == "Provider work of type cohere takes no base_url; leave it out."
 
 
@@ -296,7 +297,7 @@ async def parts_before(model: PydanticAIModel) -> tuple[list[ModelPart], ModelFa
 
 
 def google_model(server: Server, client: httpx2.AsyncClient) -> PydanticAIModel:
-    return PydanticAIModel("work", "gemini-2.5-flash", "google", server.url, KEY, client)
+    return PydanticAIModel("work", "gemini-2.5-flash", server.url, KEY, client, "google")
 
 
 @needs_extra
@@ -416,7 +417,7 @@ async def test_bedrock_is_asked_once(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
         monkeypatch.setenv(name, "eu-central-1")
     server.replies = [answer(b'{"message": "because"}', "503 Oops", "application/json")]
-    failed = await failure_of(PydanticAIModel("work", "amazon.nova-lite-v1:0", "bedrock", server.url, None, client))
+    failed = await failure_of(PydanticAIModel("work", "amazon.nova-lite-v1:0", server.url, None, client, "bedrock"))
     assert "HTTP 503" in failed.message
     assert failed.retryable
     assert len(server.bodies) == 1

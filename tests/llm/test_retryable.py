@@ -12,7 +12,7 @@ import pytest
 
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import Model
-from kedge.llm.transport import WAIT_S_MAX, Provider
+from kedge.llm.transport import WAIT_S_MAX, ProviderEndpoint
 from kedge.testing import ScriptedEndpoint
 from tests.llm.support import START, Bench, asking, chunked, event, failed, frame, http, parts_of, text_block, text_of
 
@@ -85,7 +85,7 @@ async def test_a_quota_that_is_used_up_does_not_come_back_by_waiting(model: Mode
     error = await failed(model, asking("script: fail 429 code=insufficient_quota You exceeded your quota"))
     assert not error.retryable
     assert error.wait_s is None
-    assert "is used up (HTTP 429: You exceeded your quota); check the account" in str(error)
+    assert "quota exhausted (HTTP 429: You exceeded your quota); check the account" in str(error)
 
 
 TOO_LONG = [
@@ -103,7 +103,7 @@ async def test_a_session_that_is_too_long_is_told_from_other_refusals(model: Mod
     assert type(error) is ContextFull
     assert error.code == "context_full"
     assert not error.retryable
-    assert "longer than what model fake-large" in str(error)
+    assert "exceeds the context of model fake-large" in str(error)
 
 
 async def test_a_code_alone_says_that_it_is_too_long(model: Model) -> None:
@@ -148,7 +148,7 @@ class TestInTheStream:
     async def test_each_kind_of_error_of_anthropic(self, bench: Bench, kind: str, retryable: bool) -> None:
         broken = event("error", error={"type": kind, "message": "Because"})
         error = await failed(await bench.raw_claude(chunked([START, text_block(0, "hi"), broken])), asking("x"))
-        assert "broke off with an error (Because)" in str(error)
+        assert "sent an error in the reply (Because)" in str(error)
         assert error.retryable is retryable
 
     @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ class TestNoConnection:
     def test_an_unknown_host_lasts_unless_the_name_server_is_in_trouble(self, errno: int, retryable: bool) -> None:
         error = httpx2.ConnectError("no")
         error.__cause__ = socket.gaierror(errno, "no")
-        found = Provider("local", "http://nowhere.invalid", None, httpx2.Timeout(1)).transport_failed(error)
-        assert "host name that is not known" in found.message
+        found = ProviderEndpoint("local", "http://nowhere.invalid", None, httpx2.Timeout(1)).transport_failed(error)
+        assert "unknown host name" in found.message
         assert found.retryable is retryable
 
     @pytest.mark.parametrize("kind", ["text/html", "application/json"])

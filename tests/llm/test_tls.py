@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kedge.agent.model_choice import Models, speaks_tls
-from kedge.config.schema import Config, ProviderConfig, ProviderType
+from kedge.agent.model_choice import Models, needs_tls
+from kedge.config.schema import Config, ProviderConfig
+from kedge.llm.provider_types import ProviderType
 from tests.certificates import with_certificate
 from tests.llm.support import asking, failed
 
@@ -54,4 +55,4 @@ async def test_a_provider_that_nobody_vouches_for_is_told_nothing(kind: Provider
 def test_only_addresses_in_the_clear_get_the_pool_without_certificates(
     kind: ProviderType, base_url: str, tls: bool
 ) -> None:
-    assert speaks_tls(ProviderConfig(type=kind, base_url=base_url)) is tls
+    assert needs_tls(ProviderConfig(type=kind, base_url=base_url)) is tls

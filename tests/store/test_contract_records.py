@@ -98,7 +98,7 @@ async def test_a_run_is_read_as_it_was_put(store: Store) -> None:
         "cancelled": True,
         "stopping": True,
         "outcome": "cancelled",
-        "reason": "because",
+        "reason": "timeout",
         "error": "none",
         "started_at": 3,
         "ended_at": 2**53,
@@ -189,9 +189,9 @@ async def test_every_kind_of_part_is_read_as_it_was_put(store: Store) -> None:
 async def test_any_text_is_read_as_it_was_put(store: Store, text: str) -> None:
     await with_workspace(store)
     given = message(text=text, model=text)
-    await store.append(Write(W, messages=(given,), runs=(run(prompt=Prompt(text), reason=text),), tails=(tail(text),)))
+    await store.append(Write(W, messages=(given,), runs=(run(prompt=Prompt(text), error=text),), tails=(tail(text),)))
     assert await store.message(W, "m1") == message(text=text + text, model=text)
-    assert await store.run(W, "r1") == run(prompt=Prompt(text), reason=text)
+    assert await store.run(W, "r1") == run(prompt=Prompt(text), error=text)
 
 
 async def test_a_large_message_is_read_as_it_was_put(store: Store) -> None:

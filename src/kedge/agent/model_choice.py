@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -17,6 +16,7 @@ from kedge.errors import BadConfig
 from kedge.llm.base import Model
 from kedge.llm.catalogue import Price, cost_usd
 from kedge.llm.offline import OfflineModel
+from kedge.llm.provider_types import PROVIDERS
 
 if TYPE_CHECKING:
     import httpx2
@@ -94,29 +94,12 @@ class Models:
         provider, name = resolved.provider, resolved.provider_name
         # A locked keyring waits for its user: not on the event loop.
         key = await asyncio.to_thread(resolved.key) if provider.api_key.startswith(KEYRING) else resolved.key()
-        pool = await self.pool(tls=speaks_tls(provider))
-        module = provider.type if provider.type in ("openai", "anthropic") else "pydantic_ai"
-        await self._load(f"kedge.llm.{module}")
-        match provider.type:
-            case "openai":
-                from kedge.llm.openai import OpenAIModel
-
-                return OpenAIModel(name, resolved.model, provider.base_url, key, pool)
-            case "anthropic":
-                from kedge.llm.anthropic import AnthropicModel
-
-                return AnthropicModel(name, resolved.model, provider.base_url, key, pool)
-            case _:
-                from kedge.llm.pydantic_ai import PydanticAIModel
-
-                return PydanticAIModel(name, resolved.model, provider.type, provider.base_url, key, pool)
-
-    async def _load(self, module: str) -> None:
-        """Import it in a thread, the first time."""
-        if module not in self._loaded:
-            async with self._opening:
-                await asyncio.to_thread(import_module, module)
-                self._loaded.add(module)
+        spec = PROVIDERS[provider.type]
+        pool = await self.pool(tls=needs_tls(provider))
+        # Only the first import takes long: not on the event loop.
+        constructor = await asyncio.to_thread(spec.load) if provider.type not in self._loaded else spec.load()
+        self._loaded.add(provider.type)
+        return constructor(name, resolved.model, provider.base_url, key, pool)
 
     async def pool(self, *, tls: bool) -> httpx2.AsyncClient:
         """The connection pool, made on first use, in a thread: loading the library takes a tenth of a second."""
@@ -133,9 +116,8 @@ class Models:
             await pool.aclose()
 
 
-def speaks_tls(provider: ProviderConfig) -> bool:
-    """Of the libraries of others it is not known where they go: they always get the pool that checks certificates."""
-    return provider.type not in ("openai", "anthropic") or not provider.base_url.lower().startswith("http://")
+def needs_tls(provider: ProviderConfig) -> bool:
+    return PROVIDERS[provider.type].needs_tls(provider.base_url)
 
 
 def new_client(tls: bool) -> httpx2.AsyncClient:

@@ -9,32 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from kedge.config.schema import Config, ProviderConfig, ProviderType
+from kedge.config.schema import Config, ProviderConfig
 from kedge.config.secrets import secret
 from kedge.errors import BadConfig
-
-
-class _Vendor(Struct, frozen=True):
-    #: Variables for its key, the usual one first. Empty: its library authenticates in other ways.
-    variables: tuple[str, ...] = ()
-    #: Empty: its library knows the endpoint.
-    base_url: str = ""
-
-
-_VENDORS: dict[ProviderType, _Vendor] = {
-    "openai": _Vendor(("OPENAI_API_KEY",), "https://api.openai.com/v1"),
-    "anthropic": _Vendor(("ANTHROPIC_API_KEY",), "https://api.anthropic.com"),
-    "openai-responses": _Vendor(("OPENAI_API_KEY",), "https://api.openai.com/v1"),
-    "google": _Vendor(("GEMINI_API_KEY", "GOOGLE_API_KEY")),
-    "mistral": _Vendor(("MISTRAL_API_KEY",)),
-    "cohere": _Vendor(("CO_API_KEY", "COHERE_API_KEY")),
-    "groq": _Vendor(("GROQ_API_KEY",)),
-    "google-cloud": _Vendor(),
-    "bedrock": _Vendor(),
-}
+from kedge.llm.provider_types import PROVIDERS, ProviderType
 
 
 def provider_for(config: Config, name: str, environment: Mapping[str, str] = os.environ) -> ProviderConfig | None:
@@ -43,7 +23,7 @@ def provider_for(config: Config, name: str, environment: Mapping[str, str] = os.
     The default address and key reference are filled in."""
     provider = config.providers.get(name)
     if provider is None:
-        vendor = next((vendor for vendor in _VENDORS if vendor == name), None)
+        vendor = next((vendor for vendor in PROVIDERS if vendor == name), None)
         if vendor is None or _variable(vendor, environment) is None:
             return None
         provider = ProviderConfig(type=vendor)
@@ -52,7 +32,7 @@ def provider_for(config: Config, name: str, environment: Mapping[str, str] = os.
 
 def base_url(provider: ProviderConfig) -> str:
     """Return the address; empty if the library of its type knows it."""
-    return provider.base_url or _VENDORS[provider.type].base_url
+    return provider.base_url or PROVIDERS[provider.type].base_url
 
 
 def api_key(provider: ProviderConfig, name: str, environment: Mapping[str, str] = os.environ) -> str | None:
@@ -66,12 +46,12 @@ def api_key(provider: ProviderConfig, name: str, environment: Mapping[str, str] 
 
 def is_vendor_endpoint(provider: ProviderConfig) -> bool:
     """Return True for the vendor's own endpoint, False for another one with the same API format."""
-    return base_url(provider) == _VENDORS[provider.type].base_url
+    return base_url(provider) == PROVIDERS[provider.type].base_url
 
 
 def all_providers(config: Config, environment: Mapping[str, str] = os.environ) -> dict[str, ProviderConfig]:
     """Return the configured providers, then the vendors whose key is in the environment."""
-    providers = {name: provider_for(config, name, environment) for name in (*config.providers, *_VENDORS)}
+    providers = {name: provider_for(config, name, environment) for name in (*config.providers, *PROVIDERS)}
     # "openai-responses" uses the key of "openai": it is listed only if it is configured.
     return {
         name: provider
@@ -83,7 +63,7 @@ def all_providers(config: Config, environment: Mapping[str, str] = os.environ) -
 def unknown_provider(config: Config, name: str) -> str:
     """Return the message about an unknown provider, with what to do."""
     configured = ", ".join(sorted(config.providers)) or "none"
-    variables = next((vendor.variables for known, vendor in _VENDORS.items() if known == name), ())
+    variables = next((vendor.variables for known, vendor in PROVIDERS.items() if known == name), ())
     # A server keeps the environment that it was started with.
     remedy = f"set {variables[0]} and restart the server (`kedge stop`), or " if variables else ""
     return (
@@ -95,9 +75,9 @@ def unknown_provider(config: Config, name: str) -> str:
 def _key_reference(provider: ProviderConfig, environment: Mapping[str, str]) -> str:
     if provider.api_key or not is_vendor_endpoint(provider):
         return provider.api_key
-    variable = _variable(provider.type, environment) or next(iter(_VENDORS[provider.type].variables), "")
+    variable = _variable(provider.type, environment) or next(iter(PROVIDERS[provider.type].variables), "")
     return f"${variable}" if variable else ""
 
 
 def _variable(vendor: ProviderType, environment: Mapping[str, str]) -> str | None:
-    return next((name for name in _VENDORS[vendor].variables if environment.get(name)), None)
+    return next((name for name in PROVIDERS[vendor].variables if environment.get(name)), None)

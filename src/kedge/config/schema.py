@@ -21,6 +21,7 @@ from kedge.core.approvals import PARSED_MAX, Rule, Rules, parse_rules
 from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import QUEUE_RUNS_MAX, OnCrash, WhenBusy
 from kedge.core.patterns import has_wildcard
+from kedge.llm.provider_types import ProviderType
 from kedge.tools.paths import real_path
 from kedge.tools.tool_failed import ToolFailed
 
@@ -29,18 +30,6 @@ CONTEXT_FILES_MAX = 50
 #: A tiny local language model that needs no network.
 DEMO = "demo/smollm2"
 MASK = "********"
-
-ProviderType = Literal[
-    "openai",
-    "anthropic",
-    "openai-responses",
-    "google",
-    "google-cloud",
-    "bedrock",
-    "mistral",
-    "cohere",
-    "groq",
-]
 
 # The upper limits guard against typing errors, and against a repository's file, which may set some of these untrusted.
 Seconds = Annotated[float, Meta(ge=0, le=10_000_000)]

@@ -88,18 +88,18 @@ class AnthropicModel(HttpModel):
 
     def _url(self) -> httpx2.URL:
         # People write the address with and without the version. The path of a bare host is a slash.
-        url = self._at.checked_url("")
+        url = self._endpoint.checked_url("")
         return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1") + "/v1/messages")
 
     def _headers(self) -> dict[str, str]:
-        key = self._at.checked_key()
+        key = self._endpoint.checked_key()
         return {"anthropic-version": FORMAT_VERSION, **({"x-api-key": key} if key else {})}
 
     def _body(self, request: ModelRequest) -> Json:
         return request_body(request, self.provider)
 
     def _reply(self, request: ModelRequest) -> Reply:
-        return _MessagesReply(self._at, request.model)
+        return _MessagesReply(self._endpoint, request.model)
 
 
 class _MessagesReply(Reply):
@@ -117,7 +117,7 @@ class _MessagesReply(Reply):
         event = _events.decode(data)
         error = error_in(event.error)
         if error is not None or event.type == "error":
-            raise self._at.stream_failed(error, self._model)
+            raise self._endpoint.stream_failed(error, self._model)
         match event.type:
             case None:
                 raise msgspec.ValidationError("an event without type")
@@ -166,7 +166,7 @@ class _MessagesReply(Reply):
             self._signature_chars += len(delta.signature)
             if self._signature_chars > SIGNATURE_CHARS_MAX:
                 raise ModelFailed(
-                    f"Provider {self._at.name} signed a thought with more than {SIGNATURE_CHARS_MAX} characters; "
+                    f"Provider {self._endpoint.name} signed a thought with more than {SIGNATURE_CHARS_MAX} characters; "
                     "that is no reply of a model, check base_url."
                 )
         if delta.partial_json and (call := self._call(index)):

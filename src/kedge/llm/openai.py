@@ -91,10 +91,10 @@ class OpenAIModel(HttpModel):
     """One model at one OpenAI-compatible endpoint."""
 
     def _url(self) -> httpx2.URL:
-        return self._at.checked_url("/chat/completions")
+        return self._endpoint.checked_url("/chat/completions")
 
     def _headers(self) -> dict[str, str]:
-        key = self._at.checked_key()
+        key = self._endpoint.checked_key()
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def _body(self, request: ModelRequest) -> Json:
@@ -103,7 +103,7 @@ class OpenAIModel(HttpModel):
         return request_body(request, f"{self.provider}/{self.name}", limit)
 
     def _reply(self, request: ModelRequest) -> Reply:
-        return _CompletionsReply(self._at, request.model)
+        return _CompletionsReply(self._endpoint, request.model)
 
 
 class _CompletionsReply(Reply):
@@ -118,7 +118,7 @@ class _CompletionsReply(Reply):
             return
         frame = _frames.decode(data)
         if (error := error_in(frame.error)) is not None:
-            raise self._at.stream_failed(error, self._model)
+            raise self._endpoint.stream_failed(error, self._model)
         if frame.usage is not None:
             self._usage = _spent(frame.usage)
         choice = frame.choices.first if frame.choices else None

@@ -25,10 +25,8 @@ from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, ReasoningDelta, TextDelta
 from kedge.llm.pydantic_ai_request import Signed, request_messages, request_parameters, request_settings
 from kedge.llm.streaming import TOOL_CALLS_MAX, TOOL_INPUT_CHARS_MAX
-from kedge.llm.transport import TIMEOUT, Provider
+from kedge.llm.transport import TIMEOUT, ProviderEndpoint
 
-#: The types of providers in the configuration that are served here, as pydantic-ai calls them.
-PROVIDER_TYPES: Final = ("bedrock", "cohere", "google", "google-cloud", "groq", "mistral", "openai-responses")
 #: Those whose library takes our connection pool; the others open one of their own and close it after the Step.
 _SHARE_CLIENT: Final = frozenset({"google", "mistral", "openai-responses"})
 #: Links followed from an error to what caused it; the libraries wrap one another three or four deep.
@@ -49,15 +47,15 @@ class PydanticAIModel:
         self,
         provider: str,
         name: str,
-        kind: str,
         base_url: str,
         api_key: str | None,
         client: httpx2.AsyncClient,
+        kind: str,
     ) -> None:
         self.provider = provider
         self.name = name
         self.kind = kind
-        self._at = Provider(provider, base_url, api_key, TIMEOUT)
+        self._endpoint = ProviderEndpoint(provider, base_url, api_key, TIMEOUT)
         self._client = _Client(client)
         self._model: Any = None
         self._loading = asyncio.Lock()
@@ -66,9 +64,9 @@ class PydanticAIModel:
         """Load the package and make the model ready. `stream` does it by itself; the first time takes a second."""
         async with self._loading:
             if self._model is None:
-                self._at.checked_key()
-                if self._at.base_url:
-                    self._at.checked_url("")
+                self._endpoint.checked_key()
+                if self._endpoint.base_url:
+                    self._endpoint.checked_url("")
                 self._model = await asyncio.to_thread(self._new_model)
 
     @asynccontextmanager
@@ -92,12 +90,12 @@ class PydanticAIModel:
         provider_class = _library().providers.infer_provider_class(kind)
         taken = inspect.signature(provider_class.__init__).parameters
         given: dict[str, Any] = {}
-        if self._at.api_key:
-            given["api_key"] = self._at.api_key
-        if self._at.base_url:
+        if self._endpoint.api_key:
+            given["api_key"] = self._endpoint.api_key
+        if self._endpoint.base_url:
             if "base_url" not in taken:
                 raise ModelFailed(f"Provider {self.provider} of type {kind} takes no base_url; leave it out.")
-            given["base_url"] = self._at.base_url
+            given["base_url"] = self._endpoint.base_url
         if kind in _SHARE_CLIENT:
             given["http_client"] = self._client
         provider = provider_class(**given)
@@ -144,22 +142,22 @@ class PydanticAIModel:
         errors = _library().exceptions
         if isinstance(error, errors.ModelHTTPError):
             failed = (
-                self._at.stream_failed(error.body or error.provider_error_code, self.name)
+                self._endpoint.stream_failed(error.body or error.provider_error_code, self.name)
                 if error.in_stream
-                else self._at.status_failed(
+                else self._endpoint.status_failed(
                     error.status_code, httpx2.Headers(error.headers or {}), _body_of(error.body), self.name
                 )
             )
         elif transport := _transport_error(error):
-            failed = self._at.transport_failed(transport)
+            failed = self._endpoint.transport_failed(transport)
         elif isinstance(error, errors.ModelConnectionError):
-            failed = self._at.transport_failed(httpx2.ReadError(str(error)))
+            failed = self._endpoint.transport_failed(httpx2.ReadError(str(error)))
         elif isinstance(error, errors.UserError | ImportError):
             failed = self._unusable(error)
         elif isinstance(error, errors.ModelAPIError) and error.body:
-            failed = self._at.stream_failed(error.body, self.name)
+            failed = self._endpoint.stream_failed(error.body, self.name)
         else:
-            said = self._at.said(str(error) or type(error).__name__)
+            said = self._endpoint.sanitized(str(error) or type(error).__name__)
             failed = ModelFailed(
                 f"Provider {self.provider} did not reply as expected ({said}); try again.", retryable=True
             )
@@ -171,7 +169,7 @@ class PydanticAIModel:
         return failed
 
     def _unusable(self, error: Exception) -> ModelFailed:
-        said = self._at.said(str(error) or type(error).__name__).rstrip(".")
+        said = self._endpoint.sanitized(str(error) or type(error).__name__).rstrip(".")
         return ModelFailed(
             f"Provider {self.provider} of type {self.kind} cannot be used as it is configured ({said}); "
             f"check [providers.{self.provider}]."

@@ -1,8 +1,8 @@
-"""One streamed reply over HTTP, whatever the format: the request goes out, parts come back, and every way it can end.
+"""One streamed reply over HTTP, in any format.
 
-A format is an `HttpModel` that says where to post what, and a `Reply` that reads the events. What they share is here:
-the connection is closed when the stream is left, a reply that has said all is not kept waiting by what its server still
-does, and nothing grows without limit.
+A format is an `HttpModel`, which builds the request, and a `Reply`, which reads the events. Both share this: the
+connection is closed when the caller leaves the stream, a complete reply does not wait for its server, and every buffer
+is bounded.
 """
 
 from __future__ import annotations
@@ -23,26 +23,25 @@ from kedge.errors import ModelFailed
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest
 from kedge.llm.content import Json
 from kedge.llm.sse import EVENT_BYTES_MAX, EventParser, EventTooLarge
-from kedge.llm.transport import NOT_JSON, TIMEOUT, Provider, detail_of, error_body
+from kedge.llm.transport import NOT_JSON, TIMEOUT, ProviderEndpoint, detail_of, error_body
 
-#: Of one tool call, in characters. A whole source file fits several times; beyond it a model is repeating itself.
+#: Input of one tool call: several times a source file; beyond it a model repeats itself. Characters.
 TOOL_INPUT_CHARS_MAX: Final = 1024 * 1024
-#: Of all calls of one Step, in characters: they are parsed again for each later request.
+#: Input of all calls of one Step: it is parsed again for each later request. Characters.
 TOOL_INPUTS_CHARS_MAX: Final = 4 * 1024 * 1024
-#: Of a call's id, and of the name of its tool, in characters: what is longer is cut, and no tool has such a name.
+#: Id of a call, and name of its tool; longer values are cut. Characters.
 CALL_NAME_CHARS_MAX: Final = 256
-#: In one Step. Models call a handful of tools at once; a server that counts up for ever must not fill the memory.
+#: Tool calls in one Step. Models make a few at once; a faulty server must not fill the memory.
 TOOL_CALLS_MAX: Final = 128
-#: Of a request, encoded in one go: some milliseconds. Bytes.
+#: Part of a request that is encoded at once, which takes some milliseconds. Bytes.
 ENCODED_BYTES_MAX: Final = 1024 * 1024
-#: After the finish reason only the usage and the last event are due; the reply is complete and waits no longer than
-#: this for them.
+#: Wait for the usage and the last event after the finish reason: the reply is complete without them.
 AFTER_FINISH_S_MAX: Final = 5.0
-#: After the last event the end of the body follows at once from nearly every server. Reading it keeps the connection
-#: for the next Step; waiting longer for it would delay this one.
+#: Wait for the end of the body after the last event. Reading it keeps the connection for the next Step; nearly every
+#: server sends it immediately.
 AFTER_DONE_S_MAX: Final = 0.05
-#: Some gateways keep a connection alive on which their model says nothing any more. The longest thought is shorter.
-WORDLESS_S_MAX: Final = 1800.0
+#: Some gateways send keep-alives for a model that has stopped. No model thinks that long.
+KEEP_ALIVES_S_MAX: Final = 1800.0
 
 
 class HttpModel(ABC):
@@ -59,7 +58,7 @@ class HttpModel(ABC):
     ) -> None:
         self.provider = provider
         self.name = name
-        self._at = Provider(provider, base_url, api_key, timeout)
+        self._endpoint = ProviderEndpoint(provider, base_url, api_key, timeout)
         self._client = client
 
     @abstractmethod
@@ -84,33 +83,34 @@ class HttpModel(ABC):
         headers = {
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
-            # Compression makes some servers hold words back until a block is full.
+            # With compression, some servers delay output until a block is full.
             "Accept-Encoding": "identity",
             **self._headers(),
         }
         url, body = self._url(), await _encoded(self._body(request))
         try:
-            call = self._client.build_request("POST", url, headers=headers, content=body, timeout=self._at.timeout)
+            timeout = self._endpoint.timeout
+            call = self._client.build_request("POST", url, headers=headers, content=body, timeout=timeout)
             response = await self._client.send(call, stream=True)
         except httpx2.HTTPError as error:
-            raise self._at.transport_failed(error) from error
+            raise self._endpoint.transport_failed(error) from error
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if response.status_code == 200 and kind not in ("application/json", "text/html"):
             return response
         try:
-            said = await error_body(response)
+            content = await error_body(response)
         finally:
             await response.aclose()
         if response.status_code != 200:
-            raise self._at.status_failed(response.status_code, response.headers, said, request.model)
-        sent = "a web page" if kind == "text/html" else f"this: {self._at.said(detail_of(said))}"
+            raise self._endpoint.status_failed(response.status_code, response.headers, content, request.model)
+        received = "a web page" if kind == "text/html" else self._endpoint.sanitized(detail_of(content))
         raise ModelFailed(
-            f"Provider {self.provider} at {self._at.shown_url} streamed no reply but sent {sent}; "
+            f"Provider {self.provider} at {self._endpoint.shown_url} did not stream a reply (got {received}); "
             f"check base_url under [providers.{self.provider}]."
         )
 
     async def _parts(self, response: httpx2.Response, reply: Reply) -> AsyncGenerator[ModelPart, None]:
-        # `aiter_raw` is cheaper, and right unless the body is compressed though we asked that it be not.
+        # `aiter_raw` is cheaper, and correct unless the server ignores the Accept-Encoding of the request.
         reads = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
         now = asyncio.get_running_loop().time
         last = now()
@@ -122,25 +122,25 @@ class HttpModel(ABC):
                         yield part
                     if reply.finished:
                         break
-                    if now() - last > WORDLESS_S_MAX:
+                    if now() - last > KEEP_ALIVES_S_MAX:
                         raise ModelFailed(
-                            f"Provider {self.provider} at {self._at.shown_url} sent signs of life and not a word for "
-                            f"{WORDLESS_S_MAX / 60:.0f} minutes.",
+                            f"Provider {self.provider} at {self._endpoint.shown_url} sent only keep-alives for "
+                            f"{KEEP_ALIVES_S_MAX / 60:.0f} minutes; try again.",
                             retryable=True,
                         )
                 else:
                     for part in reply.end():
                         yield part
             except httpx2.HTTPError as error:
-                raise self._at.transport_failed(error) from error
-            # The reply is whole: what goes wrong from here on can cost the usage at most.
+                raise self._endpoint.transport_failed(error) from error
+            # The reply is complete: an error from here on can lose the usage only.
             with suppress(httpx2.HTTPError, TimeoutError, ModelFailed):
                 await _settle(reads, reply)
         yield reply.model_end()
 
 
 async def _encoded(body: Json) -> bytes:
-    """As JSON. Message by message: a history of many megabytes must not hold up everybody else."""
+    """Encode as JSON, message by message: a history of many megabytes must not block the event loop."""
     messages: list[msgspec.Raw] = []
     size = 0
     for message in body["messages"]:
@@ -153,37 +153,37 @@ async def _encoded(body: Json) -> bytes:
 
 
 async def _settle(reads: AsyncIterator[bytes], reply: Reply) -> None:
-    """Read what follows the finish reason, within bounds."""
+    """Read the rest after the finish reason, for a limited time."""
     now = asyncio.get_running_loop().time
     async with asyncio.timeout(AFTER_FINISH_S_MAX) as limit:
         while True:
             if reply.done:
-                # At the earliest of the two limits, however long a server goes on behind its last event.
+                # The earlier of the two deadlines, whatever the server sends after its last event.
                 limit.reschedule(min(limit.when() or 0, now() + AFTER_DONE_S_MAX))
             received = await anext(reads, None)
             for _ in reply.end() if received is None else reply.feed(received):
-                pass  # nothing is said after the end
+                pass  # parts after the finish reason are dropped
             if received is None:
                 break
 
 
 class Reply(ABC):
-    """One reply as it is put together from its events."""
+    """A reply, assembled from its events."""
 
-    #: What people call the format, for the sentence about a stream that is none.
+    #: For error messages.
     format_name: str
-    #: The format's finish reasons in our words.
+    #: Finish reason of the format -> ours.
     finish_names: dict[str, FinishReason]
 
-    def __init__(self, provider: Provider, model: str) -> None:
-        self._at = provider
+    def __init__(self, endpoint: ProviderEndpoint, model: str) -> None:
+        self._endpoint = endpoint
         self._model = model
         self._parser = EventParser()
         self._calls: list[OpenCall] = []
         self._inputs_chars = 0
         self._finish: str | None = None
         self._usage = Usage()
-        #: The last event has come. `finished`: all that was to be said has.
+        #: The last event has arrived. `finished`: the content is complete.
         self.done = False
 
     @property
@@ -192,37 +192,36 @@ class Reply(ABC):
 
     @abstractmethod
     def _take(self, data: bytes) -> Iterator[ModelPart]:
-        """One event. Raises one of NOT_JSON when it is none of this format."""
+        """Process one event. Raise one of NOT_JSON if it is not valid in this format."""
         ...
 
     def feed(self, received: bytes) -> Iterator[ModelPart]:
-        """A generator, so that what was said before a fault in the same read is still passed on."""
+        """Yield the parts; a generator, so that the parts before an error in the same read are delivered."""
         try:
             events = self._parser.feed(received)
         except EventTooLarge:
             raise ModelFailed(
-                f"Provider {self._at.name} sent one event of more than {EVENT_BYTES_MAX} bytes; "
-                "that is no reply of a model, check base_url."
+                f"Provider {self._endpoint.name} sent an event of more than {EVENT_BYTES_MAX} bytes; check base_url."
             ) from None
         for data in events:
             try:
                 yield from self._take(data)
             except NOT_JSON as error:
                 raise ModelFailed(
-                    f"Provider {self._at.name} sent what is no frame of a {self.format_name} stream "
-                    f"({self._at.said(str(error))}); check base_url, or try again."
+                    f"Provider {self._endpoint.name} sent an invalid event of a {self.format_name} stream "
+                    f"({self._endpoint.sanitized(str(error))}); check base_url, or try again."
                 ) from error
 
     def end(self) -> Iterator[ModelPart]:
-        """The body is over."""
+        """Process the end of the body."""
         rest = self._parser.end()
         if rest is not None:
-            # A last event without its blank line; if it is torn, the reply is not finished, which is said below.
+            # A last event without its blank line. If it is incomplete, the reply is not finished.
             with suppress(*NOT_JSON):
                 yield from self._take(rest)
         if not self.finished:
             raise ModelFailed(
-                f"Provider {self._at.name} ended its reply before it was complete; try again.", retryable=True
+                f"Provider {self._endpoint.name} ended its reply before it was complete; try again.", retryable=True
             )
 
     def _open_call(self, index: int | None) -> OpenCall:
@@ -239,19 +238,19 @@ class Reply(ABC):
         self._inputs_chars += len(piece)
         if self._inputs_chars > TOOL_INPUTS_CHARS_MAX:
             raise ModelFailed(
-                f"The model called its tools with more than {TOOL_INPUTS_CHARS_MAX} characters; ask for less at once."
+                f"The model sent more than {TOOL_INPUTS_CHARS_MAX} characters of tool input; ask for less at once."
             )
 
     def model_end(self) -> ModelEnd:
         reason = self.finish_names.get(self._finish or "", "unknown")
-        # A call that the limit or the filter cut off is not made: half an input may well be valid, and wrong.
+        # A call that the limit or the filter cut off is dropped: half an input may be valid JSON, and wrong.
         if self._calls and reason not in ("max_tokens", "content_filter"):
             return ModelEnd("tool_use", tuple(call.closed() for call in self._calls), self._usage)
         return ModelEnd("unknown" if reason == "tool_use" else reason, (), self._usage)
 
 
 class OpenCall:
-    """A tool call of which pieces are still to come."""
+    """A tool call that is still incomplete."""
 
     def __init__(self, index: int | None) -> None:
         self.index = index
@@ -265,10 +264,10 @@ class OpenCall:
         self._input_chars += len(piece)
         if self._input_chars > TOOL_INPUT_CHARS_MAX:
             raise ModelFailed(
-                f"The model called {self.name or 'a tool'} with more than {TOOL_INPUT_CHARS_MAX} characters; "
-                "ask for less at once."
+                f"The model sent more than {TOOL_INPUT_CHARS_MAX} characters of input for {self.name or 'a tool'}; "
+                "ask for less in one prompt."
             )
 
     def closed(self) -> ToolCall:
-        # A result finds its call by the id, so one that the server left out is made up. No input means no arguments.
+        # A result refers to its call by id: generate a missing one. An empty input means no arguments.
         return ToolCall(self.id or f"call_{uuid.uuid4().hex}", self.name, "".join(self._input) or "{}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from kedge import paths
 from kedge.agent.assembly import make_engine
-from kedge.agent.model_choice import Models, speaks_tls
+from kedge.agent.model_choice import Models, needs_tls
 from kedge.agent.system_prompt import WrittenPrompts
 from kedge.config.reload import UserConfig, WorkspaceConfig
 from kedge.config.schema import Config
@@ -130,7 +130,7 @@ async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, ex
 
 async def _warm_up(models: Models, config: Config) -> None:
     """Create the connection pools of the configured providers: loading certificates takes a while."""
-    for tls in {speaks_tls(provider) for provider in config.providers.values()}:
+    for tls in {needs_tls(provider) for provider in config.providers.values()}:
         try:
             await models.pool(tls=tls)
         except BadConfig as error:
