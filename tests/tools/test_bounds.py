@@ -14,7 +14,7 @@ import pytest
 
 from kedge.tools.base import ToolContext, ToolFailed
 from kedge.tools.diff import SPLIT_LINES_MAX, compare, is_the_same
-from kedge.tools.disk import FILE_BYTES_MAX
+from kedge.tools.disk import READ_FILE_BYTES_MAX
 from kedge.tools.edit import EDITS_MAX, EditTool, MultiEditTool
 from kedge.tools.ls import NODES_MAX, LsTool
 from kedge.tools.matching import TOLERANT_CHARS_MAX, replace
@@ -52,11 +52,11 @@ async def known(root: Path, data: bytes) -> ToolContext:
 @pytest.mark.parametrize(
     ("line", "wanted", "said"),
     [
-        ("a \n", "a\n" * 2000, "2 places have it with other whitespace"),
+        ("a \n", "a\n" * 2000, "2 matches with other whitespace"),
         ("a \n", "a\n" * 2000 + "b\n", "not in x"),
         # Every place is the same without indentation, and none without the common one.
-        ("  a\n a\n", "a\n  a\n" * 500, "many places have it with other whitespace"),
-        (" " * 5000 + "a\n" + "a\n", "a\n a\n" * 50, "many places have it"),
+        ("  a\n a\n", "a\n  a\n" * 500, "many with other whitespace"),
+        (" " * 5000 + "a\n" + "a\n", "a\n a\n" * 50, "many with other"),
         ("a" * 5000 + " \n", ("a" * 5000 + "\n") * 50 + "b", "not in x"),
     ],
 )
@@ -67,30 +67,30 @@ def test_tolerant_search_takes_linear_time(line: str, wanted: str, said: str) ->
 
 
 def test_tolerant_search_is_not_made_in_very_large_files() -> None:
-    with pytest.raises(ToolFailed, match="too large to search for it with other whitespace"):
+    with pytest.raises(ToolFailed, match="too large to search with other whitespace"):
         replace("a \n" * TOLERANT_CHARS_MAX, "a\na\n", "x", False, "x")
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_a_text_that_is_there_very_often_is_refused(everywhere: bool) -> None:
     with (
-        memory_below(3 * FILE_BYTES_MAX),
+        memory_below(3 * READ_FILE_BYTES_MAX),
         pytest.raises(ToolFailed, match=r"more than 5 times|5000000 times, more than"),
     ):
-        replace("a" * FILE_BYTES_MAX, "a", "b", everywhere, "x")
+        replace("a" * READ_FILE_BYTES_MAX, "a", "b", everywhere, "x")
     with pytest.raises(ToolFailed, match="more than 5 times"):
-        replace("a" * FILE_BYTES_MAX, "a" * 1000, "b", False, "x")
+        replace("a" * READ_FILE_BYTES_MAX, "a" * 1000, "b", False, "x")
 
 
 def test_replacements_in_mixed_line_endings_take_linear_time() -> None:
-    text = "\n" + "a\r\n" * 90_000 + "a" * 10_000 + "b" * (FILE_BYTES_MAX // 2)
+    text = "\n" + "a\r\n" * 90_000 + "a" * 10_000 + "b" * (READ_FILE_BYTES_MAX // 2)
     done = replace(text, "a", "c\nd", True, "x")
-    assert done.text == "\n" + "c\r\nd\r\n" * 90_000 + "c\nd" * 10_000 + "b" * (FILE_BYTES_MAX // 2)
+    assert done.text == "\n" + "c\r\nd\r\n" * 90_000 + "c\nd" * 10_000 + "b" * (READ_FILE_BYTES_MAX // 2)
 
 
 def test_indentation_is_not_multiplied_without_bound() -> None:
     text = " " * 400_000 + "a\n" + " " * 400_000 + "b\n"
-    with memory_below(10 * FILE_BYTES_MAX), pytest.raises(ToolFailed, match="larger than 5000 kB"):
+    with memory_below(10 * READ_FILE_BYTES_MAX), pytest.raises(ToolFailed, match="larger than 5000 kB"):
         replace(text, "a\nb\n", "b\n" * 1000, False, "x")
 
 
@@ -104,7 +104,7 @@ async def test_a_text_that_grows_from_edit_to_edit_is_refused(tmp_path: Path, fi
     grow = {"old_string": "a", "new_string": first, "replace_all": True}
     context = make_context(tmp_path)
     with (
-        memory_below(10 * FILE_BYTES_MAX),
+        memory_below(10 * READ_FILE_BYTES_MAX),
         pytest.raises(ToolFailed, match=r"edit \d of 13: .*(larger than 5000 kB|more than 100000)"),
     ):
         await prepare(
@@ -114,21 +114,21 @@ async def test_a_text_that_grows_from_edit_to_edit_is_refused(tmp_path: Path, fi
 
 async def test_results_are_measured_in_bytes(tmp_path: Path) -> None:
     context = make_context(tmp_path)
-    await call(WriteTool(), context, path="b", content="é" * (FILE_BYTES_MAX // 2))
+    await call(WriteTool(), context, path="b", content="é" * (READ_FILE_BYTES_MAX // 2))
     with pytest.raises(ToolFailed, match="larger than 5000 kB"):
-        await call(WriteTool(), context, path="c", content="é" * (FILE_BYTES_MAX // 2 + 1))
-    context = await known(tmp_path, "a".encode("utf-16") + b"a\0" * (FILE_BYTES_MAX // 2 - 10) + b"b\0")
+        await call(WriteTool(), context, path="c", content="é" * (READ_FILE_BYTES_MAX // 2 + 1))
+    context = await known(tmp_path, "a".encode("utf-16") + b"a\0" * (READ_FILE_BYTES_MAX // 2 - 10) + b"b\0")
     with pytest.raises(ToolFailed, match="larger than 5000 kB"):
         await call(EditTool(), context, path="a", old_string="b", new_string="a" * 20)
 
 
 async def test_many_edits_of_a_large_file_are_refused(tmp_path: Path) -> None:
-    context = await known(tmp_path, b"a" * (FILE_BYTES_MAX - 10) + b"b")
+    context = await known(tmp_path, b"a" * (READ_FILE_BYTES_MAX - 10) + b"b")
     edits = [{"old_string": "ab"[n % 2], "new_string": "ba"[n % 2]} for n in range(EDITS_MAX)]
     there = [{"old_string": "b", "new_string": "c"}, {"old_string": "c", "new_string": "b"}] * (EDITS_MAX // 2)
     with pytest.raises(ToolFailed, match="more than 5 times"):
         await prepare(MultiEditTool(), context, path="a", edits=edits)
-    with pytest.raises(ToolFailed, match="take too long; make them in several calls"):
+    with pytest.raises(ToolFailed, match="take too long; use several calls"):
         await prepare(MultiEditTool(), context, path="a", edits=there)
     with pytest.raises(ToolFailed, match="strings of the edits are larger than 1000 kB"):
         await prepare(EditTool(), context, path="a", old_string="b", new_string="c" * 1_000_000)
@@ -142,11 +142,11 @@ def test_comparing_repeated_lines_is_bounded(kinds: int) -> None:
 
 
 def test_a_diff_of_very_many_lines_is_cut() -> None:
-    with memory_below(12 * FILE_BYTES_MAX):
-        diff = compare("\n" * FILE_BYTES_MAX, "a" + "\n" * FILE_BYTES_MAX + "a", "x")
-    assert (diff.additions, diff.deletions, diff.is_whole) == (FILE_BYTES_MAX + 1, FILE_BYTES_MAX, False)
+    with memory_below(12 * READ_FILE_BYTES_MAX):
+        diff = compare("\n" * READ_FILE_BYTES_MAX, "a" + "\n" * READ_FILE_BYTES_MAX + "a", "x")
+    assert (diff.additions, diff.deletions, diff.is_whole) == (READ_FILE_BYTES_MAX + 1, READ_FILE_BYTES_MAX, False)
     assert diff.text.endswith("(cut here: the diff is larger than 100 kB)\n")
-    long = compare("a" * FILE_BYTES_MAX, "b" * FILE_BYTES_MAX, "x")
+    long = compare("a" * READ_FILE_BYTES_MAX, "b" * READ_FILE_BYTES_MAX, "x")
     assert (long.is_whole, len(long.text) < 200) == (False, True)
 
 
@@ -167,8 +167,8 @@ async def test_a_line_far_into_a_large_file_is_reached_by_blocks(tmp_path: Path)
 
 
 async def test_a_view_makes_no_list_of_all_lines(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"ab\n" * (FILE_BYTES_MAX // 3))
-    with memory_below(4 * FILE_BYTES_MAX):
+    (tmp_path / "a").write_bytes(b"ab\n" * (READ_FILE_BYTES_MAX // 3))
+    with memory_below(4 * READ_FILE_BYTES_MAX):
         output = await call(ViewTool(), make_context(tmp_path), path="a", offset=1_600_000, limit=1)
     assert output.content.startswith("1600000\tab")
 

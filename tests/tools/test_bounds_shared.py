@@ -150,7 +150,7 @@ async def test_bash_follows_few_links(tmp_path: Path) -> None:
     assert prepared.intent.exact_only
     with pytest.raises(ToolFailed, match="too many"):
         real_path(tmp_path / "top")
-    with pytest.raises(ToolFailed, match="too many links"):
+    with pytest.raises(ToolFailed, match="too many symlinks"):
         await prepare(BashTool(), make_context(tmp_path), command="ls", cwd="top")
 
 
@@ -230,7 +230,7 @@ async def test_child_agents_share_the_room_of_their_parent() -> None:
     pieces = [asyncio.ensure_future(one.run(opened.wait)) for one in (*children, parent) for _ in range(2)]
     try:
         await turns()
-        assert sum(len(one._pieces) for one in (*children, parent)) == RUN_THREADS_MAX
+        assert sum(len(one._items) for one in (*children, parent)) == RUN_THREADS_MAX
         assert await ToolThreads().run(lambda: "of another run") == "of another run"
         assert all(one.fetches is parent.fetches and one.searches is parent.searches for one in children)
         assert RUN_FETCHES_MAX > 0

@@ -78,7 +78,9 @@ async def test_the_intent_shows_the_diff_and_is_bound_to_both_contents(tmp_path:
 
 async def test_several_places_need_replace_all(tmp_path: Path) -> None:
     context = await known(tmp_path, APP)
-    await refused(context, "x = 1", "x = 2", r"old_string is in app.py 2 times \(lines 5, 10\); add lines around it")
+    await refused(
+        context, "x = 1", "x = 2", r"old_string occurs 2 times in app.py \(lines 5, 10\); add surrounding lines"
+    )
     output = await edit(context, "x = 1", "x = 2", replace_all=True)
     assert output.content.startswith("Edited app.py: 2 replacements.")
     assert (tmp_path / "app.py").read_text() == APP.replace("x = 1", "x = 2")
@@ -101,7 +103,7 @@ async def test_what_is_not_there_is_refused_with_a_hint(tmp_path: Path) -> None:
 async def test_a_file_must_be_read_before_and_again_after_it_changed(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     context = make_context(tmp_path)
-    await refused(context, "import os", "x", "app.py exists and was not read yet; read it first with view")
+    await refused(context, "import os", "x", "app.py exists and was not read yet; view it first")
     await call(ViewTool(), context, path="app.py", offset=2, limit=1)  # a part counts
     (tmp_path / "app.py").write_text(APP + "# more\n")
     await refused(context, "import os", "x", "changed since you read it; view it again")
@@ -151,7 +153,7 @@ async def test_endings_marks_and_encodings_stay(
 
 async def test_a_character_the_encoding_lacks_is_refused(tmp_path: Path) -> None:
     context = await known(tmp_path, b"caf\xe9\n")
-    await refused(context, "caf", "日", "the file is latin-1, which has no character '\\\\u65e5'")
+    await refused(context, "caf", "日", "the file is latin-1, which cannot encode '\\\\u65e5'")
 
 
 async def test_a_binary_file_is_refused(tmp_path: Path) -> None:
@@ -202,7 +204,7 @@ async def test_other_indentation_is_forgiven_and_kept(
 
 async def test_forgiveness_ends_where_it_is_not_clear_what_is_meant(tmp_path: Path) -> None:
     context = await known(tmp_path, "  a\n  b\n    a\n    b\n")
-    await refused(context, "a\nb", "c", "2 places have it with other whitespace")
+    await refused(context, "a\nb", "c", "2 matches with other whitespace")
     context = await known(tmp_path, "if a:\n  b()\n")
     await refused(context, "if a:\n    b()", "c", "not in app.py")  # another structure
     context = await known(tmp_path, "a\n    b\n")

@@ -77,7 +77,7 @@ async def test_an_edit_that_would_now_mean_something_else_is_refused(tmp_path: P
     everywhere = await prepare(EditTool(), context, path="app.py", old_string="b", new_string="c", replace_all=True)
     whole = await prepare(WriteTool(), context, path="app.py", content="mine\n")
     await first.run()
-    with pytest.raises(ToolFailed, match="app.py was changed by an earlier call: old_string is in app.py 3 times"):
+    with pytest.raises(ToolFailed, match="app.py was changed by an earlier call: old_string occurs 3 times in app.py"):
         await twice.run()
     with pytest.raises(ToolFailed, match=STALE):  # people saw one line change, now it would be three
         await everywhere.run()
@@ -131,9 +131,9 @@ async def test_a_file_changed_in_the_last_moment_is_not_overwritten(tmp_path: Pa
     (tmp_path / "app.py").write_text("a\n")
     context = make_context(tmp_path, host=SlowHost())
     await call(ViewTool(), context, path="app.py")
-    with pytest.raises(ToolFailed, match="changed in this moment; nothing was written"):
+    with pytest.raises(ToolFailed, match="changed at this moment; nothing was written"):
         await call(EditTool(), context, path="app.py", old_string="a", new_string="b")
-    with pytest.raises(ToolFailed, match="changed in this moment; nothing was written"):
+    with pytest.raises(ToolFailed, match="changed at this moment; nothing was written"):
         await call(WriteTool(), context, path="new.py", content="b")
     assert (tmp_path / "app.py").read_text() == (tmp_path / "new.py").read_text() == "theirs, in the last moment\n"
     assert sorted(os.listdir(tmp_path)) == ["app.py", "new.py"]
@@ -186,7 +186,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert found is not None
     (tmp_path / "file").unlink()
     (tmp_path / "file").mkdir()
-    with pytest.raises(ToolFailed, match="changed in this moment"):
+    with pytest.raises(ToolFailed, match="changed at this moment"):
         disk.replace(tmp_path.resolve() / "file", b"y", found.stat)
     assert os.listdir(tmp_path) == ["file"]
 

@@ -159,7 +159,7 @@ async def test_an_error_of_the_server_is_told(site: Site, context: ToolContext) 
     with pytest.raises(ToolFailed, match="404 Not Found"):
         await fetched(site, context, "/missing")
     site.answers["/broken"] = b"nonsense\r\n\r\n"
-    with pytest.raises(ToolFailed, match="site.example broke off"):
+    with pytest.raises(ToolFailed, match="request to site.example failed"):
         await fetched(site, context, "/broken")
 
 
@@ -241,9 +241,9 @@ def _bomb() -> bytes:
 async def test_a_body_that_does_not_unpack_or_is_packed_otherwise_is_refused(site: Site, context: ToolContext) -> None:
     site.put("/a", b"no gzip", "Content-Type: text/plain", "Content-Encoding: gzip")
     site.put("/b", b"x", "Content-Type: text/plain", "Content-Encoding: br")
-    with pytest.raises(ToolFailed, match="does not unpack"):
+    with pytest.raises(ToolFailed, match="cannot be decompressed"):
         await fetched(site, context, "/a")
-    with pytest.raises(ToolFailed, match="packs its answer as br"):
+    with pytest.raises(ToolFailed, match="unsupported encoding br"):
         await fetched(site, context, "/b")
 
 

@@ -16,7 +16,7 @@ A, B = Path("/a"), Path("/b")
 
 def test_a_file_that_was_not_read_or_has_changed_is_refused() -> None:
     known_files = KnownFiles()
-    with pytest.raises(ToolFailed, match=r"^a exists and was not read yet; read it first with view$"):
+    with pytest.raises(ToolFailed, match=r"^a exists and was not read yet; view it first$"):
         known_files.check(A, digest(b"1"), "a")
     known_files.note(A, digest(b"1"))
     known_files.check(A, digest(b"1"), "a")

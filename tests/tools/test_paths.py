@@ -138,9 +138,9 @@ async def test_a_directory_swapped_for_a_link_after_it_was_judged_is_not_entered
     written = await prepare(WriteTool(), context, path="src/new.py", content="x")
     (root / "src").rename(root / "moved")
     (root / "src").symlink_to(root.parent / "ws-evil")
-    with pytest.raises(ToolFailed, match="swapped for a link"):
+    with pytest.raises(ToolFailed, match="replaced by a symlink"):
         await viewed.run()
-    with pytest.raises(ToolFailed, match="swapped for a link"):
+    with pytest.raises(ToolFailed, match="replaced by a symlink"):
         await written.run()
     assert not (root.parent / "ws-evil" / "new.py").exists()
 
@@ -149,7 +149,7 @@ async def test_the_workspace_itself_swapped_for_a_link_is_not_entered(root: Path
     written = await prepare(WriteTool(), make_context(root), path="new.py", content="x")
     root.rename(root.parent / "moved")
     root.symlink_to(root.parent / "ws-evil")
-    with pytest.raises(ToolFailed, match="swapped for a link"):
+    with pytest.raises(ToolFailed, match="replaced by a symlink"):
         await written.run()
     assert not (root.parent / "ws-evil" / "new.py").exists()
 

@@ -11,7 +11,7 @@ from kedge.core.records import FileVersion
 from kedge.tools.base import ToolFailed
 from kedge.tools.edit import EditTool
 from kedge.tools.known_files import digest
-from kedge.tools.revert import apply_undo, check_undo
+from kedge.tools.revert import conflicting_paths, revert_files
 from kedge.tools.view import ViewTool
 from kedge.tools.write import WriteTool
 from tests.tools.contexts import RecordingHost, call, make_context
@@ -41,46 +41,46 @@ async def host(tmp_path: Path) -> RecordingHost:
 
 async def test_files_go_back_and_new_ones_go_away(tmp_path: Path, host: RecordingHost) -> None:
     root = tmp_path.resolve()
-    assert check_undo(kept(host)) == []
-    assert apply_undo(kept(host)) == [str(root / "a.txt"), str(root / "sub/new.txt")]
+    assert conflicting_paths(kept(host)) == []
+    assert revert_files(kept(host)) == [str(root / "a.txt"), str(root / "sub/new.txt")]
     assert (tmp_path / "a.txt").read_text() == "one\n"
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o750
     assert os.listdir(tmp_path / "sub") == []
     # A second time there is nothing left to do.
-    assert check_undo(kept(host)) == []
-    assert apply_undo(kept(host)) == []
+    assert conflicting_paths(kept(host)) == []
+    assert revert_files(kept(host)) == []
 
 
 async def test_a_file_that_changed_since_keeps_all_of_them_from_being_undone(
     tmp_path: Path, host: RecordingHost
 ) -> None:
     (tmp_path / "a.txt").write_text("by hand\n")
-    assert check_undo(kept(host)) == [str(tmp_path.resolve() / "a.txt")]
+    assert conflicting_paths(kept(host)) == [str(tmp_path.resolve() / "a.txt")]
     with pytest.raises(ToolFailed, match="changed since"):
-        apply_undo(kept(host))
+        revert_files(kept(host))
     assert (tmp_path / "a.txt").read_text() == "by hand\n"
     assert (tmp_path / "sub/new.txt").exists()
 
 
 async def test_a_version_kept_for_a_write_that_never_came_is_no_obstacle(tmp_path: Path, host: RecordingHost) -> None:
     lost = version(tmp_path.resolve() / "a.txt", b"three\n", digest(b"never written"))
-    assert check_undo([*kept(host), lost]) == []
-    apply_undo([*kept(host), lost])
+    assert conflicting_paths([*kept(host), lost]) == []
+    revert_files([*kept(host), lost])
     assert (tmp_path / "a.txt").read_text() == "one\n"
 
 
 def test_a_file_that_was_removed_comes_back_with_its_directory(tmp_path: Path) -> None:
     path = tmp_path.resolve() / "gone" / "a.txt"
-    assert check_undo([version(path, b"old", "")]) == []
-    assert apply_undo([version(path, b"old", "")]) == [str(path)]
+    assert conflicting_paths([version(path, b"old", "")]) == []
+    assert revert_files([version(path, b"old", "")]) == [str(path)]
     assert path.read_bytes() == b"old"
 
 
 async def test_a_new_file_that_people_removed_or_edited(tmp_path: Path, host: RecordingHost) -> None:
     (tmp_path / "sub/new.txt").write_text("edited by hand")
-    assert check_undo(kept(host)) == [str(tmp_path.resolve() / "sub/new.txt")]
+    assert conflicting_paths(kept(host)) == [str(tmp_path.resolve() / "sub/new.txt")]
     (tmp_path / "sub/new.txt").unlink()  # as it was before the Run
-    assert apply_undo(kept(host)) == [str(tmp_path.resolve() / "a.txt")]
+    assert revert_files(kept(host)) == [str(tmp_path.resolve() / "a.txt")]
 
 
 @pytest.mark.parametrize("swapped", ["a.txt", "sub"])
@@ -90,7 +90,7 @@ async def test_links_that_were_swapped_in_are_not_followed(tmp_path: Path, host:
     (outside / "new.txt").write_text("new\n")
     (tmp_path / swapped).rename(tmp_path / "moved")
     (tmp_path / swapped).symlink_to(outside / "new.txt" if swapped == "a.txt" else outside)
-    assert len(check_undo(kept(host))) == 1
+    assert len(conflicting_paths(kept(host))) == 1
     with pytest.raises(ToolFailed, match="changed since"):
-        apply_undo(kept(host))
+        revert_files(kept(host))
     assert (outside / "new.txt").read_text() == "new\n"

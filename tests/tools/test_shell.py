@@ -292,9 +292,9 @@ async def test_links_without_end_take_no_time(context: ToolContext) -> None:
     assert (await intended(context, "ls" + " l99" * 90)).intent.needs_approval
     assert not (await intended(context, "ls l0")).intent.needs_approval
     assert (await intended(context, "cp" + " l99" * 90)).intent.exact_only
-    with pytest.raises(ToolFailed, match="too many links"):
+    with pytest.raises(ToolFailed, match="too many symlinks"):
         await intended(context, "ls", cwd="l99")
-    with pytest.raises(ToolFailed, match="too many links"):
+    with pytest.raises(ToolFailed, match="too many symlinks"):
         await call(ViewTool(), context, path="l99/x")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kedge.core.approvals import is_hidden, parse_rules, permit
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
-from kedge.tools.disk import FILE_BYTES_MAX
+from kedge.tools.disk import READ_FILE_BYTES_MAX
 from kedge.tools.edit import EditTool
 from kedge.tools.search import GrepTool
 from kedge.tools.view import LINES_DEFAULT, PICTURE_BYTES_MAX, VIEW_LINE_CHARS_MAX, ViewTool
@@ -54,9 +54,9 @@ async def test_long_files_and_long_lines_are_bounded(tmp_path: Path) -> None:
 
 async def test_a_large_file_is_read_by_lines_and_cannot_be_edited(tmp_path: Path) -> None:
     line = b"x" * 99 + b"\n"
-    (tmp_path / "big").write_bytes(line * (FILE_BYTES_MAX // 100) + b"the end\n" + b"y" * 100_000 + b"\nlast")
+    (tmp_path / "big").write_bytes(line * (READ_FILE_BYTES_MAX // 100) + b"the end\n" + b"y" * 100_000 + b"\nlast")
     context = make_context(tmp_path)
-    number = FILE_BYTES_MAX // 100 + 1
+    number = READ_FILE_BYTES_MAX // 100 + 1
     output = await call(ViewTool(), context, path="big", offset=number, limit=1)
     assert f"{number}\tthe end\n(Lines {number} to {number}. Continue with offset={number + 1}.)" in output.content
     shown = (await call(ViewTool(), context, path="big", offset=number + 1)).content
@@ -74,7 +74,7 @@ async def test_the_directory_of_a_missing_file_is_asked_for_similar_names(tmp_pa
         (tmp_path / name).touch()
     with pytest.raises(ToolFailed, match=r"^confg.py does not exist; similar names there: conf(ig)?.py, .*$"):
         await view(tmp_path, path="confg.py")
-    with pytest.raises(ToolFailed, match=r"^src/app.py does not exist; there is no directory src either$"):
+    with pytest.raises(ToolFailed, match=r"^src/app.py does not exist; its directory src does not exist either$"):
         await view(tmp_path, path="src/app.py")
 
 

@@ -16,10 +16,8 @@ from kedge.core.untrusted_text import without_surrogates
 from kedge.engine.append import Append
 from kedge.engine.ports import Agents
 from kedge.errors import RunIsStopping
+from kedge.tools.background import PROGRESS_CHARS_MAX
 from kedge.tools.base import Question, ToolFailed
-
-#: A progress line, or the end of an output. Characters.
-PROGRESS_CHARS_MAX = 4_000
 
 
 class RunToolHost:

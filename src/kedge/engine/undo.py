@@ -11,7 +11,7 @@ from kedge.engine.append import Append
 from kedge.engine.door import Door
 from kedge.engine.workspaces import Workspace, Workspaces
 from kedge.errors import FilesChanged, LaneBusy, RunNotFound
-from kedge.tools.revert import apply_undo, check_undo
+from kedge.tools.revert import conflicting_paths, revert_files
 from kedge.tools.tool_failed import ToolFailed
 
 
@@ -51,11 +51,11 @@ class Undo:
 
 
 def _restore(versions: list[FileVersion]) -> list[str]:
-    if changed := check_undo(versions):
+    if changed := conflicting_paths(versions):
         raise FilesChanged(
             f"Changed since that run: {', '.join(changed[:10])}. Restore them by hand, or undo the later run first."
         )
     try:
-        return apply_undo(versions)
+        return revert_files(versions)
     except ToolFailed as failed:  # changed since the check, or not writable
         raise FilesChanged(f"Not all files were restored: {failed}") from None

@@ -1,4 +1,4 @@
-"""Which addresses are out on the Internet. Everything else is this machine, its network, or nobody's."""
+"""Classification of IP addresses: public, or of this machine and its networks."""
 
 from __future__ import annotations
 
@@ -9,38 +9,53 @@ from pathlib import Path
 
 Address = IPv4Address | IPv6Address
 
-#: From the special-purpose registries of the IANA; listed here so that every Python decides alike.
+#: From the special-purpose registries of the IANA. Listed here, since versions of Python differ.
 _NOT_PUBLIC_4 = tuple(
     map(
         IPv4Network,
         (
-            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
-            *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24"),
-            *("192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
-            *("224.0.0.0/4", "240.0.0.0/4"),
-            "168.63.129.16/32",  # looks public, and is the machine's own service on one large cloud
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.31.196.0/24",
+            "192.52.193.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "192.175.48.0/24",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+            "168.63.129.16/32",  # looks public, but is a metadata service of one large cloud
         ),
     )
 )
-#: Of IPv6 only this is given out at all: no loopback, no link-local, no mapped or compatible IPv4, no multicast.
+#: The only allocated part of IPv6: no loopback, link-local, mapped or compatible IPv4, or multicast.
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NOT_PUBLIC_6 = tuple(
     map(
         IPv6Network,
         (
-            "2001::/23",  # protocol assignments; Teredo is among them, and carries an IPv4 address of anybody's choice
-            *("2001:db8::/32", "3fff::/20"),  # documentation
-            "2002::/16",  # 6to4 carries an IPv4 address, too
+            "2001::/23",  # protocol assignments; among them Teredo, which carries any IPv4 address
+            "2001:db8::/32",  # documentation
+            "3fff::/20",  # documentation
+            "2002::/16",  # 6to4 also carries an IPv4 address
         ),
     )
 )
-#: A translator's addresses end in the IPv4 address they stand for: that one decides.
+#: Addresses of a translator end in an IPv4 address, which decides.
 _NAT64 = IPv6Network("64:ff9b::/96")
 
-#: Prefix lengths of an IPv6 link: the usual one, and the largest that is given to one customer. Bits.
+#: Prefix lengths of an IPv6 link: the usual one, and the largest assigned to one customer. Bits.
 LINK_BITS = 64
 LINK_BITS_MIN = 48
-#: Of a table of the kernel: that of a machine with a thousand addresses has some 100 kB. Characters.
+#: Limit of a kernel table. With a thousand addresses it has some 100 kB. Characters.
 PROC_CHARS_MAX = 4_000_000
 
 
@@ -53,26 +68,26 @@ def is_public(address: Address) -> bool:
 
 
 def is_reachable(address: Address) -> bool:
-    """Public, and not our own. Reads files of the kernel: call it in a thread."""
+    """Whether an address is public and not our own. Reads kernel files: call it in a thread."""
     return is_public(address) and not is_own(address)
 
 
 def is_own(address: Address) -> bool:
-    """Whether it leads to this machine or, with IPv6, into a network that it is part of.
+    """Whether an address leads to this machine or, with IPv6, into one of its networks.
 
-    A service that listens on all addresses, or trusts its network, is reached by a public address of the machine just
-    as by 127.0.0.1. `bind` would tell as well, but not where `ip_nonlocal_bind` is set."""
+    A service that listens on all addresses, or trusts its network, can be reached by a public address of the machine,
+    as by 127.0.0.1. `bind` would find that out, too, but not if `ip_nonlocal_bind` is set."""
     if isinstance(address, IPv6Address) and address in _NAT64:
         return is_own(IPv4Address(address.packed[-4:]))
     if any(address in network for network in own_networks()):
         return True
-    # What the lists may lack: networks that are routed to this machine as a whole, systems without these files.
+    # For networks that are routed to this machine as a whole, and systems without these files.
     source = _source_for(address)
     return source is not None and address in _around(source)
 
 
 def own_networks(proc: Path = Path("/proc/net")) -> list[IPv4Network | IPv6Network]:
-    """What the kernel takes for this machine (IPv4), or finds on its links (IPv6)."""
+    """Return the addresses of this machine (IPv4) and the networks of its links (IPv6)."""
     networks: list[IPv4Network | IPv6Network] = []
     with suppress(OSError), open(proc / "fib_trie", encoding="ascii") as file:
         leaf = ""
@@ -90,24 +105,24 @@ def own_networks(proc: Path = Path("/proc/net")) -> list[IPv4Network | IPv6Netwo
 
 
 def _around(own: Address, length: int = 128) -> IPv4Network | IPv6Network:
-    """Of an own address: IPv4 itself, since its neighbours are strangers at most hosters; IPv6 its link, which is a /64
-    or larger. A wrong length must not close half of the Internet."""
+    """Return the network of an own address. IPv4: only the address, since neighbours are strangers at most hosters.
+    IPv6: its link, a /64 or larger. A wrong length must not block half of the Internet."""
     if isinstance(own, IPv4Address):
         return IPv4Network(own)
     return IPv6Network((own, min(max(length, LINK_BITS_MIN), LINK_BITS)), strict=False)
 
 
 def _source_for(address: Address) -> Address | None:
-    """The own address that a connection would come from; to ourselves it is the same one. Nothing is sent."""
+    """Return the source address of a connection; to ourselves it is the same address. Nothing is sent."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(address), 9))
             return parse_address(probe.getsockname()[0])
-    except OSError:  # no route, no such family: it cannot be reached at all
+    except OSError:  # no route or no such family: unreachable
         return None
 
 
 def parse_address(text: str) -> Address:
-    """As the resolver writes them, a zone (`fe80::1%eth0`) included. ValueError when it is none."""
+    """Parse an address of the resolver, which may have a zone (`fe80::1%eth0`). ValueError if it is invalid."""
     return ip_address(text.partition("%")[0])

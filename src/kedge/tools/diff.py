@@ -1,4 +1,4 @@
-"""What changed between two texts, for people: a unified diff, and how much it is."""
+"""Unified diffs of two texts."""
 
 from __future__ import annotations
 
@@ -13,36 +13,40 @@ from kedge.tools.known_files import bind
 from kedge.tools.textfile import same_start
 from kedge.tools.tool_threads import checkpoint
 
-#: Lines around a change.
+#: Lines shown around a change.
 CONTEXT_LINES = 3
-#: Of one comparison, line by line: about a third of a second. What would take more is cut at lines that both sides have
-#: once, and a piece that still takes more than is left is shown as replaced whole. Steps, see `_steps`.
+#: Limit of one comparison by lines: about a third of a second. A text that takes more is split at lines that are unique
+#: on both sides, and a piece that still exceeds the rest is shown as replaced. Steps, see `_steps`.
 COMPARED_STEPS_MAX = 3_000_000
-#: Changed lines of both sides together that are held one by one. With more, the diff is too large to be shown whole.
+#: Limit of the changed lines of both sides that are compared. With more, the diff is too large to be shown. Items.
 SPLIT_LINES_MAX = 100_000
-#: Of a diff on people's screens, in bytes: larger ones are not read, and each client would have to hold them. Nobody is
-#: asked to approve what is larger.
+#: Limit of a diff. No user reads a larger one, and every client would have to hold it. A larger change cannot be
+#: approved. Bytes.
 DIFF_BYTES_MAX = 100_000
+
+
+#: Lines a to b became c to d.
+LineChange = tuple[int, int, int, int]
 
 
 class Diff(Struct, frozen=True):
     #: Unified, with file headers; cut at DIFF_BYTES_MAX.
     text: str
-    #: Whether that is all of it.
+    #: The text is not cut.
     is_whole: bool
     additions: int
     deletions: int
-    #: A digest of the removed and added lines in order, without their place.
+    #: A digest of the removed and added lines in order, without their positions.
     changed: str
-    #: Their place: lines a to b of the old text have become c to d of the new one, counted from 0, without b and d.
-    places: tuple[tuple[int, int, int, int], ...]
-    #: The first and the last line of the new text that belong to the change, counted from 1.
+    #: Their positions: lines a to b of the old text became c to d of the new one, from 0, without b and d.
+    places: tuple[LineChange, ...]
+    #: The first and the last changed line of the new text, from 1.
     first_line: int
     last_line: int
 
 
 def lines_of(text: str) -> list[str]:
-    """Each with its newline. Only a newline ends a line: form feeds and the like are text."""
+    """Split a text into lines with their newlines. Only a newline ends a line: form feeds and the like are text."""
     lines = text.split("\n")
     return [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
@@ -51,7 +55,7 @@ def compare(old: str, new: str, path: str, *, is_new: bool = False) -> Diff:
     start, old_end, new_end = _span_of_change(old, new)
     lead = old[_lines_back(old, start) : start]
     tail = old[old_end : _lines_on(old, old_end)]
-    skipped = old.count("\n", 0, start) - lead.count("\n")  # lines before those that are looked at
+    skipped = old.count("\n", 0, start) - lead.count("\n")  # lines before the compared ones
     removed, added = _count(old, start, old_end), _count(new, start, new_end)
     shift = lead.count("\n")
     is_split = removed + added <= SPLIT_LINES_MAX
@@ -65,7 +69,7 @@ def compare(old: str, new: str, path: str, *, is_new: bool = False) -> Diff:
         before, after = lines_of(lead) + before + lines_of(tail), lines_of(lead) + after
         changed = bind(*("".join(side) for a, b, c, d in changes for side in (before[a:b], after[c:d])))
     else:
-        # The beginning of it fills a diff.
+        # The beginning is enough to fill a diff.
         before = lines_of(lead + old[start : min(old_end, start + DIFF_BYTES_MAX)])
         after = lines_of(lead + new[start : min(new_end, start + DIFF_BYTES_MAX)])
         changes = [(shift, shift + removed, shift, shift + added)]
@@ -83,14 +87,14 @@ def compare(old: str, new: str, path: str, *, is_new: bool = False) -> Diff:
 
 
 def is_the_same(made: Diff, shown: Diff, between: Diff) -> bool:
-    """Whether `made` does what `shown` does, and to the same lines, although `between` has moved them meanwhile."""
+    """Whether `made` changes the same lines in the same way as `shown`, although `between` moved them meanwhile."""
     inserted = {a: d - c for a, b, c, d in between.places if a == b}
     ends = [b for _, b, _, _ in between.places]
     grown = [0, *accumulate(d - c - b + a for a, b, c, d in between.places)]
 
     def now(line: int) -> tuple[int, int]:
         after = line + grown[bisect_right(ends, line)]
-        return after - inserted.get(line, 0), after  # before or behind new ones
+        return after - inserted.get(line, 0), after  # before or after inserted lines
 
     if made.changed != shown.changed or len(made.places) != len(shown.places):
         return False
@@ -99,8 +103,8 @@ def is_the_same(made: Diff, shown: Diff, between: Diff) -> bool:
 
 
 def _span_of_change(old: str, new: str) -> tuple[int, int, int]:
-    """Where the first line that differs begins, in both, and where the last one ends in either. At the speed of a plain
-    comparison, since most of a file is the same."""
+    """Return the start of the first differing line, and the ends of the last one in both texts. As fast as a plain
+    comparison, since most of a file is equal."""
     start = old.rfind("\n", 0, same_start(old, new)) + 1
     room = min(len(old), len(new)) - start
     same = same_start(old[: start - 1 if start else None : -1][:room], new[: start - 1 if start else None : -1][:room])
@@ -124,18 +128,16 @@ def _lines_on(text: str, at: int) -> int:
 
 
 def _count(text: str, start: int, end: int) -> int:
-    """Lines, the last one with or without a newline."""
+    """Count lines; the last one may have no newline."""
     return text.count("\n", start, end) + (end > start and text[end - 1] != "\n")
 
 
 Opcode = tuple[str, int, int, int, int]
-#: Lines a to b have become c to d.
-Change = tuple[int, int, int, int]
 
 
 def _opcodes(before: list[str], after: list[str]) -> list[Opcode]:
     left = COMPARED_STEPS_MAX
-    found: list[Opcode] = []
+    opcodes: list[Opcode] = []
     cuts = [(-1, -1), (len(before), len(after))]
     if _steps(before, after) > left:
         cuts[1:1] = _landmarks(before, after)
@@ -146,31 +148,31 @@ def _opcodes(before: list[str], after: list[str]) -> list[Opcode]:
         checkpoint()
         steps = _steps(before[a:a_end], after[c:c_end])
         if steps > left:
-            found.append(("replace", a, a_end, c, c_end))
+            opcodes.append(("replace", a, a_end, c, c_end))
         else:
             left -= steps
             pieces = SequenceMatcher(None, before[a:a_end], after[c:c_end]).get_opcodes()
-            found += [(tag, a + i, a + j, c + k, c + m) for tag, i, j, k, m in pieces]
-    return found
+            opcodes += [(tag, a + i, a + j, c + k, c + m) for tag, i, j, k, m in pieces]
+    return opcodes
 
 
 def _steps(before: list[str], after: list[str]) -> int:
-    """What comparing them takes at most: SequenceMatcher looks at every pair of equal lines to find the longest block,
-    and then again to the left and right of it, as often as there are blocks."""
+    """Return the cost of a comparison at worst: SequenceMatcher visits every pair of equal lines to find the longest
+    block, and again to the left and right of it, for each block."""
     counts = Counter(after)
     pairs = sum(counts[line] for line in before)
     return (len(before) + pairs) * (min(len(before), len(after), pairs) + 1) + len(after)
 
 
 def _landmarks(before: list[str], after: list[str]) -> list[tuple[int, int]]:
-    """Where to cut what is too long to be compared at once: at lines that stand once on either side, in one order."""
+    """Return where to split a long comparison: at lines that are unique on both sides and in the same order."""
     counts, others = Counter(before), Counter(after)
     places = {line: place for place, line in enumerate(after)}
     pairs = [(a, places[line]) for a, line in enumerate(before) if counts[line] == 1 and others[line] == 1]
-    # The longest run of pairs that is in order on both sides, by patience sorting.
-    ends: list[int] = []  # the least place at which a run of so many ends
-    last_of: list[int] = []  # which pair that is
-    earlier: list[int] = []  # for each pair, the one before it in its run
+    # The longest sequence of pairs that is in order on both sides, by patience sorting.
+    ends: list[int] = []  # for each length, the least end of a sequence
+    last_of: list[int] = []  # the pair at that end
+    earlier: list[int] = []  # for each pair, the one before it in its sequence
     for number, (_, place) in enumerate(pairs):
         length = bisect_left(ends, place)
         earlier.append(last_of[length - 1] if length else -1)
@@ -184,9 +186,9 @@ def _landmarks(before: list[str], after: list[str]) -> list[tuple[int, int]]:
     return run[::-1]
 
 
-def _hunks(changes: list[Change]) -> list[list[Change]]:
-    """Changes whose surrounding lines would touch are shown together."""
-    hunks: list[list[Change]] = []
+def _hunks(changes: list[LineChange]) -> list[list[LineChange]]:
+    """Group changes whose surrounding lines touch."""
+    hunks: list[list[LineChange]] = []
     for change in changes:
         if hunks and change[0] - hunks[-1][-1][1] <= 2 * CONTEXT_LINES:
             hunks[-1].append(change)
@@ -196,7 +198,7 @@ def _hunks(changes: list[Change]) -> list[list[Change]]:
 
 
 class _Page:
-    """The text of a diff as it is written, up to its limit."""
+    """The text of a diff, up to its limit."""
 
     def __init__(self, *, is_whole: bool) -> None:
         self.is_whole = is_whole
@@ -205,7 +207,7 @@ class _Page:
         self._left = DIFF_BYTES_MAX
 
     def add(self, piece: str) -> None:
-        # A piece may have megabytes: it is measured as it is before it is encoded.
+        # A piece may have megabytes: check its length before it is encoded.
         if self.is_full or len(piece) > self._left or len(piece.encode("utf-8", "replace")) > self._left:
             self.is_full, self.is_whole = True, False
             return
@@ -218,9 +220,9 @@ class _Page:
 
 
 def _write_hunk(
-    page: _Page, changes: list[Change], before: list[str], after: list[str], lines_end: int, skipped: int
+    page: _Page, changes: list[LineChange], before: list[str], after: list[str], lines_end: int, skipped: int
 ) -> None:
-    """`lines_end`: of the old text, what is looked at; `skipped`: lines before that."""
+    """`lines_end`: end of the compared lines of the old text. `skipped`: lines before them."""
     lead = min(CONTEXT_LINES, changes[0][0])
     end = min(lines_end, changes[-1][1] + CONTEXT_LINES)
     old_start, new_start = changes[0][0] - lead, changes[0][2] - lead
@@ -240,7 +242,7 @@ def _write_hunk(
 
 
 def _span(start: int, end: int) -> str:
-    """As diff writes it: an empty span is named by the line before it."""
+    """Return a span as diff writes it: an empty one is named by the line before it."""
     count = end - start
     return f"{start + 1}" if count == 1 else f"{start + 1 if count else start},{count}"
 

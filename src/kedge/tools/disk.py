@@ -1,10 +1,10 @@
-"""Files by their real path, without following a link: what is opened is what was judged.
+"""File access by real path that never follows a symlink: the file that was checked is the file that is opened.
 
-Each part of a path is opened from the one before it with O_NOFOLLOW. If one has been swapped for a link since the path
-was resolved, opening fails instead of leading elsewhere. A file is written beside its place and renamed into it: it is
-there as it was or as it will be, and another name of the old file (a hard link) keeps the old content.
+Each component of a path is opened relative to the one before it, with O_NOFOLLOW. If a component was replaced by a
+symlink after the path was resolved, opening fails. A file is written to a temporary name and renamed: it has its old or
+its new content, and a hard link to the old file keeps the old content.
 
-Everything here blocks; call it in a thread. ToolFailed says in one line what did not work.
+All functions block; call them in a thread. ToolFailed names the reason in one line.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from msgspec import Struct
 from kedge.tools.paths import printable
 from kedge.tools.tool_failed import ToolFailed
 
-#: Of a file that is read whole, in bytes: above it a text is no source file, and a diff of it helps nobody.
-FILE_BYTES_MAX = 5_000_000
+#: Limit of a file that is read whole. A larger text is not a source file, and its diff is of no use. Bytes.
+READ_FILE_BYTES_MAX = 5_000_000
 
-#: To pass through a directory needs no right to list it. (O_PATH is Linux's.)
+#: Traversing a directory needs no permission to list it. (O_PATH exists only on Linux.)
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-#: A FIFO without a writer does not block, a terminal does not become ours.
+#: A FIFO without a writer must not block, a terminal must not become our controlling terminal.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -39,40 +39,40 @@ _KINDS = {
     stat.S_IFSOCK: "a socket, not a file",
     stat.S_IFCHR: "a device, not a file",
     stat.S_IFBLK: "a device, not a file",
-    stat.S_IFLNK: "a link now; it was swapped while in use",
+    stat.S_IFLNK: "now a symlink; it was replaced during the call",
 }
 _REASONS = {
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
-    errno.ELOOP: "a part of the path is a link that was swapped in or leads in a circle",
-    errno.ENOTDIR: "a part of the path is not a directory, or was swapped for a link",
+    errno.ELOOP: "a path component is a symlink (swapped in, or a loop)",
+    errno.ENOTDIR: "a path component is not a directory, or was replaced by a symlink",
     errno.ENAMETOOLONG: "the name is too long for this file system",
     errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
+    errno.EDQUOT: "disk quota exceeded",
     errno.EROFS: "the file system is read-only",
     errno.ENOENT: "it or its directory does not exist",
 }
 
 
-class Content(Struct, frozen=True):
-    """A file as it was read."""
+class FileContent(Struct, frozen=True):
+    """The content of a file, and its metadata at that time."""
 
     data: bytes
     stat: os.stat_result
 
 
 @contextlib.contextmanager
-def _telling(path: Path) -> Iterator[None]:
+def _reporting(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = _REASONS.get(error.errno or 0) or error.strerror or "the system refused"
+        reason = _REASONS.get(error.errno or 0) or error.strerror or "unknown error"
         raise ToolFailed(f"{printable(str(path))}: {reason}") from None
 
 
 @contextlib.contextmanager
 def _directory(path: Path, *, make: bool = False) -> Iterator[int]:
-    """A descriptor of a directory, reached part by part."""
+    """Open a directory component by component and yield its descriptor."""
     here = os.open("/", _PASS)
     try:
         for part in path.parts[1:]:
@@ -92,20 +92,20 @@ def _directory(path: Path, *, make: bool = False) -> Iterator[int]:
 
 
 def identity(path: Path) -> tuple[int, int, int]:
-    """Which file or directory this is, and its kind, no link followed. ToolFailed if there is none."""
-    with _telling(path):
+    """Return device, inode and type of a path, without following symlinks. ToolFailed if it does not exist."""
+    with _reporting(path):
         if path == Path("/"):
-            found = os.stat("/")
+            status = os.stat("/")
         else:
             with _directory(path.parent) as parent:
-                found = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
-    return found.st_dev, found.st_ino, stat.S_IFMT(found.st_mode)
+                status = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
+    return status.st_dev, status.st_ino, stat.S_IFMT(status.st_mode)
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO | None]:
-    """A regular file, to be read; None if it is not there. ToolFailed for directories, devices, pipes and links."""
-    with _telling(path):
+    """Open a regular file for reading; None if it does not exist. ToolFailed for directories, devices and symlinks."""
+    with _reporting(path):
         descriptor = _open(path)
     if descriptor is None:
         yield None
@@ -116,8 +116,8 @@ def opened(path: Path) -> Iterator[BinaryIO | None]:
 
 @contextlib.contextmanager
 def opened_directory(path: Path) -> Iterator[int]:
-    """A descriptor of a directory, to list it. ToolFailed if there is none."""
-    with _telling(path), _directory(path) as passed:
+    """Yield a descriptor for listing a directory. ToolFailed if it does not exist."""
+    with _reporting(path), _directory(path) as passed:
         listed = os.open(".", _LIST, dir_fd=passed)
         try:
             yield listed
@@ -128,7 +128,7 @@ def opened_directory(path: Path) -> Iterator[int]:
 def _open(path: Path) -> int | None:
     try:
         with _directory(path.parent) as parent:
-            # Asked first, since the mere opening of some devices does something; and again of what was opened.
+            # Checked before, since opening some devices has side effects, and again after opening.
             _must_be_regular(os.stat(path.name or "/", dir_fd=parent, follow_symlinks=False), path)
             descriptor = os.open(path.name, _READ, dir_fd=parent)
     except FileNotFoundError:
@@ -141,79 +141,81 @@ def _open(path: Path) -> int | None:
     return descriptor
 
 
-def _must_be_regular(found: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise ToolFailed(f"{printable(str(path))} is {_KINDS.get(stat.S_IFMT(found.st_mode), 'not a file')}")
+def _must_be_regular(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ToolFailed(f"{printable(str(path))} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'not a file')}")
 
 
-def read(path: Path, *, bytes_max: int = FILE_BYTES_MAX) -> Content | None:
-    """The whole file; None if it is not there. ToolFailed if it is larger than that."""
-    with opened(path) as file, _telling(path):
+def read(path: Path, *, bytes_max: int = READ_FILE_BYTES_MAX) -> FileContent | None:
+    """Return the whole file; None if it does not exist. ToolFailed if it is larger than `bytes_max`."""
+    with opened(path) as file, _reporting(path):
         if file is None:
             return None
         data = file.read(bytes_max + 1)
         if len(data) > bytes_max:
             raise ToolFailed(f"{printable(str(path))} is larger than {bytes_max // 1000} kB; use bash to change it")
-        return Content(data, os.fstat(file.fileno()))
+        return FileContent(data, os.fstat(file.fileno()))
 
 
 def replace(path: Path, data: bytes, known: os.stat_result | None) -> None:
-    """Write the whole file at once. `known`: the file to be replaced, as it was read (None: there was none); ToolFailed
-    if another is there. Its mode stays, and its owner where this user may set it. Directories are made as needed."""
-    with _telling(path), _directory(path.parent, make=True) as parent:
-        beside = f".kedge-{secrets.token_hex(8)}.tmp"
-        descriptor = os.open(beside, _CREATE, 0o666 if known is None else 0o600, dir_fd=parent)
+    """Write a whole file atomically. `known` is the file to replace, as it was read (None: it did not exist).
+    ToolFailed if there is another one. Its mode is kept, and its owner if permitted. Creates missing directories."""
+    with _reporting(path), _directory(path.parent, make=True) as parent:
+        temporary = f".kedge-{secrets.token_hex(8)}.tmp"
+        descriptor = os.open(temporary, _CREATE, 0o666 if known is None else 0o600, dir_fd=parent)
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 if known is not None:
-                    _take_over(file.fileno(), known)
+                    _copy_owner_and_mode(file.fileno(), known)
                 os.fsync(file.fileno())
             _must_be_known(parent, path, known)
-            os.rename(beside, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+            os.rename(temporary, path.name, src_dir_fd=parent, dst_dir_fd=parent)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(beside, dir_fd=parent)
+                os.unlink(temporary, dir_fd=parent)
             raise
-        _settle(parent)
+        _sync(parent)
 
 
 def remove(path: Path, known: os.stat_result) -> None:
-    """ToolFailed if another file is there than the one that was read."""
-    with _telling(path), _directory(path.parent) as parent:
+    """Delete a file. ToolFailed if it is not the one that was read."""
+    with _reporting(path), _directory(path.parent) as parent:
         _must_be_known(parent, path, known)
         os.unlink(path.name, dir_fd=parent)
-        _settle(parent)
+        _sync(parent)
 
 
-def _take_over(descriptor: int, known: os.stat_result) -> None:
+def _copy_owner_and_mode(descriptor: int, known: os.stat_result) -> None:
     mode = stat.S_IMODE(known.st_mode)
     mine = os.fstat(descriptor)
     if (mine.st_uid, mine.st_gid) != (known.st_uid, known.st_gid):
         try:
             os.fchown(descriptor, known.st_uid, known.st_gid)
         except PermissionError:
-            mode &= 0o777  # set-user-id was given to its old owner, not to us
+            mode &= 0o777  # the set-user-id bit was for the old owner
     os.fchmod(descriptor, mode)
 
 
 def _must_be_known(parent: int, path: Path, known: os.stat_result | None) -> None:
-    """The last look before the rename: what lies between is too short for anything but a race made on purpose."""
+    """The last check before the rename. Only a deliberate race fits in between."""
     try:
         there = os.stat(path.name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         there = None
     if _stamp(there) != _stamp(known):
-        raise ToolFailed(f"{printable(str(path))} changed in this moment; nothing was written, view it again")
+        raise ToolFailed(f"{printable(str(path))} changed at this moment; nothing was written, view it again")
 
 
-def _stamp(found: os.stat_result | None) -> tuple[int, ...] | None:
-    return None if found is None else (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+def _stamp(status: os.stat_result | None) -> tuple[int, ...] | None:
+    if status is None:
+        return None
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _settle(parent: int) -> None:
-    """The new name survives a power cut too, where directories can be synced."""
+def _sync(parent: int) -> None:
+    """Make a rename survive a power cut, where directories can be synced."""
     with contextlib.suppress(OSError):
         listed = os.open(".", _LIST, dir_fd=parent)
         try:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kedge.tools.base import Prepared, Tool, ToolContext, ToolFailed, count_of
-from kedge.tools.disk import FILE_BYTES_MAX
+from kedge.tools.disk import READ_FILE_BYTES_MAX
 from kedge.tools.file_change import Rewritten, prepare_change
 from kedge.tools.matching import WorkBudget, replace, too_large
 from kedge.tools.paths import printable
@@ -140,6 +140,6 @@ def _rewrite(before: bytes | None, shown: str, edits: list[Replacement]) -> Rewr
     verb = "Created" if before is None else "Edited"
     amount = "" if before is None else f": {count_of(count, 'replacement')}{matched}"
     data = file.encode(text)
-    if len(data) > FILE_BYTES_MAX:
+    if len(data) > READ_FILE_BYTES_MAX:
         raise too_large()
     return Rewritten(data, text, f"{verb} {shown}{amount}.")

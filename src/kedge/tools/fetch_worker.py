@@ -1,8 +1,8 @@
-"""One page of the web as text, or the addresses of one host: a program that `fetch` runs as a process of its own.
+"""The worker process of `fetch`: returns one web page as text, or the addresses of one host.
 
-Everything a foreign server sends is parsed here: DNS, TLS, HTTP, gzip, charsets, HTML. Each of these can be made to
-take minutes or gigabytes, and neither a thread nor the event loop can be stopped in the middle of it. A process can: it
-limits itself, and `fetch` kills it.
+All data from a foreign server is parsed here: DNS, TLS, HTTP, gzip, charsets, HTML. Hostile data can make each of these
+take minutes or gigabytes. A thread or the event loop cannot be interrupted then; a process limits itself, and `fetch`
+kills it.
 
 It runs as `python -I fetch_worker.py`, so that it imports nothing from the workspace or the environment. It must import
 the standard library only, and httpx2, bs4 and markdownify where they are needed. Standard input holds the request as
@@ -21,50 +21,50 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import httpx2
 
-#: Address space of this process. An honest megabyte of HTML takes some 100 MB, the modules another 100 MB. Bytes.
-MEMORY_BYTES_MAX = 512 * 1024 * 1024
-#: Processor time of this process: an honest megabyte of HTML takes some 3 s on a slow machine. Seconds.
-CPU_S_MAX = 15
-#: Of a body, as sent and unpacked; the rest is not read. A small body may unpack to a thousand times its size. Bytes.
+#: Limit of the address space. A normal megabyte of HTML takes some 100 MB, the modules another 100 MB. Bytes.
+FETCH_MEMORY_BYTES_MAX = 512 * 1024 * 1024
+#: Limit of processor time. A normal megabyte of HTML takes some 3 s on a slow machine. Seconds.
+FETCH_CPU_S_MAX = 15
+#: Limit of a body, as sent and decompressed. A body may decompress to a thousand times its size. Bytes.
 BODY_BYTES_MAX = 5_000_000
-#: Of HTML that is made into text: what follows is cut from the text anyway, and costs processor time. Characters.
+#: Limit of HTML that is converted: the text of more would be cut anyway. Characters.
 HTML_CHARS_MAX = 1_000_000
-#: Of a header or an error that becomes part of a message or a result. Characters.
+#: Limit of a header or an error in a message. Characters.
 DETAIL_CHARS_MAX = 200
-#: Of a redirect's target: longer ones are refused. Longer than what fetch accepts, so that it can say so. Characters.
+#: Limit of the target of a redirect. Larger than the limit of fetch, so that fetch can report it. Characters.
 LOCATION_CHARS_MAX = 2500
-#: Addresses of one host that are reported: all are checked, so one with more is refused. Items.
+#: Limit of the addresses of one host. All must be checked, so a host with more is refused. Items.
 RESOLVED_MAX = 100
 
 _TEXT_TYPES = ("json", "xml", "javascript", "yaml", "toml", "x-sh", "x-python", "graphql", "csv", "markdown")
 
 
-class Failed(Exception):
-    """One line for the agent."""
+class FetchFailed(Exception):
+    """A failure, in one line for the model."""
 
 
 def main() -> None:
     request = json.loads(sys.stdin.buffer.read())
     silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)  # both streams are read as one, and warnings are not part of the reply
+    os.dup2(silence, 2)  # both streams are merged, and warnings are not part of the reply
     _limit_self()
     sys.path.append(request["packages"])
     try:
         reply = _resolved(request) if request["what"] == "resolve" else _page(request)
-    except Failed as failed:
+    except FetchFailed as failed:
         reply = {"failed": str(failed)}
     except RecursionError:
-        reply = {"failed": "the page is nested too deeply to make text of it; fetch it with format: html"}
+        reply = {"failed": "the page is nested too deeply to be converted; fetch it with format: html"}
     except MemoryError:
-        reply = {"failed": "the page takes too much memory to make text of it; fetch it with format: html"}
+        reply = {"failed": "converting the page takes too much memory; fetch it with format: html"}
     data = json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace")
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
-    os._exit(0)  # nothing to clean up, and a large tree of tags takes seconds to be released
+    os._exit(0)  # nothing to clean up, and freeing a large tree of tags takes seconds
 
 
 def _limit_self() -> None:
-    for kind, limit in ((resource.RLIMIT_AS, MEMORY_BYTES_MAX), (resource.RLIMIT_CPU, CPU_S_MAX)):
+    for kind, limit in ((resource.RLIMIT_AS, FETCH_MEMORY_BYTES_MAX), (resource.RLIMIT_CPU, FETCH_CPU_S_MAX)):
         _, hard = resource.getrlimit(kind)
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (limit, limit))
@@ -77,13 +77,13 @@ def _resolved(request: dict[str, Any]) -> dict[str, Any]:
     import socket
 
     try:
-        # As bytes: Python would encode text once more, by other rules than those of the address that was checked.
-        found = socket.getaddrinfo(request["host"].encode("ascii"), request["port"], type=socket.SOCK_STREAM)
+        # As bytes: Python would encode text again, by other rules than those of the checked URL.
+        entries = socket.getaddrinfo(request["host"].encode("ascii"), request["port"], type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        found = []
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+        entries = []
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in entries))
     if len(addresses) > RESOLVED_MAX:
-        raise Failed(f"{request['host']} has more than {RESOLVED_MAX} addresses")
+        raise FetchFailed(f"{request['host']} has more than {RESOLVED_MAX} addresses")
     return {"addresses": addresses}
 
 
@@ -106,7 +106,7 @@ def _page(request: dict[str, Any]) -> dict[str, Any]:
         "User-Agent": "kedge",
     }
     host = request["host"]
-    # No proxy of the environment: it would resolve the name once more, and differently.
+    # No proxy from the environment: it would resolve the name again, and differently.
     with httpx2.Client(trust_env=False, verify=verify, timeout=request["timeout_s"]) as client:
         for number, pinned in enumerate(request["pinned"], 1):
             try:
@@ -114,21 +114,21 @@ def _page(request: dict[str, Any]) -> dict[str, Any]:
                     return _read(response, request["format"], request["chars_max"])
             except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
                 if number == len(request["pinned"]):
-                    raise Failed(f"no connection to {host}: {_detail(str(error))}") from None
+                    raise FetchFailed(f"no connection to {host}: {_detail(str(error))}") from None
             except httpx2.HTTPError as error:
-                raise Failed(f"{host} broke off: {_detail(str(error) or type(error).__name__)}") from None
-    raise Failed(f"there is no host {host}")
+                raise FetchFailed(f"request to {host} failed: {_detail(str(error) or type(error).__name__)}") from None
+    raise FetchFailed(f"host {host} not found")
 
 
 def _read(response: httpx2.Response, form: str, chars_max: int) -> dict[str, Any]:
     if response.is_redirect and (location := response.headers.get("location")):
         return {"location": location[:LOCATION_CHARS_MAX]}
     if not response.is_success:
-        raise Failed(f"the server answered {response.status_code} {_detail(response.reason_phrase)}".rstrip())
+        raise FetchFailed(f"the server returned HTTP {response.status_code} {_detail(response.reason_phrase)}".rstrip())
     content_type, _, parameters = response.headers.get("content-type", "text/plain").lower().partition(";")
     content_type = _detail(content_type.strip())
     if not content_type.startswith("text/") and not any(word in content_type for word in _TEXT_TYPES):
-        raise Failed(f"it is {content_type}, not text; fetch gives text only")
+        raise FetchFailed(f"the page is {content_type}, not text; fetch returns only text")
     body, is_cut = _body(response)
     text = _decoded(body, parameters.rpartition("charset=")[2].strip(" \"';"))
     if form != "html" and "html" in content_type:
@@ -141,16 +141,16 @@ def _read(response: httpx2.Response, form: str, chars_max: int) -> dict[str, Any
 
 
 def _detail(text: str) -> str:
-    """On one line, cut: a server may send a hundred kilobytes here."""
+    """Return the beginning as one line: a server may send a hundred kilobytes here."""
     line = text[:DETAIL_CHARS_MAX]
     return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def _body(response: httpx2.Response) -> tuple[bytes, bool]:
-    """The unpacked body, and whether there was more than is read."""
+    """Return the decompressed body, and whether it was cut."""
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", "", "gzip", "x-gzip", "deflate"):
-        raise Failed(f"the server packs its answer as {_detail(coding)}, which was not asked for")
+        raise FetchFailed(f"the server sent the unsupported encoding {_detail(coding)}")
     unpacker = zlib.decompressobj(wbits=47) if coding not in ("identity", "") else None  # 47: gzip or zlib
     body, sent_bytes = bytearray(), 0
     for piece in response.iter_raw():
@@ -159,18 +159,18 @@ def _body(response: httpx2.Response) -> tuple[bytes, bool]:
         try:
             body += piece[: room + 1] if unpacker is None else unpacker.decompress(piece, room + 1)
         except zlib.error:
-            raise Failed("the server's answer is damaged: it does not unpack") from None
+            raise FetchFailed("the server sent a damaged body that cannot be decompressed") from None
         if len(body) > BODY_BYTES_MAX or sent_bytes > BODY_BYTES_MAX:
             return bytes(body[:BODY_BYTES_MAX]), True
         if unpacker is not None and unpacker.eof:
-            break  # what is sent after the packed text is not part of it
+            break  # bytes after the compressed text are not part of it
     return bytes(body), False
 
 
 def _decoded(body: bytes, charset: str) -> str:
     import re
 
-    # Charsets that pages are written in. Python knows others, of which some (punycode) take quadratic time.
+    # Usual charsets of pages. Some others that Python supports (punycode) take quadratic time.
     known = re.fullmatch(
         r"utf-?8|utf-?16(?:le|be)?|(?:us-)?ascii|latin-?1|iso-?8859-?\d{1,2}|(?:windows-|cp)12\d\d|koi8-[ru]|macintosh|"
         r"shift[_-]?jis|windows-31j|euc-(?:jp|kr)|iso-2022-jp|gb2312|gbk|gb18030|big5(?:-?hkscs)?",
@@ -198,8 +198,8 @@ def _from_html(html: str, form: str) -> str:
 
 
 def _pairs(lines: list[str]) -> list[tuple[str, str]]:
-    """Each line with the next one: of several empty lines in a row, the last is kept."""
-    return list(zip(lines, [*lines[1:], ""], strict=False))  # a page may have no line at all
+    """Return each line with the next one: of several empty lines in a row, the last is kept."""
+    return list(zip(lines, [*lines[1:], ""], strict=False))  # there may be no line
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which files an agent has read, and how they looked then: it may change only what it knows."""
+"""The files whose content an agent has read or written. It may change no other existing file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from msgspec import Struct
 
 from kedge.tools.tool_failed import ToolFailed
 
-#: Files one session remembers. More than an agent reads in a day; one that is forgotten has to be viewed again.
+#: Limit of the files of one session: more than an agent reads in a day. A forgotten one must be viewed again. Items.
 KNOWN_FILES_MAX = 10_000
 
 
 def digest(data: bytes) -> str:
-    """Of a file's content, as FileVersion has it."""
+    """Return the digest of a file's content, as in FileVersion."""
     return hashlib.sha256(data).hexdigest()
 
 
 def bind(*parts: str) -> str:
-    """One digest over several texts, each with its length: ("ab", "c") is not ("a", "bc")."""
+    """Return one digest of several texts with their lengths: ("ab", "c") differs from ("a", "bc")."""
     seal = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
@@ -31,7 +31,7 @@ def bind(*parts: str) -> str:
 
 
 class KnownFile(Struct, frozen=True):
-    """How a file looked when the agent last saw it. The digest alone: times and sizes can be the same by accident."""
+    """The last known content of a file. Only its digest: times and sizes may be equal by accident."""
 
     digest: str
     #: The agent's own tools wrote this content.
@@ -39,14 +39,14 @@ class KnownFile(Struct, frozen=True):
 
 
 class KnownFiles:
-    """Of one session, in memory: a new process reads files anew."""
+    """The known files of one session. Kept in memory: after a restart, files must be read again."""
 
     def __init__(self) -> None:
         self._sights: OrderedDict[Path, KnownFile] = OrderedDict()
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     def note(self, path: Path, content_digest: str, *, is_ours: bool = False) -> None:
-        """The agent knows this content of the file (its real path), having read or written it."""
+        """Record that the agent knows this content of a file, given by its real path."""
         was_ours = self.wrote(path, content_digest)
         self._sights[path] = KnownFile(content_digest, is_ours or was_ours)
         self._sights.move_to_end(path)
@@ -57,17 +57,17 @@ class KnownFiles:
         """ToolFailed unless the agent has read the file and it is still as it was then."""
         sight = self._sights.get(path)
         if sight is None:
-            raise ToolFailed(f"{shown} exists and was not read yet; read it first with view")
+            raise ToolFailed(f"{shown} exists and was not read yet; view it first")
         if sight.digest != content_digest:
             raise ToolFailed(f"{shown} changed since you read it; view it again")
 
     def wrote(self, path: Path, content_digest: str) -> bool:
-        """Whether this content is what the agent's own tools wrote there last."""
+        """Whether the agent's own tools wrote this content."""
         sight = self._sights.get(path)
         return sight is not None and sight.is_ours and sight.digest == content_digest
 
     def lock(self, path: Path) -> asyncio.Lock:
-        """Held while a file is changed: calls of one Step on the same file go one after the other."""
+        """Return the lock of a file, held during a change: calls of one Step on the same file run one by one."""
         lock = self._locks.get(path)
         if lock is None:
             lock = self._locks[path] = asyncio.Lock()

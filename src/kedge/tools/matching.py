@@ -1,11 +1,11 @@
-"""Finding the text an agent wants to replace, and replacing it without touching anything else.
+"""Find a text in a file and replace it, without changing anything else.
 
-Texts are compared with every line ending as a newline, whatever the file has; what is put in gets the endings of what
-it replaces. When the text is not there as given, lines are compared without the whitespace at their ends, and then
-without their common indentation: models get those wrong. Both only where there is exactly one such place.
+Texts are compared with LF line endings; the new text gets the line endings of the text it replaces. If there is no
+exact match, lines are compared without trailing whitespace, and then without their common indentation: models get those
+wrong. Such a match must be the only one.
 
-A thread cannot be killed, and string functions hold the interpreter's lock, so nothing here takes more than linear
-time, and `WorkBudget` bounds what one call takes altogether.
+A thread cannot be killed, and string functions hold the interpreter's lock. Therefore every function takes linear time,
+and `WorkBudget` limits one call.
 """
 
 from __future__ import annotations
@@ -14,59 +14,59 @@ from itertools import accumulate, islice
 
 from msgspec import Struct
 
-from kedge.tools.disk import FILE_BYTES_MAX
+from kedge.tools.disk import READ_FILE_BYTES_MAX
 from kedge.tools.textfile import line_endings, plain_endings, same_start
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.tool_threads import checkpoint
 
-#: Line numbers told when a text is there several times: enough to choose one. Items.
-PLACES_TOLD_MAX = 5
-#: Replacements of one edit: each takes work and memory of its own, and a program does more of them better. Items.
+#: Line numbers in the message for an ambiguous text: enough to choose one. Items.
+LINES_NAMED_MAX = 5
+#: Limit of the replacements of one edit: each takes time and memory, and a program is better for more. Items.
 REPLACEMENTS_MAX = 100_000
-#: Of a text that is searched with tolerance, which holds all its lines at once: more is no source file. Characters.
+#: Limit of a text for a tolerant search, which holds all lines in memory. Characters.
 TOLERANT_CHARS_MAX = 1_000_000
-#: What a character costs when it is searched with tolerance, compared with an exact search: measured.
+#: Cost of a character in a tolerant search, relative to an exact search (measured).
 TOLERANT_COST = 20
-#: Of places that are the same without any indentation, compared line by line to see if they are the same without
-#: their common one. Overlapping places count each. Characters.
+#: Limit of the matches without any indentation that are compared without their common indentation. Overlapping ones
+#: count each. Characters.
 INDENTED_CHARS_MAX = 2_000_000
-#: For all edits of one call: an exact search through the largest file 20 times, about a second. Characters.
+#: Limit of all edits of one call: 20 exact searches of the largest file, about a second. Characters.
 WORK_CHARS_MAX = 100_000_000
 
 
 class Replaced(Struct, frozen=True):
     text: str
     count: int
-    #: How the text was found, for the agent; empty: as given.
+    #: How the text was matched, for the model; empty for an exact match.
     note: str = ""
 
 
 class WorkBudget:
-    """The work that is left to one call."""
+    """The remaining work of one call."""
 
     def __init__(self) -> None:
         self._left = WORK_CHARS_MAX
 
     def spend(self, chars: int) -> None:
-        """Before each step. ToolFailed if it is too much."""
+        """Call this before each step. ToolFailed if the budget is exceeded."""
         checkpoint()
         self._left -= chars
         if self._left < 0:
-            raise ToolFailed("so many edits of a file of this size take too long; make them in several calls")
+            raise ToolFailed("so many edits of a file of this size take too long; use several calls")
 
 
 def replace(text: str, old: str, new: str, everywhere: bool, shown: str, work: WorkBudget | None = None) -> Replaced:
-    """ToolFailed if `old` is not there, or is there more than once and not `everywhere`."""
+    """ToolFailed if `old` is missing, or ambiguous and not replaced `everywhere`."""
     work = work or WorkBudget()
     work.spend(len(text) + len(old) + len(new))
     plain, old, new = plain_endings(text), plain_endings(old), plain_endings(new)
     if not old:
         raise ToolFailed(f"old_string is empty but {shown} exists; give the text to replace, or use write")
     if old == new:
-        raise ToolFailed("old_string and new_string are the same: there is nothing to change")
+        raise ToolFailed("old_string and new_string are equal; nothing to change")
     if everywhere and (count := plain.count(old)):
         return Replaced(_replace_all(text, plain, old, new, count), count)
-    starts = _starts(plain, old, PLACES_TOLD_MAX + 1)
+    starts = _starts(plain, old, LINES_NAMED_MAX + 1)
     if len(starts) > 1:
         raise _ambiguous(plain, starts, shown)
     if starts:
@@ -74,14 +74,14 @@ def replace(text: str, old: str, new: str, everywhere: bool, shown: str, work: W
     else:
         span, new, note = _tolerant(plain, old, new, shown, work)
         if plain[span[0] : span[1]] == new:
-            raise ToolFailed(f"{shown} has that text already: there is nothing to change")
+            raise ToolFailed(f"{shown} already has that text; nothing to change")
     _check_size(text, span[1] - span[0], new, 1)
     return Replaced(_put(text, [span], new), 1, note)
 
 
 def _replace_all(text: str, plain: str, old: str, new: str, count: int) -> str:
     if count > REPLACEMENTS_MAX:
-        raise ToolFailed(f"old_string is there {count} times, more than {REPLACEMENTS_MAX}; use bash, e.g. sed")
+        raise ToolFailed(f"old_string occurs {count} times, more than {REPLACEMENTS_MAX}; use bash, e.g. sed")
     _check_size(text, len(old), new, count)
     endings = line_endings(text)
     if endings in ("none", "LF"):
@@ -97,18 +97,18 @@ def _replace_all(text: str, plain: str, old: str, new: str, count: int) -> str:
 
 
 def _check_size(text: str, old_chars: int, new: str, count: int) -> None:
-    """Before anything is made: what results has at least as many bytes as characters."""
+    """Check the size before building the result: it has at least as many bytes as characters."""
     new_chars = len(new) + new.count("\n") * ("\r\n" in text)
-    if len(text) + count * (new_chars - old_chars) > FILE_BYTES_MAX:
+    if len(text) + count * (new_chars - old_chars) > READ_FILE_BYTES_MAX:
         raise too_large()
 
 
 def too_large() -> ToolFailed:
-    return ToolFailed(f"the file would become larger than {FILE_BYTES_MAX // 1000} kB; use bash")
+    return ToolFailed(f"the file would become larger than {READ_FILE_BYTES_MAX // 1000} kB; use bash")
 
 
 def _starts(plain: str, old: str, count_max: int) -> list[int]:
-    """The first places. Those that overlap ("aa" in "aaa") count each: it is not clear which is meant."""
+    """Return the first matches. Overlapping ones ("aa" in "aaa") count each: they are ambiguous."""
     starts: list[int] = []
     at = plain.find(old)
     while at >= 0 and len(starts) < count_max:
@@ -118,29 +118,29 @@ def _starts(plain: str, old: str, count_max: int) -> list[int]:
 
 
 def _ambiguous(plain: str, starts: list[int], shown: str) -> ToolFailed:
-    is_more = len(starts) > PLACES_TOLD_MAX
-    numbers = [str(plain.count("\n", 0, start) + 1) for start in starts[:PLACES_TOLD_MAX]]
-    times = f"more than {PLACES_TOLD_MAX}" if is_more else f"{len(starts)}"
+    is_more = len(starts) > LINES_NAMED_MAX
+    numbers = [str(plain.count("\n", 0, start) + 1) for start in starts[:LINES_NAMED_MAX]]
+    times = f"more than {LINES_NAMED_MAX}" if is_more else f"{len(starts)}"
     return ToolFailed(
-        f"old_string is in {shown} {times} times (lines {', '.join(numbers)}{', …' * is_more}); "
-        "add lines around it until there is one such place, or set replace_all"
+        f"old_string occurs {times} times in {shown} (lines {', '.join(numbers)}{', …' * is_more}); "
+        "add surrounding lines until it is unique, or set replace_all"
     )
 
 
 def _put(text: str, spans: list[tuple[int, int]], new: str) -> str:
-    """`spans` are places in the text with plain endings, in order; all else of `text` stays as it is."""
+    """Replace `spans`, which are offsets in the text with LF line endings, in order. The rest of `text` is kept."""
     has_crlf = "\r\n" in text
     with_crlf = new.replace("\n", "\r\n") if has_crlf else new
     first_newline = text.find("\n")
-    newline = -1  # the end of the line that the last place is in; the length of the text if that has none
+    newline = -1  # end of the line of the last span; the length of the text if it has no newline
     pieces: list[str] = []
-    done = plain_done = 0  # the same place in both texts
+    done = plain_done = 0  # the same position in both texts
     for start, end in spans:
         first = _advance(text, done, start - plain_done) if has_crlf else start
         if has_crlf and newline < first:
             newline = text.find("\n", first)
             newline = len(text) if newline < 0 else newline
-        # An unfinished line ends as the first one does.
+        # A line without an end counts as ending like the first one.
         ends_at = newline if newline < len(text) else first_newline
         is_crlf = has_crlf and text[ends_at - 1 : ends_at] == "\r"
         pieces += [text[done:first], with_crlf if is_crlf else new]
@@ -150,8 +150,8 @@ def _put(text: str, spans: list[tuple[int, int]], new: str) -> str:
 
 
 def _advance(text: str, at: int, count: int) -> int:
-    """So many characters on, CR LF counted as one. `at` is not between the two. Each round looks only at what is new,
-    which is at most half of the round before: linear."""
+    """Return the offset `count` characters after `at`, with CR LF as one; `at` is not between them. Each round scans
+    only new characters, at most half as many as the round before: linear."""
     while count:
         end = at + count
         end += text[end - 1 : end + 1] == "\r\n"
@@ -161,10 +161,10 @@ def _advance(text: str, at: int, count: int) -> int:
 
 
 def _tolerant(plain: str, old: str, new: str, shown: str, work: WorkBudget) -> tuple[tuple[int, int], str, str]:
-    """The one place whose lines are these but for whitespace, what to put there, and how it was found."""
+    """Return the only span that matches except for whitespace, its new text, and a note."""
     if len(plain) > TOLERANT_CHARS_MAX:
         raise ToolFailed(
-            f"old_string is not in {shown} as given, and the file is too large to search for it with other whitespace; "
+            f"old_string has no exact match in {shown}, and the file is too large to search with other whitespace; "
             "view the file and copy the text exactly"
         )
     work.spend(TOLERANT_COST * len(plain))
@@ -177,8 +177,8 @@ def _tolerant(plain: str, old: str, new: str, shown: str, work: WorkBudget) -> t
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
 
     def whole_lines(at: int, put: str) -> tuple[tuple[int, int], str]:
-        """The span of these lines, with the last newline if the wanted text had one. A file without a last newline
-        stays so."""
+        """Return the span of these lines, with the last newline if `old` has one. A file without a last newline stays
+        so."""
         start, end = starts[at], starts[at + len(wanted)] - 1
         if not has_end:
             return (start, end), put
@@ -192,7 +192,7 @@ def _tolerant(plain: str, old: str, new: str, shown: str, work: WorkBudget) -> t
     places = _same_shape(lines, starts, wanted, bare, stripped)
     if len(places) > 1:
         raise ToolFailed(
-            f"old_string is not in {shown} as given, and {len(places)} places have it with other whitespace; "
+            f"old_string has no exact match in {shown}, but {len(places)} matches with other whitespace; "
             "view the file and copy the text exactly"
         )
     if places:
@@ -200,15 +200,15 @@ def _tolerant(plain: str, old: str, new: str, shown: str, work: WorkBudget) -> t
         if moved is not None:
             return (*whole_lines(places[0], moved), "with its own indentation")
     first = next(line for line in stripped if line)
-    near = list(islice((str(number) for number, line in enumerate(bare, 1) if line == first), PLACES_TOLD_MAX))
+    near = list(islice((str(number) for number, line in enumerate(bare, 1) if line == first), LINES_NAMED_MAX))
     hint = f" (its first line is, at line {', '.join(near)})" if near else ""
     raise ToolFailed(f"old_string is not in {shown}{hint}; view the file and copy the text exactly")
 
 
 def _places(lines: list[str], wanted: list[str], count_max: int) -> list[int]:
-    """The first places of these lines, one after the other.
+    """Return the first matches of these lines.
 
-    Each different line stands for a character, so that `str.find` searches, which takes linear time."""
+    Each distinct line becomes a character, so that `str.find` searches in linear time."""
     letters = {line: chr(number) for number, line in enumerate(dict.fromkeys(wanted), 1)}
     text = "".join([letters.get(line, "\0") for line in lines])
     return _starts(text, "".join([letters[line] for line in wanted]), count_max)
@@ -217,7 +217,7 @@ def _places(lines: list[str], wanted: list[str], count_max: int) -> list[int]:
 def _same_shape(
     lines: list[str], starts: list[int], wanted: list[str], bare: list[str], stripped: list[str]
 ) -> list[int]:
-    """At most two places that are the same without their common indentation."""
+    """Return at most two matches without the common indentation."""
     sought = _without_indent(wanted)
     left = INDENTED_CHARS_MAX
     found: list[int] = []
@@ -225,8 +225,7 @@ def _same_shape(
         left -= starts[at + len(wanted)] - starts[at]
         if left < 0:
             raise ToolFailed(
-                "old_string is not there as given, and many places have it with other whitespace; "
-                "view the file and copy the text exactly"
+                "old_string has no exact match, but many with other whitespace; view the file and copy the text exactly"
             )
         checkpoint()
         if _without_indent(lines[at : at + len(wanted)]) == sought:
@@ -237,7 +236,7 @@ def _same_shape(
 
 
 def _indent(lines: list[str]) -> str:
-    """The whitespace all lines begin with, blank ones aside."""
+    """Return the common leading whitespace of all lines that are not blank."""
     starts = [line[: len(line) - len(line.lstrip())] for line in lines if line.strip()]
     low, high = min(starts), max(starts)
     return low[: same_start(low, high)]
@@ -249,9 +248,9 @@ def _without_indent(lines: list[str]) -> list[str]:
 
 
 def _moved(new: str, old_indent: str, indent: str) -> str | None:
-    """`new` as it looks at the place's own indentation; None if it goes further out than the text it replaces."""
+    """Return `new` with the indentation of the match; None if a line is less indented than the text it replaces."""
     lines = new.split("\n")
-    if len(new) + len(lines) * (len(indent) - len(old_indent)) > FILE_BYTES_MAX:
+    if len(new) + len(lines) * (len(indent) - len(old_indent)) > READ_FILE_BYTES_MAX:
         raise too_large()
     if any(line.strip() and not line.startswith(old_indent) for line in lines):
         return None

@@ -1,10 +1,10 @@
-"""Patterns for paths, as people write them: `*.py`, `src/**/*.{ts,tsx}`, `[ab]?.txt`.
+"""Glob patterns for paths: `*.py`, `src/**/*.{ts,tsx}`, `[ab]?.txt`.
 
-rg's own --glob is not used for them: it brings back what .gitignore leaves out (`src/**` would list every build
-directory). Parts are matched one by one, and all places of a path that a pattern may have reached are the bits of one
-number: a path may have two thousand parts, and a pattern may stand for a hundred others of two hundred parts each.
+The --glob of rg is not used: it overrides .gitignore (`src/**` would list every build directory). Components are
+matched one by one, and the positions in a path that a pattern may have reached are the bits of one number: a path may
+have two thousand components, and a pattern may expand to a hundred patterns of two hundred components each.
 
-Call it in a thread: a pattern made to hurt takes up to a second for one path, with checkpoints.
+Call it in a thread: a hostile pattern takes up to a second for one path, with checkpoints.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from fnmatch import translate
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.tool_threads import checkpoint
 
-#: Of a pattern: people write a line at most.
+#: Limit of a pattern: a line. Characters.
 PATTERN_CHARS_MAX = 1000
-#: Patterns that one with braces may stand for.
+#: Limit of the patterns that braces expand to. Items.
 ALTERNATIVES_MAX = 100
 
 
 def path_filter(pattern: str) -> Callable[[str], bool]:
-    """Whether a path (relative, with "/") matches. A pattern without a slash speaks of names at any depth."""
+    """Return a function that matches relative paths. A pattern without a slash matches names at any depth."""
     if len(pattern) > PATTERN_CHARS_MAX:
         raise ToolFailed(f"the pattern is longer than {PATTERN_CHARS_MAX} characters")
-    wanted: list[list[str]] = []
+    patterns: list[list[str]] = []
     for one in dict.fromkeys(_alternatives(pattern)):
         parts = [part for part in one.split("/") if part not in ("", ".")]
-        wanted.append(parts if "/" in one else ["**", *parts])
+        patterns.append(parts if "/" in one else ["**", *parts])
 
     names = _Names()
 
     def matches(path: str) -> bool:
         parts = path.split("/")
-        places: dict[str, int] = {}  # of what is wanted: the parts of this path that match it, as bits
-        return any(_match(one, parts, places, names) for one in wanted)
+        places: dict[str, int] = {}  # for each component pattern, the matching components of this path as bits
+        return any(_match(one, parts, places, names) for one in patterns)
 
     return matches
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """`a.{b,c}` is `a.b` and `a.c`; braces within braces are done from the inside."""
+    """Expand braces: `a.{b,c}` to `a.b` and `a.c`, nested ones from the inside."""
     done: list[str] = []
     waiting = [pattern]
     while waiting:
@@ -55,18 +55,18 @@ def _alternatives(pattern: str) -> list[str]:
         else:
             waiting += [one[:start] + choice + one[close + 1 :] for choice in one[start + 1 : close].split(",")]
         if len(done) + len(waiting) > ALTERNATIVES_MAX:
-            raise ToolFailed(f"the pattern stands for more than {ALTERNATIVES_MAX} others; write a simpler one")
+            raise ToolFailed(f"the braces expand to more than {ALTERNATIVES_MAX} patterns; write a simpler pattern")
     return done
 
 
 class _Names:
-    """Patterns for one part of a path, each compiled when it is first needed."""
+    """Patterns for one component of a path, compiled on first use."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, re.Pattern[str]] = {}
 
     def places(self, want: str, parts: list[str]) -> int:
-        """Which parts match, as bits."""
+        """Return the matching components as bits."""
         if not any(special in want for special in "*?["):
             fits = {want}
         else:
@@ -78,10 +78,10 @@ class _Names:
 
 def _match(wanted: list[str], parts: list[str], places: dict[str, int], names: _Names) -> bool:
     end = 1 << len(parts)
-    reached = 1  # bit n: the pattern so far may have taken n parts of the path
+    reached = 1  # bit n: the pattern so far may have matched n components
     for want in wanted:
         if want == "**":
-            reached = 2 * end - (reached & -reached)  # every place from the first one on
+            reached = 2 * end - (reached & -reached)  # every position from the first one on
         else:
             if want not in places:
                 checkpoint()

@@ -1,13 +1,13 @@
-"""The workspace's path rules: what a path given by a model means, and what it takes to touch it.
+"""Path rules of the workspace: the meaning of a path from a model, and the approvals it needs.
 
-A path is relative to the workspace or absolute, and stands for the file its links lead to. Rules and approvals speak
-of that real path (deny rules of the given one, too), and `kedge.tools.disk` opens it without following another link:
-what is opened is what was judged.
+A path is relative to the workspace or absolute, and means the file that its symlinks lead to. Rules and approvals apply
+to that real path (deny rules also to the path as given), and `kedge.tools.disk` opens it without following symlinks:
+the file that was checked is the file that is opened.
 
-    inside the workspace    looked at freely; written with leave
-    outside                 looked at with leave; written with leave for that very file
-    what guards the machine written with leave for that very file, wherever it lies: git's own files and hooks, shell
-                            start-up files, keys, the settings of editors and of kedge that make them run things
+    inside the workspace    read without approval; written with approval
+    outside                 read with approval; written with approval for that file
+    guarded files           written with approval for that file, anywhere: git's own files and hooks, shell start-up
+                            files, keys, settings of editors and of kedge that make them run programs
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from kedge.tools.known_files import bind
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.tool_threads import checkpoint
 
-#: Of a path, in bytes: what the kernel takes (PATH_MAX).
+#: Limit of a path, that of the kernel (PATH_MAX). Bytes.
 PATH_BYTES_MAX = 4096
-#: Links that a path may go through, as for the kernel. Each may stand for two thousand parts of its own. Items.
+#: Limit of the symlinks in a path, that of the kernel. Each may have two thousand components. Items.
 LINKS_MAX = 40
-#: Of a path: each directory on the way is looked at, and that takes the square of their number. Directories that people
-#: work in lie some twenty deep.
+#: Limit of the components of a path that is checked: the cost is quadratic. Real directories are about twenty deep.
+#: Items.
 GUARD_PARTS_MAX = 100
-#: Names looked at to find similar ones: enough for any directory a person made.
+#: Names that are compared to find similar ones: enough for a directory made by hand. Items.
 SIMILAR_SCAN_MAX = 2000
-#: Similar names told: more are a listing.
+#: Similar names in a message. Items.
 SIMILAR_MAX = 3
-#: Of these names, compared by the letters in them, so many are compared in earnest, and only if they are no longer:
-#: that takes the third power of the length at worst, here some 0.2 s altogether. Items and characters.
+#: After a comparison by letters, so many names up to this length are compared exactly. That is cubic in the length at
+#: worst, here some 0.2 s altogether. Items and characters.
 COMPARED_NAMES_MAX = 10
 COMPARED_NAME_CHARS_MAX = 64
 
-#: Directories: everything in them is guarded.
+#: Directories whose whole content is guarded.
 GUARDED_DIRECTORIES = frozenset(
     {".git", ".hg", ".husky", ".githooks", ".kedge", ".ssh", ".gnupg", ".aws", ".kube", ".docker"}
     | {".vscode", ".idea", ".devcontainer", ".cursor", ".claude", ".codex", ".gemini"}
 )
-#: Files by their name, wherever they are: many of them are read from any directory, not only from a home.
+#: Guarded file names, in any directory: many are read from any directory, not only from a home.
 GUARDED_NAMES = frozenset(
     {"kedge.toml", ".envrc", ".mcp.json", ".netrc", ".npmrc", ".pypirc", ".pgpass", ".git-credentials", ".gitmodules"}
     | {".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".inputrc", ".xprofile"}
@@ -58,7 +58,7 @@ GUARDED_NAMES = frozenset(
     | {".gitconfig", ".hgrc", ".vimrc", ".exrc", ".nvimrc", ".gdbinit", ".lldbinit", ".pythonrc", ".tmux.conf"}
     | {".xinitrc", ".xsession", "authorized_keys"}
 )
-#: Pairs of a directory and what is in it, anywhere in a path: what a user's own session starts, and kedge's own files.
+#: Pairs of a directory and an entry, anywhere in a path: files that the user's session starts, and kedge's own files.
 GUARDED_PAIRS = frozenset(
     {(".config", "git"), (".config", "fish"), (".config", "systemd"), (".config", "autostart"), (".config", "nvim")}
     | {("kedge", "config.toml"), (".config", "kedge"), ("share", "kedge"), ("application support", "kedge")}
@@ -67,18 +67,18 @@ GUARDED_PAIRS = frozenset(
 
 
 class Target(Struct, frozen=True):
-    """A path that was understood."""
+    """A resolved path."""
 
-    #: Absolute, links resolved.
+    #: Absolute, symlinks resolved.
     path: Path
-    #: For rules and for people: relative to the workspace with "/", "." for itself; absolute if it is outside.
+    #: For rules and users: relative to the workspace with "/", "." for the workspace; absolute if it is outside.
     subject: str
     is_inside: bool
-    #: It guards this machine.
+    #: A change could run code or grant access on this machine.
     is_guarded: bool
-    #: It is kedge's own: keys and the token, which a model has no business with even where it works around them.
+    #: One of kedge's own files: keys and the token, which a model must not read even inside its workspace.
     is_secret: bool = False
-    #: As `subject`, with its links left as they are. Empty: it is the same.
+    #: As `subject`, with symlinks unresolved. Empty if it is equal.
     given: str = ""
 
     @property
@@ -87,8 +87,8 @@ class Target(Struct, frozen=True):
 
 
 def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
-    """`root` is the workspace's real path; `guarded` are further files and directories that guard the machine (kedge's
-    own). ToolFailed for what is no path. Blocking."""
+    """Resolve a path. `root` is the workspace's real path; `guarded` are further guarded files and directories (kedge's
+    own). ToolFailed for an invalid path. Blocking."""
     if "\0" in given:
         raise ToolFailed("a path cannot contain a NUL character")
     try:
@@ -100,11 +100,11 @@ def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
     lexical = Path(os.path.normpath(root / given))
     real = real_path(root / given)
     if real.parts[:2] == ("/", "proc"):
-        # Among it the environment of this very server, with its keys.
-        raise ToolFailed(f"{printable(given)} is no file on a disk but a view of running processes; use bash for that")
+        # It has the environment of this server, with its keys.
+        raise ToolFailed(f"{printable(given)} is not a file on disk but a view of running processes; use bash")
     is_inside = real.is_relative_to(root)
     subject, given_as = subject_of(real, root), subject_of(lexical, root)
-    # Both: .git/hooks may be a link to a directory with a harmless name, and a harmless name may be a link into .git.
+    # Both: .git/hooks may be a symlink to a harmless directory, and a harmless name may be a symlink into .git.
     is_guarded = any(guards(path, guarded) for path in {lexical, real})
     return Target(
         real, subject, is_inside, is_guarded, is_below(real, guarded), given_as if given_as != subject else ""
@@ -112,10 +112,10 @@ def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
 
 
 def real_path(path: Path) -> Path:
-    """The path with its links resolved; what does not exist is kept as it is. Blocking.
+    """Resolve the symlinks of a path; components that do not exist are kept. Blocking.
 
-    `os.path.realpath` follows any number of links, for minutes where a repository has hundreds made for it. ToolFailed
-    for more than the kernel would follow, and so for a link that leads in a circle."""
+    `os.path.realpath` follows any number of symlinks, for minutes in a hostile repository. ToolFailed for more than the
+    kernel would follow, and thus for a loop."""
     if len(os.fsencode(path)) > PATH_BYTES_MAX:
         raise ToolFailed(f"the path is too long: {len(os.fsencode(path))} bytes")
     here, links = "", 0
@@ -130,12 +130,12 @@ def real_path(path: Path) -> Path:
         here = f"{here}/{part}"
         try:
             link = os.readlink(here)
-        except OSError:  # no link, or not there
+        except OSError:  # not a symlink, or does not exist
             continue
         checkpoint()
         links += 1
         if links > LINKS_MAX:
-            raise ToolFailed(f"{printable(str(path))} goes through too many links, or one that leads in a circle")
+            raise ToolFailed(f"{printable(str(path))} has too many symlinks, or a symlink loop")
         here = "" if link.startswith("/") else here.rpartition("/")[0]
         rest += link.split("/")[::-1]
     return Path(here or "/")
@@ -150,10 +150,10 @@ def is_below(path: Path, guarded: tuple[Path, ...]) -> bool:
 
 
 def guards(path: Path, guarded: tuple[Path, ...] = ()) -> bool:
-    """Whether this file guards the machine: what runs or lets in on somebody's behalf, and secrets."""
+    """Whether a file is guarded: it makes programs run, grants access, or is secret."""
     if is_below(path, guarded) or len(path.parts) > GUARD_PARTS_MAX:
         return True
-    # Folded: on some file systems .GIT is .git.
+    # Case-folded: on some file systems .GIT is .git.
     parts = [unicodedata.normalize("NFC", part).casefold() for part in path.parts]
     if parts[-1] in GUARDED_NAMES or not GUARDED_DIRECTORIES.isdisjoint(parts):
         return True
@@ -163,7 +163,7 @@ def guards(path: Path, guarded: tuple[Path, ...] = ()) -> bool:
 
 
 def _is_git_directory(path: Path) -> bool:
-    """A repository's own directory under another name: a bare one, or one that a `.git` file points to."""
+    """Whether this is a git directory under another name: a bare repository, or the target of a `.git` file."""
     checkpoint()
     has_refs = os.path.isdir(path / "objects") and os.path.isdir(path / "refs")
     return os.path.isfile(path / "HEAD") and (has_refs or os.path.isfile(path / "commondir"))
@@ -189,22 +189,22 @@ def read_intent(names: tuple[str, ...], target: Target, description: str, params
 
 
 def _grant(tool: str, path: Path) -> str:
-    """Grants are compared as they are written: of view it covers the files of one directory, of a search that one."""
+    """Return a grant. For view it covers the files of one directory, for a search the directory itself."""
     rule = f"{tool}({path.parent}/*)" if tool == "view" else f"{tool}({path}/**)"
     is_plain = not any(c in str(path) for c in "*?()") and str(path).isprintable() and path.parent != Path("/")
     return rule if is_plain and len(rule) <= RULE_CHARS_MAX else ""
 
 
 def printable(text: str) -> str:
-    """A name on one line: what people would not see, and bytes that are no text, are written out."""
+    """Return a name on one line, with invisible characters and invalid bytes escaped."""
     unseen = {ord(c): c.encode("unicode_escape").decode("ascii") for c in set(text) if is_invisible(c)}
     return text.translate(unseen)
 
 
 def missing(target: Target) -> ToolFailed:
-    """What to say of a file that is not there, with names that are. Blocking.
+    """Return the error for a file that does not exist, with similar names. Blocking.
 
-    A name is what its bytes are: "é" as one character and as two are two names, and neither stands for the other."""
+    Names are compared by bytes: "é" as one character and as two are different names."""
     return ToolFailed(f"{target.shown} does not exist{_hint(target.path)}")
 
 
@@ -213,20 +213,20 @@ def _hint(path: Path) -> str:
         with os.scandir(path.parent) as entries:
             names = [entry.name for entry in islice(entries, SIMILAR_SCAN_MAX)]
     except OSError:
-        return f"; there is no directory {printable(path.parent.name)} either"
+        return f"; its directory {printable(path.parent.name)} does not exist either"
     folded: dict[str, list[str]] = {}
-    for name in sorted(names):
-        folded.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
-    wanted = unicodedata.normalize("NFKC", path.name).casefold()
-    if len(wanted) > COMPARED_NAME_CHARS_MAX:
+    for other in sorted(names):
+        folded.setdefault(unicodedata.normalize("NFKC", other).casefold(), []).append(other)
+    name = unicodedata.normalize("NFKC", path.name).casefold()
+    if len(name) > COMPARED_NAME_CHARS_MAX:
         return ""
-    matcher = SequenceMatcher(b=wanted)
+    matcher = SequenceMatcher(b=name)
 
-    def likeness(name: str) -> float:
-        matcher.set_seq1(name)
+    def likeness(other: str) -> float:
+        matcher.set_seq1(other)
         return matcher.quick_ratio()
 
-    short = (name for name in folded if len(name) <= COMPARED_NAME_CHARS_MAX)
-    close = get_close_matches(wanted, nlargest(COMPARED_NAMES_MAX, short, key=likeness), n=SIMILAR_MAX)
-    similar = [printable(name) for key in close for name in folded[key]][:SIMILAR_MAX]
+    short = (other for other in folded if len(other) <= COMPARED_NAME_CHARS_MAX)
+    close = get_close_matches(name, nlargest(COMPARED_NAMES_MAX, short, key=likeness), n=SIMILAR_MAX)
+    similar = [printable(other) for key in close for other in folded[key]][:SIMILAR_MAX]
     return f"; similar names there: {', '.join(similar)}" if similar else ""

@@ -1,5 +1,4 @@
-"""Taking back what a Run's tools did to files, from the versions that were kept. Blocking: the engine calls it in a
-thread."""
+"""Revert the file changes of a Run from the stored versions. Blocking: the engine calls it in a thread."""
 
 from __future__ import annotations
 
@@ -10,61 +9,62 @@ from msgspec import Struct
 
 from kedge.core.records import FileVersion
 from kedge.tools import disk
-from kedge.tools.disk import Content
+from kedge.tools.disk import FileContent
 from kedge.tools.known_files import digest
 from kedge.tools.tool_failed import ToolFailed
 
 
-class _Undo(Struct, frozen=True):
-    """One path: what is there now, and what was there before the Run."""
+class _Revert(Struct, frozen=True):
+    """The current content of one path, and the content before the Run."""
 
     path: Path
-    now: Content | None
+    now: FileContent | None
     before: bytes | None
-    #: It is neither what the Run left nor what it found: people changed it since.
+    #: The current content is neither from the Run nor from before it: the user changed it since.
     is_foreign: bool
 
 
-def check_undo(versions: Sequence[FileVersion]) -> list[str]:
-    """Paths that changed since the Run: undoing would lose that. `versions` are those of one Run, in their order."""
-    return [str(undo.path) for undo in _undos(versions) if undo.is_foreign]
+def conflicting_paths(versions: Sequence[FileVersion]) -> list[str]:
+    """Return paths that changed since the Run: a revert would lose these changes. `versions` are those of one Run, in
+    order."""
+    return [str(file.path) for file in _reverts(versions) if file.is_foreign]
 
 
-def apply_undo(versions: Sequence[FileVersion]) -> list[str]:
-    """Put every file back as the Run found it; the paths that were changed by that. Directories that were made stay.
+def revert_files(versions: Sequence[FileVersion]) -> list[str]:
+    """Restore every file to its content before the Run, and return the changed paths. New directories are kept.
 
-    ToolFailed, with nothing done, if a file changed since. A file that cannot be written ends it half-way: what was put
-    back by then counts as unchanged when it is tried again."""
-    undos = _undos(versions)
-    if foreign := [str(undo.path) for undo in undos if undo.is_foreign]:
-        raise ToolFailed(f"changed since, so it cannot be undone: {', '.join(foreign)}")
+    ToolFailed, without any change, if a file changed since. If a file cannot be written, the revert stops half-way; a
+    retry continues there."""
+    files = _reverts(versions)
+    if foreign := [str(file.path) for file in files if file.is_foreign]:
+        raise ToolFailed(f"cannot be undone; changed since: {', '.join(foreign)}")
     changed = []
-    for undo in undos:
-        if (undo.now and undo.now.data) == undo.before:
+    for file in files:
+        if (file.now and file.now.data) == file.before:
             continue
-        if undo.before is not None:
-            disk.replace(undo.path, undo.before, None if undo.now is None else undo.now.stat)
-        elif undo.now is not None:
-            disk.remove(undo.path, undo.now.stat)
-        changed.append(str(undo.path))
+        if file.before is not None:
+            disk.replace(file.path, file.before, None if file.now is None else file.now.stat)
+        elif file.now is not None:
+            disk.remove(file.path, file.now.stat)
+        changed.append(str(file.path))
     return changed
 
 
-def _undos(versions: Sequence[FileVersion]) -> list[_Undo]:
-    found: dict[str, list[FileVersion]] = {}
+def _reverts(versions: Sequence[FileVersion]) -> list[_Revert]:
+    by_path: dict[str, list[FileVersion]] = {}
     for version in versions:
-        found.setdefault(version.path, []).append(version)
-    return [_undo(Path(path), several) for path, several in found.items()]
+        by_path.setdefault(version.path, []).append(version)
+    return [_revert(Path(path), several) for path, several in by_path.items()]
 
 
-def _undo(path: Path, versions: list[FileVersion]) -> _Undo:
-    """A version is kept before its file is written. If the process was lost in between, the file is still as the
-    version before it left it, so each of them counts as the Run's own."""
+def _revert(path: Path, versions: list[FileVersion]) -> _Revert:
+    """A version is stored before its file is written. If the process was lost in between, the file still has the
+    content of an earlier version, so the contents of all versions count as the Run's own."""
     before = versions[0].before
     try:
         now = disk.read(path)
     except ToolFailed:
-        return _Undo(path, None, before, is_foreign=True)  # a link, a directory or a huge file by now
-    here = "" if now is None else digest(now.data)
+        return _Revert(path, None, before, is_foreign=True)  # now a symlink, a directory or a huge file
+    current = "" if now is None else digest(now.data)
     ours = {version.after for version in versions} | {"" if before is None else digest(before)}
-    return _Undo(path, now, before, here not in ours)
+    return _Revert(path, now, before, current not in ours)

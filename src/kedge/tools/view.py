@@ -87,8 +87,8 @@ def _view(target: Target, args: ViewInput) -> _Viewed:
             raise missing(target)
         try:
             size = os.fstat(file.fileno()).st_size
-            data = file.read(disk.FILE_BYTES_MAX + 1)
-            if len(data) > disk.FILE_BYTES_MAX:
+            data = file.read(disk.READ_FILE_BYTES_MAX + 1)
+            if len(data) > disk.READ_FILE_BYTES_MAX:
                 return _Viewed(_large(target, args, file, data, size))
         except OSError as error:
             raise ToolFailed(f"{target.shown} cannot be read: {error.strerror}") from None

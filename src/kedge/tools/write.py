@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kedge.tools.base import Prepared, Tool, ToolContext, ToolFailed
-from kedge.tools.disk import FILE_BYTES_MAX
+from kedge.tools.disk import READ_FILE_BYTES_MAX
 from kedge.tools.file_change import Rewritten, prepare_change
 from kedge.tools.paths import printable
 from kedge.tools.textfile import TextFile, decode, in_manner_of
@@ -40,8 +40,8 @@ class WriteTool(Tool):
         return f"write {printable(args.path)}"
 
     async def prepare(self, args: WriteInput, context: ToolContext) -> Prepared:
-        too_large = ToolFailed(f"the content is larger than {FILE_BYTES_MAX // 1000} kB; use bash")
-        if len(args.content) > FILE_BYTES_MAX:
+        too_large = ToolFailed(f"the content is larger than {READ_FILE_BYTES_MAX // 1000} kB; use bash")
+        if len(args.content) > READ_FILE_BYTES_MAX:
             raise too_large
 
         def rewrite(before: bytes | None, shown: str) -> Rewritten:
@@ -49,7 +49,7 @@ class WriteTool(Tool):
             file = (decode(before) if before is not None else None) or TextFile("")
             text = in_manner_of(args.content.removeprefix("\ufeff") if file.mark else args.content, file.text)
             data = file.encode(text)
-            if len(data) > FILE_BYTES_MAX:
+            if len(data) > READ_FILE_BYTES_MAX:
                 raise too_large
             verb = "Created" if before is None else "Wrote"
             return Rewritten(data, text, f"{verb} {shown} ({len(data)} bytes).")
