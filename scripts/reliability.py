@@ -82,7 +82,7 @@ Bugs that the proofs and attacks have found. Each was fixed at its cause and has
 
 @dataclass
 class Figure:
-    """The sum of what one proof has told, over all of its parts."""
+    """The sum of the figures of one proof, over all of its parts."""
 
     guarantee: str
     what: str
@@ -90,12 +90,12 @@ class Figure:
     wrong_is: str
     count: int = 0
     wrong: int = 0
-    #: Of all parts together, as if one core had done them one after the other; and of the longest one.
+    #: The time of all parts, and of the longest one.
     seconds: float = 0.0
     longest_s: float = 0.0
     notes: dict[str, int | str] = field(default_factory=dict)
     tests: list[str] = field(default_factory=list)
-    #: How far all large runs so far have come, of a proof whose runs go on one behind the other.
+    #: The end of the seeds of all large runs so far, if each run uses new seeds.
     seeds_upto: int = 0
     commit: str = ""
     date: str = ""
@@ -134,12 +134,12 @@ class Found:
     test: str
 
 
-# --- what the tests say -----------------------------------------------------------------------------------------------
+# --- proofs and regression tests --------------------------------------------------------------------------------------
 
 
 @cache
 def test_files() -> dict[str, ast.Module]:
-    """By their path, those that have something to tell: to parse all of them would take seconds."""
+    """Return the test files with proofs or regression tests, by path. Parsing all files would take seconds."""
     return {
         path.relative_to(ROOT).as_posix(): ast.parse(text, str(path))
         for path in sorted([*(ROOT / "proof").rglob("*.py"), *(ROOT / "tests").rglob("*.py")])
@@ -148,8 +148,12 @@ def test_files() -> dict[str, ast.Module]:
 
 
 def texts(call: ast.Call) -> list[str]:
-    """The arguments that are written out."""
-    return [told.value for told in call.args if isinstance(told, ast.Constant) and isinstance(told.value, str)]
+    """Return the arguments that are string literals."""
+    return [
+        argument.value
+        for argument in call.args
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    ]
 
 
 @cache
@@ -159,7 +163,7 @@ def proofs() -> list[Proof]:
         for node in ast.walk(tree):
             match node:
                 case ast.Call(func=ast.Name(id="proof")):
-                    # An argument that is not written out cannot be listed.
+                    # An argument that is not a literal cannot be listed.
                     guarantee, what, *_ = [*texts(node), "", ""]
                     found.append(Proof(tuple(guarantee.split()), what, file))
     return found
@@ -180,7 +184,7 @@ def all_found() -> list[Found]:
 
 
 def says_of_itself(file: str) -> str:
-    """The first paragraph of a module's docstring."""
+    """Return the first paragraph of a module's docstring."""
     told = ast.get_docstring(test_files()[file]) or ""
     return " ".join(told.partition("\n\n")[0].split())
 
@@ -189,14 +193,14 @@ def says_of_itself(file: str) -> str:
 
 
 def gather(lines: list[str], wall_s: int) -> list[Figure]:
-    """Sums them, puts them into figures.json in place of what the same proofs had told before, and gives the sums."""
+    """Sum the lines, replace the figures of the same proofs in figures.json, and return the sums."""
     known = {(" ".join(proof.guarantees), proof.what) for proof in proofs()}
     commit, date = commit_here(), datetime.now(UTC).date().isoformat()
     sums: dict[tuple[str, str, str], Figure] = {}
     for line in map(json.loads, lines):
         key = (line["guarantee"], line["what"], line["size"])
         sums.setdefault(key, Figure(*key, line["wrong_is"], commit=commit, date=date)).add(line)
-    # Of two sizes the larger counts.
+    # The larger of two sizes counts.
     new = {(sum_.guarantee, sum_.what): sum_ for sum_ in sorted(sums.values(), key=lambda sum_: sum_.count)}
     old = {(figure.guarantee, figure.what): figure for figure in figures()}
     for key in new.keys() & old.keys():
@@ -211,7 +215,7 @@ def gather(lines: list[str], wall_s: int) -> list[Figure]:
         "system": f"{platform.system()} {platform.machine()}",
     }
     if wall_s == 0 and FIGURES.exists():
-        run = json.loads(FIGURES.read_text())["run"]  # of some proofs: the last run of all stays the last
+        run = json.loads(FIGURES.read_text())["run"]  # a run of some proofs keeps the last run of all
     rows = [asdict(kept[key]) for key in sorted(kept, key=lambda key: (number(key[0]), key))]
     FIGURES.write_text(json.dumps({"run": run, "figures": rows}, indent=1, ensure_ascii=False) + "\n")
     return [new[key] for key in sorted(new, key=lambda key: (number(key[0]), key))]
@@ -235,7 +239,7 @@ def figures() -> list[Figure]:
 
 
 def table(told: list[Figure]) -> str:
-    """For the eye of whoever has waited for it."""
+    """Return the figures as a table for the terminal."""
     heads = ("", "what", "tried", "wrong", "seconds")
     rows = [
         (figure.guarantee, figure.what, f"{figure.count:,}", f"{figure.wrong:,}", f"{figure.seconds:,.0f}")
@@ -257,7 +261,7 @@ def not_run(told: list[Figure]) -> list[str]:
 
 
 def page() -> str:
-    """From figures.json and the tests alone: the same each time."""
+    """Return the page, from figures.json and the tests alone."""
     parts = [HEAD, last_run(), promises()]
     for guarantee, sentence in GUARANTEES.items():
         parts.append(f"## {guarantee}\n\n{sentence}\n")

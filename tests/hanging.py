@@ -1,7 +1,7 @@
-"""A test that takes too long tells where it hangs, and ends its process.
+"""Print where a hanging test hangs, and end its process.
 
-pytest-timeout would tell it on standard output, which goes nowhere in a worker of xdist; and of a hang in asyncio it
-knows no more than that the loop waits.
+pytest-timeout would print to standard output, which is lost in an xdist worker, and would show only that the event loop
+waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_timeout import is_debugging  # type: ignore[import-untyped]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
-    """Instead of the one of pytest-timeout, which still says how long and still cancels it."""
+    """Replace the timer of pytest-timeout, which still sets the limit and cancels the timer."""
     timer = threading.Timer(settings.timeout, _give_up, (item, settings.timeout))
     timer.daemon = True
 
@@ -35,12 +35,12 @@ def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
 
 def _give_up(item: pytest.Item, timeout_s: float) -> None:
     if is_debugging():
-        return  # somebody looks at it
+        return  # in a debugger
     try:
         if (capture := item.config.pluginmanager.getplugin("capturemanager")) is not None:
             capture.suspend_global_capture(item)
-        told = [f"\n+++ {item.nodeid} is not over after {timeout_s:g} s +++", *_threads(), *_tasks()]
-        os.write(2, ("\n".join(told) + "\n").encode(errors="replace"))
+        lines = [f"\n+++ {item.nodeid} timed out after {timeout_s:g} s +++", *_threads(), *_tasks()]
+        os.write(2, ("\n".join(lines) + "\n").encode(errors="replace"))
     finally:
         os._exit(1)
 
@@ -53,7 +53,7 @@ def _threads() -> Iterator[str]:
 
 
 def _tasks() -> Iterator[str]:
-    """What each task waits for: the way from its own function down to what does not go on."""
+    """Show what each task waits for: the stack of its coroutines."""
     for task in list(asyncio.tasks._all_tasks):  # type: ignore[attr-defined]
         if not task.done():
             yield f"--- task {task.get_name()}"

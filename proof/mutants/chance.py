@@ -1,8 +1,8 @@
-"""Mutants by chance: operators of one module changed at random, and the tests of the core as what has to notice.
+"""Random mutants: operators of one module are changed at random, and the tests of the core must find it.
 
 python -m proof.mutants.chance core.lane 0 20   twenty mutants of the Lane, drawn with seed 0
 
-Nobody chose these faults, so some of them change nothing that anybody could see: the figure is the share that is found.
+Some of these changes have no visible effect: the figure is the share that is found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 from proof.mutants.apply import SRC, install
 
-#: The tests that are to notice, of each module: those of tests/core that are about it and take seconds.
+#: The tests that must find the mutants of each module: those of tests/core about it, which take seconds.
 NOTICED_BY: dict[str, tuple[str, ...]] = {
     "core.lane": (
         "tests/core/test_lane.py",
@@ -31,11 +31,11 @@ NOTICED_BY: dict[str, tuple[str, ...]] = {
     "core.approvals": ("tests/core/test_approvals.py",),
     "core.step": ("tests/core/test_step.py",),
 }
-#: A mutant that makes tests hang is found. On a machine that stalls good ones may take as long: so they are run again,
-#: for much longer, but for less than any of them allows itself. Seconds.
+#: Hanging tests find a mutant. On a machine that stalls correct tests may take as long, so they are repeated with the
+#: second limit, which is below the timeout of each test. Seconds.
 MUTANT_S_MAX, MUTANT_AGAIN_S_MAX = 60, 300
-#: Without the time that each test has: a process that it ends has the code of tests that fail. And a file of tests that
-#: the fault keeps from being collected has failed, whichever of them it is.
+#: Without timeouts: a timeout ends the process with the exit code of failed tests. And a test file that cannot be
+#: collected counts as failed.
 OPTIONS = ("-x", "-p", "no:xdist", "-o", "timeout=0", "--continue-on-collection-errors")
 
 _FLIPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -54,15 +54,15 @@ _FLIPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One way to change one place: `step` tells apart what can be done to the same node."""
+    """One change of one node; `step` distinguishes several changes of the same node."""
 
     place: int
     step: int
-    says: str
+    text: str
 
 
 def places(tree: ast.Module) -> Iterator[tuple[int, ast.AST]]:
-    """Every node inside functions, numbered; declarations and docstrings are no behaviour."""
+    """Iterate over the nodes inside functions, with numbers, without docstrings."""
     number = 0
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
@@ -76,27 +76,27 @@ def places(tree: ast.Module) -> Iterator[tuple[int, ast.AST]]:
 
 
 def changes(tree: ast.Module) -> list[Change]:
-    found: list[Change] = []
+    result: list[Change] = []
     for place, node in places(tree):
         line = getattr(node, "lineno", 0)
         match node:
             case ast.Compare(ops=[op]) if type(op) in _FLIPS:
-                found.append(Change(place, 0, f"line {line}: {type(op).__name__} becomes {_FLIPS[type(op)].__name__}"))
+                result.append(Change(place, 0, f"line {line}: {type(op).__name__} becomes {_FLIPS[type(op)].__name__}"))
             case ast.BoolOp(op=op):
-                found.append(Change(place, 0, f"line {line}: {type(op).__name__} becomes its opposite"))
+                result.append(Change(place, 0, f"line {line}: {type(op).__name__} becomes its opposite"))
             case ast.UnaryOp(op=ast.Not()):
-                found.append(Change(place, 0, f"line {line}: a `not` is left out"))
+                result.append(Change(place, 0, f"line {line}: a `not` is removed"))
             case ast.If() | ast.IfExp():
-                found.append(Change(place, 0, f"line {line}: the condition is negated"))
+                result.append(Change(place, 0, f"line {line}: the condition is negated"))
             case ast.Constant(value=bool()):
-                found.append(Change(place, 0, f"line {line}: {node.value!r} becomes its opposite"))
+                result.append(Change(place, 0, f"line {line}: {node.value!r} becomes its opposite"))
             case ast.Constant(value=int()):
-                found += [Change(place, step, f"line {line}: {node.value!r} and {step:+}") for step in (1, -1)]
+                result += [Change(place, step, f"line {line}: {node.value!r} and {step:+}") for step in (1, -1)]
             case ast.Expr() | ast.Assign() | ast.AugAssign() | ast.Raise():
-                found.append(Change(place, 0, f"line {line}: `{ast.unparse(node)[:60]}` is left out"))
+                result.append(Change(place, 0, f"line {line}: `{ast.unparse(node)[:60]}` is removed"))
             case _:
                 pass
-    return found
+    return result
 
 
 def changed(source: str, change: Change) -> str:
@@ -134,25 +134,24 @@ class _Changer(ast.NodeTransformer):
 
 
 def is_noticed(module: str, text: str, tests: tuple[str, ...] = ()) -> bool:
-    """By its tests, or by these: one fails, or they hang twice."""
+    """Do its tests (or these) find the fault: does one fail, or do they hang twice?"""
     tests = tests or NOTICED_BY[module]
     code = _code_of(module, text, tests, MUTANT_S_MAX)
     if code == -signal.SIGALRM:
         code = _code_of(module, text, tests, MUTANT_AGAIN_S_MAX)
         if code == -signal.SIGALRM:
             return True
-    # Tests that do not run notice nothing, whatever the reason is.
+    # Tests that cannot run find nothing.
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"pytest {' '.join(tests)} ended with {code}")
     return code == pytest.ExitCode.TESTS_FAILED
 
 
 def _code_of(module: str, text: str, tests: tuple[str, ...], s_max: int) -> int:
-    """With which code pytest ends; less than 0: by which signal. In a fork of this process, which has imported nothing
-    of ours that could have the fault."""
+    """Return the exit code of pytest; negative: the signal. In a fork of this process, which has not imported kedge."""
     child = os.fork()
     if child == 0:
-        code = int(pytest.ExitCode.INTERNAL_ERROR)  # not that of tests that fail, if it is us who fail
+        code = int(pytest.ExitCode.INTERNAL_ERROR)  # not the code of failed tests, if this function fails
         try:
             os.setsid()
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -170,12 +169,12 @@ def _code_of(module: str, text: str, tests: tuple[str, ...], s_max: int) -> int:
 def main(module: str, seed: str, count: str) -> int:
     source = (SRC / "kedge" / (module.replace(".", "/") + ".py")).read_text("utf-8")
     all_changes = changes(ast.parse(source))
-    # Tests that fail anyway would notice everything.
+    # Tests that always fail would find everything.
     assert not is_noticed(module, ast.unparse(ast.parse(source))), (
         f"{' '.join(NOTICED_BY[module])} fail without a fault"
     )
     drawn = random.Random(int(seed)).sample(all_changes, min(int(count), len(all_changes)))
-    survivors = [change.says for change in drawn if not is_noticed(module, changed(source, change))]
+    survivors = [change.text for change in drawn if not is_noticed(module, changed(source, change))]
     print(json.dumps({"tried": len(drawn), "places": len(all_changes), "survivors": survivors}))
     return 0
 

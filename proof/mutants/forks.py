@@ -1,7 +1,7 @@
-"""A process that has loaded all that is not ours, and forks one child for each mutant.
+"""A process that has loaded all libraries, and forks one child for each mutant.
 
-Most of what a mutant takes, tried in a process of its own, would go into loading libraries: they are loaded once. Of
-our package nothing is loaded before the fork, so a child imports all of it with the fault in place.
+Loading libraries would take most of the time of a mutant, so they are loaded once. kedge itself is not imported before
+the fork: each child imports it with the fault.
 """
 
 from __future__ import annotations
@@ -26,28 +26,37 @@ from _pytest.config import default_plugins
 from proof.mutants.apply import ROOT, SRC, Mutant, copy_with
 from proof.mutants.finders import OUTPUT, PLUGINS, SCHEDULES_MAX, find
 
-#: A mutant that takes longer is no find but an error: on a busy machine two thousand simulations take minutes. Seconds.
+#: A mutant that takes longer is an error, not a find: on a busy machine two thousand simulations take minutes. Seconds.
 MUTANT_S_MAX = 900.0
-#: Tests of which one hangs end here. That is an error, too. Seconds.
+#: The same for tests. Seconds.
 TESTS_S_MAX = 600.0
-#: The process that forks ends when nobody is there to ask it, unless a child is at work: then both are killed. Seconds.
+#: The forking process ends when its connection closes, unless a child runs: then both are killed. Seconds.
 STOP_S_MAX = 5.0
-#: What is told of the output of a child that breaks: its end says why.
+#: The end of a failed child's output that is shown. Characters.
 OUTPUT_CHARACTERS_MAX = 10_000
-#: What a child tells last: by what its mutant was found, or nothing.
-TOLD = "told"
-#: What our package and its tests import, as far as it is not ours. A name that is missing here costs time, no more.
-LIBRARIES = (
-    *("apsw", "httptools", "httpx2", "hypothesis", "hypothesis.stateful", "msgspec", "uvicorn", "uvloop"),
-    *("pytest", *PLUGINS, *(f"_pytest.{name}" for name in default_plugins)),
-)
+#: The file with a child's result.
+RESULT = "result"
+#: The libraries that kedge and its tests import. A missing name only costs time.
+LIBRARIES = [
+    "apsw",
+    "httptools",
+    "httpx2",
+    "hypothesis",
+    "hypothesis.stateful",
+    "msgspec",
+    "uvicorn",
+    "uvloop",
+    "pytest",
+    *PLUGINS,
+    *(f"_pytest.{name}" for name in default_plugins),
+]
 
-#: The mutant, within how many simulations, where its copy and output lie, and whether where it was found comes first.
+#: The mutant, the number of simulations, the directory of its copy and output, and: try the recorded seed first?
 Task = tuple[Mutant, int, Path, bool]
 
 
 class Forks:
-    """Tries mutants, one at a time. Whatever a child leaves running ends with its try."""
+    """Runs mutants, one at a time. Processes that a child leaves running are killed after it."""
 
     def __init__(self) -> None:
         self._directory = TemporaryDirectory()
@@ -61,21 +70,21 @@ class Forks:
         self._directory.cleanup()
 
     def find(self, mutant: Mutant, schedules: int = SCHEDULES_MAX, *, recorded_first: bool = False) -> str:
-        """By what it was found, in one line; empty: it has survived."""
+        """Return one line on what found the mutant, or "" if it survived."""
         with TemporaryDirectory(dir=self._directory.name) as name:
             directory = Path(name)
             if mutant.finder == "tests":
                 copy_with(mutant, self._package(), directory)
-            code = self._try((mutant, schedules, directory, recorded_first))
-            told, output = directory / TOLD, directory / OUTPUT
-            # A child that breaks has found nothing.
-            if code != 0 or not told.exists():
+            code = self._run((mutant, schedules, directory, recorded_first))
+            result, output = directory / RESULT, directory / OUTPUT
+            # A child that fails has found nothing.
+            if code != 0 or not result.exists():
                 printed = output.read_text("utf-8", "replace")[-OUTPUT_CHARACTERS_MAX:] if output.exists() else ""
                 raise RuntimeError(f"mutant {mutant.name}: its process ended with {code}\n{printed}")
-            return told.read_text("utf-8")
+            return result.read_text("utf-8")
 
-    def _try(self, task: Task) -> int | None:
-        """How the child ended. None: not in time, or the process that forks is lost; then there is a new one."""
+    def _run(self, task: Task) -> int | None:
+        """Return the exit code of the child. None: a timeout or the loss of the forking process, which is replaced."""
         try:
             self._link.send(task)
             if self._link.poll(TESTS_S_MAX if task[0].finder == "tests" else MUTANT_S_MAX):
@@ -95,7 +104,7 @@ class Forks:
             self._process.wait()
 
     def _package(self) -> Path:
-        """A copy of our package, of which those with a fault are made: links within one directory are cheap."""
+        """Return a copy of the package, from which the faulty copies are linked."""
         copy = Path(self._directory.name) / "kedge"
         if not copy.exists():
             shutil.copytree(SRC / "kedge", copy)
@@ -104,8 +113,8 @@ class Forks:
 
 @cache
 def contained() -> tuple[str, ...]:
-    """What to put before a command so that all it starts ends with it: a faulty warden lets processes go that start
-    themselves anew for ever. Empty where the machine has no such thing."""
+    """Return a command prefix that kills all processes of a command with it, or () if the machine has none: a faulty
+    warden leaks processes that restart themselves."""
     for user in ((), ("--user", "--map-root-user")):
         command = ("unshare", *user, "--pid", "--fork", "--kill-child", "--mount-proc")
         if shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True).returncode == 0:
@@ -114,17 +123,17 @@ def contained() -> tuple[str, ...]:
 
 
 def _start() -> tuple[Connection, subprocess.Popen[bytes]]:
-    ours, theirs = Pipe()
+    own_end, child_end = Pipe()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KEDGE_")}
-    with theirs:
+    with child_end:
         process = subprocess.Popen(
-            [*contained(), sys.executable, "-m", "proof.mutants.forks", str(theirs.fileno())],
+            [*contained(), sys.executable, "-m", "proof.mutants.forks", str(child_end.fileno())],
             cwd=ROOT,
             env=environment,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(child_end.fileno(),),
             start_new_session=True,
         )
-    return ours, process
+    return own_end, process
 
 
 def serve(link: Connection) -> None:
@@ -132,7 +141,7 @@ def serve(link: Connection) -> None:
         import_module(library)
     assert "kedge" not in sys.modules
     gc.collect()
-    gc.freeze()  # or the first collection of each child would write to all that it shares with us
+    gc.freeze()  # otherwise the first collection of each child would copy all shared pages
     while True:
         try:
             mutant, schedules, directory, recorded_first = link.recv()
@@ -141,21 +150,21 @@ def serve(link: Connection) -> None:
         child = os.fork()
         if child == 0:
             link.close()
-            _end_with(partial(find, mutant, schedules, directory, recorded_first=recorded_first), directory)
+            _run_and_exit(partial(find, mutant, schedules, directory, recorded_first=recorded_first), directory)
         status = os.waitpid(child, 0)[1]
-        _end_what_is_left()
+        _kill_leftovers()
         link.send(os.waitstatus_to_exitcode(status))
 
 
-def _end_with(tried: Callable[[], str], directory: Path) -> None:
-    """Never returns. Nothing is cleaned up: tasks frozen by the simulator would complain on their way out."""
+def _run_and_exit(run: Callable[[], str], directory: Path) -> None:
+    """Run and exit, without clean-up: frozen tasks of the simulator would print warnings. Never returns."""
     code = 1
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         output = os.open(directory / OUTPUT, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        (directory / TOLD).write_text(tried(), "utf-8")
+        (directory / RESULT).write_text(run(), "utf-8")
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -165,8 +174,8 @@ def _end_with(tried: Callable[[], str], directory: Path) -> None:
         os._exit(code)
 
 
-def _end_what_is_left() -> None:
-    """As the first process of a namespace we see to all that is in it, and to nothing else."""
+def _kill_leftovers() -> None:
+    """Kill all other processes of this PID namespace. Only its first process may do that."""
     if os.getpid() != 1:
         return
     try:

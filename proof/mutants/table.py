@@ -32,7 +32,7 @@ CONTROLS: tuple[Mutant, ...] = (
     Mutant("control of the walk", "core.lane:_cancel", "lane.next_seq - 1", "OLD", finder="walk"),
     Mutant(
         "control of the tests",
-        "warden.child:_become",
+        "warden.child:_exec_tool",
         "os.setsid()",
         "OLD",
         finder="tests",

@@ -1,4 +1,4 @@
-"""The judge: what every client saw and was told agrees with the store, and the store keeps the promises."""
+"""The judge: what every client saw and received agrees with the store, and the store keeps the promises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from proof.sim.refusal_checks import RefusalChecks
 from proof.sim.state import SimState, sim_time
 from proof.sim.stream_checks import check_client
 
-#: From the end of a Run, which is unknown while the store fails, until a client that waits for it is told. Seconds.
+#: From the end of a Run, which is unknown while the store fails, until a waiting client gets its reply. Seconds.
 WAIT_REPLY_S_MAX = 15.0
 
 
@@ -118,7 +118,7 @@ class _Judge:
             self._report(f"{request.run_id} was refused ({request.error}) and accepted")
 
     def _was_accepted(self, request: Request) -> bool:
-        """Was it accepted? False in a deleted session: no client can be told any more."""
+        """Was it accepted? False in a deleted session: no client can learn of it any more."""
         ledger = self.ledgers.get(self._session_id(request))
         return ledger is not None and request.run_id in ledger.seqs and not ledger.is_deleted
 
@@ -184,7 +184,7 @@ class _Judge:
             self._report(f"a client was told that {run.run_id} has seq {run.seq}")
 
     def _check_waited(self, request: Request) -> None:
-        """A client that waits for a Run is told of its end at once, not when its request times out."""
+        """A client that waits for a Run learns of its end at once, not when its request times out."""
         run: m.RunBody = request.reply
         self._check_run(run)
         stored = self.data.runs.get((self.state.workspace_id, run.run_id))

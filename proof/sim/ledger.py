@@ -79,7 +79,7 @@ class SessionLedger:
     _inside: list[str] = field(default_factory=list)
     #: Covered by a cancel, or cancelled by id.
     _stopping: set[str] = field(default_factory=set)
-    #: The clock (in milliseconds) when the Run was first told to stop.
+    #: The clock (in milliseconds) of the first request to stop.
     _stop_requested_ms: dict[str, int] = field(default_factory=dict)
     #: The Run that each steering prompt is meant for: the active one when it was accepted, or marked to fold.
     _folds_into: dict[str, str | None] = field(default_factory=dict)

@@ -233,7 +233,7 @@ def _text(parts: dict[int, str]) -> str:
 
 
 def _check_answers(state: SimState, client: SimClient) -> list[str]:
-    """An accepted answer is the stored one; a late answer gets an error that says so."""
+    """An accepted answer is the stored one; a late answer gets the error for that."""
     broken: list[str] = []
     for ask_id, answer, reply in client.answered:
         ask = state.data.asks.get(ask_id)

@@ -1,4 +1,4 @@
-"""What the simulator has found: each as a small plan, tried at many moments, since its seed will mean another one."""
+"""Regression tests of bugs found by the simulator: small plans at many times, since the meaning of a seed changes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from proof.sim.plan import Act, Plan, draw
 from proof.sim.world import simulate_all
 
 
-def assert_kept(plans: list[Plan], *met: str) -> None:
-    """Every promise was kept in all of them; and what could have broken it was met, in many."""
+def assert_kept(plans: list[Plan], *faults: str) -> None:
+    """Assert that every plan keeps every promise, and that the faults happened in many of them."""
     reports = list(simulate_all(plans))
-    for what in met:
-        assert sum(bool(report.counts[what]) for report in reports) > len(plans) / 4, what
+    for kind in faults:
+        assert sum(bool(report.counts[kind]) for report in reports) > len(plans) / 4, kind
     assert [report.broken for report in reports if report.broken] == []
 
 
 def plan(seed: int, *acts: Act) -> Plan:
-    """One client that allows everything and sees everything, in one session."""
+    """Return a plan with one client in one session, which allows every call and receives every event."""
     return replace(
         draw(seed), acts=acts, clients=1, sessions=1, answers=("allow",), streams=((None, True),), schedule="random"
     )
@@ -29,7 +29,7 @@ def plan(seed: int, *acts: Act) -> Plan:
     "A server that stopped while an agent's child was being accepted did not begin the child, and its parent waited "
     "for its end: ten seconds later it ended with a failed clean-up. A parent waits for children at work only.",
 )
-def test_a_server_that_stops_while_a_child_is_accepted_does_not_wait_for_it() -> None:
+def test_shutdown_does_not_wait_for_an_unstarted_child() -> None:
     submit = Act(0.0, "submit", script="p0:agent 2;wait 2 say 1")
     plans = [plan(seed, submit, Act(0.003 * seed, "restart", for_s=0.2)) for seed in range(120)]
     assert_kept(plans, "orderly restart")
@@ -40,7 +40,7 @@ def test_a_server_that_stops_while_a_child_is_accepted_does_not_wait_for_it() ->
     "The store failed once while an answer was streaming, and the words it was given then were missing in the middle "
     "of the answer after a crash. What may or may not be stored is put again, with the whole message.",
 )
-def test_words_the_store_failed_to_take_are_not_missing_after_a_crash() -> None:
+def test_text_of_a_failed_write_survives_a_crash() -> None:
     submit = Act(0.0, "submit", script="p0:say 2 wait 1 say 2 wait 1 say 2")
     for after in (False, True):
         plans = [
@@ -60,7 +60,7 @@ def test_words_the_store_failed_to_take_are_not_missing_after_a_crash() -> None:
     "A session was deleted while the store failed once, and its Lane was let go although a submit had it in hand: the "
     "second try to delete made another, saw nothing to wait for, and removed a session with a live Run.",
 )
-def test_a_deletion_that_failed_leaves_no_second_lane_behind() -> None:
+def test_a_failed_deletion_leaves_no_second_lane() -> None:
     plans = [
         plan(
             seed,
@@ -79,7 +79,7 @@ def test_a_deletion_that_failed_leaves_no_second_lane_behind() -> None:
     "The store failed while an agent's child was accepted, and then its parent was cancelled: the parent gave up "
     "waiting for the child's end and ended before it. A cancel does not cut that wait short any more.",
 )
-def test_a_child_accepted_in_doubt_does_not_outlive_its_cancelled_parent() -> None:
+def test_a_child_of_a_failed_append_ends_with_its_parent() -> None:
     submit = Act(0.0, "submit", script="p0:agent 2;say 2 wait 1 say 2")
     plans = [
         plan(seed, submit, Act(0.0, "nth", run=4 + seed % 3, own_id=True), Act(0.4 + 0.003 * seed, "cancel_run"))
@@ -93,7 +93,7 @@ def test_a_child_accepted_in_doubt_does_not_outlive_its_cancelled_parent() -> No
     "A session was deleted while its Run was accepted and the server shut down: the Run was not begun any more, and "
     "the request waited for its end for ever. It is told now that the server shuts down.",
 )
-def test_a_deletion_does_not_wait_for_a_run_that_a_stopping_server_never_began() -> None:
+def test_deletion_does_not_wait_for_an_unstarted_run() -> None:
     plans = [
         plan(
             seed,
