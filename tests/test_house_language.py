@@ -45,13 +45,13 @@ TEST_NAME_CHARS_MAX = 60
 SIBLINGS = {"__init__", "__main__", "base", "codec"}
 #: The ratchet: how many breaches are left. A number may only fall.
 LEFT = {
-    "phrases": 1739,
-    "docstrings": 443,
-    "locals": 601,
-    "classes": 25,
-    "modules": 17,
-    "starred": 256,
-    "test names": 596,
+    "phrases": 851,
+    "docstrings": 269,
+    "locals": 290,
+    "classes": 5,
+    "modules": 2,
+    "starred": 159,
+    "test names": 406,
 }
 
 
