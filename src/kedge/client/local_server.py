@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from kedge import paths
@@ -116,6 +117,8 @@ def _start_lock() -> Iterator[bool]:
 
 
 async def _start(client: Client, deadline: float) -> None:
+    if find_spec("kedge.__main__") is None:  # only kedge-client is installed
+        raise Unreachable("No server is running, and kedge-client cannot start one. Start it with: kedge serve")
     server = _start_process()
     while time.monotonic() < deadline:
         ended = server.poll()
