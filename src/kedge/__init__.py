@@ -5,7 +5,7 @@
     with kedge.connect() as k:
         print(k.session().run("What does this repository do?").text)
 
-The names below are the public surface. They are loaded on first use: `import kedge` itself loads nothing.
+The names below are the public API. They are imported on first use: `import kedge` alone imports nothing.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'kedge' has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES.get(name, "kedge.errors")), name)
-    globals()[name] = found
-    return found
+    value: object = getattr(import_module(_HOMES.get(name, "kedge.errors")), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

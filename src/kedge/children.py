@@ -1,6 +1,6 @@
-"""The child processes that this process has started itself.
+"""The child processes that this process started itself.
 
-A server adopts orphans (`kedge.warden.orphans`), and ends those of a lost keeper: what is started here is spared.
+A server adopts the orphans of a lost keeper and kills them (`kedge.warden.orphans`); processes started here are spared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _starting = 0
 
 
 async def start(*argv: str, **options: Any) -> asyncio.subprocess.Process:
-    """`asyncio.create_subprocess_exec`, for a child that is known to be ours from its first moment."""
+    """Call `asyncio.create_subprocess_exec` and record the child before an orphan sweep can see it."""
     with _start():
         process = await asyncio.create_subprocess_exec(*argv, **options)
         _add(process)
@@ -26,7 +26,7 @@ async def start(*argv: str, **options: Any) -> asyncio.subprocess.Process:
 
 
 def start_blocking(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """`subprocess.Popen`, likewise."""
+    """Call `subprocess.Popen` and record the child."""
     with _start():
         process: subprocess.Popen[bytes] = subprocess.Popen(argv, **options)
         _add(process)
@@ -34,13 +34,13 @@ def start_blocking(argv: Sequence[str], **options: Any) -> subprocess.Popen[byte
 
 
 def own() -> frozenset[int]:
-    """The pids of those that have not ended. The pid of one that has may be given to another process."""
+    """Return the pids of children that have not exited. The pid of an exited child may be reused."""
     with _lock:
         return frozenset(process.pid for process in _started if process.returncode is None)
 
 
 def is_starting() -> bool:
-    """Whether there may be a child that `own` does not name yet."""
+    """Return whether there may be a child that `own` does not include yet."""
     return _starting > 0
 
 

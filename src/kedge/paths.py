@@ -1,4 +1,4 @@
-"""Where kedge keeps things on this machine. Standard library only: the client reads this at each start."""
+"""The paths that kedge uses on this machine. Standard library only: the client imports this at each start."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import os
 import sys
 from pathlib import Path
 
-#: What the kernel takes for the path of a socket. Bytes.
+#: The kernel's limit for the path of a Unix socket. Bytes.
 SOCKET_PATH_BYTES_MAX = 103 if sys.platform == "darwin" else 107
 
 
 def config_file() -> Path:
-    """The user's configuration; `KEDGE_CONFIG` names another one."""
-    if given := os.environ.get("KEDGE_CONFIG"):
-        return Path(given).expanduser()
+    """Return the user's configuration file; `KEDGE_CONFIG` overrides it."""
+    if path := os.environ.get("KEDGE_CONFIG"):
+        return Path(path).expanduser()
     return _base("XDG_CONFIG_HOME", ".config", "Library/Application Support") / "kedge" / "config.toml"
 
 
-def config_place() -> Path:
-    """The directory of the configuration; the file alone if `KEDGE_CONFIG` names it, for its directory is not ours."""
+def protected_config_path() -> Path:
+    """Return the directory of the configuration; with `KEDGE_CONFIG` only the file, since its directory is not ours."""
     return config_file().absolute() if os.environ.get("KEDGE_CONFIG") else config_file().parent
 
 
 def data_dir() -> Path:
-    """Store, token and server log; `KEDGE_DATA_DIR` names another one."""
-    if given := os.environ.get("KEDGE_DATA_DIR"):
-        return Path(given).expanduser().absolute()
+    """Return the directory of the store, the token and the server log; `KEDGE_DATA_DIR` overrides it."""
+    if path := os.environ.get("KEDGE_DATA_DIR"):
+        return Path(path).expanduser().absolute()
     return _base("XDG_DATA_HOME", ".local/share", "Library/Application Support") / "kedge"
 
 
 def runtime_dir() -> Path:
-    """A directory of this user alone for the socket. With another data directory it is in there: one server for each.
+    """Return the private directory of the socket. Inside `KEDGE_DATA_DIR` if that is set: each has its own server.
 
-    It is never below a temporary directory, where sandboxed commands may write and could replace the socket."""
-    given = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not os.environ.get("KEDGE_DATA_DIR") and os.path.isabs(given) and not _is_temporary(given):
-        return Path(given) / "kedge"
+    Never below a temporary directory, where sandboxed commands can write and could replace the socket."""
+    path = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not os.environ.get("KEDGE_DATA_DIR") and os.path.isabs(path) and not _is_temporary(path):
+        return Path(path) / "kedge"
     inside = data_dir() / "run"
     if len(os.fsencode(inside / _socket_name())) <= SOCKET_PATH_BYTES_MAX:
         return inside
@@ -48,8 +48,8 @@ def socket_file() -> Path:
 
 
 def server_record() -> Path:
-    """Which process is the server on the socket (`kedge.wire.identity`). In the data directory: tools may write to the
-    temporary directory, and a user may have chosen a runtime directory in there."""
+    """Return the file that identifies the server process (`kedge.wire.identity`): in the data directory, as tools can
+    write to the temporary directory, which may contain the runtime directory."""
     return data_dir() / "server.pid"
 
 
@@ -66,7 +66,7 @@ def server_log() -> Path:
 
 
 def program() -> tuple[str, ...]:
-    """The directories that kedge is run from: its package, Python, its environment, and the launcher of a clone."""
+    """Return the directories of the program: its package, Python, its environment, and the launcher of a clone."""
     package = Path(__file__).parent
     scripts = package.parents[1] / "scripts"
     launcher = (str(scripts),) if (scripts / "kedge").exists() else ()
@@ -74,15 +74,15 @@ def program() -> tuple[str, ...]:
 
 
 def absolute_entries(search_path: str) -> str:
-    """A PATH without relative entries: they lead to the current directory, which may be an untrusted repository."""
+    """Remove relative entries from a PATH: they lead to the current directory, which may be an untrusted repository."""
     return os.pathsep.join(entry for entry in search_path.split(os.pathsep) if os.path.isabs(entry)) or os.defpath
 
 
 def _base(variable: str, unix: str, mac: str) -> Path:
-    given = os.environ.get(variable)
-    # The XDG standard: a relative path in these variables is to be ignored.
-    if given and os.path.isabs(given):
-        return Path(given)
+    path = os.environ.get(variable)
+    # XDG Base Directory Specification: relative paths in these variables are ignored.
+    if path and os.path.isabs(path):
+        return Path(path)
     return Path.home() / (mac if sys.platform == "darwin" else unix)
 
 
@@ -92,8 +92,8 @@ def _socket_name() -> str:
 
 def _is_temporary(path: str) -> bool:
     real = os.path.realpath(path)
-    temporary = {os.path.realpath(place) for place in ("/tmp", "/var/tmp", os.environ.get("TMPDIR") or "/tmp")}
-    return any(os.path.commonpath((real, place)) == place for place in temporary)
+    temporary = {os.path.realpath(directory) for directory in ("/tmp", "/var/tmp", os.environ.get("TMPDIR") or "/tmp")}
+    return any(os.path.commonpath((real, directory)) == directory for directory in temporary)
 
 
 def _short_hash(text: str) -> str:

@@ -1,6 +1,6 @@
-"""Programs that kedge starts without asking: looked up in PATH, and never taken from a workspace.
+"""Lookup of programs that kedge starts without an approval: in PATH, and never in a workspace.
 
-A repository may bring its own `bash`, `rg` or `ls`, and PATH may lead there: an activated `.venv`, `node_modules/.bin`.
+A repository may contain its own `bash` or `rg`, and PATH may lead there: an activated `.venv`, `node_modules/.bin`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from pathlib import Path
 
 
 def first_program(name: str, path: str) -> str | None:
-    """The program that a shell with this PATH runs. Relative entries of PATH are skipped. Blocking."""
+    """Return the program that a shell with this PATH runs. Skips relative entries. Blocking."""
     return next(_programs(name, path), None)
 
 
 def program_outside(name: str, path: str, workspace: Path) -> str | None:
-    """The first program of that name that is not from the workspace. Blocking."""
-    return next((found for found in _programs(name, path) if is_outside(found, workspace)), None)
+    """Return the first program of that name outside of the workspace. Blocking."""
+    return next((program for program in _programs(name, path) if is_outside(program, workspace)), None)
 
 
 def is_outside(program: str, workspace: Path) -> bool:
-    """Neither the program nor its directory lies in the workspace, as they are named and as their links lead.
+    """Return True if neither the program nor its directory is in the workspace, as named and with links resolved.
 
-    Directories are compared by what they are, too: a file system may be mounted twice, or take `Bin` for `bin`."""
+    Directories are also compared by inode: a file system may be mounted twice, or ignore case."""
     inside = (os.path.normpath(workspace), os.path.realpath(workspace))
     names = (os.path.normpath(program), os.path.realpath(program), os.path.realpath(os.path.dirname(program)))
     if any(Path(name).is_relative_to(root) for name in names for root in inside):
@@ -37,9 +37,9 @@ def is_outside(program: str, workspace: Path) -> bool:
 
 
 def _programs(name: str, path: str) -> Iterator[str]:
-    for place in path.split(os.pathsep):
-        if os.path.normpath(place).lstrip("/").startswith("proc/"):
+    for directory in path.split(os.pathsep):
+        if os.path.normpath(directory).lstrip("/").startswith("proc/"):
             continue  # /proc/self/cwd is another directory for each process
-        found = os.path.join(place, name)
-        if os.path.isabs(place) and os.path.isfile(found) and os.access(found, os.X_OK):
-            yield found
+        program = os.path.join(directory, name)
+        if os.path.isabs(directory) and os.path.isfile(program) and os.access(program, os.X_OK):
+            yield program

@@ -1,24 +1,24 @@
-"""Approvals: whether a tool call may happen, who has to be asked, and what an answer covers.
+"""Approvals: whether a tool call is allowed, denied or needs an answer of the user, and what an answer covers.
 
-Pure, like the Lane. A tool says exactly what it is about to do (an Intent). Rules and grants either settle it or leave
-it to people; then an Ask is put to them, durably, and the first answer wins.
+Pure, like the Lane. A tool describes exactly what it is about to do (an Intent). Rules and grants decide, or else the
+user is asked: an Ask is stored, and the first answer wins.
 
-    deny rule                        denied, whatever else is said
-    needs nobody's leave             allowed (looking at files of the workspace, for example)
+    deny rule                        denied, always
+    needs no approval                allowed (reading files of the workspace, for example)
     allow rule, or a grant           allowed
     approvals are skipped            allowed
-    too large to be shown            refused: nobody is asked about what they cannot see
-    anything else                    people are asked
+    too large to display             refused: the user cannot approve what is not displayed
+    anything else                    the user is asked
 
-An answer is bound to the Intent's digest (`binding`): the exact command, directory, environment and file content. A
-tool whose world has changed while people thought it over does not act on their answer.
+An answer is bound to the Intent's digest (`binding`): the exact command, directory, environment and file content. If
+these have changed when the answer arrives, the tool does not act on it.
 
 Rules are written `bash(git status)`, `edit(src/**)`, `fetch(docs.python.org)`, or the bare name of a tool. For commands
-an allow rule covers a single simple command with literal words only; a deny rule looks at every command in the line,
-and one that ends in `*` (`git push*`) at those with further words as well.
+an allow rule covers a single simple command with literal words only; a deny rule is compared with every command in the
+line, and one that ends in `*` (`git push*`) also with commands that have further words.
 A command that runs others (`env`, `find -exec`, `python x.py`) is covered by a rule that spells it in full, or that
-names the module of python (`python -m build *`). The bare `bash` covers every command there is. Rules for paths may
-begin with `/`, `~/` or `./`; `secret/` is what is in that directory, and to deny `secret` is to deny that, too.
+names the module of python (`python -m build *`). The bare `bash` covers every command. Rules for paths may start with
+`/`, `~/` or `./`; `secret/` covers the contents of that directory, and denying `secret` denies them, too.
 """
 
 from __future__ import annotations
@@ -34,47 +34,47 @@ from msgspec import Struct
 from kedge.core.patterns import has_wildcard, path_matches, word_matches
 from kedge.errors import Invalid
 
-#: Of a rule, in characters: a command line a person would still read.
+#: Length of a rule: a command line that a user would still read. Characters.
 RULE_CHARS_MAX = 1000
-#: Rules that are kept in their parsed form: more than a configuration has. Items.
+#: Parsed rules in the cache: more than a configuration has. Items.
 PARSED_MAX = 1000
 
 Decision = Literal["allow", "deny", "refuse", "ask"]
-#: What people may answer to an approval.
+#: The user's answer to an approval.
 Answer = Literal["allow", "allow_session", "allow_always", "deny"]
 
 
 class Intent(Struct, frozen=True):
-    """What a tool call is about to do."""
+    """The action that a tool call is about to take."""
 
-    #: Names under which rules may speak of it, the tool's own first: ("multiedit", "edit").
+    #: Names that rules may use for it, the tool's own first: ("multiedit", "edit").
     names: tuple[str, ...]
     #: One word: execute, write, read, fetch.
     action: str
-    #: What it is about: the whole command, a path (relative inside the workspace, else absolute), a host name.
+    #: Its object: the whole command, a path (relative inside the workspace, else absolute), a host name.
     subject: str
-    #: One line for people.
+    #: One line for the user.
     description: str
     #: The file or directory it happens in.
     path: str
-    #: All that people must see to decide, as JSON text: the command, the diff.
+    #: Everything that the user must see to decide, as JSON text: the command, the diff.
     params: str
     #: Digest of everything the answer is bound to.
     binding: str
-    #: False: only a deny rule keeps it from happening.
+    #: False: only a deny rule can prevent it.
     needs_approval: bool = True
     #: A command: its words, if it is a single simple command with literal words only.
     words: tuple[str, ...] | None = None
     #: A command: the words of every command in the line, None for one that is not literal. For deny rules.
     commands: tuple[tuple[str | None, ...], ...] = ()
-    #: It runs other programs (`env`, `find -exec`) or touches what guards this machine (.git/hooks): a rule with a
-    #: wildcard does not cover it, only one that names it in full.
+    #: It runs other programs (`env`, `find -exec`) or changes files that protect this machine (.git/hooks): only a rule
+    #: without a wildcard covers it.
     exact_only: bool = False
-    #: The rule that "for this session" and "always" stand for, as people are shown it. Empty: there is none to offer.
+    #: The rule that "for this session" and "always" grant, as displayed. Empty: neither is offered.
     grant: str = ""
-    #: Why people cannot be shown all of it; then they are not asked. Empty: they can.
+    #: Why it cannot be displayed in full; then the user is not asked. Empty: it can.
     unshown: str = ""
-    #: A path as it was given, if a link led elsewhere: a deny rule may speak of either name.
+    #: The path before links were resolved, if it differs: a deny rule may use either name.
     given: str = ""
 
 
@@ -90,18 +90,18 @@ class Rule(Struct, frozen=True):
 
     @property
     def has_wildcard(self) -> bool:
-        """Whether it covers more than one path. `secret/` does."""
+        """True if it covers more than one path. `secret/` does."""
         return self.pattern is None or any(map(has_wildcard, path_patterns(self.pattern, self.homes)))
 
     def matches_path(self, path: str) -> bool:
         if self.pattern is None:
             return True
         if self.pattern.startswith("./") and path.startswith("/"):
-            return False  # `./**` is the workspace, `**` is every path there is
+            return False  # `./**` is the workspace, `**` is every path
         return any(path_matches(pattern, path) for pattern in path_patterns(self.pattern, self.homes))
 
     def denies_path(self, path: str) -> bool:
-        """`view(secret)` denies what is in that directory as well."""
+        """Return whether the rule denies the path. `view(secret)` also denies the contents of that directory."""
         if self.matches_path(path):
             return True
         if self.pattern is None or has_wildcard(self.pattern.rpartition("/")[2]):
@@ -111,8 +111,8 @@ class Rule(Struct, frozen=True):
 
 @lru_cache(maxsize=PARSED_MAX)
 def path_patterns(pattern: str, homes: tuple[str, ...]) -> tuple[str, ...]:
-    """A pattern as paths are written: `~/x` from the root, `./x` and `a//x` without what stands for nothing, and
-    `secret/` as what is in that directory. `..` stays as it is, and matches nothing: a link may lead elsewhere."""
+    """Normalise a pattern: `~/x` becomes absolute, `./x` and `a//x` lose redundant parts, and `secret/` becomes
+    `secret/**`. `..` stays, and matches nothing: a link may lead elsewhere."""
     if pattern == "~" or pattern.startswith("~/"):
         # A wildcard in the name of a home directory would cover those of others.
         written = [home + pattern[1:] for home in homes if not has_wildcard(home)]
@@ -134,12 +134,12 @@ _RULE = re.compile(r"([A-Za-z_][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
 
 @lru_cache(maxsize=PARSED_MAX)
 def parse_rule(text: str, homes: tuple[str, ...] = ()) -> Rule:
-    """Invalid when it is none; the message says what one looks like. `homes`: what a leading `~` stands for."""
-    found = _RULE.fullmatch(text.strip()) if len(text) <= RULE_CHARS_MAX else None
-    pattern = found[2].strip() if found is not None and found[2] else None
-    if found is None or pattern == "":
+    """Parse a rule. Raises Invalid with an example. `homes`: the directories that a leading `~` stands for."""
+    match = _RULE.fullmatch(text.strip()) if len(text) <= RULE_CHARS_MAX else None
+    pattern = match[2].strip() if match is not None and match[2] else None
+    if match is None or pattern == "":
         raise Invalid(f"{text[:100]!r} is not a valid rule; expected e.g. bash(git status), edit(src/**) or view")
-    return Rule(found[1], pattern, homes if pattern is not None and pattern.startswith("~") else ())
+    return Rule(match[1], pattern, homes if pattern is not None and pattern.startswith("~") else ())
 
 
 class Rules(Struct, frozen=True):
@@ -166,26 +166,26 @@ class Grant(Struct, frozen=True):
 
 
 def granted_in(rule: str, directory: str) -> str:
-    """What a grant for a command in a directory of the workspace is called; at its root it is called like the rule."""
+    """Return the name of a grant for a command in a directory of the workspace; at its root it is the rule itself."""
     return f"{rule} in {directory}"
 
 
 def rule_of(grant: str) -> str:
-    """The rule that would allow the same, and more."""
+    """Return the rule that allows what the grant allows, in any directory."""
     return grant[: grant.index(") in ") + 1] if ") in " in grant else grant
 
 
 class Permit(Struct, frozen=True):
-    """What rules and grants say of an Intent, and which of them said it."""
+    """The decision on an Intent, and the rule or grant that made it."""
 
     decision: Decision
     reason: str = ""
 
 
 def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: bool = False) -> Permit:
-    """`grants` are those of the workspace; the caller leaves out those of other sessions."""
+    """Decide on an Intent. `grants`: those of the workspace, without those of other sessions."""
     named: dict[str | None, list[tuple[str | None, ...]]] = {}
-    for command in intent.commands:  # a line may have thousands, and most rules speak of one program
+    for command in intent.commands:  # a line may have thousands, and most rules name one program
         named.setdefault(command[0] if command else None, []).append(command)
     for rule in rules.deny:
         if _denies(rule, intent, named):
@@ -204,7 +204,7 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
 
 
 def is_hidden(rules: Rules, path: str) -> bool:
-    """Whether a deny rule keeps this file from being viewed."""
+    """Return whether a deny rule forbids viewing this file."""
     named = [rule for rule in rules.deny if rule.pattern is not None and fnmatchcase("view", rule.tool)]
     return any(rule.denies_path(path) for rule in named)
 
@@ -214,22 +214,22 @@ def _allows(rule: Rule, intent: Intent) -> bool:
         return False
     pattern = rule.pattern
     if intent.action == "execute":
-        if pattern is None:  # whoever allows every command allows these too
+        if pattern is None:  # a rule for every command includes these
             return True
         if intent.exact_only and has_wildcard(pattern) and not _names_its_module(pattern):
             return False
         return intent.words is not None and words_match(pattern, intent.words)
     if intent.exact_only and rule.has_wildcard:
         return False
-    # In a workspace a file goes by its place in it; a rule may name it from the root.
+    # The subject of a file in the workspace is its relative path; a rule may use the absolute path.
     is_absolute = pattern is not None and pattern.startswith(("/", "~"))
     names = (intent.subject, intent.path) if is_absolute else (intent.subject,)
     return any(map(rule.matches_path, names))
 
 
 def _names_its_module(pattern: str) -> bool:
-    """`python -m build *` says what runs, though python runs anything: here the wildcard is for the module's
-    own arguments. `python *`, `python -m *` and `env python -m build *` do not say it."""
+    """Return True for `python -m build *`, which names what runs: the wildcard covers only the module's arguments.
+    `python *`, `python -m *` and `env python -m build *` do not."""
     program, option, module, *_ = [*pattern.split(), "", "", ""]
     return re.fullmatch(r"python[\d.]*", program) is not None and option == "-m" and not has_wildcard(module or "*")
 
@@ -241,10 +241,10 @@ def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str |
     if rule.pattern is None:
         return True
     if intent.action != "execute":
-        # In a workspace a file goes by its place in it; a rule may name it in full all the same.
+        # The subject of a file in the workspace is its relative path; a rule may use the absolute path.
         return any(rule.denies_path(name) for name in (intent.subject, intent.given, intent.path) if name)
-    wanted = _wanted(rule.pattern)
-    program, last = wanted[0], wanted[-1]
+    patterns = _split(rule.pattern)
+    program, last = patterns[0], patterns[-1]
     # A user who denies `git push*` means `git push origin` as well.
     pattern = f"{rule.pattern} *" if last.endswith("*") and last != "*" else rule.pattern
     # A word that is not literal may turn out to be anything, the denied word included.
@@ -254,35 +254,35 @@ def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str |
 
 def words_match(pattern: str, words: tuple[str | None, ...]) -> bool:
     """`git status` is these two words; `git *` is git with any further words; `npm run test:*` has a wildcard inside.
-    A word that is None (not literal) may turn out to be any number of words: only deny rules are given such words."""
-    wanted = _wanted(pattern)
-    is_open = wanted[-1:] == ("*",)
+    A word that is None (not literal) may expand to any number of words; only deny rules are compared with those."""
+    patterns = _split(pattern)
+    is_open = patterns[-1:] == ("*",)
     if None in words:
         words = words[: words.index(None)]
-        return (len(words) <= len(wanted) or is_open) and _all_match(words, wanted)
+        return (len(words) <= len(patterns) or is_open) and _all_match(words, patterns)
     if is_open:
-        wanted = wanted[:-1]
-        return len(wanted) <= len(words) and _all_match(words, wanted)
-    return len(wanted) == len(words) and _all_match(words, wanted)
+        patterns = patterns[:-1]
+        return len(patterns) <= len(words) and _all_match(words, patterns)
+    return len(patterns) == len(words) and _all_match(words, patterns)
 
 
 @lru_cache(maxsize=PARSED_MAX)
-def _wanted(pattern: str) -> tuple[str, ...]:
+def _split(pattern: str) -> tuple[str, ...]:
     return tuple(pattern.split())
 
 
-def _all_match(words: tuple[str | None, ...], wanted: tuple[str, ...]) -> bool:
-    """Each word, as far as both go. `*` and `?` are all the wildcards there are, as in paths."""
-    for word, pattern in zip(words, wanted, strict=False):
+def _all_match(words: tuple[str | None, ...], patterns: tuple[str, ...]) -> bool:
+    """Compare word by word, up to the shorter length. The wildcards are `*` and `?`, as in paths."""
+    for word, pattern in zip(words, patterns, strict=False):
         if word != pattern and (word is None or not has_wildcard(pattern) or not word_matches(pattern, word)):
             return False
     return True
 
 
 class Ask(Struct, frozen=True):
-    """Something a tool call puts to people: an approval (may it?) or a question of its own (which of these?).
+    """A request of a tool call to the user: an approval or a question.
 
-    Pending until the first answer; withdrawn when the Run is told to stop or ends."""
+    Pending until the first answer; withdrawn when the Run is cancelled or ends."""
 
     id: str
     workspace_id: str
@@ -292,7 +292,7 @@ class Ask(Struct, frozen=True):
     tool: str
     kind: Literal["approval", "question"]
     asked_at: int
-    #: One line for people. `params`: all of it, as JSON text.
+    #: One line for the user. `params`: all details, as JSON text.
     description: str
     params: str
     action: str = ""
@@ -302,7 +302,7 @@ class Ask(Struct, frozen=True):
     state: Literal["pending", "answered", "withdrawn"] = "pending"
     #: An Answer; for a question "answered" or "cancelled".
     answer: str = ""
-    #: What a person typed: why not, or the answers to a question as JSON text.
+    #: The user's text: a reason for a denial, or the answers to a question as JSON text.
     message: str = ""
     answered_by: str = ""
     answered_at: int | None = None

@@ -1,8 +1,8 @@
-"""Claims: who holds a workspace open. Pure bookkeeping; the engine owns the timers and asks when to look again.
+"""Claims: the clients that keep a workspace open. Pure bookkeeping; the engine owns the timers.
 
-A client's create holds the workspace for a while; its first stream takes over; when its last stream drops, the
-workspace is kept a grace for a reconnect, or not at all if the client has released it. A live Run holds it too: the
-engine passes that in. Releasing twice, or what was never held, changes nothing: there is no counter to underflow.
+Opening a workspace claims it for a while; the client's first stream takes over. When its last stream drops, the claim
+lasts for a grace period, or ends at once if the client has released it. The engine adds the claims of live Runs.
+Releasing twice, or without a claim, changes nothing: there is no counter to underflow.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class Claims(Struct, frozen=True):
         return self._with(client_id, replace(claim, streams=rest, until=now + self.grace_ms))
 
     def released(self, client_id: str) -> Claims:
-        """The client says that it is done. With a stream still open, the claim ends with the last stream, at once."""
+        """The client released the workspace. With an open stream, the claim ends with its last stream."""
         claim = self.by_client.get(client_id)
         if claim is None:
             return self
         return self._with(client_id, replace(claim, released=True)) if claim.streams else self._without(client_id)
 
     def dropped(self, client_id: str) -> Claims:
-        """Everything of this client, its open streams included."""
+        """Drop the client's claim, including its open streams."""
         return self._without(client_id)
 
     def lapsed(self, now: int) -> Claims:
-        """Without the claims whose time is over."""
+        """Drop expired claims."""
         alive = {client: claim for client, claim in self.by_client.items() if claim.until is None or claim.until > now}
         return self if len(alive) == len(self.by_client) else replace(self, by_client=alive)
 

@@ -1,8 +1,8 @@
 """Wildcard patterns of rules, matched without backtracking.
 
 A pattern is matched token by token. An integer holds every length of text that the tokens so far can match (bit i:
-the first i characters), so a token costs a few operations on integers, whatever the text. Regular expressions would
-try those lengths one after the other: for `**/a/**/b/**` their product.
+the first i characters), so a token costs a few integer operations. A regular expression would try those lengths one
+after the other: for `**/a/**/b/**` their product.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-#: Patterns that are kept in their parsed form: more than a configuration has rules. Items.
+#: Parsed patterns in the cache: more than a configuration has rules. Items.
 PARSED_MAX = 1000
 
 
@@ -57,7 +57,7 @@ def has_wildcard(text: str) -> bool:
 @lru_cache(maxsize=PARSED_MAX)
 def _parsed(pattern: str, *, in_paths: bool) -> _Pattern:
     expression, wilds = (r"(\*\*/|\*\*|\*|\?)", _IN_PATHS) if in_paths else (r"(\*|\?)", _IN_WORDS)
-    pieces = re.split(expression, pattern)  # literal texts at even places, the first and the last among them
+    pieces = re.split(expression, pattern)  # literal texts at even indexes, including the first and the last
     if len(pieces) == 1:
         return _Pattern(pattern, "", ())
     tokens: list[str | _Wild] = []
@@ -77,18 +77,18 @@ def _matches(pattern: _Pattern, text: str) -> bool:
     if pattern.middle == (_Wild.ANY,):
         return True
     text = text[start:end]
-    # Most texts lack one of the literals: that is found out at a fraction of the cost.
+    # Most texts lack one of the literals: this check is much cheaper.
     has_all = all(token in text for token in pattern.middle if isinstance(token, str))
     return has_all and _spans(pattern.middle, text)
 
 
 def _spans(tokens: tuple[str | _Wild, ...], text: str) -> bool:
-    """Whether the tokens match the whole text."""
+    """Return whether the tokens match the whole text."""
     everywhere = (1 << (len(text) + 1)) - 1
     backwards = text[::-1]
     known: dict[str, int] = {}
 
-    def places(character: str) -> int:
+    def positions(character: str) -> int:
         """Bit i: text[i] is this character."""
         if character not in known:
             known[character] = int("1".join(["0" * len(gap) for gap in backwards.split(character)]) or "0", 2)
@@ -102,15 +102,15 @@ def _spans(tokens: tuple[str | _Wild, ...], text: str) -> bool:
         elif token is _Wild.ONE:
             reached = (reached << 1) & everywhere
         elif token is _Wild.DIRECTORIES:
-            reached |= (places("/") & -first) << 1
+            reached |= (positions("/") & -first) << 1
         elif isinstance(token, str):
             for character in token:
-                reached = (reached & places(character)) << 1
+                reached = (reached & positions(character)) << 1
         else:
-            in_part = (everywhere >> 1) & ~places("/")
+            in_part = (everywhere >> 1) & ~positions("/")
             if token is _Wild.ONE_IN_PART:
                 reached = (reached & in_part) << 1
-            else:  # the carry of the addition runs from each place to the end of its part
+            else:  # the carry of the addition runs from each position to the end of its part
                 reached |= ((reached & in_part) + in_part) ^ in_part
         if not reached:
             return False

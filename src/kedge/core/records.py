@@ -1,7 +1,7 @@
-"""Records: the rows behind the log, and how Events change them.
+"""Records: the current state of sessions and Runs, and how Events change it.
 
-The log says that something happened; a record says how things stand. Both are written in one append, so they never
-disagree. `project` is the only place that turns Lane events into changes of Run records; `restore` is its inverse: the
+The log holds what happened; a record holds the current state. Both are written in one append, so they never disagree.
+ `project` is the only place that turns Lane events into changes of Run records; `restore` is its inverse: the
 Lane as the records have it.
 """
 
@@ -34,7 +34,7 @@ from kedge.core.lane import Lane, LaneRun
 from kedge.core.transcript import Binary, Message, Part, Text
 
 OnDisconnect = Literal["continue", "cancel"]
-#: What a Run does when a tool call needs an approval: ask the people who are attached, or end, since there are none.
+#: Handling of a tool call that needs an approval: ask the attached clients, or end the Run.
 OnApproval = Literal["ask", "fail"]
 #: answer: what most Runs do. summary: replace the history by a summary, and nothing else.
 Purpose = Literal["answer", "summary"]
@@ -66,7 +66,7 @@ class RunOptions(Struct, frozen=True):
     #: Rules for this Run alone, over the configured ones.
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    #: Nobody is asked; deny rules still hold.
+    #: Approvals are not asked for; deny rules still apply.
     skip_approvals: bool = False
     purpose: Purpose = "answer"
     #: The Run whose tool call this one serves: it ends with that one, and may only look, not change.
@@ -93,7 +93,7 @@ def content_digest(session_id: str, prompt: Prompt, options: RunOptions) -> str:
 
 
 class Usage(Struct, frozen=True):
-    #: All that was read, what came from the provider's cache and what was put there included.
+    #: All input, including tokens read from and written to the provider's cache.
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
@@ -113,7 +113,7 @@ class Usage(Struct, frozen=True):
 class Todo(Struct, frozen=True):
     content: str
     status: Literal["pending", "in_progress", "completed"] = "pending"
-    #: What it is called while it is being done.
+    #: Its text while it is in progress.
     active_form: str = ""
 
 
@@ -126,7 +126,7 @@ class FileVersion(Struct, frozen=True):
     run_id: str
     #: Absolute.
     path: str
-    #: Its content; None: it was not there.
+    #: Its content; None: it did not exist.
     before: bytes | None
     #: Digest of what the tool wrote; empty: the tool removed it.
     after: str
@@ -152,13 +152,13 @@ class SessionRecord(Struct, frozen=True):
     message_count: int = 0
     usage: Usage = Usage()
     todos: tuple[Todo, ...] = ()
-    #: What was said before this message is not sent to a model any more: it is the summary of that.
+    #: The summary that replaces all earlier messages in requests to a model.
     summary_message_id: str = ""
-    #: Which model its Runs use unless they say otherwise; empty: the configured one.
+    #: Default model of its Runs; empty: the configured one.
     model: str = ""
-    #: The Run whose agent works in it; empty: people do.
+    #: The Run whose subagent uses it; empty: a session of the user.
     parent_run_id: str = ""
-    #: A title taken from the first prompt stands until a model or a person gives a better one.
+    #: The title was taken from the first prompt, until a model or the user sets another.
     title_is_makeshift: bool = False
 
 
@@ -218,19 +218,19 @@ RecordKind = Literal["session", "run", "message", "ask"]
 Record = SessionView | RunRecord | Message | Ask
 
 
-#: Where logs begin, in bytes of a random number: 2**48 places, so that the ranges of two logs practically never meet,
-#: and so far below 2**53 that every JSON reader holds a Position exactly, however long the log becomes.
+#: Size of the random start of a log: with 48 bits the ranges of two logs practically never overlap, and Positions stay
+#: far below 2**53, so that every JSON reader represents them exactly. Bytes.
 _BASE_BYTES = 6
 
 
 def first_position(workspace_id: str) -> int:
-    """The Position before the first of this workspace's log. It differs from log to log, so that a Position alone tells
-    whether it belongs to this log: one of another workspace, or of a store that was since made anew, does not."""
+    """Return the Position before the first entry of this workspace's log. It differs between logs, so that one of
+    another workspace, or of an earlier store, is recognised as foreign."""
     return int.from_bytes(hashlib.sha256(workspace_id.encode()).digest()[:_BASE_BYTES])
 
 
 def restore(record: LaneRecord, live: list[RunRecord]) -> Lane:
-    """The Lane as its records have it."""
+    """Return the Lane of these records."""
     hosts = [run for run in live if run.state == "active" and run.folded_into is None]
     folded = sorted((run for run in live if run.state == "active" and run.folded_into), key=lambda run: run.seq)
     queue = sorted((run for run in live if run.state == "queued"), key=lambda run: run.queue_order)
@@ -249,8 +249,8 @@ def _lane_run(run: RunRecord) -> LaneRun:
 
 
 def project(runs: dict[str, RunRecord], events: tuple[LaneEvent, ...], after: Lane) -> dict[str, RunRecord]:
-    """The Run records that these events change, as they are afterwards. `runs` holds every live Run of the Lane, with
-    the one being accepted already in it."""
+    """Return the Run records that these events change, in their new state. `runs`: all live Runs of the Lane, including
+    the one being accepted."""
     changed: dict[str, RunRecord] = {}
     for event in events:
         record = changed.get(event.run_id) or runs[event.run_id]
@@ -287,7 +287,7 @@ def _advanced(record: RunRecord, event: LaneEvent) -> RunRecord:
 
 
 def _put_in_order(runs: dict[str, RunRecord], changed: dict[str, RunRecord], after: Lane) -> None:
-    """Deal the places the queue has out again in its new order: no new numbers, so nothing can run out or collide."""
+    """Reassign the existing order numbers of the queue: without new numbers, nothing can overflow or collide."""
     queue = [changed.get(run.run_id) or runs[run.run_id] for run in after.queue]
     for order, record in zip(sorted(record.queue_order for record in queue), queue, strict=True):
         if record.queue_order != order:
@@ -295,7 +295,7 @@ def _put_in_order(runs: dict[str, RunRecord], changed: dict[str, RunRecord], aft
 
 
 def user_message(message_id: str, run: RunRecord, now: int) -> Message:
-    """The prompt as the transcript shows it."""
+    """Return the prompt as a message of the transcript."""
     parts: list[Part] = [Text(run.prompt.text)] if run.prompt.text else []
-    parts += [Binary(given.file_path, given.mime_type, given.content) for given in run.prompt.attachments]
+    parts += [Binary(file.file_path, file.mime_type, file.content) for file in run.prompt.attachments]
     return Message(message_id, run.session_id, "user", tuple(parts), now, now, run.run_id)

@@ -1,4 +1,4 @@
-"""Messages and their parts, and the one place that turns a stored transcript into what a model is sent."""
+"""Messages and their parts, and the conversion of a stored transcript into a request for a model."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class ToolResult(Struct, frozen=True):
     tool_call_id: str
     name: str
     content: str
-    #: JSON text for people's screens: the diff of an edit, the exit code of a command. Models do not see it.
+    #: JSON text for clients: the diff of an edit, the exit code of a command. Not sent to models.
     metadata: str = ""
     is_error: bool = False
-    #: Pictures the model is to see, as data URLs.
+    #: Images for the model, as data URLs.
     images: tuple[str, ...] = ()
     #: One line for users: "exit 1, 0.2 s", "+3 -1", "denied". Escaped and cut by the engine. May be empty.
     summary: str = ""
@@ -111,8 +111,8 @@ class Message(Struct, frozen=True):
     run_id: str = ""
     model: str = ""
     provider: str = ""
-    #: It sums up what was said before it. One that was cut off in the middle, or replaced by a later one, stands for
-    #: nothing, and no model gets it as words of its own.
+    #: A summary of the messages before it. A summary that was cut off, or replaced by a later one, is not sent to
+    #: models.
     is_summary: bool = False
 
     def all(self, kind: type[P]) -> list[P]:
@@ -127,14 +127,14 @@ class Message(Struct, frozen=True):
         return next(iter(self.all(FinishPart)), None)
 
     def closed(self, finish: FinishPart) -> Message:
-        """This message with its end; an end that is there already stays, since the first fact wins."""
+        """Return this message with a finish part. An existing one stays: the first wins."""
         if self.finish:
             return self
         return replace(self, parts=(*self.parts, finish), updated_at=finish.time)
 
 
 class Tail(Struct, frozen=True):
-    """Text that a streaming message gained since it was last stored: what makes a long one cost its length."""
+    """Text that a streaming message gained since it was last stored, so that storing it takes linear time."""
 
     message_id: str
     session_id: str
@@ -144,7 +144,7 @@ class Tail(Struct, frozen=True):
 
 
 def with_tails(message: Message, tails: list[Tail]) -> Message:
-    """The message as it stood when its last tail was stored."""
+    """Return the message with its tails appended."""
     parts = list(message.parts)
     for tail in tails:
         while len(parts) <= tail.part:
@@ -160,7 +160,7 @@ def with_tails(message: Message, tails: list[Tail]) -> Message:
 
 
 def chars_of(message: Message) -> int:
-    """About what it adds to a request."""
+    """Return the approximate size of the message in a request."""
     chars = 0
     for part in message.parts:
         match part:
@@ -180,55 +180,57 @@ def chars_of(message: Message) -> int:
 CUT_OFF = "This call was cut off before it gave a result. It may or may not have had an effect."
 
 
-SUMMARY = "This is a summary of the conversation so far; what was said before it is not shown any more.\n\n"
+SUMMARY = "This is a summary of the conversation so far. The earlier messages are not included.\n\n"
 
 
 def for_model(messages: list[Message], summary_message_id: str = "") -> list[Message]:
-    """What a model is sent: complete for every provider's rules, whatever was cut off by cancels, errors and crashes.
+    """Return the messages for a model, valid for every provider in spite of cancels, errors and crashes.
 
-    - behind a summary only: what came before it is left out, and the summary stands for it as the user's words;
-    - an attempt at a Step that failed and was tried again in the same Run is left out: the later attempt stands for it;
-    - a tool call without a result gets one that says so, and a result without its call is left out, since providers
-      refuse a dangling one of either kind;
-    - a message with nothing in it for a model is left out.
+    - messages before a summary are omitted, and the summary becomes a message of the user;
+    - a failed attempt of a Step that was retried in the same Run is omitted;
+    - a tool call without a result gets an error result, and a result without its call is omitted, since providers
+      refuse both;
+    - messages without content for a model are omitted.
     """
     messages = since_summary(messages, summary_message_id)
-    kept = [message for message in _without_failed_attempts(messages) if _has_content(message)]
-    of_run: dict[str, list[Message]] = {}  # to look through those of one Run, not through all that came later
-    places: list[int] = []
-    for message in kept:
+    remaining = [message for message in _without_failed_attempts(messages) if _has_content(message)]
+    of_run: dict[str, list[Message]] = {}  # so that only the messages of one Run are searched
+    indexes: list[int] = []
+    for message in remaining:
         own = of_run.setdefault(message.run_id, [])
-        places.append(len(own))
+        indexes.append(len(own))
         own.append(message)
     repaired: list[Message] = []
-    for message, place in zip(kept, places, strict=True):
+    for message, index in zip(remaining, indexes, strict=True):
         if message.role == "tool":
-            continue  # placed behind the call it answers, below
+            continue  # inserted after its call, below
         repaired.append(message)
         calls = message.all(ToolCall) if message.role == "assistant" else []
         if calls:
-            repaired.append(_results_for(message, calls, of_run[message.run_id], place + 1))
+            repaired.append(_results_for(message, calls, of_run[message.run_id], index + 1))
     return repaired
 
 
 def since_summary(messages: list[Message], summary_message_id: str) -> list[Message]:
-    place = next((index for index, message in enumerate(messages) if message.id == summary_message_id), None)
-    if place is None:
+    index = next((index for index, message in enumerate(messages) if message.id == summary_message_id), None)
+    if index is None:
         return [message for message in messages if not message.is_summary]
-    words = (Text(SUMMARY + messages[place].text),)
-    summary = replace(messages[place], role="user", parts=words, is_summary=False)
-    return [summary, *since_summary(messages[place + 1 :], "")]
+    parts = (Text(SUMMARY + messages[index].text),)
+    summary = replace(messages[index], role="user", parts=parts, is_summary=False)
+    return [summary, *since_summary(messages[index + 1 :], "")]
 
 
 def _results_for(message: Message, calls: list[ToolCall], own: list[Message], start: int) -> Message:
-    """`own`: the messages of its Run."""
-    given: dict[str, ToolResult] = {}
+    """Return a message with the results of the calls. `own`: the messages of the Run."""
+    results_by_id: dict[str, ToolResult] = {}
     for index in range(start, len(own)):  # not a slice: with thousands of messages that would copy millions
         answer = own[index]
         if answer.role == "assistant":
-            break  # the next Step: some providers number the calls of each Step anew
-        given |= {result.tool_call_id: result for result in answer.all(ToolResult)}
-    results = tuple(given.get(call.id) or ToolResult(call.id, call.name, CUT_OFF, is_error=True) for call in calls)
+            break  # the next Step: some providers restart the numbering of calls in each Step
+        results_by_id |= {result.tool_call_id: result for result in answer.all(ToolResult)}
+    results = tuple(
+        results_by_id.get(call.id) or ToolResult(call.id, call.name, CUT_OFF, is_error=True) for call in calls
+    )
     return replace(message, id=f"{message.id}-results", role="tool", parts=results)
 
 

@@ -151,7 +151,7 @@ def _store(url: str | None) -> Store:
 def _own_files(hosts: list[str]) -> OwnFiles:
     """Return the server's own files, which the sandbox hides from tools."""
     return OwnFiles(
-        config=str(paths.config_place()),
+        config=str(paths.protected_config_path()),
         config_is_file=bool(os.environ.get("KEDGE_CONFIG")),
         data_dir=str(paths.data_dir()),
         runtime_dir=str(paths.runtime_dir()),
