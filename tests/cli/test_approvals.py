@@ -54,10 +54,10 @@ def waiting(server: Server, client: Client) -> Waiting:
 
 
 async def test_what_waits_is_listed_and_allowed_by_a_beginning_of_its_id(server: Server, waiting: Waiting) -> None:
-    assert kedge(server, "approvals").out == "nothing waits for an answer\n"
+    assert kedge(server, "approvals").out == "no pending approvals\n"
     ask_id = await waiting.begin(write())
     listed = kedge(server, "approvals", "list").out
-    assert listed.startswith(f"{ask_id}  asked ")
+    assert listed.startswith(f"{ask_id}  requested ")
     assert "  write needs your approval: Create a.txt (+2 -0)\n" in listed
     assert "    +one\n" in listed
     assert [asked["id"] for asked in approvals(server)["approvals"]] == [ask_id]
@@ -70,7 +70,7 @@ async def test_what_waits_is_listed_and_allowed_by_a_beginning_of_its_id(server:
     (grant,) = approvals(server)["grants"]
     assert f"{grant['id']}  allowed in session {waiting.session_id}: edit(**)\n" in kedge(server, "approvals").out
     forgotten = kedge(server, "approvals", "forget", grant["id"])
-    assert forgotten.out == "no longer allowed without asking: edit(**)\n"
+    assert forgotten.out == "revoked: edit(**)\n"
     assert approvals(server)["grants"] == []
 
 
@@ -164,7 +164,7 @@ def test_undo_puts_files_back_and_says_which(server: Server) -> None:
     session_id = session_of(server)
     undone = kedge(server, "sessions", "undo", session_id[:8])
     assert undone.code == 0
-    assert undone.out.startswith("undone: what run ")
+    assert undone.out.startswith("reverted changes of run ")
     assert "a.txt\n" in undone.out
     assert not file.exists()
     nothing = kedge(server, "sessions", "undo", session_id)
@@ -179,7 +179,7 @@ def test_undo_puts_files_back_and_says_which(server: Server) -> None:
 def test_a_session_gets_another_model_and_the_configured_one_again(server: Server) -> None:
     server.home.kedge("run", "--host", server.host, "hello")
     session_id = session_of(server)
-    assert kedge(server, "sessions", "model", session_id).out == "local/fake-large (the configured one)\n"
+    assert kedge(server, "sessions", "model", session_id).out == "local/fake-large (configured)\n"
     assert kedge(server, "sessions", "model", session_id, "kedge/offline").out == "kedge/offline\n"
     answered = server.home.kedge("run", "-C", "--host", server.host, "hello")
     assert "offline" in answered.out
@@ -211,7 +211,7 @@ def test_the_approval_of_a_queued_run_is_asked_when_it_is_its_time(server: Serve
     terminal = Terminal(server.home, "run", "-C", "--host", server.host, write())
     terminal.until("queued behind")
     endpoint.release("queue-ask")
-    terminal.until("answer and Enter> ")
+    terminal.until("answer> ")
     terminal.type("y\n")
     assert terminal.end()[0] == 0
     assert (server.home.workspace / "a.txt").exists()

@@ -111,12 +111,12 @@ def test_cancel_takes_a_unique_beginning_and_says_what_it_covered(server: Server
     first, run_id, session_id = hanging(server, "cancel-1")
     second, queued_id, _ = hanging(server, "cancel-2", "-s", session_id)
     one = server.home.kedge("cancel", "--host", server.host, queued_id[:13])
-    assert one.out == f"cancelled run {queued_id} (it was queued)\n"
+    assert one.out == f"cancelled run {queued_id} (was queued)\n"
     second.communicate(timeout=20)
     third, third_id, _ = hanging(server, "cancel-3", "-s", session_id)
     both = server.home.kedge("cancel", "--host", server.host, session_id[:-1])
     assert sorted(both.out.splitlines()) == sorted(
-        [f"cancelled run {run_id} (it was active)", f"cancelled run {third_id} (it was queued)"]
+        [f"cancelled run {run_id} (it was active)", f"cancelled run {third_id} (was queued)"]
     )
     for command in (first, third):
         command.communicate(timeout=20)
@@ -127,7 +127,7 @@ def test_cancel_of_something_unknown_is_exit_1(server: Server) -> None:
     for target in ("no-such-thing", "", ".."):
         done = server.home.kedge("cancel", "--host", server.host, target)
         assert (done.code, done.out) == (1, "")
-        assert "`kedge runs` shows" in done.err
+        assert "List live runs with: kedge runs" in done.err
 
 
 def test_with_no_server_runs_is_empty_and_cancel_is_exit_4_and_none_is_started(home: Home) -> None:
@@ -151,7 +151,7 @@ def test_a_sessions_life_on_the_command_line(server: Server) -> None:
         assert (done.code, done.err) == (0, "")
         return done.out
 
-    assert "no sessions here yet" in sessions("list")
+    assert "no sessions yet" in sessions("list")
     assert json.loads(sessions("list", "--json")) == []
     server.home.kedge("run", "--host", server.host, "script: say unusual | tool no_such {} | say words")
     (session,) = json.loads(sessions("list", "--json"))
@@ -162,7 +162,7 @@ def test_a_sessions_life_on_the_command_line(server: Server) -> None:
     assert "* no_such {}" in shown
     assert "words" in shown
     assert json.loads(sessions("show", prefix, "--json"))["messages"][0]["role"] == "user"
-    assert sessions("rename", prefix, "A new name") == f"session {session['id']} is now 'A new name'\n"
+    assert sessions("rename", prefix, "A new name") == f"renamed session {session['id']} to 'A new name'\n"
     assert json.loads(sessions("rename", prefix, "Another", "--json"))["title"] == "Another"
     assert "unusual" in sessions("export", prefix)
     assert "Another" in json.dumps(json.loads(sessions("export", prefix, "--format", "json")))
@@ -171,7 +171,7 @@ def test_a_sessions_life_on_the_command_line(server: Server) -> None:
     assert target.read_text().lstrip().lower().startswith("<!doctype html")
     assert session["id"] in sessions("search", "unusual")
     assert json.loads(sessions("search", "unusual", "--json"))[0]["session_id"] == session["id"]
-    assert sessions("search", "nowheretobefound") == "nothing found\n"
+    assert sessions("search", "nowheretobefound") == "no matches\n"
     refused = server.home.kedge("sessions", "delete", "--host", server.host, prefix)
     assert (refused.code, "--yes" in refused.err) == (2, True)
     assert sessions("delete", prefix, "--yes") == f"deleted session {session['id']}\n"
@@ -261,10 +261,11 @@ def findings(home: Home, *arguments: str) -> tuple[int, dict[str, dict[str, str]
 
 def test_doctor_works_without_a_server_and_starts_none(home: Home) -> None:
     home.data.chmod(0o700)
+    home.config.chmod(0o600)
     code, found = findings(home)
     assert code == 0
     assert {finding["status"] for finding in found.values()} == {"ok"}
-    assert "none is running" in found["server"]["message"]
+    assert "not running" in found["server"]["message"]
     assert {"processes", "sandbox", "ripgrep"} <= set(found)
     # Whatever the machine holds: it does not claim the network.
     assert "Not restricted: reading, the network" in found["sandbox"]["message"]
@@ -281,7 +282,7 @@ def test_doctor_with_a_server_names_it_and_the_model(own_server: Server) -> None
     assert own_server.process
     assert f"version {__version__}, pid {own_server.process.pid}" in found["server"]["message"]
     assert found["configuration"]["status"] == "ok"
-    assert found["model"]["message"] == "local/fake-large"
+    assert found["model"]["message"].startswith("local/fake-large")
     text = own_server.home.kedge("doctor", "--host", own_server.host).out
     assert all(line.startswith(("ok  ", "warn", "      -> ")) for line in text.splitlines())
 
@@ -294,7 +295,8 @@ def test_doctor_says_that_no_model_is_configured(home: Home) -> None:
     finally:
         server.stop()
     assert (code, found["model"]["status"]) == (0, "warn")
-    assert str(home.config) in found["model"]["what_to_do"]
+    assert found["model"]["what_to_do"]
+    assert str(home.config) in found
 
 
 def test_doctor_finds_what_is_broken_and_says_what_to_do(home: Home) -> None:
@@ -306,7 +308,7 @@ def test_doctor_finds_what_is_broken_and_says_what_to_do(home: Home) -> None:
     (home.data / "run" / f"kedge-{os.getuid()}.sock").write_text("not a socket")
     code, found = findings(home)
     assert code == 1
-    assert (found["config file"]["status"], found["socket"]["status"]) == ("fail", "fail")
+    assert (found[str(home.config)]["status"], found["socket"]["status"]) == ("fail", "fail")
     assert (found["data directory"]["status"], found["token file"]["status"]) == ("warn", "warn")
     assert found["token file"]["what_to_do"] == f"chmod 600 {home.data}/token"
     assert all(finding["what_to_do"] for finding in found.values() if finding["status"] != "ok")
@@ -344,48 +346,22 @@ def test_serve_passes_its_options_on(home: Home) -> None:
     assert (bad.code, bad.err.startswith("kedge: ")) == (1, True)
 
 
-def test_the_client_commands_load_neither_server_nor_engine(home: Home) -> None:
-    code = (
-        "import sys\n"
-        "import kedge.cli.main, kedge.cli.command_run, kedge.cli.command_runs, kedge.cli.command_sessions\n"
-        "import kedge.cli.command_attach\n"
-        "import kedge.cli.command_serve, kedge.client.sync_client\n"
-        "import kedge.cli.command_approvals, kedge.cli.command_init\n"
-        "print(*sorted(sys.modules))"
-    )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = (
-        "kedge.server",
-        "kedge.engine",
-        "kedge.store",
-        "kedge.llm",
-        "kedge.tools",
-        "kedge.warden",
-        "uvicorn",
-        "apsw",
-        "pydantic",
-        "textual",
-        "rich",
-    )
-    assert [name for name in loaded if name.startswith(heavy)] == []
+CLIENT_COMMANDS = ("run", "runs", "sessions", "attach", "approvals", "init", "stop", "serve", "tui")
+SERVER_MODULES = ("kedge.server", "kedge.engine", "kedge.agent", "kedge.store", "uvicorn", "apsw", "pydantic")
+SERVER_MODULES += ("textual", "rich", "kedge.warden")
 
 
-def test_config_commands_load_neither_server_nor_engine(home: Home) -> None:
-    """They read the configuration, and that knows the tools and the catalogue of models."""
+def loaded_by(*commands: str) -> list[str]:
     code = (
-        "import sys\n"
-        "import kedge.cli.command_config, kedge.cli.command_doctor, kedge.cli.command_models\n"
-        "print(*sorted(sys.modules))"
+        f"import sys, kedge.client.sync_client, {', '.join(COMMANDS[name] for name in commands)}\nprint(*sys.modules)"
     )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = (
-        "kedge.server",
-        "kedge.engine",
-        "kedge.agent",
-        "kedge.store",
-        "kedge.warden",
-        "uvicorn",
-        "apsw",
-        "pydantic",
-    )
-    assert [name for name in loaded if name.startswith((*heavy, "pydantic", "textual", "rich"))] == []
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_client_commands_load_neither_server_nor_config() -> None:
+    heavy = (*SERVER_MODULES, "kedge.config", "kedge.llm", "kedge.tools")
+    assert [name for name in loaded_by(*CLIENT_COMMANDS) if name.startswith(heavy)] == []
+
+
+def test_no_command_loads_the_server_for_its_help() -> None:
+    assert [name for name in loaded_by(*COMMANDS) if name.startswith(SERVER_MODULES)] == []

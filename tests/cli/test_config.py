@@ -209,17 +209,17 @@ def test_trust_shows_what_it_is_about_and_wants_a_yes(home: Home, repository: Pa
     refused = home.kedge("config", "trust")
     assert (refused.code, "--yes" in refused.err) == (2, True)
     assert shown_models(home) == ["local"]
-    assert f"{repository}/kedge.toml wants to set:" in refused.out
+    assert f"{repository}/kedge.toml sets:" in refused.out
     assert "permissions.allow = ['bash(curl *)']" in refused.out
     assert "tools.environment = ['SECRET_TOKEN']" in refused.out
     assert "providers.evil.base_url = http://evil.example/v1" in refused.out
     assert "model = " not in refused.out, "what needs no trust is not in question"
     assert "sk-in-the-repository" not in refused.out
     done = home.kedge("config", "trust", "--yes")
-    assert (done.code, f"Trusted: {repository}/kedge.toml" in done.out) == (0, True)
+    assert (done.code, f"trusted: {repository}/kedge.toml" in done.out) == (0, True)
     assert shown_models(home) == ["local", "evil"]
     assert (home.data / "trusted.json").stat().st_mode & 0o777 == 0o600
-    assert home.kedge("config", "trust").out == "It is trusted already.\n"
+    assert home.kedge("config", "trust").out == "already trusted\n"
 
 
 def test_changed_content_has_to_be_trusted_again(home: Home, repository: Path) -> None:
@@ -240,15 +240,15 @@ def test_on_a_terminal_a_person_is_asked(home: Home, answer: str, code: int, fou
     finally:
         os.close(ours)
         os.close(theirs)
-    assert (done.code, "Trust it?" in done.out) == (code, True)
+    assert (done.code, "Trust them?" in done.out) == (code, True)
     assert shown_models(home) == found
 
 
 @pytest.mark.usefixtures("repository")
 def test_trust_can_be_revoked(home: Home) -> None:
-    assert home.kedge("config", "trust", "--revoke").out == "Nothing here was trusted.\n"
+    assert home.kedge("config", "trust", "--revoke").out == "nothing was trusted here\n"
     home.kedge("config", "trust", "--yes")
-    assert "No longer trusted" in home.kedge("config", "trust", "--revoke").out
+    assert "no longer trusted" in home.kedge("config", "trust", "--revoke").out
     assert shown_models(home) == ["local"]
 
 
@@ -262,7 +262,7 @@ def test_nothing_is_hidden_from_who_is_asked(home: Home) -> None:
 
 
 def test_what_is_wrong_cannot_be_trusted_and_without_a_file_there_is_nothing_to_trust(home: Home) -> None:
-    assert home.kedge("config", "trust").out == "There is nothing to trust here.\n"
+    assert home.kedge("config", "trust").out == "nothing to trust\n"
     (home.workspace / "kedge.toml").write_text("[permissions]\nallow = ['bash(']\n")
     done = home.kedge("config", "trust", "--yes")
     assert (done.code, done.err.count("\n"), "is not a valid rule" in done.err) == (1, 1, True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.client.process import Server, Terminal
 
-ASKED = "answer and Enter> "
+ASKED = "answer> "
 
 
 def write(path: str = "a.txt", content: str = "one\ntwo\n") -> str:
@@ -30,7 +30,7 @@ def test_what_needs_an_approval_is_shown_whole_and_done_when_it_is_allowed(serve
     assert "write needs your approval: Create a.txt (+2 -0)" in shown
     assert f"  file {server.home.workspace}/a.txt\n" in shown
     assert "  +one\n  +two\n" in shown
-    assert "[y] once  [s] this session: edit(**)  [a] always: edit(**)  [n] no  [m] no, and say why\n" in shown
+    assert "[y] once  [s] this session: edit(**)  [a] always: edit(**)  [n] no  [m] no, with a reason\n" in shown
     assert not (server.home.workspace / "a.txt").exists()
     terminal.type("y\n")
     code, shown = terminal.end()
@@ -61,7 +61,7 @@ def test_a_no_may_say_why_and_the_model_is_told(server: Server) -> None:
     terminal = at_terminal(server, write())
     terminal.until(ASKED)
     terminal.type("m\n")
-    terminal.until("why not> ")
+    terminal.until("reason> ")
     terminal.type("use the other file\n")
     code, shown = terminal.end()
     assert (code, "  -> denied\n" in shown) == (0, True)
@@ -77,7 +77,7 @@ def test_only_a_letter_and_enter_answer_and_what_was_typed_before_does_not(serve
     for wrong in ("\n", "yes\n", "q\n"):
         terminal.until(ASKED)
         terminal.type(wrong)
-        terminal.until("(answer with one of y, s, a, n, m, and Enter)")
+        terminal.until("(type one of y, s, a, n, m, then Enter)")
     terminal.until(ASKED)
     terminal.type("\x04")
     code, shown = terminal.end()
@@ -93,7 +93,7 @@ def test_an_approval_answered_elsewhere_closes_by_itself(server: Server) -> None
     assert (done.code, done.out) == (0, f"{asked['id']}: always allowed: {asked['description']}\n")
     code, shown = terminal.end()
     assert code == 0
-    assert "(answered elsewhere: allowed always)\n" in shown
+    assert "(answered by another client: always allowed)\n" in shown
     assert (server.home.workspace / "a.txt").exists()
 
 
@@ -103,7 +103,7 @@ def test_ctrl_c_while_being_asked_cancels_the_run(server: Server) -> None:
     terminal.type("\x03")
     code, shown = terminal.end()
     assert code == 130
-    assert "(no longer asked)\n" in shown
+    assert "(withdrawn)\n" in shown
     assert "kedge: the run was cancelled\n" in shown
     assert approvals(server)["approvals"] == []
     assert not (server.home.workspace / "a.txt").exists()
@@ -134,13 +134,13 @@ def test_a_question_is_answered_by_number_or_in_words(server: Server) -> None:
     options = [{"label": "red", "description": "like fire"}, {"label": "blue"}]
     questions = [{"question": "Which colour?", "options": options}, {"question": "Why?"}]
     terminal = at_terminal(server, f"script: tool question {json.dumps({'questions': questions})} | say last")
-    shown = terminal.until("skips> ")
+    shown = terminal.until("(Enter to skip)> ")
     assert "  Which colour?\n    1  red: like fire\n    2  blue\n" in shown
     terminal.type("3\n")
     terminal.until("(there is no option 3)")
-    terminal.until("skips> ")
+    terminal.until("(Enter to skip)> ")
     terminal.type("2\n")
-    terminal.until("your answer; Enter alone skips> ")
+    terminal.until("your answer (Enter to skip)> ")
     terminal.type("it is calm\n")
     assert terminal.end()[0] == 0
     (session,) = json.loads(server.home.kedge("sessions", "list", "--host", server.host, "--json").out)
@@ -189,4 +189,4 @@ def test_verbose_tells_each_call_and_what_came_of_it(server: Server) -> None:
 def test_a_retry_is_told_and_ends_nothing(server: Server) -> None:
     done = server.home.kedge("run", "-v", "--host", server.host, "script: fail 503 retry-after=0 times=1 | say there")
     assert (done.code, done.out) == (0, "there\n")
-    assert "trying again in 1 s (attempt 2 of 5)" in done.err
+    assert "retrying in 1 s (attempt 2 of 5)" in done.err

@@ -86,11 +86,11 @@ def test_a_second_ctrl_c_leaves_though_the_server_does_not_answer(own_server: Se
     own_server.process.send_signal(signal.SIGSTOP)
     try:
         run.send_signal(signal.SIGINT)
-        assert "Ctrl-C again leaves" in run.stderr.readline()
+        assert "Ctrl-C again to exit now" in run.stderr.readline()
         run.send_signal(signal.SIGINT)
         _, err = run.communicate(timeout=20)
         assert run.returncode == 130
-        assert "leaving" in err
+        assert "exiting" in err
     finally:
         own_server.process.send_signal(signal.SIGCONT)
 

@@ -42,7 +42,7 @@ def test_closed_standard_input_is_no_input(server: Server) -> None:
         )
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
-    assert "no prompt" in done.stderr
+    assert "No prompt" in done.stderr
 
 
 def test_an_open_silent_pipe_does_not_hang_a_prompt(server: Server) -> None:
@@ -52,7 +52,7 @@ def test_an_open_silent_pipe_does_not_hang_a_prompt(server: Server) -> None:
     os.close(read)
     os.close(write)
     assert (done.code, done.out) == (0, "You said: hello\n")
-    assert done.err == f"kedge: nothing on standard input for {SILENT_S_MAX:g} s: going on without it\n"
+    assert done.err == f"kedge: no data on standard input for {SILENT_S_MAX:g} s; continuing without it\n"
 
 
 def test_a_slow_pipe_is_waited_for_with_a_dash(server: Server) -> None:

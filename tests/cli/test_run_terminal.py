@@ -60,7 +60,7 @@ def test_a_status_line_is_shown_while_the_model_thinks_and_is_gone_afterwards(se
     code, shown, _ = in_terminal(server.home, "run", "--host", server.host, "script: pause 300 | say hello there")
     assert code == 0
     assert SPIN in shown
-    assert "0s (Ctrl-C cancels)" in shown
+    assert "0s (Ctrl-C to cancel)" in shown
     assert SPIN not in visible(shown)
     assert visible(shown).startswith("hello there\n")
     assert "kedge run -C" in visible(shown)
@@ -118,7 +118,7 @@ def test_an_error_stands_on_a_line_of_its_own(server: Server) -> None:
 def test_without_a_prompt_a_terminal_is_not_read(home: Home) -> None:
     code, shown, _ = in_terminal(home, "run")
     assert code == 2
-    assert "no prompt" in shown
+    assert "No prompt" in shown
 
 
 def test_ctrl_c_on_the_keyboard_cancels(server: Server, endpoint: HostedEndpoint) -> None:

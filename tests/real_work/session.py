@@ -35,7 +35,7 @@ LANE = "kedge/core/lane.py"
 TESTS = "python3 -m unittest"
 ANSWER = "Fixed: a cancel now covers the run accepted last. All 4 tests pass."
 
-ASKED = "answer and Enter> "
+ASKED = "answer> "
 #: The prompt in the document. The scripted model receives its script instead.
 PROMPT = "A test fails. Find out why and fix it."
 
