@@ -66,7 +66,7 @@ async def test_what_waits_is_listed_and_allowed_by_a_beginning_of_its_id(server:
     assert (await waiting.end()).outcome == "completed"
     assert (server.home.workspace / "a.txt").exists()
     again = kedge(server, "approvals", "allow", ask_id)
-    assert (again.code, "`kedge approvals` shows" in again.err) == (1, True)
+    assert (again.code, "List them with: kedge approvals" in again.err) == (1, True)
     (grant,) = approvals(server)["grants"]
     assert f"{grant['id']}  allowed in session {waiting.session_id}: edit(**)\n" in kedge(server, "approvals").out
     forgotten = kedge(server, "approvals", "forget", grant["id"])
@@ -209,7 +209,7 @@ def test_the_approval_of_a_queued_run_is_asked_when_it_is_its_time(server: Serve
     first = server.home.start_kedge("run", "--host", server.host, "script: say one | hold queue-ask | say two")
     until(first, "one")
     terminal = Terminal(server.home, "run", "-C", "--host", server.host, write())
-    terminal.until("queued behind")
+    terminal.until("queued")
     endpoint.release("queue-ask")
     terminal.until("answer> ")
     terminal.type("y\n")

@@ -47,7 +47,7 @@ def test_stop_interrupts_nobody_unless_forced(own_server: Server) -> None:
     command, _, _ = hanging(own_server, "stop-1")
     refused = own_server.home.kedge("stop", "--host", own_server.host)
     assert (refused.code, refused.out) == (1, "")
-    assert "runs are live" in refused.err
+    assert "Runs or commands are active" in refused.err
     assert refused.err.count("\n") == 1
     forced = own_server.home.kedge("stop", "--host", own_server.host, "--force")
     assert (forced.code, forced.out, forced.err) == (0, "stopped\n", "")
@@ -116,7 +116,7 @@ def test_cancel_takes_a_unique_beginning_and_says_what_it_covered(server: Server
     third, third_id, _ = hanging(server, "cancel-3", "-s", session_id)
     both = server.home.kedge("cancel", "--host", server.host, session_id[:-1])
     assert sorted(both.out.splitlines()) == sorted(
-        [f"cancelled run {run_id} (it was active)", f"cancelled run {third_id} (was queued)"]
+        [f"cancelled run {run_id} (was active)", f"cancelled run {third_id} (was queued)"]
     )
     for command in (first, third):
         command.communicate(timeout=20)
@@ -269,7 +269,7 @@ def test_doctor_works_without_a_server_and_starts_none(home: Home) -> None:
     assert {"processes", "sandbox", "ripgrep"} <= set(found)
     # Whatever the machine holds: it does not claim the network.
     assert "Not restricted: reading, the network" in found["sandbox"]["message"]
-    assert found["model"]["message"] == "local/fake-large"
+    assert found["model"]["message"] == f"local/fake-large ({home.config})"
     assert not (home.data / "server.log").exists()
     home.data.rmdir()
     assert findings(home)[1]["data directory"]["status"] == "ok"
@@ -282,7 +282,7 @@ def test_doctor_with_a_server_names_it_and_the_model(own_server: Server) -> None
     assert own_server.process
     assert f"version {__version__}, pid {own_server.process.pid}" in found["server"]["message"]
     assert found["configuration"]["status"] == "ok"
-    assert found["model"]["message"].startswith("local/fake-large")
+    assert found["model"]["message"] == f"local/fake-large ({own_server.home.config})"
     text = own_server.home.kedge("doctor", "--host", own_server.host).out
     assert all(line.startswith(("ok  ", "warn", "      -> ")) for line in text.splitlines())
 
@@ -347,8 +347,18 @@ def test_serve_passes_its_options_on(home: Home) -> None:
 
 
 CLIENT_COMMANDS = ("run", "runs", "sessions", "attach", "approvals", "init", "stop", "serve", "tui")
-SERVER_MODULES = ("kedge.server", "kedge.engine", "kedge.agent", "kedge.store", "uvicorn", "apsw", "pydantic")
-SERVER_MODULES += ("textual", "rich", "kedge.warden")
+SERVER_MODULES = (
+    "kedge.server",
+    "kedge.engine",
+    "kedge.agent",
+    "kedge.store",
+    "kedge.warden",
+    "uvicorn",
+    "apsw",
+    "pydantic",
+    "textual",
+    "rich",
+)
 
 
 def loaded_by(*commands: str) -> list[str]:
