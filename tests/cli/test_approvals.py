@@ -94,7 +94,7 @@ async def test_an_answer_counts_for_what_was_shown_only(waiting: Waiting) -> Non
     ask_id = await waiting.begin(write())
     client, where = waiting.client, waiting.workspace_id
     (asked,) = await client.permissions(where)
-    with pytest.raises(Conflict, match="not what was shown"):
+    with pytest.raises(Conflict, match="differs from what was shown"):
         await client.answer_permission(where, ask_id, "allow", "", "0" * 64)
     assert [one.id for one in await client.permissions(where)] == [ask_id], "it still waits"
     assert (await client.answer_permission(where, ask_id, "deny", "", asked.binding)).resolved
@@ -113,7 +113,7 @@ async def test_a_denial_brings_its_message_to_the_model(server: Server, waiting:
     denied = kedge(server, "approvals", "deny", ask_id, "-m", "not on Fridays", "--json")
     assert json.loads(denied.out) == {"resolved": True}
     assert (await waiting.end()).outcome == "completed"
-    assert "They say: not on Fridays" in await waiting.told()
+    assert "Their reason: not on Fridays" in await waiting.told()
     assert not (server.home.workspace / "a.txt").exists()
 
 

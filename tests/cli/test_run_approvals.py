@@ -67,7 +67,7 @@ def test_a_no_may_say_why_and_the_model_is_told(server: Server) -> None:
     assert (code, "  -> denied\n" in shown) == (0, True)
     (session,) = json.loads(server.home.kedge("sessions", "list", "--host", server.host, "--json").out)
     told = server.home.kedge("sessions", "show", "--host", server.host, "--json", session["id"]).out
-    assert "They say: use the other file" in told
+    assert "Their reason: use the other file" in told
     assert not (server.home.workspace / "a.txt").exists()
 
 
