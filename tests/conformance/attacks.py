@@ -93,18 +93,18 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "files": {
         "`..`, absolute paths, directories with a similar name, links to files, directories and parents": (
             f"{_FILES}test_no_file_outside_is_read_or_written_without_approval",
-            f"{_PATHS}test_whatever_leads_outside_is_outside_and_looking_needs_leave",
-            "fuzz/test_fuzzed_paths.py::test_no_path_made_by_chance_leads_out_of_the_workspace",
+            f"{_PATHS}test_paths_outside_need_approval",
+            "fuzz/test_fuzzed_paths.py::test_random_paths_stay_in_the_workspace",
         ),
         "a search through links": (f"{_FILES}test_a_search_does_not_follow_links",),
         "a link swapped in while the file is in use": (
             f"{_FILES}test_a_link_swapped_in_after_the_approval_is_not_followed",
             f"{_FILES}test_undo_does_not_follow_a_swapped_in_link",
-            f"{_PATHS}test_no_race_between_judging_and_opening_leads_outside",
+            f"{_PATHS}test_race_between_check_and_open_stays_inside",
             "warden/test_processes.py::test_a_directory_that_has_become_a_link_is_not_entered",
         ),
         "a denied file by another name": (
-            f"{_PATHS}test_a_deny_rule_holds_for_the_name_that_was_given_and_for_what_it_leads_to",
+            f"{_PATHS}test_deny_rule_covers_symlink_and_target",
             "engine/test_context.py::test_what_may_not_be_viewed_is_no_instruction_by_any_name",
         ),
         "a hard link to a file outside": (f"{_FILES}test_a_write_to_a_hard_link_keeps_the_other_name",),
@@ -118,12 +118,12 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "names that look alike": (
             f"{_FILES}test_two_names_that_look_alike_are_two_files",
-            f"{_PATHS}test_names_are_bytes_and_twins_are_named_not_guessed",
+            f"{_PATHS}test_names_are_compared_by_bytes",
         ),
         "files that start programs: hooks, and the configuration of git and kedge": (
             f"{_FILES}test_startup_files_need_an_approval_for_the_exact_file",
             f"{_FILES}test_rules_never_cover_the_files_of_kedge",
-            f"{_PATHS}test_hooks_are_guarded_through_links_and_under_other_names",
+            f"{_PATHS}test_hooks_are_guarded_through_symlinks_and_other_names",
         ),
     },
     "permissions": {
@@ -132,9 +132,9 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_PERMISSIONS}test_an_answer_does_not_cover_a_swapped_directory",
             f"{_PERMISSIONS}test_an_answer_does_not_cover_a_changed_environment",
             f"{_PERMISSIONS}test_an_answer_does_not_cover_a_file_that_appeared",
-            "tools/test_edit_races.py::test_a_file_changed_by_others_while_people_thought_is_not_written",
-            "tools/test_edit_races.py::test_an_edit_shown_at_one_place_is_not_made_at_another",
-            "tools/test_shell.py::test_a_grant_is_for_the_directory_it_was_given_in",
+            "tools/test_edit_races.py::test_file_changed_during_approval_is_not_written",
+            "tools/test_edit_races.py::test_edit_is_not_applied_at_another_position",
+            "tools/test_shell.py::test_grant_covers_its_directory_only",
         ),
         "a prompt that folds into a Run with more permissions": (
             "conformance/test_attacks_fold.py::test_a_folded_prompt_keeps_its_own_rules",
@@ -145,27 +145,27 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "no attached client": (f"{_PERMISSIONS}test_without_a_client_a_call_stays_pending",),
         "shell tricks to extend an allow rule": (
-            f"{_RULES}test_every_trick_is_put_to_people",
+            f"{_RULES}test_every_trick_needs_approval",
             f"{_PERMISSIONS}test_no_trick_of_the_corpus_bypasses_configured_rules",
-            "fuzz/test_shell_rules.py::test_what_a_rule_allows_is_what_real_shells_do",
-            "fuzz/test_shell_rules.py::test_a_trick_of_the_corpus_asks_in_whatever_quotes_it_is_written",
+            "fuzz/test_shell_rules.py::test_allowed_words_match_real_shells",
+            "fuzz/test_shell_rules.py::test_corpus_tricks_ask_in_any_quoting",
         ),
         "shell tricks to bypass a deny rule": (
-            f"{_RULES}test_a_denied_command_is_found_wherever_it_stands_in_the_line",
-            f"{_RULES}test_a_denied_command_does_not_hide_from_the_grammar",
+            f"{_RULES}test_denied_command_is_found_anywhere_in_the_line",
+            f"{_RULES}test_denied_command_cannot_hide_from_the_grammar",
             f"{_PERMISSIONS}test_deny_rules_hold_for_the_corpus_when_skipping",
-            "fuzz/test_shell_rules.py::test_a_denied_command_is_denied_however_deep_it_stands",
+            "fuzz/test_shell_rules.py::test_nested_denied_command_is_denied",
         ),
         "characters that hide parts of an approval": (
             f"{_PERMISSIONS}test_invisible_characters_are_escaped_in_approvals",
             f"{_PERMISSIONS}test_a_control_character_does_not_hide_a_diff",
-            "tools/test_write.py::test_people_see_the_text_and_not_what_its_bytes_may_be_taken_for",
-            "tools/test_write.py::test_what_cannot_be_seen_in_a_diff_or_a_path_is_spelled_out_for_every_client",
+            "tools/test_write.py::test_approval_shows_the_text_not_guessed_bytes",
+            "tools/test_write.py::test_invisible_characters_in_a_diff_are_escaped",
         ),
         "a command or a diff that is too long to read": (
             f"{_PERMISSIONS}test_long_commands_are_shown_completely",
-            "tools/test_write.py::test_nobody_is_asked_about_what_is_too_large_to_be_shown",
-            "tools/test_diff.py::test_a_change_at_both_ends_of_a_long_text_is_shown_as_two_small_ones",
+            "tools/test_write.py::test_too_large_diff_cannot_be_approved",
+            "tools/test_diff.py::test_changes_at_both_ends_are_two_hunks",
         ),
     },
     "tools": {
@@ -185,23 +185,21 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "fetch": {
         "local addresses, in every notation": (
             f"{_TOOLS}test_fetch_never_reaches_local_addresses",
-            f"{_FETCH}test_an_address_that_is_not_public_is_refused",
-            f"{_FETCH}test_no_way_of_writing_this_machine_gets_through_the_real_resolver",
+            f"{_FETCH}test_address_that_is_not_public_is_refused",
+            f"{_FETCH}test_no_spelling_of_localhost_passes_the_resolver",
         ),
         "redirects to local addresses": (
-            f"{_REDIRECTS}test_a_redirect_to_an_address_that_is_not_public_is_not_followed",
-            f"{_REDIRECTS}test_a_name_that_moves_to_an_address_that_is_not_public_is_refused_at_the_redirect",
-            f"{_FETCH}test_a_redirect_to_what_could_not_be_asked_for_is_refused",
+            f"{_REDIRECTS}test_redirect_to_an_address_that_is_not_public_is_refused",
+            f"{_REDIRECTS}test_rebound_host_is_refused_at_the_redirect",
+            f"{_FETCH}test_redirect_to_an_invalid_url_is_refused",
         ),
-        "a DNS reply that changes between check and connect": (
-            f"{_FETCH}test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect",
-        ),
-        "other schemes": (f"{_FETCH}test_an_address_that_is_none_of_the_web_is_refused",),
+        "a DNS reply that changes between check and connect": (f"{_FETCH}test_dns_rebinding_has_no_effect",),
+        "other schemes": (f"{_FETCH}test_invalid_url_is_refused",),
         "decompression bombs, slow charsets and endless bodies": (
-            f"{_FETCH}test_a_decompression_bomb_is_cut_while_it_is_unpacked",
-            f"{_FETCH}test_a_charset_that_no_page_is_written_in_is_not_read",
-            f"{_FETCH}test_what_is_sent_behind_a_packed_body_is_not_read",
-            f"{_FETCH}test_a_packed_body_that_unpacks_to_little_is_bounded_as_it_is_sent",
+            f"{_FETCH}test_decompression_bomb_is_cut",
+            f"{_FETCH}test_unusual_charset_is_ignored",
+            f"{_FETCH}test_bytes_after_a_compressed_body_are_not_read",
+            f"{_FETCH}test_compressed_size_of_a_body_is_bounded",
         ),
     },
     "secrets and trust": {

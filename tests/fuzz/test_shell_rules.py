@@ -72,7 +72,7 @@ def directory(tmp_path: Path) -> Path:
 @pytest.mark.proof
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 @pytest.mark.parametrize("seeds", parts(50, 10_000, 1_000), ids=name_of)
-def test_what_a_rule_allows_is_what_real_shells_do(directory: Path, seeds: range) -> None:
+def test_allowed_words_match_real_shells(directory: Path, seeds: range) -> None:
     rules = parse_rules(RULES, ())
     with proof("G14", "fuzzed commands", "bypasses") as figure:
         allowed: list[tuple[int, str]] = []
@@ -92,7 +92,7 @@ def test_what_a_rule_allows_is_what_real_shells_do(directory: Path, seeds: range
 @pytest.mark.proof
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 @pytest.mark.parametrize("seeds", parts(50, 10_000, 1_000), ids=name_of)
-def test_a_denied_command_is_denied_however_deep_it_stands(seeds: range) -> None:
+def test_nested_denied_command_is_denied(seeds: range) -> None:
     """Nobody is asked, and every command is allowed besides: only the deny rule stands in the way."""
     rules = parse_rules(("bash",), (f"bash({CANARY} *)",))
     with proof("G14", "fuzzed commands with a denied one inside", "bypasses") as figure:
@@ -105,7 +105,7 @@ def test_a_denied_command_is_denied_however_deep_it_stands(seeds: range) -> None
             assert wrong == [], replay("test_shell_rules.py", seed)
 
 
-def test_the_lines_with_a_denied_command_are_lines_a_shell_takes() -> None:
+def test_generated_lines_are_valid_shell() -> None:
     """So that the proof above proves something."""
     chance = random.Random(4)
     for line in {denied_of(chance) for _ in range(100)}:
@@ -115,7 +115,7 @@ def test_the_lines_with_a_denied_command_are_lines_a_shell_takes() -> None:
 @pytest.mark.proof
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 @pytest.mark.parametrize("seeds", parts(50, 2_000, 1_000), ids=name_of)
-def test_a_trick_of_the_corpus_asks_in_whatever_quotes_it_is_written(seeds: range) -> None:
+def test_corpus_tricks_ask_in_any_quoting(seeds: range) -> None:
     """Those tricks that are plain words to the shell, and ask because of what the program does with them."""
     lines = [(rules, words) for rules, line in corpus("corpus_must_ask.txt") if (words := plain_words(line))]
     assert len(lines) > 200

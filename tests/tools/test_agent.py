@@ -17,7 +17,7 @@ from kedge.tools.todos import TodosTool
 from tests.tools.contexts import RecordingHost, call, make_context, prepare
 
 
-async def test_its_report_is_the_answer(tmp_path: Path) -> None:
+async def test_report_is_the_result(tmp_path: Path) -> None:
     host = RecordingHost(agent_answer="it is in src/app.py")
     context = make_context(tmp_path, host=host)
     output = await call(AgentTool(), context, prompt="Where is it?\nReport the file.", description="find it")
@@ -29,20 +29,20 @@ async def test_its_report_is_the_answer(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_long_report_is_cut(tmp_path: Path) -> None:
+async def test_long_report_is_cut(tmp_path: Path) -> None:
     host = RecordingHost(agent_answer="x" * (OUTPUT_CHARS_MAX + 1))
     output = await call(AgentTool(), make_context(tmp_path, host=host), prompt="look")
     assert output.content == "x" * OUTPUT_CHARS_MAX + "\n... the rest is left out ..."
 
 
-async def test_it_needs_a_prompt_and_nobodys_leave(tmp_path: Path) -> None:
+async def test_agent_needs_a_prompt_but_no_approval(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match="the prompt is empty"):
         await prepare(AgentTool(), make_context(tmp_path), prompt=" ")
     prepared = await prepare(AgentTool(), make_context(tmp_path), prompt="look")
     assert permit(prepared.intent, Rules(), ()).decision == "allow"
 
 
-def test_each_tool_is_described_and_has_a_schema() -> None:
+def test_each_tool_has_a_description_and_a_schema() -> None:
     tools: tuple[Tool, ...] = (AgentTool(), BashTool(), FetchTool(), JobsTool(), QuestionTool(), TodosTool())
     toolset = Toolset(tools)
     for tool in tools:

@@ -33,7 +33,7 @@ async def look(context: ToolContext, **given: Any) -> ToolOutput:
     return await call(JobsTool(), context, **given)
 
 
-async def test_they_are_listed_with_how_they_stand(context: ToolContext) -> None:
+async def test_list_shows_states(context: ToolContext) -> None:
     assert (await look(context, action="list")).content == "No background commands."
     await add(context, "sleep 1000")
     failed = await add(context, "exit 2")
@@ -43,7 +43,7 @@ async def test_they_are_listed_with_how_they_stand(context: ToolContext) -> None
     await context.background.end_all()
 
 
-async def test_output_is_what_is_new_since_the_last_look(context: ToolContext) -> None:
+async def test_output_is_new_since_the_last_call(context: ToolContext) -> None:
     id_ = await add(context, "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two")
     first = await look(context, action="output", id=id_, wait_s=30)
     assert first.content == "b1 is running. Its output since the last call:\none\n"
@@ -55,7 +55,7 @@ async def test_output_is_what_is_new_since_the_last_look(context: ToolContext) -
     assert over.content.startswith("b1 has ended (Exit code 0).")
 
 
-async def test_a_look_waits_for_the_end_of_a_silent_command(context: ToolContext) -> None:
+async def test_output_waits_for_the_end_of_a_silent_command(context: ToolContext) -> None:
     id_ = await add(context, "while [ ! -e go ]; do sleep 0.02; done")
     looking = asyncio.create_task(look(context, action="output", id=id_, wait_s=30))
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_a_look_waits_for_the_end_of_a_silent_command(context: ToolContext
     assert "has ended" in (await looking).content
 
 
-async def test_one_is_killed_with_all_it_started(context: ToolContext) -> None:
+async def test_kill_ends_the_process_tree(context: ToolContext) -> None:
     id_ = await add(context, "sleep 1000 & echo up; sleep 1000")
     await context.background.get(id_).wait_for_output(30)
     killed = await look(context, action="kill", id=id_)
@@ -73,7 +73,7 @@ async def test_one_is_killed_with_all_it_started(context: ToolContext) -> None:
 
 
 @pytest.mark.parametrize("action", ["output", "kill"])
-async def test_an_unknown_one_is_told_with_those_there_are(context: ToolContext, action: str) -> None:
+async def test_unknown_id_lists_the_known_ones(context: ToolContext, action: str) -> None:
     with pytest.raises(ToolFailed, match="background command 'b7' not found; commands of this run: none"):
         await look(context, action=action, id="b7")
     await add(context, "sleep 1000")
@@ -82,7 +82,7 @@ async def test_an_unknown_one_is_told_with_those_there_are(context: ToolContext,
     await context.background.end_all()
 
 
-async def test_all_end_at_once_and_no_task_is_left(context: ToolContext) -> None:
+async def test_end_all_leaves_no_task(context: ToolContext) -> None:
     before = asyncio.all_tasks()
     for command in ("sleep 1000", "trap '' TERM; while :; do sleep 0.05; done", "yes", "true"):
         await add(context, command)
@@ -92,7 +92,7 @@ async def test_all_end_at_once_and_no_task_is_left(context: ToolContext) -> None
     assert await context.background.end_all() == ()
 
 
-async def test_those_that_are_over_make_room(context: ToolContext) -> None:
+async def test_ended_commands_are_evicted(context: ToolContext) -> None:
     for _ in range(BACKGROUND_MAX):
         await context.background.get(await add(context, "true")).wait(30)
     assert await add(context, "true") == f"b{BACKGROUND_MAX + 1}"
@@ -101,7 +101,7 @@ async def test_those_that_are_over_make_room(context: ToolContext) -> None:
     await context.background.end_all()
 
 
-async def test_what_a_background_command_leaves_behind_is_ended(context: ToolContext) -> None:
+async def test_strays_of_a_background_command_are_ended(context: ToolContext) -> None:
     id_ = await add(context, "sleep 1000 & echo up")
     running = context.background.get(id_)
     assert await running.wait(30)
@@ -109,7 +109,7 @@ async def test_what_a_background_command_leaves_behind_is_ended(context: ToolCon
     assert of_session(running.process.pid) == []
 
 
-def test_pids_that_are_left_are_kept() -> None:
+def test_surviving_pids_are_recorded() -> None:
     background = BackgroundCommands()
     background.add_survivors((3, 1))
     background.add_survivors(())
@@ -128,13 +128,13 @@ def kept(*pieces: bytes, chars_max: int = 100) -> str:
     return excerpt.text
 
 
-def test_a_short_text_is_whole() -> None:
+def test_short_output_is_complete() -> None:
     assert kept(b"a\n", b"b") == "a\nb"
     assert kept() == ""
     assert kept("é€".encode()[:3], "é€".encode()[3:]) == "é€"
 
 
-def test_a_long_text_says_what_is_left_out_between_whole_lines() -> None:
+def test_long_output_is_cut_at_line_ends() -> None:
     lines = [f"line {number:04}\n".encode() for number in range(1000)]
     text = kept(*lines)
     head, marker, tail = text.partition("... 991 lines (")
@@ -143,13 +143,13 @@ def test_a_long_text_says_what_is_left_out_between_whole_lines() -> None:
     assert tail.endswith("bytes) left out ...\nline 0996\nline 0997\nline 0998\nline 0999\n")
 
 
-def test_one_long_line_is_cut_inside() -> None:
+def test_single_long_line_is_cut() -> None:
     text = kept(b"a" * 1_000_000 + b"b" * 10)
     assert text.startswith("a" * 50 + "\n... 0 lines (")
     assert text.endswith("\n" + "a" * 40 + "b" * 10)
 
 
-def test_memory_stays_bounded_whatever_is_written() -> None:
+def test_memory_of_output_is_bounded() -> None:
     text = HeadTail()
     for number in range(2000):
         text.add(b"%d" % number + b"x" * 50_000)
@@ -159,7 +159,7 @@ def test_memory_stays_bounded_whatever_is_written() -> None:
     assert text.last_lines(5, 100) == "x" * 100
 
 
-def test_last_lines_reach_back_into_the_beginning() -> None:
+def test_last_lines_include_the_beginning() -> None:
     text = HeadTail()
     text.add(b"first\n" + b"\n".join(b"%d" % number for number in range(30)))
     assert text.last_lines(3, 4000) == "27\n28\n29"
@@ -190,7 +190,7 @@ class Lost:
         return (77,)
 
 
-async def test_a_command_whose_keeper_was_lost_is_over_and_its_tree_is_looked_for(context: ToolContext) -> None:
+async def test_lost_command_is_ended_by_its_tree(context: ToolContext) -> None:
     lost = Lost()
     running = RunningCommand(lost, "sleep 1000")
     with pytest.raises(ToolFailed):

@@ -66,13 +66,13 @@ def test_tolerant_search_takes_linear_time(line: str, wanted: str, said: str) ->
         replace(text, wanted, "x", False, "x")
 
 
-def test_tolerant_search_is_not_made_in_very_large_files() -> None:
+def test_large_files_have_no_tolerant_search() -> None:
     with pytest.raises(ToolFailed, match="too large to search with other whitespace"):
         replace("a \n" * TOLERANT_CHARS_MAX, "a\na\n", "x", False, "x")
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_a_text_that_is_there_very_often_is_refused(everywhere: bool) -> None:
+def test_too_many_replacements_are_refused(everywhere: bool) -> None:
     with (
         memory_below(3 * READ_FILE_BYTES_MAX),
         pytest.raises(ToolFailed, match=r"more than 5 times|5000000 times, more than"),
@@ -88,7 +88,7 @@ def test_replacements_in_mixed_line_endings_take_linear_time() -> None:
     assert done.text == "\n" + "c\r\nd\r\n" * 90_000 + "c\nd" * 10_000 + "b" * (READ_FILE_BYTES_MAX // 2)
 
 
-def test_indentation_is_not_multiplied_without_bound() -> None:
+def test_indentation_growth_is_bounded() -> None:
     text = " " * 400_000 + "a\n" + " " * 400_000 + "b\n"
     with memory_below(10 * READ_FILE_BYTES_MAX), pytest.raises(ToolFailed, match="larger than 5000 kB"):
         replace(text, "a\nb\n", "b\n" * 1000, False, "x")
@@ -100,7 +100,7 @@ def test_indentation_is_not_multiplied_without_bound() -> None:
     "measured before it is made",
 )
 @pytest.mark.parametrize("first", ["a" * 8, "a\r\n" * 8])
-async def test_a_text_that_grows_from_edit_to_edit_is_refused(tmp_path: Path, first: str) -> None:
+async def test_text_growing_with_each_edit_is_refused(tmp_path: Path, first: str) -> None:
     grow = {"old_string": "a", "new_string": first, "replace_all": True}
     context = make_context(tmp_path)
     with (
@@ -135,13 +135,13 @@ async def test_many_edits_of_a_large_file_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kinds", [2, 20, 100, 500])
-def test_comparing_repeated_lines_is_bounded(kinds: int) -> None:
+def test_comparison_of_repeated_lines_is_bounded(kinds: int) -> None:
     old = "".join(f"{n * n % kinds}\n" for n in range(2000))
     new = "".join(f"{n * n * n % kinds}\n" for n in range(2000))
     assert compare(old, new, "x").is_whole
 
 
-def test_a_diff_of_very_many_lines_is_cut() -> None:
+def test_diff_of_many_lines_is_cut() -> None:
     with memory_below(12 * READ_FILE_BYTES_MAX):
         diff = compare("\n" * READ_FILE_BYTES_MAX, "a" + "\n" * READ_FILE_BYTES_MAX + "a", "x")
     assert (diff.additions, diff.deletions, diff.is_whole) == (READ_FILE_BYTES_MAX + 1, READ_FILE_BYTES_MAX, False)
@@ -150,14 +150,14 @@ def test_a_diff_of_very_many_lines_is_cut() -> None:
     assert (long.is_whole, len(long.text) < 200) == (False, True)
 
 
-def test_moved_places_are_found_in_linear_time() -> None:
+def test_moved_changes_are_matched_in_linear_time() -> None:
     lines = [f"{n}\n" for n in range(SPLIT_LINES_MAX // 2)]
     diff = compare("".join(lines), "".join("x\n" if n % 2 else line for n, line in enumerate(lines)), "x")
     assert len(diff.places) == SPLIT_LINES_MAX // 4
     assert is_the_same(diff, diff, diff)
 
 
-async def test_a_line_far_into_a_large_file_is_reached_by_blocks(tmp_path: Path) -> None:
+async def test_distant_line_is_reached_in_blocks(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\n" * 12_000_000 + b"here\r\nlast")
     context = make_context(tmp_path)
     output = await call(ViewTool(), context, path="a", offset=12_000_001)
@@ -166,14 +166,14 @@ async def test_a_line_far_into_a_large_file_is_reached_by_blocks(tmp_path: Path)
         await call(ViewTool(), context, path="a", offset=12_000_003)
 
 
-async def test_a_view_makes_no_list_of_all_lines(tmp_path: Path) -> None:
+async def test_view_builds_no_list_of_all_lines(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"ab\n" * (READ_FILE_BYTES_MAX // 3))
     with memory_below(4 * READ_FILE_BYTES_MAX):
         output = await call(ViewTool(), make_context(tmp_path), path="a", offset=1_600_000, limit=1)
     assert output.content.startswith("1600000\tab")
 
 
-async def test_the_loop_is_free_while_matches_are_read(tmp_path: Path) -> None:
+async def test_event_loop_is_free_while_matches_are_read(tmp_path: Path) -> None:
     """Hidden files are many, and whether they are is asked in a thread, once for each."""
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"x\n" * 20_000)
@@ -191,7 +191,7 @@ async def test_the_loop_is_free_while_matches_are_read(tmp_path: Path) -> None:
     assert 2 <= len(asked) <= 4
 
 
-def test_similar_names_are_looked_for_in_bounded_time(tmp_path: Path) -> None:
+def test_search_for_similar_names_is_bounded(tmp_path: Path) -> None:
     for number in range(300):
         (tmp_path / ("a" * 100 + format(number, "b").replace("1", "b").rjust(99, "a"))).touch()
         (tmp_path / ("a" * 32 + format(number, "b").replace("1", "b").rjust(31, "a"))).touch()
@@ -201,7 +201,7 @@ def test_similar_names_are_looked_for_in_bounded_time(tmp_path: Path) -> None:
     assert resolve("a", tmp_path).path == tmp_path / "a"
 
 
-async def test_a_tree_of_very_many_parts_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_huge_tree_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NODES_MAX > 1000
     monkeypatch.setattr("kedge.tools.ls.NODES_MAX", 100)
     deep = tmp_path / "top" / os.sep.join("d" * 150)
@@ -210,6 +210,6 @@ async def test_a_tree_of_very_many_parts_is_cut(tmp_path: Path, monkeypatch: pyt
     assert "some were not scanned" in (await call(LsTool(), make_context(tmp_path))).content
 
 
-async def test_what_people_are_asked_is_bounded(tmp_path: Path) -> None:
+async def test_approval_text_is_bounded(tmp_path: Path) -> None:
     intent = (await prepare(WriteTool(), make_context(tmp_path), path="a", content="\u200b \n" * 25_000)).intent
     assert len(json.loads(intent.params)["shown"]) < 1_000_000

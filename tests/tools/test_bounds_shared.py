@@ -59,7 +59,7 @@ def test_glob_matches_deep_paths_quickly() -> None:
         ("a/**/b/**/c", "a/c/b/c/b", False),
     ],
 )
-def test_glob_still_matches_as_people_write(pattern: str, path: str, fits: bool) -> None:
+def test_glob_matches_usual_patterns(pattern: str, path: str, fits: bool) -> None:
     assert path_filter(pattern)(path) is fits
 
 
@@ -99,7 +99,7 @@ class Counted(str):
     "ls sorted 190,000 names of a directory in one step of the interpreter, which stopped the event loop for 580 ms; "
     "it looks only for the few that are shown",
 )
-def test_ls_does_not_sort_what_it_leaves_out() -> None:
+def test_ls_does_not_sort_hidden_entries() -> None:
     count = 20_000
     names = [Counted(f"{number * 7919 % count:05}") for number in range(count)]
     top = _Node({name: _Node() for name in names}, is_directory=True)
@@ -154,7 +154,7 @@ async def test_bash_follows_few_links(tmp_path: Path) -> None:
         await prepare(BashTool(), make_context(tmp_path), command="ls", cwd="top")
 
 
-def test_links_that_the_kernel_follows_are_followed(tmp_path: Path) -> None:
+def test_symlinks_up_to_the_kernel_limit_are_followed(tmp_path: Path) -> None:
     (tmp_path / "l0").mkdir()
     for number in range(1, LINKS_MAX + 1):
         (tmp_path / f"l{number}").symlink_to(f"./l{number - 1}")
@@ -166,7 +166,7 @@ def test_links_that_the_kernel_follows_are_followed(tmp_path: Path) -> None:
 @pytest.mark.found(
     "attack round 2: tools", "bash looked at the files that its words name on the event loop; it does so in a thread"
 )
-async def test_bash_looks_at_files_in_a_thread(tmp_path: Path) -> None:
+async def test_bash_checks_files_in_a_thread(tmp_path: Path) -> None:
     context, opened = make_context(tmp_path), threading.Event()
     held = [asyncio.ensure_future(context.threads.run(opened.wait)) for _ in range(RUN_THREADS_MAX)]
     try:
@@ -185,7 +185,7 @@ async def test_bash_looks_at_files_in_a_thread(tmp_path: Path) -> None:
     "128 commands of one Step that print without end stopped the event loop for 240 ms, and ending them took 18 s; at "
     "most 20 run at a time",
 )
-async def test_commands_of_one_step_wait_for_their_turn(tmp_path: Path) -> None:
+async def test_commands_of_one_step_are_limited(tmp_path: Path) -> None:
     processes = PlainProcesses()
     context = make_context(tmp_path, processes=processes)
     several = [await prepare(BashTool(), context, command="sleep 600") for _ in range(FOREGROUND_MAX + 5)]
@@ -206,7 +206,7 @@ async def test_commands_of_one_step_wait_for_their_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tool", "given"), [(LsTool(), {}), (GlobTool(), {"pattern": "*"}), (GrepTool(), {"pattern": "x"})]
 )
-async def test_searches_wait_for_their_turn(tmp_path: Path, tool: Any, given: dict[str, str]) -> None:
+async def test_concurrent_searches_are_limited(tmp_path: Path, tool: Any, given: dict[str, str]) -> None:
     started: list[int] = []
 
     class Busy(PlainProcesses):
@@ -224,7 +224,7 @@ async def test_searches_wait_for_their_turn(tmp_path: Path, tool: Any, given: di
     "attack round 2: tools",
     "a Run with child agents had four threads and fetches for each of them; they share those of their parent",
 )
-async def test_child_agents_share_the_room_of_their_parent() -> None:
+async def test_child_agents_share_the_limits_of_their_parent() -> None:
     parent, opened = ToolThreads(), threading.Event()
     children = [ToolThreads(parent) for _ in range(3)]
     pieces = [asyncio.ensure_future(one.run(opened.wait)) for one in (*children, parent) for _ in range(2)]
@@ -244,7 +244,7 @@ async def test_child_agents_share_the_room_of_their_parent() -> None:
     "attack round 2: tools",
     "rg took twice the size of the longest line, without a limit; its address space is limited to 1 GB",
 )
-async def test_searches_have_a_limit_of_memory(tmp_path: Path) -> None:
+async def test_searches_have_a_memory_limit(tmp_path: Path) -> None:
     async def code_of(size: int) -> int:
         program = f"import mmap; mmap.mmap(-1, {size})"
         process = await PlainProcesses().start((*LIMITED, sys.executable, "-c", program), tmp_path)

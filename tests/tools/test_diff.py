@@ -38,7 +38,7 @@ def apply(diff: str, old: str) -> str:
 
 
 @given(TEXT, END, TEXT, END)
-def test_a_diff_applied_to_the_old_text_gives_the_new_one(old: str, old_end: str, new: str, new_end: str) -> None:
+def test_applied_diff_gives_the_new_text(old: str, old_end: str, new: str, new_end: str) -> None:
     before, after = old + old_end, new + new_end
     diff = compare(before, after, "x")
     assert apply(diff.text, before) == after
@@ -46,7 +46,7 @@ def test_a_diff_applied_to_the_old_text_gives_the_new_one(old: str, old_end: str
     assert diff.additions - diff.deletions == len(lines_of(after)) - len(lines_of(before))
 
 
-def test_what_is_too_large_to_compare_is_replaced_whole() -> None:
+def test_too_large_text_is_shown_as_replaced() -> None:
     old = "".join(f"{n % 7}\n" for n in range(4000))  # no line stands once, so there is no place to cut
     new = "".join(f"{n % 7}\n" for n in reversed(range(4000)))
     diff = compare("same\n" + old, "same\n" + new, "x")
@@ -55,7 +55,7 @@ def test_what_is_too_large_to_compare_is_replaced_whole() -> None:
 
 
 @given(st.lists(st.integers(0, 40), max_size=40), st.lists(st.integers(0, 40), max_size=40))
-def test_a_text_that_is_compared_piece_by_piece_gives_the_new_one_too(old: list[int], new: list[int]) -> None:
+def test_applied_diff_of_a_split_text_gives_the_new_text(old: list[int], new: list[int]) -> None:
     before, after = ("".join(f"{n}\n" for n in lines) for lines in (old, new))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kedge.tools.diff.COMPARED_STEPS_MAX", 30)
@@ -69,7 +69,7 @@ def test_a_text_that_is_compared_piece_by_piece_gives_the_new_one_too(old: list[
     "all removed lines came first, and then the diff was cut; long texts are compared piece by piece now, and what is "
     "too large to be shown whole is not done",
 )
-def test_a_change_at_both_ends_of_a_long_text_is_shown_as_two_small_ones() -> None:
+def test_changes_at_both_ends_are_two_hunks() -> None:
     lines = [f"line {n}\n" for n in range(12_000)]
     diff = compare("".join(lines), "".join(["first\n", *lines[1:-1], "last\n"]), "x")
     assert (diff.additions, diff.deletions) == (2, 2)
@@ -79,7 +79,7 @@ def test_a_change_at_both_ends_of_a_long_text_is_shown_as_two_small_ones() -> No
 
 
 @given(st.text("ab \n\r", max_size=30), st.text("ab \n", min_size=1, max_size=5), st.text("xy\n", max_size=5))
-def test_a_replacement_leaves_all_else_as_it_is(text: str, old: str, new: str) -> None:
+def test_replacement_keeps_the_rest(text: str, old: str, new: str) -> None:
     """Whatever the endings: what comes before and after the replaced piece is still there, character for character."""
     try:
         done = replace(text, old, new, False, "x")

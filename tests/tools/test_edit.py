@@ -39,7 +39,7 @@ async def refused(context: ToolContext, old: str, new: str, said: str, **more: A
     assert (context.root / "app.py").read_bytes() == before
 
 
-async def test_one_place_is_replaced_and_shown(tmp_path: Path) -> None:
+async def test_single_match_is_replaced_and_shown(tmp_path: Path) -> None:
     context = await known(tmp_path, APP)
     output = await edit(context, "    return x\n", "    y = 2\n    return x + y\n")
     assert (tmp_path / "app.py").read_text() == APP.replace("    return x\n", "    y = 2\n    return x + y\n")
@@ -57,7 +57,7 @@ async def test_one_place_is_replaced_and_shown(tmp_path: Path) -> None:
     }
 
 
-async def test_the_intent_shows_the_diff_and_is_bound_to_both_contents(tmp_path: Path) -> None:
+async def test_intent_has_the_diff_and_binds_both_contents(tmp_path: Path) -> None:
     context = await known(tmp_path, APP)
     prepared = await prepare(EditTool(), context, path="./app.py", old_string="import os", new_string="import sys")
     intent = prepared.intent
@@ -76,7 +76,7 @@ async def test_the_intent_shows_the_diff_and_is_bound_to_both_contents(tmp_path:
     assert (tmp_path / "app.py").read_text() == APP
 
 
-async def test_several_places_need_replace_all(tmp_path: Path) -> None:
+async def test_several_matches_need_replace_all(tmp_path: Path) -> None:
     context = await known(tmp_path, APP)
     await refused(
         context, "x = 1", "x = 2", r"old_string occurs 2 times in app.py \(lines 5, 10\); add surrounding lines"
@@ -86,12 +86,12 @@ async def test_several_places_need_replace_all(tmp_path: Path) -> None:
     assert (tmp_path / "app.py").read_text() == APP.replace("x = 1", "x = 2")
 
 
-async def test_overlapping_places_are_several(tmp_path: Path) -> None:
+async def test_overlapping_matches_count_each(tmp_path: Path) -> None:
     context = await known(tmp_path, "aaa\n")
     await refused(context, "aa", "b", "2 times")
 
 
-async def test_what_is_not_there_is_refused_with_a_hint(tmp_path: Path) -> None:
+async def test_missing_text_is_refused_with_a_hint(tmp_path: Path) -> None:
     context = await known(tmp_path, APP)
     await refused(context, "nothing like it", "x", r"^old_string is not in app.py; view the file and copy")
     await refused(context, "def main():\n    x = 9\n", "x", r"\(its first line is, at line 4\)")
@@ -100,7 +100,7 @@ async def test_what_is_not_there_is_refused_with_a_hint(tmp_path: Path) -> None:
     await refused(context, "\t\t", "x", "not whitespace alone")
 
 
-async def test_a_file_must_be_read_before_and_again_after_it_changed(tmp_path: Path) -> None:
+async def test_file_must_be_read_again_after_a_change(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     context = make_context(tmp_path)
     await refused(context, "import os", "x", "app.py exists and was not read yet; view it first")
@@ -112,7 +112,7 @@ async def test_a_file_must_be_read_before_and_again_after_it_changed(tmp_path: P
     await edit(context, "import sys", "import re")  # what the agent wrote it knows
 
 
-async def test_an_empty_old_string_creates_a_file(tmp_path: Path) -> None:
+async def test_empty_old_string_creates_a_file(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     prepared = await prepare(EditTool(), context, path="new/file.py", old_string="", new_string="a\nb\n")
     assert prepared.intent.description == "Create new/file.py (+2 -0)"
@@ -143,7 +143,7 @@ async def test_an_empty_old_string_creates_a_file(tmp_path: Path) -> None:
         (b"a\rb\rc", "b", "x", b"a\rx\rc"),
     ],
 )
-async def test_endings_marks_and_encodings_stay(
+async def test_line_endings_marks_and_encodings_are_kept(
     tmp_path: Path, before: bytes, old: str, new: str, after: bytes
 ) -> None:
     context = await known(tmp_path, before)
@@ -151,7 +151,7 @@ async def test_endings_marks_and_encodings_stay(
     assert (tmp_path / "app.py").read_bytes() == after
 
 
-async def test_a_character_the_encoding_lacks_is_refused(tmp_path: Path) -> None:
+async def test_unencodable_character_is_refused(tmp_path: Path) -> None:
     context = await known(tmp_path, b"caf\xe9\n")
     await refused(context, "caf", "日", "the file is latin-1, which cannot encode '\\\\u65e5'")
 
@@ -161,7 +161,7 @@ async def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     await refused(context, "a", "b", "app.py is not a text file")
 
 
-async def test_mode_bits_stay(tmp_path: Path) -> None:
+async def test_mode_bits_are_kept(tmp_path: Path) -> None:
     context = await known(tmp_path, APP)
     (tmp_path / "app.py").chmod(0o4751)
     await edit(context, "import os", "import sys")
@@ -169,7 +169,7 @@ async def test_mode_bits_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may give files away")
-async def test_the_owner_stays_when_root_edits(tmp_path: Path) -> None:
+async def test_owner_is_kept_when_root_edits(tmp_path: Path) -> None:
     context = await known(tmp_path, APP)
     os.chown(tmp_path / "app.py", 12345, 54321)
     await edit(context, "import os", "import sys")
@@ -177,7 +177,7 @@ async def test_the_owner_stays_when_root_edits(tmp_path: Path) -> None:
     assert (found.st_uid, found.st_gid) == (12345, 54321)
 
 
-async def test_whitespace_at_line_ends_is_forgiven(tmp_path: Path) -> None:
+async def test_trailing_whitespace_is_ignored(tmp_path: Path) -> None:
     context = await known(tmp_path, "one  \ntwo\t\nthree\n")
     output = await edit(context, "one\ntwo\n", "1\n2\n")
     assert (tmp_path / "app.py").read_text() == "1\n2\nthree\n"
@@ -193,7 +193,7 @@ async def test_whitespace_at_line_ends_is_forgiven(tmp_path: Path) -> None:
         ("  a\n\n  b\n", "a\n   \nb", "a\n\nc", "  a\n\n  c\n"),
     ],
 )  # fmt: skip
-async def test_other_indentation_is_forgiven_and_kept(
+async def test_other_indentation_matches_and_is_kept(
     tmp_path: Path, before: str, old: str, new: str, after: str
 ) -> None:
     context = await known(tmp_path, before)
@@ -202,7 +202,7 @@ async def test_other_indentation_is_forgiven_and_kept(
     assert "(matched with its own indentation)" in output.content
 
 
-async def test_forgiveness_ends_where_it_is_not_clear_what_is_meant(tmp_path: Path) -> None:
+async def test_ambiguous_tolerant_match_is_refused(tmp_path: Path) -> None:
     context = await known(tmp_path, "  a\n  b\n    a\n    b\n")
     await refused(context, "a\nb", "c", "2 matches with other whitespace")
     context = await known(tmp_path, "if a:\n  b()\n")
@@ -211,7 +211,7 @@ async def test_forgiveness_ends_where_it_is_not_clear_what_is_meant(tmp_path: Pa
     await refused(context, "  a \n      b", "out", "not in app.py")  # further out than what it replaces
 
 
-async def test_multiedit_is_made_in_order(tmp_path: Path) -> None:
+async def test_multiedit_applies_edits_in_order(tmp_path: Path) -> None:
     context = await known(tmp_path, APP)
     edits = [
         {"old_string": "import os", "new_string": "import sys"},
@@ -237,13 +237,13 @@ async def test_multiedit_is_all_or_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "app.py").read_text() == APP
 
 
-async def test_multiedit_can_begin_a_new_file(tmp_path: Path) -> None:
+async def test_multiedit_can_create_a_file(tmp_path: Path) -> None:
     edits = [{"old_string": "", "new_string": "a b\n"}, {"old_string": "b", "new_string": "c"}]
     await call(MultiEditTool(), make_context(tmp_path), path="new", edits=edits)
     assert (tmp_path / "new").read_text() == "a c\n"
 
 
-async def test_the_version_before_is_kept_before_the_file_is_written(tmp_path: Path) -> None:
+async def test_version_is_stored_before_the_write(tmp_path: Path) -> None:
     class LookingHost(RecordingHost):
         async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
             assert path.read_bytes() == before
@@ -257,7 +257,7 @@ async def test_the_version_before_is_kept_before_the_file_is_written(tmp_path: P
     assert host.versions == [(context.root / "app.py", APP.encode(), digest((tmp_path / "app.py").read_bytes()))]
 
 
-async def test_a_desk_that_cannot_keep_the_version_keeps_the_file_from_being_written(tmp_path: Path) -> None:
+async def test_failed_version_prevents_the_write(tmp_path: Path) -> None:
     class FullHost(RecordingHost):
         async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
             raise ToolFailed("the store is full")

@@ -19,7 +19,7 @@ from tests.tools.contexts import RecordingHost, call, make_context, prepare
 STALE = "app.py changed while the approval was pending; view it again"
 
 
-async def test_a_file_changed_by_others_while_people_thought_is_not_written(tmp_path: Path) -> None:
+async def test_file_changed_during_approval_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\nb\n")
     context = make_context(tmp_path)
     await call(ViewTool(), context, path="app.py")
@@ -35,7 +35,7 @@ async def test_a_file_changed_by_others_while_people_thought_is_not_written(tmp_
     assert (tmp_path / "app.py").read_text() == "a\nb\nc\n"
 
 
-async def test_a_file_that_went_away_or_came_is_not_written(tmp_path: Path) -> None:
+async def test_deleted_or_created_file_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\n")
     context = make_context(tmp_path)
     await call(ViewTool(), context, path="app.py")
@@ -50,7 +50,7 @@ async def test_a_file_that_went_away_or_came_is_not_written(tmp_path: Path) -> N
     assert (tmp_path / "app.py").read_text() == "theirs"
 
 
-async def test_two_edits_of_one_step_are_both_made(tmp_path: Path) -> None:
+async def test_two_edits_of_one_step_both_apply(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("".join(f"line {n}\n" for n in range(50)))
     host = RecordingHost()
     context = make_context(tmp_path, host=host)
@@ -68,7 +68,7 @@ async def test_two_edits_of_one_step_are_both_made(tmp_path: Path) -> None:
     ]
 
 
-async def test_an_edit_that_would_now_mean_something_else_is_refused(tmp_path: Path) -> None:
+async def test_edit_with_another_meaning_is_refused(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\nb\n")
     context = make_context(tmp_path)
     await call(ViewTool(), context, path="app.py")
@@ -86,7 +86,7 @@ async def test_an_edit_that_would_now_mean_something_else_is_refused(tmp_path: P
     assert (tmp_path / "app.py").read_text() == "b\nb\nb\n"
 
 
-async def test_a_whole_file_is_never_put_over_our_own_earlier_change(tmp_path: Path) -> None:
+async def test_write_never_reverts_an_earlier_edit(tmp_path: Path) -> None:
     """Even if the lines that change are the ones people saw: the first call moved them, and that would be lost."""
     (tmp_path / "app.py").write_text("x\ny\n")
     context = make_context(tmp_path)
@@ -98,7 +98,7 @@ async def test_a_whole_file_is_never_put_over_our_own_earlier_change(tmp_path: P
         await whole.run()
 
 
-async def test_our_own_edit_followed_by_a_foreign_one_is_foreign(tmp_path: Path) -> None:
+async def test_foreign_edit_after_our_own_is_foreign(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\nb\n")
     context = make_context(tmp_path)
     await call(ViewTool(), context, path="app.py")
@@ -110,7 +110,7 @@ async def test_our_own_edit_followed_by_a_foreign_one_is_foreign(tmp_path: Path)
         await second.run()
 
 
-async def test_another_session_that_wrote_in_the_meantime_is_foreign(tmp_path: Path) -> None:
+async def test_write_of_another_session_is_foreign(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("a\nb\n")
     mine, theirs = make_context(tmp_path), make_context(tmp_path)
     for context in (mine, theirs):
@@ -121,7 +121,7 @@ async def test_another_session_that_wrote_in_the_meantime_is_foreign(tmp_path: P
         await prepared.run()
 
 
-async def test_a_file_changed_in_the_last_moment_is_not_overwritten(tmp_path: Path) -> None:
+async def test_file_changed_at_the_last_moment_is_kept(tmp_path: Path) -> None:
     """Between the last reading and the rename, here made wide by the desk."""
 
     class SlowHost(RecordingHost):
@@ -139,7 +139,7 @@ async def test_a_file_changed_in_the_last_moment_is_not_overwritten(tmp_path: Pa
     assert sorted(os.listdir(tmp_path)) == ["app.py", "new.py"]
 
 
-async def test_a_cancelled_call_leaves_the_file_old_or_new_and_known(tmp_path: Path) -> None:
+async def test_cancelled_call_leaves_an_old_or_new_file(tmp_path: Path) -> None:
     """Cancelled at every point on its way, one after the other."""
     outcomes = set()
     for steps in range(30):
@@ -163,7 +163,7 @@ async def test_a_cancelled_call_leaves_the_file_old_or_new_and_known(tmp_path: P
     assert "old\n" in outcomes
 
 
-async def test_a_call_cancelled_while_it_writes_finishes_that_first(tmp_path: Path) -> None:
+async def test_call_cancelled_during_a_write_finishes_it(tmp_path: Path) -> None:
     class CancellingHost(RecordingHost):
         async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
             # Lands at the next point the call waits at: the writing.
@@ -180,7 +180,7 @@ async def test_a_call_cancelled_while_it_writes_finishes_that_first(tmp_path: Pa
     assert context.known_files.wrote(context.root / "app.py", digest(b"new\n"))
 
 
-def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     found = disk.read(tmp_path.resolve() / "file")
     assert found is not None
@@ -196,7 +196,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     "of two approved edits of one file in one Step, the second was made where the first had just put the same lines, "
     "although people were shown another place; the place counts now",
 )
-async def test_an_edit_shown_at_one_place_is_not_made_at_another(tmp_path: Path) -> None:
+async def test_edit_is_not_applied_at_another_position(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("[dev]\nauth = on\n\n\n\n\n\n\n\n\n[prod]\nx = 1\n")
     context = make_context(tmp_path)
     await call(ViewTool(), context, path="app.py")

@@ -91,7 +91,7 @@ async def fetched(site: Site, context: ToolContext, path: str = "/", **given: An
     return await call(here(), context, url=f"http://site.example:{site.port}{path}", **given)
 
 
-async def test_a_page_comes_as_markdown(site: Site, context: ToolContext) -> None:
+async def test_page_as_markdown(site: Site, context: ToolContext) -> None:
     site.put("/", HTML, "Content-Type: text/html; charset=utf-8")
     output = await fetched(site, context)
     assert "# Hello" in output.content
@@ -105,7 +105,7 @@ async def test_a_page_comes_as_markdown(site: Site, context: ToolContext) -> Non
     }
 
 
-async def test_a_page_comes_as_text_or_as_it_is(site: Site, context: ToolContext) -> None:
+async def test_page_as_text_or_html(site: Site, context: ToolContext) -> None:
     site.put("/", HTML, "Content-Type: text/html")
     text = (await fetched(site, context, format="text")).content
     assert "Hello\nA\nbold\nlink" in text
@@ -113,7 +113,7 @@ async def test_a_page_comes_as_text_or_as_it_is(site: Site, context: ToolContext
     assert (await fetched(site, context, format="html")).content == HTML
 
 
-async def test_json_and_other_charsets_come_as_they_are(site: Site, context: ToolContext) -> None:
+async def test_json_and_other_charsets_are_unchanged(site: Site, context: ToolContext) -> None:
     site.put("/a", '{"a": 1}', "Content-Type: application/json")
     site.put("/b", "grüße".encode("latin-1"), 'Content-Type: text/plain; charset="iso-8859-1"')
     site.put("/c", "grüße", "Content-Type: text/plain; charset=nonsense")
@@ -130,32 +130,32 @@ async def test_json_and_other_charsets_come_as_they_are(site: Site, context: Too
     "charset that Python knows was read, on the event loop; those of pages are read, in a thread",
 )
 @pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "raw_unicode_escape", "utf-7", "hex", "zip"])
-async def test_a_charset_that_no_page_is_written_in_is_not_read(site: Site, context: ToolContext, charset: str) -> None:
+async def test_unusual_charset_is_ignored(site: Site, context: ToolContext, charset: str) -> None:
     site.put("/", "plain-text \\u0041 +AEE-", f"Content-Type: text/plain; charset={charset}")
     assert (await fetched(site, context)).content == "plain-text \\u0041 +AEE-"
 
 
 @pytest.mark.parametrize("charset", ["utf-16le", "windows-1252", "shift_jis", "euc-jp", "gb18030", "big5", "koi8-r"])
-async def test_charsets_of_pages_are_read(site: Site, context: ToolContext, charset: str) -> None:
+async def test_usual_charsets_are_decoded(site: Site, context: ToolContext, charset: str) -> None:
     text = "\N{CYRILLIC SMALL LETTER ZHE}" if charset == "koi8-r" else "ab"
     site.put("/", text.encode(charset), f"Content-Type: text/plain; charset={charset}")
     assert (await fetched(site, context)).content == text
 
 
-async def test_the_server_is_asked_by_its_name(site: Site, context: ToolContext) -> None:
+async def test_request_has_the_host_name(site: Site, context: ToolContext) -> None:
     site.put("/p?q=1", "ok")
     await fetched(site, context, "/p?q=1#part")
     assert site.asked[0].startswith("GET /p?q=1 HTTP/1.1\r\n")
     assert f"host: site.example:{site.port}\r\n" in site.asked[0].lower()
 
 
-async def test_what_is_not_text_is_refused_with_its_type(site: Site, context: ToolContext) -> None:
+async def test_binary_page_is_refused_with_its_type(site: Site, context: ToolContext) -> None:
     site.put("/", b"\x89PNG", "Content-Type: image/png")
     with pytest.raises(ToolFailed, match="image/png"):
         await fetched(site, context)
 
 
-async def test_an_error_of_the_server_is_told(site: Site, context: ToolContext) -> None:
+async def test_server_errors_are_reported(site: Site, context: ToolContext) -> None:
     with pytest.raises(ToolFailed, match="404 Not Found"):
         await fetched(site, context, "/missing")
     site.answers["/broken"] = b"nonsense\r\n\r\n"
@@ -170,19 +170,19 @@ async def test_a_long_text_is_cut(site: Site, context: ToolContext) -> None:
     assert output.metadata["truncated"]
 
 
-async def test_of_an_endless_body_only_so_much_is_read(site: Site, context: ToolContext) -> None:
+async def test_endless_body_is_cut(site: Site, context: ToolContext) -> None:
     site.put("/", b"x" * (BODY_BYTES_MAX + 1000), "Content-Type: text/plain")
     assert (await fetched(site, context)).metadata["truncated"]
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-async def test_packed_bodies_are_unpacked(site: Site, context: ToolContext, coding: str) -> None:
+async def test_compressed_bodies_are_decompressed(site: Site, context: ToolContext, coding: str) -> None:
     packed = gzip.compress(b"hello") if coding == "gzip" else zlib.compress(b"hello")
     site.put("/", packed, "Content-Type: text/plain", f"Content-Encoding: {coding}")
     assert (await fetched(site, context)).content == "hello"
 
 
-async def test_a_decompression_bomb_is_cut_while_it_is_unpacked(site: Site, context: ToolContext) -> None:
+async def test_decompression_bomb_is_cut(site: Site, context: ToolContext) -> None:
     site.put("/", _bomb(), "Content-Type: text/plain", "Content-Encoding: gzip")
     tracemalloc.start()
     try:
@@ -199,7 +199,7 @@ async def test_a_decompression_bomb_is_cut_while_it_is_unpacked(site: Site, cont
     "bytes sent behind the end of a packed page were all read and kept, without a bound; reading ends where the page "
     "does, and what is sent is counted as well as what it unpacks to",
 )
-async def test_what_is_sent_behind_a_packed_body_is_not_read(context: ToolContext) -> None:
+async def test_bytes_after_a_compressed_body_are_not_read(context: ToolContext) -> None:
     poured_bytes = asyncio.get_running_loop().create_future()
 
     async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -222,7 +222,7 @@ async def test_what_is_sent_behind_a_packed_body_is_not_read(context: ToolContex
         assert await poured_bytes < 10 * BODY_BYTES_MAX  # what systems keep between two ends is less
 
 
-async def test_a_packed_body_that_unpacks_to_little_is_bounded_as_it_is_sent(site: Site, context: ToolContext) -> None:
+async def test_compressed_size_of_a_body_is_bounded(site: Site, context: ToolContext) -> None:
     """Empty blocks: they unpack to nothing, and there is no end to them."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     packed = packer.compress(b"hello") + packer.flush(zlib.Z_FULL_FLUSH) + b"\0\0\0\xff\xff" * (BODY_BYTES_MAX // 4)
@@ -238,7 +238,7 @@ def _bomb() -> bytes:
     return b"".join(packer.compress(zeros) for _ in range(100)) + packer.flush()
 
 
-async def test_a_body_that_does_not_unpack_or_is_packed_otherwise_is_refused(site: Site, context: ToolContext) -> None:
+async def test_damaged_or_unsupported_compression_is_refused(site: Site, context: ToolContext) -> None:
     site.put("/a", b"no gzip", "Content-Type: text/plain", "Content-Encoding: gzip")
     site.put("/b", b"x", "Content-Type: text/plain", "Content-Encoding: br")
     with pytest.raises(ToolFailed, match="cannot be decompressed"):
@@ -247,7 +247,7 @@ async def test_a_body_that_does_not_unpack_or_is_packed_otherwise_is_refused(sit
         await fetched(site, context, "/b")
 
 
-async def test_a_page_nested_without_end_is_refused(site: Site, context: ToolContext) -> None:
+async def test_deeply_nested_page_is_refused(site: Site, context: ToolContext) -> None:
     site.put("/", "<div>" * 20_000, "Content-Type: text/html")
     with pytest.raises(ToolFailed, match="nested too deeply"):
         await fetched(site, context)
@@ -263,7 +263,7 @@ async def test_redirects_on_the_same_host_are_followed(site: Site, context: Tool
     assert (await fetched(site, context)).content == "here"
 
 
-async def test_a_redirect_to_another_host_is_told_and_not_followed(site: Site, context: ToolContext) -> None:
+async def test_redirect_to_another_host_is_reported(site: Site, context: ToolContext) -> None:
     for number, host in enumerate(("other.example", "www.site.example"), 1):  # a rule may deny either
         site.redirect("/", f"http://{host}:{site.port}/x")
         output = await fetched(site, context)
@@ -271,7 +271,7 @@ async def test_a_redirect_to_another_host_is_told_and_not_followed(site: Site, c
         assert len(site.asked) == number
 
 
-async def test_redirects_end_somewhere(site: Site, context: ToolContext) -> None:
+async def test_redirects_are_limited(site: Site, context: ToolContext) -> None:
     site.redirect("/", "/")
     with pytest.raises(ToolFailed, match="more than 5 times"):
         await fetched(site, context)
@@ -282,16 +282,14 @@ async def test_redirects_end_somewhere(site: Site, context: ToolContext) -> None
     "target",
     ["file:///etc/passwd", "ftp://site.example/", "gopher://x/", "http://u:p@site.example/", "http://site.example:25/"],
 )
-async def test_a_redirect_to_what_could_not_be_asked_for_is_refused(
-    site: Site, context: ToolContext, target: str
-) -> None:
+async def test_redirect_to_an_invalid_url_is_refused(site: Site, context: ToolContext, target: str) -> None:
     site.redirect("/", target)
     with pytest.raises(ToolFailed):
         await fetched(site, context)
     assert len(site.asked) == 1
 
 
-async def test_each_redirect_is_resolved_and_checked_anew(site: Site, context: ToolContext) -> None:
+async def test_each_redirect_is_resolved_and_checked(site: Site, context: ToolContext) -> None:
     site.redirect("/", "/secret")
     site.put("/secret", "secret")
     # The name is at an allowed address first, and somewhere else at the redirect.
@@ -316,14 +314,14 @@ NOT_PUBLIC = [
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-async def test_an_address_that_is_not_public_is_refused(context: ToolContext, address: str) -> None:
+async def test_address_that_is_not_public_is_refused(context: ToolContext, address: str) -> None:
     assert not is_public(parse_address(address))
     with pytest.raises(ToolFailed, match="which is not public"):
         await call(FetchTool(resolver=names(address)), context, url="http://site.example/")
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "172.32.0.1", "2606:4700::1111", "64:ff9b::808:808"])
-def test_an_address_out_on_the_internet_is_public(address: str) -> None:
+def test_internet_address_is_public(address: str) -> None:
     assert is_public(ip_address(address))
 
 
@@ -337,22 +335,18 @@ def test_an_address_out_on_the_internet_is_public(address: str) -> None:
         *("169.254.169.254", "10.0.0.1", "127.0.0.1.", "[fe80::1]", "①②⑦.0.0.1", "127。0。0。1"),
     ],
 )  # fmt: skip
-async def test_no_way_of_writing_this_machine_gets_through_the_real_resolver(
-    site: Site, context: ToolContext, host: str
-) -> None:
+async def test_no_spelling_of_localhost_passes_the_resolver(site: Site, context: ToolContext, host: str) -> None:
     with pytest.raises(ToolFailed):
         await call(FetchTool(), context, url=f"http://{host}:{site.port}/")
     assert site.asked == []
 
 
-async def test_one_address_that_is_not_public_is_enough(site: Site, context: ToolContext) -> None:
+async def test_one_address_that_is_not_public_refuses_the_host(site: Site, context: ToolContext) -> None:
     with pytest.raises(ToolFailed, match="which is not public"):
         await call(FetchTool(resolver=names("8.8.8.8 127.0.0.1")), context, url="http://site.example/")
 
 
-async def test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect(
-    site: Site, context: ToolContext
-) -> None:
+async def test_dns_rebinding_has_no_effect(site: Site, context: ToolContext) -> None:
     site.put("/", "checked")
     asked = []
 
@@ -366,7 +360,7 @@ async def test_a_dns_answer_that_changes_between_check_and_connect_has_no_effect
     assert asked == ["site.example"]  # the connection was made to the address, not to the name once more
 
 
-async def test_proxies_of_the_environment_are_not_used(
+async def test_environment_proxies_are_not_used(
     site: Site, context: ToolContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
@@ -385,19 +379,19 @@ async def test_proxies_of_the_environment_are_not_used(
         *("http://[::1%25eth0]/", "http://a.example@127.0.0.1/", "http://" + "a" * 3000, "http://a b/"),
     ],
 )  # fmt: skip
-async def test_an_address_that_is_none_of_the_web_is_refused(context: ToolContext, url: str) -> None:
+async def test_invalid_url_is_refused(context: ToolContext, url: str) -> None:
     with pytest.raises(ToolFailed):
         await prepare(FetchTool(), context, url=url)
 
 
-async def test_a_name_without_addresses_is_told(context: ToolContext) -> None:
+async def test_host_without_addresses_is_reported(context: ToolContext) -> None:
     with pytest.raises(ToolFailed, match="host nowhere.invalid not found"):
         await call(FetchTool(), context, url="http://nowhere.invalid/")
     with pytest.raises(ToolFailed, match="host site.example not found"):
         await call(FetchTool(resolver=names("nonsense")), context, url="http://site.example/")
 
 
-async def test_another_address_is_tried_when_one_does_not_answer(site: Site, context: ToolContext) -> None:
+async def test_next_address_is_tried(site: Site, context: ToolContext) -> None:
     site.put("/", "second")
     tool = FetchTool(lambda address: address.is_loopback, names("::1 127.0.0.1"))
     assert (await call(tool, context, url=f"http://site.example:{site.port}/")).content == "second"
@@ -405,7 +399,7 @@ async def test_another_address_is_tried_when_one_does_not_answer(site: Site, con
         await call(here(), context, url="http://site.example:1025/")
 
 
-async def test_a_server_that_never_answers_is_given_up(context: ToolContext, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_server_times_out(context: ToolContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kedge.tools.fetch.FETCH_S_MAX", 0.1)
     over = asyncio.Event()
 
@@ -423,9 +417,7 @@ async def test_a_server_that_never_answers_is_given_up(context: ToolContext, mon
 # --- TLS, and what is asked of people ---
 
 
-async def test_the_certificate_must_be_for_the_name_though_the_address_is_pinned(
-    context: ToolContext, tmp_path: Path
-) -> None:
+async def test_certificate_must_match_the_host_name(context: ToolContext, tmp_path: Path) -> None:
     site = Site()
     tls, certificate = with_certificate("site.example", tmp_path)
     server = await asyncio.start_server(site.serve, "127.0.0.1", 0, ssl=tls)
@@ -443,7 +435,7 @@ async def test_the_certificate_must_be_for_the_name_though_the_address_is_pinned
             await call(here(), context, url=f"https://site.example:{port}/")
 
 
-async def test_rules_speak_of_the_host(context: ToolContext) -> None:
+async def test_rules_name_the_host(context: ToolContext) -> None:
     prepared = await prepare(FetchTool(), context, url="https://Docs.Example.ORG./a?b=c#d")
     intent = prepared.intent
     assert (intent.subject, intent.grant, intent.action) == ("docs.example.org", "fetch(docs.example.org)", "fetch")

@@ -215,7 +215,7 @@ def test_own_networks_are_read_from_the_kernel(tmp_path: Path) -> None:
     assert own_networks(tmp_path / "missing") == []
 
 
-async def test_place_without_processes_says_so(tmp_path: Path) -> None:
+async def test_context_without_processes_is_reported(tmp_path: Path) -> None:
     from msgspec.structs import replace
 
     from kedge.config.schema import Config

@@ -26,7 +26,7 @@ def or_this_site(found: Address) -> bool:
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-async def test_a_redirect_to_an_address_that_is_not_public_is_not_followed(
+async def test_redirect_to_an_address_that_is_not_public_is_refused(
     site: Site, context: ToolContext, address: str
 ) -> None:
     """Written as it is, it is another host: told, or refused outright, and nobody is asked there."""
@@ -43,9 +43,7 @@ async def test_a_redirect_to_an_address_that_is_not_public_is_not_followed(
 
 
 @pytest.mark.parametrize("address", [address for address in NOT_PUBLIC if address != "127.0.0.1"])
-async def test_a_name_that_moves_to_an_address_that_is_not_public_is_refused_at_the_redirect(
-    site: Site, context: ToolContext, address: str
-) -> None:
+async def test_rebound_host_is_refused_at_the_redirect(site: Site, context: ToolContext, address: str) -> None:
     site.redirect("/", "/secret")
     site.put("/secret", "secret")
     tool = FetchTool(or_this_site, names("127.0.0.1", address))

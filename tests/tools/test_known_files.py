@@ -14,7 +14,7 @@ from kedge.tools.known_files import KnownFiles, bind, digest
 A, B = Path("/a"), Path("/b")
 
 
-def test_a_file_that_was_not_read_or_has_changed_is_refused() -> None:
+def test_unread_or_changed_file_is_refused() -> None:
     known_files = KnownFiles()
     with pytest.raises(ToolFailed, match=r"^a exists and was not read yet; view it first$"):
         known_files.check(A, digest(b"1"), "a")
@@ -24,7 +24,7 @@ def test_a_file_that_was_not_read_or_has_changed_is_refused() -> None:
         known_files.check(A, digest(b"2"), "a")
 
 
-def test_only_what_the_agents_own_tools_wrote_last_is_ours() -> None:
+def test_only_content_of_our_tools_is_ours() -> None:
     known_files = KnownFiles()
     known_files.note(A, "1")
     assert not known_files.wrote(A, "1")
@@ -37,7 +37,7 @@ def test_only_what_the_agents_own_tools_wrote_last_is_ours() -> None:
     assert not known_files.wrote(A, "2")
 
 
-def test_the_files_longest_not_seen_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_used_files_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KNOWN_FILES_MAX", 2)
     known_files = KnownFiles()
     known_files.note(A, "1")
@@ -49,7 +49,7 @@ def test_the_files_longest_not_seen_are_forgotten(monkeypatch: pytest.MonkeyPatc
         known_files.check(B, "1", "b")
 
 
-async def test_a_lock_is_one_per_path_and_forgotten_when_nobody_holds_it() -> None:
+async def test_one_lock_per_path_while_it_is_held() -> None:
     known_files = KnownFiles()
     order: list[int] = []
 
@@ -66,6 +66,6 @@ async def test_a_lock_is_one_per_path_and_forgotten_when_nobody_holds_it() -> No
         assert not known_files.lock(B).locked()
 
 
-def test_a_binding_keeps_its_parts_apart() -> None:
+def test_binding_separates_its_parts() -> None:
     assert bind("ab", "c") != bind("a", "bc")
     assert bind("a", "") != bind("a")

@@ -17,7 +17,7 @@ def lay(root: Path, *files: str) -> None:
         (root / file).write_text("x")
 
 
-async def test_a_tree_with_hidden_files_and_without_what_git_ignores(tmp_path: Path) -> None:
+async def test_tree_has_hidden_but_not_ignored_files(tmp_path: Path) -> None:
     lay(tmp_path, "src/app.py", "src/build/out.js", "src/a/b.py", "README.md", ".hidden", ".git/config", "node/x.js")
     (tmp_path / ".gitignore").write_text("build/\nnode/\n*.log\n")
     lay(tmp_path, "debug.log")
@@ -41,13 +41,13 @@ async def test_a_tree_with_hidden_files_and_without_what_git_ignores(tmp_path: P
     assert output.metadata == {"path": ".", "shown": 11, "entries": 11}
 
 
-async def test_a_directory_that_is_ignored_can_be_listed_by_name(tmp_path: Path) -> None:
+async def test_ignored_directory_can_be_listed_by_name(tmp_path: Path) -> None:
     lay(tmp_path, "node/a/x.js")
     (tmp_path / ".gitignore").write_text("node/\n")
     assert "x.js" in (await call(LsTool(), make_context(tmp_path), path="node")).content
 
 
-async def test_depth_closes_directories_and_says_how_much_is_in_them(tmp_path: Path) -> None:
+async def test_depth_collapses_directories_with_counts(tmp_path: Path) -> None:
     lay(tmp_path, "a/b/c/d.txt", "a/b/e.txt", "a/f.txt")
     output = await call(LsTool(), make_context(tmp_path), depth=2)
     assert output.content.split("\n") == [
@@ -56,7 +56,7 @@ async def test_depth_closes_directories_and_says_how_much_is_in_them(tmp_path: P
     ]
 
 
-async def test_a_large_directory_does_not_hide_its_neighbours(tmp_path: Path) -> None:
+async def test_large_directory_does_not_hide_others(tmp_path: Path) -> None:
     lay(tmp_path, *(f"aaa/{number}.txt" for number in range(ENTRIES_MAX + 100)), "zzz/last.txt")
     output = await call(LsTool(), make_context(tmp_path))
     assert "  zzz/" in output.content
@@ -65,14 +65,14 @@ async def test_a_large_directory_does_not_hide_its_neighbours(tmp_path: Path) ->
     assert output.metadata["shown"] == ENTRIES_MAX
 
 
-async def test_long_names_are_bounded_too(tmp_path: Path) -> None:
+async def test_long_names_are_bounded(tmp_path: Path) -> None:
     lay(tmp_path, *(f"{number:03}{'x' * 200}" for number in range(300)))
     output = await call(LsTool(), make_context(tmp_path))
     assert len(output.content) <= OUTPUT_CHARS_MAX
     assert "more entries are not shown" in output.content
 
 
-async def test_an_empty_directory_a_file_and_nothing_at_all(tmp_path: Path) -> None:
+async def test_ls_of_empty_directory_file_and_missing_path(tmp_path: Path) -> None:
     lay(tmp_path, "file")
     (tmp_path / "sub").mkdir()
     context = make_context(tmp_path)
@@ -83,7 +83,7 @@ async def test_an_empty_directory_a_file_and_nothing_at_all(tmp_path: Path) -> N
         await call(LsTool(), context, path="fil")
 
 
-async def test_listing_outside_needs_leave(tmp_path: Path) -> None:
+async def test_listing_outside_needs_approval(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     intent = (await prepare(LsTool(), make_context(tmp_path / "ws"), path="..")).intent
     assert (intent.needs_approval, intent.subject) == (True, str(tmp_path.resolve()))

@@ -47,7 +47,7 @@ OUTSIDE += ["/proc/self/root/{root}/../secret", "link", "up/secret", "evil/secre
 
 
 @pytest.mark.parametrize("given", OUTSIDE)
-async def test_whatever_leads_outside_is_outside_and_looking_needs_leave(root: Path, given: str) -> None:
+async def test_paths_outside_need_approval(root: Path, given: str) -> None:
     (root / "link").symlink_to(root.parent / "secret")
     (root / "up").symlink_to("..")
     (root / "evil").symlink_to(root.parent / "ws-evil", target_is_directory=True)
@@ -59,13 +59,13 @@ async def test_whatever_leads_outside_is_outside_and_looking_needs_leave(root: P
     assert permit(prepared.intent, parse_rules(["view(src/**)"], []), ()).decision == "ask"
 
 
-async def test_looking_inside_needs_nobodys_leave_and_writing_does(root: Path) -> None:
+async def test_only_writing_inside_needs_approval(root: Path) -> None:
     context = make_context(root)
     assert not (await prepare(ViewTool(), context, path="src/app.py")).intent.needs_approval
     assert (await prepare(WriteTool(), context, path="new.py", content="x")).intent.needs_approval
 
 
-async def test_proc_is_refused_because_it_shows_this_very_server(root: Path) -> None:
+async def test_proc_is_refused(root: Path) -> None:
     with (root.parent / "secret").open("rb") as held:
         for given in ["/proc/self/environ", "/proc/self/status", "/proc/self/root/proc/self/maps", "/proc"]:
             with pytest.raises(ToolFailed, match="use bash"):
@@ -76,7 +76,7 @@ async def test_proc_is_refused_because_it_shows_this_very_server(root: Path) -> 
             resolve("/proc/self/fd/999999", root)
 
 
-async def test_devices_pipes_sockets_and_directories_are_told_and_never_waited_for(root: Path) -> None:
+async def test_special_files_are_refused_without_blocking(root: Path) -> None:
     os.mkfifo(root / "pipe")
     listening = socket.socket(socket.AF_UNIX)
     here = os.open(root, os.O_RDONLY)
@@ -102,7 +102,7 @@ async def test_devices_pipes_sockets_and_directories_are_told_and_never_waited_f
     ("given", "said"),
     [("a\0b", "NUL"), ("x" * 300, "too long"), ("d/" * 3000, "too long"), ("src/app.py/x", "not a directory")],
 )
-async def test_what_is_no_path_is_refused_in_one_line(root: Path, given: str, said: str) -> None:
+async def test_invalid_path_is_refused_in_one_line(root: Path, given: str, said: str) -> None:
     with pytest.raises(ToolFailed, match=said) as viewed:
         await call(ViewTool(), make_context(root), path=given)
     with pytest.raises(ToolFailed, match=said) as written:
@@ -110,7 +110,7 @@ async def test_what_is_no_path_is_refused_in_one_line(root: Path, given: str, sa
     assert "\n" not in f"{viewed.value}{written.value}"
 
 
-async def test_links_in_a_circle_are_refused(root: Path) -> None:
+async def test_symlink_loop_is_refused(root: Path) -> None:
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     with pytest.raises(ToolFailed):
@@ -123,7 +123,7 @@ async def test_deep_directories_work(root: Path) -> None:
     assert "down here" in (await call(ViewTool(), make_context(root), path=deep)).content
 
 
-async def test_a_file_swapped_for_a_link_after_it_was_judged_is_not_opened(root: Path) -> None:
+async def test_file_replaced_by_a_symlink_is_not_opened(root: Path) -> None:
     prepared = await prepare(ViewTool(), make_context(root), path="src/app.py")
     (root / "src" / "app.py").unlink()
     (root / "src" / "app.py").symlink_to(root.parent / "secret")
@@ -131,7 +131,7 @@ async def test_a_file_swapped_for_a_link_after_it_was_judged_is_not_opened(root:
         await prepared.run()
 
 
-async def test_a_directory_swapped_for_a_link_after_it_was_judged_is_not_entered(root: Path) -> None:
+async def test_directory_replaced_by_a_symlink_is_not_entered(root: Path) -> None:
     (root.parent / "ws-evil" / "app.py").write_text(SECRET)
     context = make_context(root)
     viewed = await prepare(ViewTool(), context, path="src/app.py")
@@ -145,7 +145,7 @@ async def test_a_directory_swapped_for_a_link_after_it_was_judged_is_not_entered
     assert not (root.parent / "ws-evil" / "new.py").exists()
 
 
-async def test_the_workspace_itself_swapped_for_a_link_is_not_entered(root: Path) -> None:
+async def test_workspace_replaced_by_a_symlink_is_not_entered(root: Path) -> None:
     written = await prepare(WriteTool(), make_context(root), path="new.py", content="x")
     root.rename(root.parent / "moved")
     root.symlink_to(root.parent / "ws-evil")
@@ -154,7 +154,7 @@ async def test_the_workspace_itself_swapped_for_a_link_is_not_entered(root: Path
     assert not (root.parent / "ws-evil" / "new.py").exists()
 
 
-def test_no_race_between_judging_and_opening_leads_outside(root: Path) -> None:
+def test_race_between_check_and_open_stays_inside(root: Path) -> None:
     """A directory that is a link and a directory by turns, as fast as the machine can; then the same with a file."""
     (root.parent / "ws-evil" / "app.py").write_text(SECRET)
     path = resolve("src/app.py", root).path
@@ -199,7 +199,7 @@ def _read_while(swap: Callable[[], None], path: Path) -> set[bytes | None]:
     return seen
 
 
-async def test_writing_a_file_with_two_names_leaves_the_other_one_alone(root: Path) -> None:
+async def test_write_keeps_other_hard_links(root: Path) -> None:
     os.link(root.parent / "secret", root / "twin")
     context = make_context(root)
     await call(ViewTool(), context, path="twin")
@@ -208,7 +208,7 @@ async def test_writing_a_file_with_two_names_leaves_the_other_one_alone(root: Pa
     assert (root.parent / "secret").read_text() == SECRET
 
 
-async def test_a_link_inside_the_workspace_stays_and_its_file_is_written(root: Path) -> None:
+async def test_write_through_a_symlink_keeps_it(root: Path) -> None:
     (root / "link").symlink_to("src/app.py")
     context = make_context(root)
     await call(ViewTool(), context, path="link")
@@ -219,13 +219,13 @@ async def test_a_link_inside_the_workspace_stays_and_its_file_is_written(root: P
     assert (root / "src" / "app.py").read_text() == "new\n"
 
 
-async def test_a_dangling_link_to_the_outside_is_outside(root: Path) -> None:
+async def test_dangling_symlink_to_the_outside_is_outside(root: Path) -> None:
     (root / "link").symlink_to(root.parent / "not-there")
     intent = (await prepare(WriteTool(), make_context(root), path="link", content="x")).intent
     assert (intent.subject, intent.exact_only, intent.grant) == (str(root.parent / "not-there"), True, "")
 
 
-async def test_names_are_bytes_and_twins_are_named_not_guessed(root: Path) -> None:
+async def test_names_are_compared_by_bytes(root: Path) -> None:
     composed, apart = unicodedata.normalize("NFC", "é.txt"), unicodedata.normalize("NFD", "é.txt")
     (root / composed).write_text("one")
     (root / "Readme.md").write_text("x")
@@ -237,7 +237,7 @@ async def test_names_are_bytes_and_twins_are_named_not_guessed(root: Path) -> No
     assert (root / composed).read_text() == "one"
 
 
-async def test_similar_names_outside_are_told_only_after_leave(root: Path) -> None:
+async def test_similar_names_outside_need_approval(root: Path) -> None:
     prepared = await prepare(ViewTool(), make_context(root), path="../secre")
     assert "similar names" not in prepared.intent.params + prepared.intent.description
     with pytest.raises(ToolFailed, match="similar names there: secret"):
@@ -250,14 +250,14 @@ GUARDED += [".gitconfig", "x/.config/kedge/config.toml", "etc/kedge/config.toml"
 
 
 @pytest.mark.parametrize("given", GUARDED)
-async def test_what_guards_the_machine_is_written_only_with_leave_for_that_very_file(root: Path, given: str) -> None:
+async def test_guarded_files_need_an_exact_approval(root: Path, given: str) -> None:
     intent = (await prepare(WriteTool(), make_context(root), path=given, content="x")).intent
     assert (intent.exact_only, intent.grant) == (True, "")
     assert permit(intent, parse_rules(["edit", "write(**)", "edit(**/*)"], []), ()).decision == "ask"
     assert permit(intent, parse_rules([f"write({given})"], []), ()).decision == "allow"
 
 
-async def test_hooks_are_guarded_through_links_and_under_other_names(root: Path) -> None:
+async def test_hooks_are_guarded_through_symlinks_and_other_names(root: Path) -> None:
     context = make_context(root)
     (root / ".git").mkdir()
     (root / "hooks").mkdir()
@@ -275,13 +275,13 @@ async def test_hooks_are_guarded_through_links_and_under_other_names(root: Path)
     assert not (await prepare(WriteTool(), context, path="src/config", content="x")).intent.exact_only
 
 
-async def test_further_guarded_paths_come_from_the_registry(root: Path) -> None:
+async def test_registry_adds_guarded_paths(root: Path) -> None:
     tool = WriteTool(guarded=(root / "data",))
     assert (await prepare(tool, make_context(root), path="data/token", content="x")).intent.exact_only
     assert not (await prepare(tool, make_context(root), path="data2/token", content="x")).intent.exact_only
 
 
-async def test_a_grant_for_looking_outside_covers_one_directory_and_never_keys(root: Path) -> None:
+async def test_read_grant_outside_covers_one_directory(root: Path) -> None:
     context = make_context(root)
     grants = {(await prepare(ViewTool(), context, path=f"../ws-evil/{name}")).intent.grant for name in "ab"}
     assert grants == {f"view({root.parent}/ws-evil/*)"}
@@ -295,7 +295,7 @@ async def test_a_grant_for_looking_outside_covers_one_directory_and_never_keys(r
     "a deny rule for a path that is a link did not hold, since rules were given only what it leads to; a deny rule "
     "holds for either name now, in searches, too",
 )
-async def test_a_deny_rule_holds_for_the_name_that_was_given_and_for_what_it_leads_to(root: Path) -> None:
+async def test_deny_rule_covers_symlink_and_target(root: Path) -> None:
     (root / "env.local").write_text("KEY=canary\n")
     (root / ".env").symlink_to("env.local")
     (root / "shared").mkdir()

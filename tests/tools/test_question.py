@@ -13,7 +13,7 @@ from kedge.tools.question import OPTIONS_MAX, QUESTION_CHARS_MAX, QuestionTool
 from tests.tools.contexts import RecordingHost, call, make_context, prepare
 
 
-async def test_people_answer_each_question(tmp_path: Path) -> None:
+async def test_user_answers_each_question(tmp_path: Path) -> None:
     host = RecordingHost(answers=["blue", "a, b"])
     output = await call(
         QuestionTool(),
@@ -38,7 +38,7 @@ async def test_people_may_rather_not_answer(tmp_path: Path) -> None:
     assert "declined to answer" in output.content
 
 
-async def test_nobody_to_ask_is_told(tmp_path: Path) -> None:
+async def test_missing_user_is_reported(tmp_path: Path) -> None:
     class Alone(RecordingHost):
         async def ask_user(self, questions: tuple[Question, ...]) -> list[str] | None:
             raise ToolFailed("nobody is attached")
@@ -59,14 +59,14 @@ async def test_nobody_to_ask_is_told(tmp_path: Path) -> None:
     ],
     ids=["none", "five", "empty", "long", "options", "label"],
 )
-async def test_questions_nobody_could_answer_are_refused(tmp_path: Path, questions: list[dict[str, Any]]) -> None:
+async def test_invalid_questions_are_refused(tmp_path: Path, questions: list[dict[str, Any]]) -> None:
     host = RecordingHost()
     with pytest.raises(ToolFailed):
         await call(QuestionTool(), make_context(tmp_path, host=host), questions=questions)
     assert host.asked == []
 
 
-async def test_asking_needs_nobodys_leave(tmp_path: Path) -> None:
+async def test_asking_needs_no_approval(tmp_path: Path) -> None:
     prepared = await prepare(QuestionTool(), make_context(tmp_path), questions=[{"question": "Which\u202e one?"}])
     assert permit(prepared.intent, Rules(), ()).decision == "allow"
     assert prepared.intent.description == "Which\\u{202e} one?"

@@ -15,25 +15,25 @@ TOOLSET = Toolset(all_tools())
 
 
 @pytest.mark.parametrize("tool", all_tools(), ids=lambda tool: tool.name)
-def test_every_tool_has_a_schema_without_references_and_a_short_description(tool: Tool) -> None:
+def test_each_schema_is_plain_and_description_short(tool: Tool) -> None:
     schema = TOOLSET.schema(tool)
     assert json.loads(schema)["type"] == "object"
     assert "$ref" not in schema
     assert 40 < len(tool.description) < 3000
 
 
-def test_names_are_the_ones_people_write_in_rules() -> None:
+def test_tool_names_and_order() -> None:
     assert [tool.name for tool in TOOLSET.offered(to_child=False)] == [
         *("bash", "jobs", "view", "ls", "glob", "grep", "edit", "multiedit", "write"),
         *("fetch", "todos", "question", "agent"),
     ]
 
 
-def test_a_child_agent_may_only_look_and_has_no_children() -> None:
+def test_tools_of_a_child_agent() -> None:
     assert {tool.name for tool in TOOLSET.offered(to_child=True)} == {"view", "ls", "glob", "grep", "fetch"}
 
 
-def test_a_number_written_as_text_is_understood_and_what_is_no_json_is_told() -> None:
+def test_decoding_of_numbers_and_bad_json() -> None:
     view = next(tool for tool in all_tools() if tool.name == "view")
     assert TOOLSET.decoded(view, '{"path": "a", "offset": "3"}').offset == 3
     for given, said in (('{"path": ', "not valid JSON"), ("{}", "is not valid: "), ("[1]", "is not valid: ")):

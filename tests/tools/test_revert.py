@@ -39,7 +39,7 @@ async def host(tmp_path: Path) -> RecordingHost:
     return host
 
 
-async def test_files_go_back_and_new_ones_go_away(tmp_path: Path, host: RecordingHost) -> None:
+async def test_revert_restores_and_deletes_files(tmp_path: Path, host: RecordingHost) -> None:
     root = tmp_path.resolve()
     assert conflicting_paths(kept(host)) == []
     assert revert_files(kept(host)) == [str(root / "a.txt"), str(root / "sub/new.txt")]
@@ -51,9 +51,7 @@ async def test_files_go_back_and_new_ones_go_away(tmp_path: Path, host: Recordin
     assert revert_files(kept(host)) == []
 
 
-async def test_a_file_that_changed_since_keeps_all_of_them_from_being_undone(
-    tmp_path: Path, host: RecordingHost
-) -> None:
+async def test_one_conflict_prevents_the_revert(tmp_path: Path, host: RecordingHost) -> None:
     (tmp_path / "a.txt").write_text("by hand\n")
     assert conflicting_paths(kept(host)) == [str(tmp_path.resolve() / "a.txt")]
     with pytest.raises(ToolFailed, match="changed since"):
@@ -62,21 +60,21 @@ async def test_a_file_that_changed_since_keeps_all_of_them_from_being_undone(
     assert (tmp_path / "sub/new.txt").exists()
 
 
-async def test_a_version_kept_for_a_write_that_never_came_is_no_obstacle(tmp_path: Path, host: RecordingHost) -> None:
+async def test_version_without_a_write_is_no_conflict(tmp_path: Path, host: RecordingHost) -> None:
     lost = version(tmp_path.resolve() / "a.txt", b"three\n", digest(b"never written"))
     assert conflicting_paths([*kept(host), lost]) == []
     revert_files([*kept(host), lost])
     assert (tmp_path / "a.txt").read_text() == "one\n"
 
 
-def test_a_file_that_was_removed_comes_back_with_its_directory(tmp_path: Path) -> None:
+def test_deleted_file_returns_with_its_directory(tmp_path: Path) -> None:
     path = tmp_path.resolve() / "gone" / "a.txt"
     assert conflicting_paths([version(path, b"old", "")]) == []
     assert revert_files([version(path, b"old", "")]) == [str(path)]
     assert path.read_bytes() == b"old"
 
 
-async def test_a_new_file_that_people_removed_or_edited(tmp_path: Path, host: RecordingHost) -> None:
+async def test_new_file_deleted_or_edited_by_the_user(tmp_path: Path, host: RecordingHost) -> None:
     (tmp_path / "sub/new.txt").write_text("edited by hand")
     assert conflicting_paths(kept(host)) == [str(tmp_path.resolve() / "sub/new.txt")]
     (tmp_path / "sub/new.txt").unlink()  # as it was before the Run
@@ -84,7 +82,7 @@ async def test_a_new_file_that_people_removed_or_edited(tmp_path: Path, host: Re
 
 
 @pytest.mark.parametrize("swapped", ["a.txt", "sub"])
-async def test_links_that_were_swapped_in_are_not_followed(tmp_path: Path, host: RecordingHost, swapped: str) -> None:
+async def test_revert_follows_no_symlinks(tmp_path: Path, host: RecordingHost, swapped: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "new.txt").write_text("new\n")

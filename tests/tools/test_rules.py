@@ -48,7 +48,7 @@ def said(command: str, rules: Rules, *, skip: bool = False) -> Permit:
 
 
 @pytest.mark.proof
-def test_every_trick_is_put_to_people() -> None:
+def test_every_trick_needs_approval() -> None:
     lines = corpus("corpus_must_ask.txt")
     with proof("G14", "shell lines that must ask", "bypasses") as figure:
         wrong = [command for rules, command in lines if said(command, parse_rules(rules, ())).decision != "ask"]
@@ -64,7 +64,7 @@ def test_plain_commands_are_covered_by_their_rule() -> None:
     assert wrong == []
 
 
-def test_a_denied_command_is_found_wherever_it_stands_in_the_line() -> None:
+def test_denied_command_is_found_anywhere_in_the_line() -> None:
     lines = corpus("corpus_denied.txt")
     assert len(lines) >= DENIED_MIN
     # Nobody is asked here, and the command is allowed besides: only the deny rule stands in the way.
@@ -90,7 +90,7 @@ def test_a_denied_command_is_found_wherever_it_stands_in_the_line() -> None:
         *("trap 'A=1 rm x' EXIT", "trap 'A=1 B=2 rm *' EXIT", "trap '(rm)' EXIT", "su --command='A=1 rm x'"),
     ],
 )
-def test_a_denied_command_does_not_hide_from_the_grammar(command: str) -> None:
+def test_denied_command_cannot_hide_from_the_grammar(command: str) -> None:
     assert said(command, parse_rules(("bash",), ("bash(rm *)",)), skip=True).decision == "deny"
 
 
@@ -112,11 +112,11 @@ def test_a_denied_command_does_not_hide_from_the_grammar(command: str) -> None:
         "(unclosed",
     ],
 )
-def test_a_deny_rule_leaves_other_commands_alone(command: str) -> None:
+def test_deny_rule_spares_other_commands(command: str) -> None:
     assert said(command, parse_rules((), ("bash(rm *)", "bash(git push *)"))).decision == "ask"
 
 
-def test_a_very_long_line_asks() -> None:
+def test_very_long_line_needs_approval() -> None:
     allow = parse_rules(("bash(echo *)",), ())
     assert said("echo " + "a" * 100, allow).decision == "allow"
     for line in ("echo " + "a" * 20_000, "echo " + "a " * 20_000, "echo " + "\\a" * 20_000, "echo '" + "a" * 200_000):
@@ -137,9 +137,7 @@ def test_a_very_long_line_asks() -> None:
         ("env python -m pytest", "env python -m pytest", "allow"),
     ],
 )
-def test_a_wildcard_covers_a_program_that_runs_code_only_behind_a_named_module(
-    pattern: str, command: str, expected: str
-) -> None:
+def test_wildcard_covers_python_only_after_a_module(pattern: str, command: str, expected: str) -> None:
     assert said(command, parse_rules((f"bash({pattern})",), ())).decision == expected
 
 

@@ -52,13 +52,13 @@ async def test_glob_finds_names_at_any_depth_newest_first(root: Path) -> None:
     assert await glob(root, pattern="*.rs") == ["No files."]
 
 
-async def test_glob_in_a_directory_gives_paths_the_other_tools_take(root: Path) -> None:
+async def test_glob_returns_paths_that_other_tools_accept(root: Path) -> None:
     assert await glob(root, pattern="*", path="src/deep") == ["src/deep/style.css", "src/deep/util.py"]
     assert await glob(root, pattern="deep/*.py", path=str(root / "src")) == ["src/deep/util.py"]
 
 
 @pytest.mark.parametrize("pattern", ["**", "src/**", "src/**/*", "**/*"])
-async def test_a_wide_pattern_does_not_bring_back_what_git_ignores(root: Path, pattern: str) -> None:
+async def test_wide_pattern_respects_gitignore(root: Path, pattern: str) -> None:
     found = await glob(root, pattern=pattern)
     assert "src/app.py" in found
     assert not [name for name in found if "build" in name or ".git/" in name]
@@ -82,18 +82,18 @@ async def test_a_wide_pattern_does_not_bring_back_what_git_ignores(root: Path, p
         ("a}{b", "a}{b", True),
     ],
 )
-def test_patterns_mean_what_people_expect(pattern: str, path: str, is_match: bool) -> None:
+def test_patterns_match_as_expected(pattern: str, path: str, is_match: bool) -> None:
     assert path_filter(pattern)(path) is is_match
 
 
-def test_no_pattern_takes_forever() -> None:
+def test_patterns_take_bounded_time() -> None:
     assert not path_filter("*a" * 200 + "b")("a" * 250)
     assert not path_filter("**/" * 200 + "b")("/".join(["a"] * 500))
     with pytest.raises(ToolFailed, match="expand to more than"):
         path_filter("{a,b}" * 50)
 
 
-async def test_glob_is_bounded_and_says_how_many_are_left_out(root: Path) -> None:
+async def test_glob_is_bounded_and_counts_the_rest(root: Path) -> None:
     for number in range(GLOB_FILES_MAX + 5):
         (root / f"{number}.txt").touch()
     output = await call(GlobTool(), make_context(root), pattern="*.txt")
@@ -101,7 +101,7 @@ async def test_glob_is_bounded_and_says_how_many_are_left_out(root: Path) -> Non
     assert output.metadata["count"] == GLOB_FILES_MAX + 5
 
 
-async def test_names_that_are_no_text_are_written_out(root: Path) -> None:
+async def test_invalid_names_are_escaped(root: Path) -> None:
     os.close(os.open(os.fsencode(root) + b"/bad\xff\n.txt", os.O_CREAT, 0o600))
     assert await glob(root, pattern="*.txt") == [r"bad\udcff\n.txt"]
 
@@ -112,7 +112,7 @@ async def test_grep_groups_by_file_with_line_numbers(root: Path) -> None:
     assert output.metadata == {"path": ".", "matches": 2, "files": 2}
 
 
-async def test_grep_searches_hidden_files_but_not_git_nor_what_it_ignores(root: Path) -> None:
+async def test_grep_searches_hidden_but_not_ignored_files(root: Path) -> None:
     found = await grep(root, pattern="main|made")
     assert ".env" in found
     assert "in git" not in found
@@ -125,12 +125,12 @@ async def test_grep_shows_context(root: Path) -> None:
 
 
 @pytest.mark.parametrize("include", ["*.py", "src/**/*.py", "**/*.py", "src/*.py"])
-async def test_grep_can_be_narrowed_to_files(root: Path, include: str) -> None:
+async def test_grep_include_filters_files(root: Path, include: str) -> None:
     (root / "main.css").write_text("main()\n")
     assert await grep(root, pattern=r"main\(", include=include) == "src/app.py\n     3: def main():"
 
 
-async def test_grep_include_does_not_bring_back_what_git_ignores(root: Path) -> None:
+async def test_grep_include_respects_gitignore(root: Path) -> None:
     assert await grep(root, pattern="made", include="*") == "No matches."
     assert await grep(root, pattern="made", include="src/**") == "No matches."
 
@@ -147,7 +147,7 @@ async def test_literal_and_case(root: Path) -> None:
     assert found == "x\n     1: a.b(\n     2: A.B("
 
 
-async def test_no_match_is_an_answer_and_a_bad_expression_an_error(root: Path) -> None:
+async def test_no_match_is_a_result_and_bad_regex_an_error(root: Path) -> None:
     assert await grep(root, pattern="nowhere to be found") == "No matches."
     with pytest.raises(ToolFailed, match="the search failed: .*regex parse error.*unclosed group"):
         await grep(root, pattern="(")
@@ -182,14 +182,14 @@ async def test_grep_is_bounded_in_matches_and_line_lengths(root: Path) -> None:
     assert len(await grep(root, pattern="needle", path="wide", context=5)) <= OUTPUT_CHARS_MAX
 
 
-async def test_a_pipe_in_the_way_does_not_hold_a_search_up(root: Path) -> None:
+async def test_pipe_does_not_block_a_search(root: Path) -> None:
     os.mkfifo(root / "pipe")
     assert await grep(root, pattern="nowhere") == "No matches."
     with pytest.raises(ToolFailed, match="neither a file nor a directory"):
         await grep(root, pattern="x", path="pipe")
 
 
-async def test_links_are_not_followed_by_a_search(root: Path) -> None:
+async def test_search_follows_no_symlinks(root: Path) -> None:
     inside = root / "inside"
     inside.mkdir()
     (inside / "link").symlink_to(root / "README.md")
@@ -198,7 +198,7 @@ async def test_links_are_not_followed_by_a_search(root: Path) -> None:
     assert await glob(inside, pattern="**") == ["No files."]
 
 
-async def test_a_directory_swapped_after_it_was_judged_is_not_searched(root: Path) -> None:
+async def test_replaced_directory_is_not_searched(root: Path) -> None:
     inside = root / "inside"
     (inside / "sub").mkdir(parents=True)
     prepared = await prepare(GrepTool(), make_context(inside), pattern="main", path="sub")
@@ -208,7 +208,7 @@ async def test_a_directory_swapped_after_it_was_judged_is_not_searched(root: Pat
         await prepared.run()
 
 
-async def test_what_was_found_in_a_directory_swapped_during_the_search_is_not_told(root: Path) -> None:
+async def test_results_of_a_replaced_directory_are_dropped(root: Path) -> None:
     inside = root / "inside"
     (inside / "sub").mkdir(parents=True)
 
@@ -222,7 +222,7 @@ async def test_what_was_found_in_a_directory_swapped_during_the_search_is_not_to
         await call(GrepTool(), make_context(inside, processes=SwappingProcesses()), pattern="main", path="sub")
 
 
-async def test_a_file_that_is_a_link_for_as_long_as_the_search_lasts_leads_nowhere(root: Path) -> None:
+async def test_temporary_symlink_is_not_searched(root: Path) -> None:
     inside = root / "inside"
     inside.mkdir()
     (inside / "a.txt").write_text("a harmless main\n")
@@ -240,7 +240,7 @@ async def test_a_file_that_is_a_link_for_as_long_as_the_search_lasts_leads_nowhe
     assert found.content == "a.txt\n     1: a harmless main"
 
 
-async def test_a_file_can_be_searched_whatever_it_is_called(tmp_path: Path) -> None:
+async def test_file_with_any_name_can_be_searched(tmp_path: Path) -> None:
     for name in ("-", "--files", "<stdin>", "*", "a\nb", os.fsdecode(b"\xff")):
         (tmp_path / name).write_text("needle\n")
         assert (await grep(tmp_path, pattern="needle", path=name)).splitlines()[-1] == "     1: needle"
@@ -249,14 +249,14 @@ async def test_a_file_can_be_searched_whatever_it_is_called(tmp_path: Path) -> N
     assert "\n<stdin>\n" in found
 
 
-async def test_what_git_would_ignore_is_left_out_without_a_repository_too(tmp_path: Path) -> None:
+async def test_gitignore_applies_without_a_repository(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.log\n")
     (tmp_path / "a.log").write_text("needle")
     assert await glob(tmp_path, pattern="*.log") == ["No files."]
     assert await grep(tmp_path, pattern="needle") == "No matches."
 
 
-async def test_searching_outside_needs_leave(root: Path) -> None:
+async def test_searching_outside_needs_approval(root: Path) -> None:
     context = make_context(root / "src")
     intent = (await prepare(GrepTool(), context, pattern="x", path="..")).intent
     assert (intent.needs_approval, intent.names, intent.subject) == (True, ("grep", "view"), str(root))
@@ -264,7 +264,7 @@ async def test_searching_outside_needs_leave(root: Path) -> None:
     assert not (await prepare(GlobTool(), context, pattern="x")).intent.needs_approval
 
 
-async def test_a_search_that_takes_too_long_is_ended(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_search_is_ended(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ripgrep, "SEARCH_S", 0.0)
     processes = PlainProcesses()
     with pytest.raises(ToolFailed, match="took longer than"):
@@ -298,7 +298,7 @@ class Lingering(PlainProcesses):
         return process
 
 
-async def test_a_search_that_cannot_be_ended_is_told_and_a_cancel_waits_for_it(root: Path) -> None:
+async def test_cancel_waits_for_a_search_and_reports_survivors(root: Path) -> None:
     processes = Lingering()
     context = make_context(root, processes=processes)
     searching = asyncio.create_task(call(GrepTool(), context, pattern="main"))

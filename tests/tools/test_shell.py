@@ -43,7 +43,7 @@ async def bash(context: ToolContext, command: str, **given: Any) -> ToolOutput:
     return await call(BashTool(), context, command=command, **given)
 
 
-async def test_a_command_gives_its_output_and_its_exit_code(context: ToolContext) -> None:
+async def test_output_and_exit_code(context: ToolContext) -> None:
     output = await bash(context, "echo one; echo two >&2")
     assert output.content == "one\ntwo"
     assert output.metadata["exit_code"] == 0
@@ -60,36 +60,36 @@ async def test_a_command_gives_its_output_and_its_exit_code(context: ToolContext
     assert killed.content == "(no output)\n\nEnded by signal 9"
 
 
-async def test_each_command_has_a_fresh_shell_no_input_and_the_listed_environment(context: ToolContext) -> None:
+async def test_fresh_shell_without_input_or_other_environment(context: ToolContext) -> None:
     await bash(context, "export KEPT=1; cd /")
     output = await bash(context, "pwd; echo $KEPT; cat; env | cut -d= -f1 | sort")
     assert output.content.split() == [str(context.root), "LC_ALL", "PATH", "PWD", "SHLVL", "_"]
 
 
-async def test_it_runs_in_the_directory_it_was_given(context: ToolContext) -> None:
+async def test_command_runs_in_its_directory(context: ToolContext) -> None:
     (context.root / "sub").mkdir()
     assert (await bash(context, "pwd", cwd="sub")).content == str(context.root / "sub")
 
 
 @pytest.mark.parametrize("cwd", ["missing", "file", "a\0b"])
-async def test_a_directory_that_is_none_is_refused(context: ToolContext, cwd: str) -> None:
+async def test_invalid_directory_is_refused(context: ToolContext, cwd: str) -> None:
     (context.root / "file").write_text("")
     with pytest.raises(ToolFailed, match="directory"):
         await bash(context, "pwd", cwd=cwd)
 
 
 @pytest.mark.parametrize("command", ["", " \n", "a\0b", "echo \ud800", "x" * (COMMAND_BYTES_MAX + 1)])
-async def test_a_command_that_cannot_be_one_is_refused(context: ToolContext, command: str) -> None:
+async def test_invalid_command_is_refused(context: ToolContext, command: str) -> None:
     with pytest.raises(ToolFailed):
         await bash(context, command)
 
 
-async def test_output_is_cleaned_of_what_is_meant_for_a_terminal(context: ToolContext) -> None:
+async def test_terminal_sequences_are_removed(context: ToolContext) -> None:
     output = await bash(context, r"printf '\033[31mred\033[0m\r\n\033]0;title\007a\tb\b\000c \377 \342\202\254'")
     assert output.content == "red\na\tbc \ufffd €"
 
 
-async def test_of_long_output_the_beginning_and_the_end_are_kept(context: ToolContext) -> None:
+async def test_long_output_keeps_beginning_and_end(context: ToolContext) -> None:
     output = await bash(context, "seq 1 100000")
     assert output.content.startswith("1\n2\n3\n")
     assert output.content.endswith("\n99999\n100000")
@@ -99,23 +99,21 @@ async def test_of_long_output_the_beginning_and_the_end_are_kept(context: ToolCo
     assert output.metadata["output"].splitlines()[-1] == "100000"
 
 
-async def test_a_line_without_end_is_bounded_in_memory(context: ToolContext) -> None:
+async def test_endless_line_is_bounded_in_memory(context: ToolContext) -> None:
     output = await bash(context, "echo start; head -c 100000000 /dev/zero | tr '\\0' x; echo; echo end", timeout_s=50)
     assert output.content.startswith("start\nx")
     assert output.content.endswith("x\nend")
     assert len(output.content) <= OUTPUT_CHARS_MAX + 100
 
 
-async def test_a_command_that_writes_for_ever_is_killed_in_time(
-    context: ToolContext, processes: SessionProcesses
-) -> None:
+async def test_endless_output_is_killed_at_the_timeout(context: ToolContext, processes: SessionProcesses) -> None:
     output = await bash(context, "yes", timeout_s=0.2)
     assert "Killed after 0.2 s" in output.content
     assert output.metadata["timed_out"]
     assert of_session(processes.processes[0].pid) == []
 
 
-async def test_a_command_that_ignores_being_told_is_killed(
+async def test_command_that_ignores_term_is_killed(
     context: ToolContext, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kedge.tools.shell.GRACE_S", 0.1)
@@ -124,7 +122,7 @@ async def test_a_command_that_ignores_being_told_is_killed(
     assert of_session(processes.processes[0].pid) == []
 
 
-async def test_what_it_left_running_is_ended_and_told(context: ToolContext, processes: SessionProcesses) -> None:
+async def test_strays_are_ended_and_reported(context: ToolContext, processes: SessionProcesses) -> None:
     output = await bash(context, "sleep 1000 & echo started")
     assert output.content == (
         "started\n\n1 background processes that it left running were ended; use background: true to keep one running."
@@ -132,14 +130,14 @@ async def test_what_it_left_running_is_ended_and_told(context: ToolContext, proc
     assert of_session(processes.processes[0].pid) == []
 
 
-async def test_a_process_out_of_reach_that_holds_the_output_is_not_waited_for(context: ToolContext) -> None:
+async def test_unreachable_process_holding_output_is_ignored(context: ToolContext) -> None:
     before = asyncio.all_tasks()
     output = await bash(context, "setsid sleep 5 & echo started")
     assert output.content.startswith("started")
     assert asyncio.all_tasks() == before  # nobody goes on reading
 
 
-async def test_people_see_the_end_of_the_output_while_it_runs(tmp_path: Path, processes: SessionProcesses) -> None:
+async def test_progress_shows_the_end_of_the_output(tmp_path: Path, processes: SessionProcesses) -> None:
     host = RecordingHost()
     context = make_context(tmp_path, host=host, processes=processes)
     running = asyncio.create_task(bash(context, "seq 1 50; while [ ! -e go ]; do sleep 0.02; done"))
@@ -156,7 +154,7 @@ async def started(processes: SessionProcesses, root: Path) -> int:
 
 
 @pytest.mark.parametrize("cancels", [1, 3])
-async def test_a_cancelled_call_ends_everything_it_started(
+async def test_cancelled_call_ends_its_processes(
     context: ToolContext, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch, cancels: int
 ) -> None:
     monkeypatch.setattr("kedge.tools.shell.GRACE_S", 0.5)
@@ -172,7 +170,7 @@ async def test_a_cancelled_call_ends_everything_it_started(
     assert context.background.survivors == set()
 
 
-async def test_processes_that_cannot_be_ended_are_remembered(context: ToolContext, processes: SessionProcesses) -> None:
+async def test_surviving_processes_are_recorded(context: ToolContext, processes: SessionProcesses) -> None:
     running = asyncio.create_task(bash(context, "touch ready; sleep 1000"))
     await started(processes, context.root)
     processes.processes[0].left = (4711,)
@@ -183,7 +181,7 @@ async def test_processes_that_cannot_be_ended_are_remembered(context: ToolContex
     assert await context.background.end_all() == (4711,)
 
 
-async def test_a_long_command_goes_on_in_the_background(context: ToolContext, processes: SessionProcesses) -> None:
+async def test_long_command_moves_to_the_background(context: ToolContext, processes: SessionProcesses) -> None:
     output = await call(QuickBash(), context, command="echo hi; while [ ! -e go ]; do sleep 0.02; done; echo bye")
     assert "in the background as b1" in output.content
     assert output.metadata["background_id"] == "b1"
@@ -194,29 +192,27 @@ async def test_a_long_command_goes_on_in_the_background(context: ToolContext, pr
     assert running.output.excerpt(100).text.endswith("bye\n")
 
 
-async def test_a_background_command_that_fails_at_once_is_told_as_a_result(context: ToolContext) -> None:
+async def test_background_command_failing_at_once_is_a_result(context: ToolContext) -> None:
     output = await call(BashTool(), context, command="echo no; exit 1", background=True)
     assert output.content == "no\n\nExit code 1"
     assert context.background.list() == {}
 
 
-async def test_a_background_command_goes_on_and_ends_with_the_run(
-    context: ToolContext, processes: SessionProcesses
-) -> None:
+async def test_background_command_ends_with_the_run(context: ToolContext, processes: SessionProcesses) -> None:
     output = await call(QuickBash(), context, command="echo up; sleep 1000", background=True)
     assert "as b1" in output.content
     assert await context.background.end_all() == ()
     assert of_session(processes.processes[0].pid) == []
 
 
-async def test_where_there_is_no_bash_it_is_sh(tmp_path: Path) -> None:
+async def test_sh_replaces_missing_bash(tmp_path: Path) -> None:
     processes = PlainProcesses({"PATH": str(tmp_path / "bin")})
     output = await bash(make_context(tmp_path, processes=processes), "echo $0")
     assert output.content == "/bin/sh"
     assert processes.started == [("/bin/sh", "-c", "echo $0")]
 
 
-async def test_a_shell_that_cannot_be_started_is_told(tmp_path: Path) -> None:
+async def test_shell_start_failure_is_reported(tmp_path: Path) -> None:
     workspace, bin_ = tmp_path / "workspace", tmp_path / "bin"
     workspace.mkdir()
     put_program(bin_ / "bash", "no program\n")
@@ -236,7 +232,7 @@ def put_program(path: Path, text: str) -> None:
     "without asking; the shell and such commands are only taken from elsewhere",
 )
 @pytest.mark.parametrize("entry", ["workspace/.venv/bin", "link", "tools"])
-async def test_nothing_of_the_workspace_runs_unasked(tmp_path: Path, entry: str) -> None:
+async def test_programs_of_the_workspace_need_approval(tmp_path: Path, entry: str) -> None:
     workspace, trap = tmp_path / "workspace", "#!/bin/sh\ntouch trapped\n"
     for name in ("bash", "ls", "date", "echo"):
         put_program(workspace / ".venv" / "bin" / name, trap)
@@ -257,7 +253,7 @@ async def test_nothing_of_the_workspace_runs_unasked(tmp_path: Path, entry: str)
     assert (workspace / "trapped").exists()
 
 
-async def test_a_program_that_needs_no_approval_is_started_itself(tmp_path: Path) -> None:
+async def test_harmless_program_starts_without_a_shell(tmp_path: Path) -> None:
     processes = PlainProcesses()
     (tmp_path / "a b").mkdir()
     (tmp_path / "a b" / "file").touch()
@@ -271,7 +267,7 @@ async def test_a_program_that_needs_no_approval_is_started_itself(tmp_path: Path
     "minutes and beyond its cancellation; only a rule that spells such a command covers it",
 )
 @pytest.mark.timeout(15)
-async def test_deep_directories_take_no_time(context: ToolContext) -> None:
+async def test_deep_directories_take_bounded_time(context: ToolContext) -> None:
     deep = "a/" * 600
     (context.root / deep).mkdir(parents=True)
     words = " ".join(f"x{number}=y{number}" for number in range(98))
@@ -285,7 +281,7 @@ async def test_deep_directories_take_no_time(context: ToolContext) -> None:
     "followed than Linux does",
 )
 @pytest.mark.timeout(15)
-async def test_links_without_end_take_no_time(context: ToolContext) -> None:
+async def test_many_symlinks_take_bounded_time(context: ToolContext) -> None:
     (context.root / "l0").mkdir()
     for number in range(1, 100):
         (context.root / f"l{number}").symlink_to(f"l{number - 1}/../" * 500 + f"l{number - 1}")
@@ -299,7 +295,7 @@ async def test_links_without_end_take_no_time(context: ToolContext) -> None:
 
 
 @pytest.mark.parametrize("variable", ["BASH_ENV", "LD_PRELOAD", "LD_LIBRARY_PATH"])
-async def test_variables_that_load_code_are_asked_about(tmp_path: Path, variable: str) -> None:
+async def test_variables_that_load_code_need_approval(tmp_path: Path, variable: str) -> None:
     processes = PlainProcesses({"PATH": os.environ["PATH"], variable: str(tmp_path / "x")})
     context = make_context(tmp_path, processes=processes)
     for command in ("echo hi", "ls"):
@@ -310,7 +306,7 @@ async def test_variables_that_load_code_are_asked_about(tmp_path: Path, variable
     "attack 2",
     "command lines were read on the event loop, which stood still meanwhile; they are read in a thread of the Run",
 )
-async def test_the_event_loop_goes_on_while_a_line_is_read(context: ToolContext) -> None:
+async def test_event_loop_is_free_while_a_line_is_parsed(context: ToolContext) -> None:
     rounds = 0
 
     async def count() -> None:
@@ -332,7 +328,7 @@ async def intended(context: ToolContext, command: str, **given: Any) -> Prepared
     return await prepare(BashTool(), context, command=command, **given)
 
 
-async def test_people_are_shown_the_whole_command_with_nothing_hidden(context: ToolContext) -> None:
+async def test_approval_shows_the_whole_visible_command(context: ToolContext) -> None:
     command = "echo " + "x" * 5000 + "\u202e\u200b\x1b[8m; rm y"
     intent = (await intended(context, command, description="list\u202e files")).intent
     params = json.loads(intent.params)
@@ -345,7 +341,7 @@ async def test_people_are_shown_the_whole_command_with_nothing_hidden(context: T
     assert (await intended(context, "a\nb")).intent.description == "$ a"
 
 
-async def test_an_approval_is_bound_to_command_directory_and_environment(tmp_path: Path) -> None:
+async def test_approval_binds_command_directory_environment(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     context = make_context(tmp_path)
     other = make_context(tmp_path, processes=PlainProcesses({"PATH": os.environ["PATH"], "X": "1"}))
@@ -359,7 +355,7 @@ async def test_an_approval_is_bound_to_command_directory_and_environment(tmp_pat
     assert (await intended(context, "make")).intent.binding == bindings[0]
 
 
-async def test_a_directory_that_was_swapped_meanwhile_is_not_used(context: ToolContext) -> None:
+async def test_replaced_directory_is_not_used(context: ToolContext) -> None:
     (context.root / "a").mkdir()
     (context.root / "link").symlink_to("a")
     prepared = await intended(context, "pwd", cwd="link")
@@ -369,7 +365,7 @@ async def test_a_directory_that_was_swapped_meanwhile_is_not_used(context: ToolC
         await prepared.run()
 
 
-async def test_an_environment_that_changed_meanwhile_is_not_used(tmp_path: Path) -> None:
+async def test_changed_environment_is_not_used(tmp_path: Path) -> None:
     processes = PlainProcesses()
     prepared = await intended(make_context(tmp_path, processes=processes), "pwd")
     processes.environment = {**processes.environment, "LD_PRELOAD": "x"}
@@ -428,7 +424,7 @@ async def test_a_grant_covers_this_command_and_no_other(context: ToolContext, co
         ),
     ],
 )
-async def test_only_what_surely_looks_needs_nobodys_leave(context: ToolContext, command: str, asks: bool) -> None:
+async def test_only_read_only_commands_need_no_approval(context: ToolContext, command: str, asks: bool) -> None:
     (context.root / "sub").mkdir()
     (context.root / "link").symlink_to("/etc")
     (context.root / "circle").symlink_to("circle")
@@ -438,7 +434,7 @@ async def test_only_what_surely_looks_needs_nobodys_leave(context: ToolContext, 
     assert permit(intent, parse_rules((), ("bash",)), ()).decision == "deny"
 
 
-async def test_a_full_background_refuses_before_it_starts(
+async def test_full_background_refuses_before_start(
     context: ToolContext, processes: SessionProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kedge.tools.background.BACKGROUND_MAX", 3)
@@ -460,7 +456,7 @@ async def test_a_full_background_refuses_before_it_starts(
     "`./build.sh`, allowed for the session, was allowed in every directory of the workspace, where it is another "
     "program; a grant is for the directory it was given in now",
 )
-async def test_a_grant_is_for_the_directory_it_was_given_in(context: ToolContext) -> None:
+async def test_grant_covers_its_directory_only(context: ToolContext) -> None:
     for name in ("one", "other"):
         (context.root / name).mkdir()
     at_root, one, other = [
@@ -487,9 +483,7 @@ async def test_a_grant_is_for_the_directory_it_was_given_in(context: ToolContext
         ("ls src", False),
     ],
 )
-async def test_a_rule_with_a_wildcard_covers_no_file_that_guards_the_machine(
-    context: ToolContext, command: str, is_exact: bool
-) -> None:
+async def test_wildcard_rule_covers_no_guarded_file(context: ToolContext, command: str, is_exact: bool) -> None:
     (context.root / ".git" / "hooks").mkdir(parents=True)
     (context.root / "link").symlink_to(".git/config")
     intent = (await prepare(BashTool(), context, command=command)).intent

@@ -33,7 +33,7 @@ PIECES = (
 
 
 @pytest.mark.parametrize("shell", [name for name in ("bash", "dash", "sh") if shutil.which(name)])
-def test_what_is_read_as_plain_words_is_what_a_real_shell_makes_of_it(shell: str) -> None:
+def test_plain_words_match_a_real_shell(shell: str) -> None:
     chance = random.Random(20)
     lines: dict[str, tuple[str, ...]] = {}
     while len(lines) < 3000:
@@ -58,7 +58,7 @@ def test_words_lose_their_quotes_and_backslashes() -> None:
 
 
 @pytest.mark.parametrize("line", ["", " ", "\n", "''", "A=b", "if", "a=b c", "echo \ud800"])
-def test_what_names_no_command_is_not_plain(line: str) -> None:
+def test_lines_without_a_command_are_not_plain(line: str) -> None:
     assert plain_words(line) is None
 
 
@@ -70,7 +70,7 @@ def test_every_command_of_a_line_is_found() -> None:
     assert ("git", "push") in parse_line("git -C a push").commands
 
 
-def test_commands_of_a_line_that_cannot_be_parsed_are_still_found() -> None:
+def test_commands_of_an_invalid_line_are_found() -> None:
     line = parse_line("rm x; if")
     assert line.words is None
     assert ("rm", "x") in line.commands
@@ -99,7 +99,7 @@ def test_commands_of_a_line_that_cannot_be_parsed_are_still_found() -> None:
     ],
     ids=lambda line: line[:6],
 )
-def test_a_line_made_to_hurt_is_read_in_bounded_work(line: str) -> None:
+def test_hostile_line_takes_bounded_work(line: str) -> None:
     read = parse_line(line)
     assert read.words is None or len(read.words) < 20_000
     assert len(read.commands) <= COMMANDS_MAX + 1
@@ -125,12 +125,12 @@ def test_a_line_made_to_hurt_is_read_in_bounded_work(line: str) -> None:
     ],
     ids=lambda line: line[:8],
 )
-def test_no_text_takes_the_grammar_for_long(line: str) -> None:
+def test_grammar_takes_bounded_time(line: str) -> None:
     commands = parse_line(line).commands
     assert (None,) in commands or len(commands) <= 3
 
 
-def test_a_short_text_behind_many_wrappers_is_read_once() -> None:
+def test_text_after_many_wrappers_is_parsed_once() -> None:
     """And the same in a process of its own as here."""
     line = "env " * 60 + "'-x=y=" + "a=(" * 20 + "; rm x'"
     assert len(line.encode()) > LOCAL_BYTES_MAX
@@ -145,11 +145,11 @@ def test_a_short_text_behind_many_wrappers_is_read_once() -> None:
     "only the last 2000 commands of a line were looked at, so that `rm x;` before 3000 times `a;` passed a deny rule; "
     "equal ones count once, and a line with more is one that could run anything",
 )
-def test_equal_commands_hide_no_other() -> None:
+def test_repeated_commands_hide_no_other() -> None:
     assert ("rm", "x") in parse_line("rm x;" + "a;" * 3000).commands
 
 
-def test_rules_are_given_no_more_words_than_they_have() -> None:
+def test_rules_get_a_bounded_number_of_words() -> None:
     commands = parse_line("find " + "a " * 1000 + "-exec rm " * 40 + "b " * 1000).commands
     assert ("rm", "b") in [(command[0], command[-1]) for command in commands]
     assert max(map(len, commands)) == RULE_WORDS_MAX
@@ -160,7 +160,7 @@ def test_rules_are_given_no_more_words_than_they_have() -> None:
     assert sum(map(len, found)) <= LINE_WORDS_MAX + RULE_WORDS_MAX + 1
 
 
-def test_shells_in_shells_end_somewhere_and_are_then_anything() -> None:
+def test_deeply_nested_shells_are_unknown() -> None:
     line = "rm x"
     for _ in range(DEPTH_MAX + 2):
         line = "sh -c '" + line.replace("'", "'\\''") + "'"
@@ -195,7 +195,7 @@ def test_which_programs_run_others(line: str, expected: bool) -> None:
     assert runs_others(words) is expected
 
 
-def test_nothing_that_people_are_shown_is_hidden() -> None:
+def test_visible_text_hides_nothing() -> None:
     assert visible("ls -la") == "ls -la"
     assert visible("a\u202eb\u200bc\x1b[0m\u00a0\u3164\ufe0f\U000e0041") == (
         "a\\u{202e}b\\u{200b}c\\u{1b}[0m\\u{a0}\\u{3164}\\u{fe0f}\\u{e0041}"
@@ -213,6 +213,6 @@ def test_a_title_is_one_line_and_cut() -> None:
     assert one_line("", 10) == ""
 
 
-def test_what_the_eye_does_not_see_is_known() -> None:
+def test_invisible_characters_are_known() -> None:
     assert all(map(is_invisible, "\0\t\n\x7f\x85\u00ad\u200b\u2028\ufeff\ue000\u2800\ud800"))
     assert not any(map(is_invisible, " aé日+$"))

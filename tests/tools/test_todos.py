@@ -33,7 +33,7 @@ async def test_the_whole_list_is_replaced(tmp_path: Path) -> None:
     assert (await call(TodosTool(), context, todos=[])).content == "The list is saved: 0 of 0 done."
 
 
-async def test_several_in_progress_are_kept_and_remarked_on(tmp_path: Path) -> None:
+async def test_several_todos_in_progress_get_a_note(tmp_path: Path) -> None:
     todos = [{"content": name, "status": "in_progress"} for name in "ab"]
     output = await call(TodosTool(), make_context(tmp_path), todos=todos)
     assert "2 are in progress" in output.content
@@ -49,16 +49,14 @@ async def test_several_in_progress_are_kept_and_remarked_on(tmp_path: Path) -> N
     ],
     ids=["many", "empty", "long", "long active"],
 )
-async def test_a_list_nobody_would_read_is_refused_and_the_old_one_stays(
-    tmp_path: Path, todos: list[dict[str, str]]
-) -> None:
+async def test_invalid_list_keeps_the_old_one(tmp_path: Path, todos: list[dict[str, str]]) -> None:
     host = RecordingHost()
     with pytest.raises(ToolFailed):
         await call(TodosTool(), make_context(tmp_path, host=host), todos=todos)
     assert host.todos == []
 
 
-async def test_it_needs_nobodys_leave_and_does_nothing_before_it_is_run(tmp_path: Path) -> None:
+async def test_todos_need_no_approval_and_prepare_changes_nothing(tmp_path: Path) -> None:
     host = RecordingHost()
     prepared = await prepare(TodosTool(), make_context(tmp_path, host=host), todos=[{"content": "x"}])
     assert permit(prepared.intent, Rules(), ()).decision == "allow"

@@ -31,7 +31,7 @@ async def test_lines_are_numbered(tmp_path: Path) -> None:
     assert output.metadata == {"path": "a.txt", "first_line": 1, "last_line": 3, "lines": 3}
 
 
-async def test_a_part_is_shown_and_how_to_read_on(tmp_path: Path) -> None:
+async def test_part_of_a_file_says_how_to_continue(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(1, 101)))
     shown = await view(tmp_path, path="a.txt", offset=10, limit=2)
     assert shown == "    10\tline 10\n    11\tline 11\n(Lines 10 to 11 of 100. Continue with offset=12.)"
@@ -52,7 +52,7 @@ async def test_long_files_and_long_lines_are_bounded(tmp_path: Path) -> None:
     assert "of 1000. Continue with offset=30.)" in shown
 
 
-async def test_a_large_file_is_read_by_lines_and_cannot_be_edited(tmp_path: Path) -> None:
+async def test_large_file_is_viewed_but_not_edited(tmp_path: Path) -> None:
     line = b"x" * 99 + b"\n"
     (tmp_path / "big").write_bytes(line * (READ_FILE_BYTES_MAX // 100) + b"the end\n" + b"y" * 100_000 + b"\nlast")
     context = make_context(tmp_path)
@@ -69,7 +69,7 @@ async def test_a_large_file_is_read_by_lines_and_cannot_be_edited(tmp_path: Path
         await prepare(EditTool(), context, path="big", old_string="the end", new_string="x")
 
 
-async def test_the_directory_of_a_missing_file_is_asked_for_similar_names(tmp_path: Path) -> None:
+async def test_missing_file_lists_similar_names(tmp_path: Path) -> None:
     for name in ["config.py", "confirm.py", "conf.py", "other.txt"]:
         (tmp_path / name).touch()
     with pytest.raises(ToolFailed, match=r"^confg.py does not exist; similar names there: conf(ig)?.py, .*$"):
@@ -78,7 +78,7 @@ async def test_the_directory_of_a_missing_file_is_asked_for_similar_names(tmp_pa
         await view(tmp_path, path="src/app.py")
 
 
-async def test_an_empty_file_says_so(tmp_path: Path) -> None:
+async def test_empty_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert await view(tmp_path, path="empty") == "empty is empty."
 
@@ -93,7 +93,7 @@ async def test_an_empty_file_says_so(tmp_path: Path) -> None:
         ("日本\n".encode(), "     1\t日本"),
     ],
 )
-async def test_encodings_are_told_apart(tmp_path: Path, data: bytes, shown: str) -> None:
+async def test_encodings_are_detected(tmp_path: Path, data: bytes, shown: str) -> None:
     (tmp_path / "a.txt").write_bytes(data)
     assert await view(tmp_path, path="a.txt") == shown
 
@@ -101,7 +101,7 @@ async def test_encodings_are_told_apart(tmp_path: Path, data: bytes, shown: str)
 @pytest.mark.parametrize(
     ("data", "kind"), [(b"\x7fELF\0\0", "a program"), (b"ab\0cd", "binary data"), (b"\xff\xfea\0\0\xd8", "binary data")]
 )
-async def test_of_binary_files_their_kind_and_size_are_told(tmp_path: Path, data: bytes, kind: str) -> None:
+async def test_binary_file_shows_type_and_size(tmp_path: Path, data: bytes, kind: str) -> None:
     (tmp_path / "a.bin").write_bytes(data)
     shown = await view(tmp_path, path="a.bin")
     assert f"is not text: {kind}" in shown
@@ -132,7 +132,7 @@ async def test_a_picture_too_large_for_a_model_is_not_attached(tmp_path: Path) -
     assert "too large to be shown" in output.content
 
 
-async def test_the_intent_says_what_is_looked_at(tmp_path: Path) -> None:
+async def test_intent_of_view(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     prepared = await prepare(ViewTool(), make_context(tmp_path), path="a.txt", offset=3)
     intent = prepared.intent
@@ -143,7 +143,7 @@ async def test_the_intent_says_what_is_looked_at(tmp_path: Path) -> None:
     assert other.intent.binding != intent.binding
 
 
-async def test_names_with_control_characters_are_written_out(tmp_path: Path) -> None:
+async def test_control_characters_in_names_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "a\n\x1b[31mb").write_text("x")
     prepared = await prepare(ViewTool(), make_context(tmp_path), path="a\n\x1b[31mb")
     assert prepared.intent.description == r"View a\n\x1b[31mb"

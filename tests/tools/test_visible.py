@@ -88,14 +88,14 @@ async def test_a_diff_hides_nothing(tmp_path: Path, before: bytes | None, conten
     "a blank behind a backslash was not to be seen in a command, although the next line is another command then; the "
     "blank or tab that ends a line is spelled out",
 )
-async def test_a_blank_at_the_end_of_a_line_of_a_command_is_seen(tmp_path: Path) -> None:
+async def test_trailing_blank_of_a_command_is_visible(tmp_path: Path) -> None:
     command = "echo would run: \\ \nrm -rf precious\\\t\nls \r\npwd"
     for name, text in front_ends(await prepare(BashTool(), make_context(tmp_path), command=command)).items():
         for line in ("echo would run: \\\\u{20}\n", "rm -rf precious\\\\u{9}\n", "ls \\u{d}\n"):
             assert line in text, name
 
 
-async def test_a_change_of_all_line_endings_is_told(tmp_path: Path) -> None:
+async def test_change_of_all_line_endings_is_shown(tmp_path: Path) -> None:
     prepared = await written(tmp_path, b"a\nb\n", "a\r\nb\r\n")
     assert prepared.intent.description == "Write a.sh (+2 -2), line endings: LF -> CRLF"
     assert "+a\\u{d}\n+b\\u{d}\n" in json.loads(prepared.intent.params)["shown"]
@@ -106,7 +106,7 @@ async def test_a_change_of_all_line_endings_is_told(tmp_path: Path) -> None:
     assert new.intent.description.endswith("a.sh (+1 -0), line endings: CRLF")
 
 
-async def test_a_file_with_crlf_has_a_diff_without_noise(tmp_path: Path) -> None:
+async def test_crlf_diff_has_no_noise(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_bytes(b"a\r\nb\r\nc\r\n")
     context = make_context(tmp_path)
     await call(ViewTool(), context, path="a.sh")
@@ -127,7 +127,7 @@ async def test_a_file_with_crlf_has_a_diff_without_noise(tmp_path: Path) -> None
     "a NUL took the place of the six characters `\\u{0}` without being in the diff, and made `rm -rf` live; a NUL is "
     "compared as what it is",
 )
-async def test_a_nul_is_not_taken_for_its_spelling(tmp_path: Path) -> None:
+async def test_nul_differs_from_its_escape(tmp_path: Path) -> None:
     prepared = await written(tmp_path, b"# v1\nrm\\u{0} -rf precious\n", "# v2\nrm\0 -rf precious\n")
     assert prepared.intent.description == "Write a.sh (+2 -2)"
     for name, text in front_ends(prepared).items():
@@ -138,7 +138,7 @@ async def test_a_nul_is_not_taken_for_its_spelling(tmp_path: Path) -> None:
     "attack round 2: display",
     "to replace a binary file by the words that stand for one had an empty diff; nothing is equal to these words",
 )
-async def test_no_text_passes_for_a_binary_file(tmp_path: Path) -> None:
+async def test_text_cannot_look_like_a_binary_file(tmp_path: Path) -> None:
     prepared = await written(tmp_path, b"\0\1", "(binary data)\nls\n")
     for name, text in front_ends(prepared).items():
         assert "-(binary data)" in text, name
@@ -150,7 +150,7 @@ async def test_no_text_passes_for_a_binary_file(tmp_path: Path) -> None:
     "in a file that begins with a UTF-16 mark, Chinese characters were shown whose bytes are a shell command; an "
     "encoding other than UTF-8 is shown",
 )
-async def test_an_encoding_other_than_utf8_is_told(tmp_path: Path) -> None:
+async def test_other_encoding_is_shown(tmp_path: Path) -> None:
     script = "\n:;rm -rf precious \n"
     prepared = await written(tmp_path, b"\xff\xfeh\0\n\0", script.encode().decode("utf-16-le"))
     assert prepared.intent.description == "Write a.sh (+1 -1), encoding: utf-16-le"
@@ -185,7 +185,7 @@ async def test_accents_hide_nothing(tmp_path: Path, content: str, visible: str) 
     "attack round 2: display",
     "the terminal interface drew a tab in the name of a file as blanks; it is spelled out, as a newline is",
 )
-async def test_a_tab_in_a_path_is_seen(tmp_path: Path) -> None:
+async def test_tab_in_a_path_is_visible(tmp_path: Path) -> None:
     prepared = await prepare(WriteTool(), make_context(tmp_path), path="a\tb", content="x\n")
     seen = front_ends(prepared)
     assert "/a\\u{9}b" in seen["tui"].replace("\n     ", "")

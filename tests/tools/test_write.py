@@ -17,7 +17,7 @@ from kedge.tools.write import WriteTool
 from tests.tools.contexts import RecordingHost, call, make_context, prepare
 
 
-async def test_a_new_file_is_made_with_its_directories(tmp_path: Path) -> None:
+async def test_new_file_is_created_with_its_directories(tmp_path: Path) -> None:
     host = RecordingHost()
     context = make_context(tmp_path, host=host)
     prepared = await prepare(WriteTool(), context, path="a/b/new.py", content="one\ntwo")
@@ -39,7 +39,7 @@ async def test_a_new_file_is_made_with_its_directories(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "a/b") == ["new.py"]
 
 
-async def test_a_new_file_has_the_mode_the_user_wants(tmp_path: Path) -> None:
+async def test_new_file_follows_the_umask(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
         await call(WriteTool(), make_context(tmp_path), path="new", content="x")
@@ -48,7 +48,7 @@ async def test_a_new_file_has_the_mode_the_user_wants(tmp_path: Path) -> None:
     assert (tmp_path / "new").stat().st_mode & 0o7777 == 0o640
 
 
-async def test_an_existing_file_must_have_been_read_and_not_changed(tmp_path: Path) -> None:
+async def test_existing_file_must_be_read_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old\n")
     context = make_context(tmp_path)
     with pytest.raises(ToolFailed, match="was not read yet"):
@@ -78,7 +78,7 @@ async def test_an_existing_file_must_have_been_read_and_not_changed(tmp_path: Pa
         (b"x", "", b""),
     ],
 )
-async def test_the_manner_of_the_file_stays(tmp_path: Path, before: bytes, content: str, after: bytes) -> None:
+async def test_encoding_and_line_endings_are_kept(tmp_path: Path, before: bytes, content: str, after: bytes) -> None:
     (tmp_path / "a.txt").write_bytes(before)
     (tmp_path / "a.txt").chmod(0o755)
     context = make_context(tmp_path)
@@ -96,7 +96,7 @@ async def test_a_change_of_line_endings_alone_is_shown(tmp_path: Path) -> None:
     assert prepared.intent.description == "Write a.txt (+1 -1), line endings: CRLF -> mixed"
 
 
-async def test_nobody_is_asked_about_what_is_too_large_to_be_shown(tmp_path: Path) -> None:
+async def test_too_large_diff_cannot_be_approved(tmp_path: Path) -> None:
     """(Before, the diff was cut, and people approved what they had not seen.) With leave beforehand it is done."""
     lines = "some line\n" * (DIFF_BYTES_MAX // 10)
     large = (await prepare(WriteTool(), make_context(tmp_path), path="a", content=lines + "the last line\n")).intent
@@ -114,7 +114,7 @@ async def test_nobody_is_asked_about_what_is_too_large_to_be_shown(tmp_path: Pat
     "a text for a file in latin-1 that begins like UTF-16 was shown to people as what those bytes would mean there, "
     "and written as the command it was; people are shown the text itself now",
 )
-async def test_people_see_the_text_and_not_what_its_bytes_may_be_taken_for(tmp_path: Path) -> None:
+async def test_approval_shows_the_text_not_guessed_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_bytes("# grüße\n".encode("latin-1"))
     context = make_context(tmp_path)
     await call(ViewTool(), context, path="a.sh")
@@ -124,14 +124,14 @@ async def test_people_see_the_text_and_not_what_its_bytes_may_be_taken_for(tmp_p
     assert b"rm -rf everything" in (tmp_path / "a.sh").read_bytes()
 
 
-async def test_what_cannot_be_seen_in_a_diff_or_a_path_is_spelled_out_for_every_client(tmp_path: Path) -> None:
+async def test_invisible_characters_in_a_diff_are_escaped(tmp_path: Path) -> None:
     intent = (await prepare(WriteTool(), make_context(tmp_path), path="a\u202eb", content="x\u202ey\x1b[2K\n")).intent
     params = json.loads(intent.params)
     assert "+x\\u{202e}y\\u{1b}[2K\n" in params["shown"]
     assert params["path"] == "a\\u202eb"
 
 
-async def test_what_people_are_shown_is_bounded(tmp_path: Path) -> None:
+async def test_diff_of_an_approval_is_bounded(tmp_path: Path) -> None:
     prepared = await prepare(WriteTool(), make_context(tmp_path), path="a", content="some line\n" * 100_000)
     assert len(prepared.intent.params) < DIFF_BYTES_MAX * 1.3
     assert "(cut here: the diff is larger than 100 kB)" in json.loads(prepared.intent.params)["diff"]
@@ -140,7 +140,7 @@ async def test_what_people_are_shown_is_bounded(tmp_path: Path) -> None:
         await prepare(WriteTool(), make_context(tmp_path), path="a", content="x" * 5_000_001)
 
 
-async def test_outside_the_workspace_leave_is_for_that_very_file(tmp_path: Path) -> None:
+async def test_write_outside_needs_an_exact_approval(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     intent = (await prepare(WriteTool(), make_context(tmp_path / "ws"), path="../out.txt", content="x")).intent
     assert (intent.subject, intent.exact_only, intent.grant) == (str(tmp_path.resolve() / "out.txt"), True, "")
