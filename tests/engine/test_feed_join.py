@@ -27,7 +27,7 @@ async def test_deltas_flushed_when_a_reader_joins_push_out_nothing_it_lacks(tmp_
         # Text is waiting for its flush, and it is so much that the ring has no room for what the late one lacks.
         (draft,) = feed._drafts.values()
         draft.add("text", "y" * feed.ring_bytes_max)
-        feed.grew(draft)
+        feed.text_added(draft)
         assert positions(await read_all(late)) == expected
         r.model.release("k")
         await r.end("a")

@@ -236,7 +236,7 @@ async def test_a_large_streaming_message_is_shown_less_often(tmp_path: Path) -> 
         feed = r.workspace.feed
         await until(lambda: bool(feed._snapshots))
         # What is added from now on is shown one pace behind this time. Its Deltas were flushed at the same time.
-        assert feed._shown_at - feed._flushed_at > 0.9 * size / SNAPSHOT_BYTES_PER_S
+        assert feed._snapshot_at - feed._flushed_at > 0.9 * size / SNAPSHOT_BYTES_PER_S
         model.release("k")
         await r.end(run)
         reader.close()

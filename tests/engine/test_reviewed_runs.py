@@ -219,7 +219,7 @@ async def test_a_submit_is_found_again_though_its_files_are_gone(tmp_path: Path)
         again = await r.engine.submit(r.workspace, r.session, prompt, RunOptions(), "x")
         assert (again.seq, again.position, again.accepted_at) == (first.seq, first.position, first.accepted_at)
         for run_id, other in (("y", prompt), ("x", Prompt("c", prompt.attachments))):
-            with pytest.raises(Invalid, match="no such file"):
+            with pytest.raises(Invalid, match="file not found"):
                 await r.engine.submit(r.workspace, r.session, other, RunOptions(), run_id)
         await r.end("x")
 
@@ -229,7 +229,7 @@ async def test_files_of_a_prompt_have_a_limit_together(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(bytes(5_000_000))
     given = tuple(Attachment("a.bin", "a.bin", "application/octet-stream", "") for _ in range(3))
     async with rig(tmp_path, ScriptedModel()) as r:
-        with pytest.raises(TooLarge, match="together"):
+        with pytest.raises(TooLarge, match="in total"):
             await r.engine.submit(r.workspace, r.session, Prompt("b", given), RunOptions(), "x")
 
 

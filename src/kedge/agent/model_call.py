@@ -75,7 +75,7 @@ class ModelCall:
                         return part
                 if draft.closed:
                     raise RunNotActive(f"run {active.id} has ended; no further output is accepted")
-                feed.grew(draft)
+                feed.text_added(draft)
                 if active.checkpoint_timer is None:
                     self._schedule_checkpoint(active)
                 if draft.chars > REPLY_CHARS_MAX:

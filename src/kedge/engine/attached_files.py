@@ -1,4 +1,4 @@
-"""Attachments given by their path alone: read when the prompt is accepted, so that a Run works on what it was given."""
+"""Attachments named by path: read when the prompt is accepted, so that later changes do not affect the Run."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ from kedge.tools import disk
 from kedge.tools.paths import resolve
 from kedge.tools.tool_failed import ToolFailed
 
-#: Of one file. It goes to the model as a whole, with every Step. Bytes.
-FILE_BYTES_MAX = 5 * 1024 * 1024
-#: Of all files of a prompt: about what fits into a request, for who sends them along. Bytes.
-FILES_BYTES_MAX = 12 * 1024 * 1024
+#: One file. It is sent to the model completely, with every Step. Bytes.
+ATTACHMENT_BYTES_MAX = 5 * 1024 * 1024
+#: All files of a prompt: about what fits into one request with inline content. Bytes.
+ATTACHMENTS_BYTES_MAX = 12 * 1024 * 1024
 
 
 async def with_contents(prompt: Prompt, root: Path) -> Prompt:
-    """Invalid when a file cannot be read. A client may name any file: it has the user's rights."""
-    if all(given.content or not given.file_path for given in prompt.attachments):
+    """Return the prompt with the content of its files; Invalid if a file cannot be read.
+
+    A client may name any file: it has the user's rights."""
+    if all(attachment.content or not attachment.file_path for attachment in prompt.attachments):
         return prompt
-    filled = await asyncio.to_thread(lambda: tuple(_filled(given, root) for given in prompt.attachments))
-    if sum(len(given.content) for given in filled) * 3 // 4 > FILES_BYTES_MAX:
-        raise TooLarge(f"the attachments have more than {FILES_BYTES_MAX // 2**20} MiB together; leave some out")
+    filled = await asyncio.to_thread(lambda: tuple(_filled(attachment, root) for attachment in prompt.attachments))
+    if sum(len(attachment.content) for attachment in filled) * 3 // 4 > ATTACHMENTS_BYTES_MAX:
+        raise TooLarge(f"the attachments have more than {ATTACHMENTS_BYTES_MAX // 2**20} MiB in total; remove some")
     return replace(prompt, attachments=filled)
 
 
-def _filled(given: Attachment, root: Path) -> Attachment:
-    if given.content or not given.file_path:
-        return given
+def _filled(attachment: Attachment, root: Path) -> Attachment:
+    if attachment.content or not attachment.file_path:
+        return attachment
     try:
-        path = resolve(given.file_path, root).path
-        found = disk.read(path, bytes_max=FILE_BYTES_MAX)
+        path = resolve(attachment.file_path, root).path
+        content = disk.read(path, bytes_max=ATTACHMENT_BYTES_MAX)
     except ToolFailed as failed:
-        raise Invalid(f"attachment {given.file_path}: {failed}") from None
-    if found is None:
-        raise Invalid(f"attachment {given.file_path}: there is no such file")
+        raise Invalid(f"attachment {attachment.file_path}: {failed}") from None
+    if content is None:
+        raise Invalid(f"attachment {attachment.file_path}: file not found")
     return Attachment(
-        given.file_path,
-        given.file_name or path.name,
-        mime_type_of(path.name, found.data) if given.mime_type == UNKNOWN else given.mime_type,
-        base64.b64encode(found.data).decode(),
+        attachment.file_path,
+        attachment.file_name or path.name,
+        mime_type_of(path.name, content.data) if attachment.mime_type == UNKNOWN else attachment.mime_type,
+        base64.b64encode(content.data).decode(),
     )
 
 
@@ -53,7 +55,7 @@ UNKNOWN = "application/octet-stream"
 
 
 def mime_type_of(name: str, data: bytes) -> str:
-    """By its name; a file that is text says so whatever it is called."""
+    """Return the MIME type by name; a text file is text/plain whatever its name."""
     guessed = mimetypes.guess_type(name)[0]
     if guessed is not None and guessed.startswith("image/"):
         return guessed

@@ -1,6 +1,9 @@
-"""A message while it streams: built from Deltas, and read in three ways, each at its own pace: whole, as a Message; the
-text readers have not been sent; the text the store does not have. Pieces are kept as they came and joined when asked
-for, so that a message of n Deltas costs n, not n squared."""
+"""A message while it streams.
+
+It is built from Deltas and read in three ways, each at its own pace: as a complete Message, as the text that readers
+have not received, and as the text that the store does not have. Pieces are joined on demand, so that a message of n
+Deltas costs n, not n squared.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ DraftKind = Literal["text", "reasoning"]
 @dataclass(slots=True)
 class _DraftPart:
     kind: DraftKind
-    #: Of reasoning: what its provider wants back with it. It closes the part.
+    #: The signature of reasoning, which the provider requires back. It closes the part.
     signature: str = ""
     all: list[str] = field(default_factory=list)
     unsent: list[str] = field(default_factory=list)
@@ -31,18 +34,19 @@ class Draft:
         self._parts: list[_DraftPart] = []
         self.chars = 0
         self.closed = False
-        #: The store failed when it was given text of it, and may have it or not.
+        #: The store failed to take its text, and may have it or not.
         self.is_uncertain = False
 
     def close(self) -> None:
-        """The message is put whole from here on: no tail may come behind that, and nothing that is added counts. (A
-        task that does not let itself be stopped may still try.)"""
+        """Take no more text: the complete message follows, and no tail may come after it.
+
+        A task that cannot be cancelled may still try to add text."""
         self.closed = True
         for part in self._parts:
             part.unsent.clear()
 
     def blank(self) -> Draft:
-        """The same message without what it says."""
+        """Return a draft of the same message without its text."""
         return Draft(self._message)
 
     @property
@@ -78,7 +82,7 @@ class Draft:
         self.chars += len(text) + len(signature)
 
     def message(self, now: int, *more: Part) -> Message:
-        """The message as it stands, with further parts behind its text."""
+        """Return the message so far, with further parts after its text."""
         parts: list[Part] = []
         for part in self._parts:
             text = "".join(part.all)
@@ -87,14 +91,14 @@ class Draft:
         return replace(self._message, parts=(*parts, *more), updated_at=now)
 
     def take_unsent(self) -> list[tuple[int, DraftKind, str]]:
-        """(part, kind, text) that readers do not have yet; they are taken to have it from now on."""
+        """Return (part, kind, text) that readers do not have yet, and mark it as sent."""
         fresh = [(index, part.kind, "".join(part.unsent)) for index, part in enumerate(self._parts) if part.unsent]
         for part in self._parts:
             part.unsent.clear()
         return fresh
 
     def take_unsaved(self) -> tuple[Tail, ...]:
-        """What the store does not have yet; it is taken to have it from now on."""
+        """Return the text that the store does not have yet, and mark it as saved."""
         fresh = tuple(
             Tail(self.id, self.session_id, index, part.kind, "".join(part.unsaved))
             for index, part in enumerate(self._parts)

@@ -1,20 +1,21 @@
-"""The feed: what happens in one workspace, on its way to any number of readers.
+"""The feed: the events of one workspace, delivered to any number of readers.
 
 Theory of operation
 ===================
 
-All readers share one ring of frames, encoded once. A reader is an index into it and the Position it has reached;
-reading is joining the frames from there on. The publisher never waits and holds nothing for anybody: a reader that is
-too slow finds that the ring has moved on, and then reads the log from the store, from its own Position, until it meets
-the ring again. So durable events are never dropped, a stuck reader costs a few dozen bytes, an extra reader a write.
+All readers share one ring of frames, encoded once. A reader is an index into the ring and the Position it has reached;
+reading joins the frames from there on. The publisher never waits and keeps no queue per reader. A reader that is too
+slow finds that the ring has moved on; it then reads the log from the store, from its own Position, until it meets the
+ring again. So durable events are never dropped, a stuck reader costs a few dozen bytes, and another reader costs one
+more write.
 
-Deltas have no Position and are not in the log. A reader that (re)joins the ring gets each streaming message whole
-first, and its Deltas from there on. Between two flushes the Deltas of a message run together into one frame: the first
-goes out at once, those behind it at a pace that no eye can tell from at once. Readers without Deltas get the whole
-message instead, less often.
+Deltas have no Position and are not in the log. A reader that joins the ring first receives each streaming message
+complete, and its Deltas from then on. Between two flushes the Deltas of a message are merged into one frame: the first
+is sent at once, later ones at an imperceptible delay. Readers without Deltas receive the complete message instead, less
+often.
 
-Publishing out of order, or a hole after an append whose end was unknown, is not an error here: the ring is emptied and
-everybody reads the log, which is always in order.
+Publishing out of order, or a hole after an append with an unknown result, is not an error: the ring is emptied and all
+readers read the log, which is always in order.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from kedge.engine.draft import Draft
 from kedge.engine.ports import Clock, Encoder
 from kedge.store.base import LogEntry, Store
 
-#: Frames kept for readers that are a little late: seconds of a busy stream. One larger frame alone is kept too. Bytes.
+#: Frames kept for readers that lag: seconds of a busy stream. A single larger frame is also kept. Bytes.
 RING_BYTES_MAX = 1024 * 1024
-#: What a frame costs beside its data: empty ones, too, must run out some day. Bytes.
+#: The cost of a frame beside its data, so that empty frames are evicted, too. Bytes.
 FRAME_BYTES = 200
-#: What one read returns at the most, give or take a frame: the memory a reader holds while its socket is full. Bytes.
+#: The result of one read, within a frame: the memory that a reader holds while its socket is full. Bytes.
 READ_BYTES_MAX = 256 * 1024
-#: Entries fetched from the log at once by a reader that is behind. Items.
+#: Entries that a lagging reader fetches from the log at once. Items.
 PAGE_ENTRIES_MAX = 100
-#: Pace of Deltas: below what an eye can see, and a write per reader each. More readers, fewer writes. Seconds.
+#: The interval of Deltas: imperceptible, and one write per reader each. More readers, fewer writes. Seconds.
 FLUSH_S, FLUSH_S_PER_READER, FLUSH_S_MAX = 0.010, 0.0005, 0.060
-#: Pace of whole streaming messages, for readers without Deltas: each costs its length. Seconds.
+#: The interval of complete streaming messages, for readers without Deltas: each costs its length. Seconds.
 SNAPSHOT_S = 1 / 30
-#: Of them, at most, so that a message of megabytes does not take all of the loop's time. Bytes per second.
+#: Their rate, so that a message of megabytes does not take all of the loop's time. Bytes per second.
 SNAPSHOT_BYTES_PER_S = 20_000_000
 
 Audience = Literal["all", "deltas", "snapshots"]
@@ -53,7 +54,7 @@ StoredRecord = SessionRecord | RunRecord | Message | Ask
 @dataclass(slots=True)
 class Frame:
     position: int | None
-    #: Empty: it is for the readers of every session.
+    #: Empty: for the readers of every session.
     session_id: str
     audience: Audience
     data: bytes
@@ -78,21 +79,21 @@ class Feed:
         #: Every durable frame with a higher Position is in the ring.
         self._floor = head
         self._frames: list[Frame] = []
-        self._first = 0  # number of self._frames[0], counted since the feed began
+        self._first = 0  # number of self._frames[0], counted from the start of the feed
         self._bytes = 0
         self._drafts: dict[str, Draft] = {}
         self._unsent: dict[str, Draft] = {}
-        self._unshown: dict[str, Draft] = {}
+        self._unsent_snapshots: dict[str, Draft] = {}
         self._snapshots: dict[str, Frame] = {}
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._show_timer: asyncio.TimerHandle | None = None
-        self._flushed_at = self._shown_at = float("-inf")
+        self._snapshot_timer: asyncio.TimerHandle | None = None
+        self._flushed_at = self._snapshot_at = float("-inf")
         self._readers: set[Reader] = set()
         self._left = asyncio.Event()
-        #: What holds for the whole workspace right now, and is in no log: each reader that joins the ring gets it.
+        #: The current state of the workspace that is in no log: sent to each reader that joins the ring.
         self._notice = b""
-        self._without_deltas: set[Reader] = set()  # those of them that get whole messages instead
-        self._waiting: dict[Reader, None] = {}  # a set that keeps its order
+        self._without_deltas: set[Reader] = set()  # these receive complete messages instead
+        self._waiting: dict[Reader, None] = {}  # an ordered set
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
@@ -102,14 +103,14 @@ class Feed:
 
     @property
     def end(self) -> int:
-        """The number of the frame that comes next."""
+        """The number of the next frame."""
         return self._first + len(self._frames)
 
     def publish(self, first: int, frames: list[Frame]) -> None:
-        """Durable frames with consecutive Positions from `first` on."""
+        """Publish durable frames with consecutive Positions from `first` on."""
         last = first + len(frames) - 1
         if last <= self._head:
-            return  # readers have these from the log already
+            return  # readers already have these from the log
         self._flush()
         if first == self._head + 1:
             for frame in frames:
@@ -120,7 +121,7 @@ class Feed:
         self._wake()
 
     def skip(self, last: int) -> None:
-        """Events up to `last` happened while nobody was reading: whoever comes reads them from the log."""
+        """Advance to `last` without frames: readers take the events from the log."""
         if last > self._head:
             self._head = last
             self._empty_ring(last)
@@ -130,31 +131,31 @@ class Feed:
         self._drafts[draft.id] = draft
 
     def stream_ended(self, draft: Draft) -> None:
-        """The message is whole; its durable frame, which holds everything, follows at once."""
-        for register in (self._drafts, self._unsent, self._unshown):
+        """End a stream: the durable frame with the complete message follows at once."""
+        for register in (self._drafts, self._unsent, self._unsent_snapshots):
             register.pop(draft.id, None)
-        self._forget_snapshot(draft.id)
+        self._drop_snapshot(draft.id)
 
-    def grew(self, draft: Draft) -> None:
-        """The draft has more text."""
+    def text_added(self, draft: Draft) -> None:
+        """Schedule the new text of a draft."""
         if not self._readers or draft.id not in self._drafts:
             return
-        self._unsent[draft.id] = self._unshown[draft.id] = draft
+        self._unsent[draft.id] = self._unsent_snapshots[draft.id] = draft
         loop = asyncio.get_running_loop()
         if self._flush_timer is None:
             pace = min(FLUSH_S + FLUSH_S_PER_READER * len(self._readers), FLUSH_S_MAX)
             self._flush_timer = loop.call_at(max(loop.time(), self._flushed_at + pace), self._flush)
-        if self._show_timer is None and self._without_deltas:
-            self._show_timer = loop.call_at(max(loop.time(), self._shown_at + SNAPSHOT_S), self._show)
+        if self._snapshot_timer is None and self._without_deltas:
+            self._snapshot_timer = loop.call_at(max(loop.time(), self._snapshot_at + SNAPSHOT_S), self._send_snapshots)
 
     def send_transient(self, session_id: str, data: bytes) -> None:
-        """Something of the moment, for readers that take Deltas: it is not kept, and losing it loses nothing."""
+        """Send a transient frame to readers with Deltas: it is not stored and may be dropped."""
         if len(self._readers) > len(self._without_deltas):
             self._push(Frame(None, session_id, "deltas", data))
             self._wake()
 
     def announce(self, data: bytes) -> None:
-        """What holds for the whole workspace from now on, for all readers, and for those that come later."""
+        """Send a state of the workspace to all readers, including later ones."""
         self._notice = data
         if self._readers:
             self._push(Frame(None, "", "all", data))
@@ -164,46 +165,46 @@ class Feed:
         return self._drafts.get(message_id)
 
     def close(self) -> None:
-        """Readers get what is in the ring, and then their end."""
+        """End all readers after they have received the ring."""
         self.closed = True
         self._flush()
-        if self._show_timer is not None:
-            self._show_timer.cancel()
+        if self._snapshot_timer is not None:
+            self._snapshot_timer.cancel()
         self._wake()
 
     def _flush(self) -> None:
-        """Send the Deltas that have gathered."""
+        """Send the collected Deltas."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
         if not self._unsent:
             return
         self._flushed_at = asyncio.get_running_loop().time()
-        wanted = len(self._readers) > len(self._without_deltas)
+        has_delta_readers = len(self._readers) > len(self._without_deltas)
         for draft in self._unsent.values():
             for part, kind, text in draft.take_unsent():
-                if wanted:
+                if has_delta_readers:
                     data = self.encoder.delta(draft.id, part, text, kind)
                     self._push(Frame(None, draft.session_id, "deltas", data))
         self._unsent.clear()
         self._wake()
 
-    def _show(self) -> None:
-        """Send the streaming messages whole, to those who do not take Deltas."""
-        self._show_timer = None
-        self._shown_at = asyncio.get_running_loop().time()
+    def _send_snapshots(self) -> None:
+        """Send the complete streaming messages to readers without Deltas."""
+        self._snapshot_timer = None
+        self._snapshot_at = asyncio.get_running_loop().time()
         now = self._clock.now_ms()
-        for draft in self._unshown.values():
-            # A newer snapshot makes the older one worthless: the ring holds one per streaming message.
-            self._forget_snapshot(draft.id)
+        for draft in self._unsent_snapshots.values():
+            # A newer snapshot replaces the older one: the ring holds one per streaming message.
+            self._drop_snapshot(draft.id)
             data = self.encoder.snapshot(draft.message(now))
             frame = self._snapshots[draft.id] = Frame(None, draft.session_id, "snapshots", data)
             self._push(frame)
-            self._shown_at += len(data) / SNAPSHOT_BYTES_PER_S
-        self._unshown.clear()
+            self._snapshot_at += len(data) / SNAPSHOT_BYTES_PER_S
+        self._unsent_snapshots.clear()
         self._wake()
 
-    def _forget_snapshot(self, message_id: str) -> None:
+    def _drop_snapshot(self, message_id: str) -> None:
         if frame := self._snapshots.pop(message_id, None):
             self._bytes -= len(frame.data)  # its place in the ring is still counted
             frame.data = b""
@@ -224,7 +225,7 @@ class Feed:
             self._first += evicted
 
     def _empty_ring(self, floor: int) -> None:
-        # One more than there were, so that readers at the very end notice too.
+        # One more than there were, so that readers at the end notice, too.
         self._first += len(self._frames) + 1
         self._frames.clear()
         self._snapshots.clear()
@@ -239,7 +240,7 @@ class Feed:
     # --- reading -------------------------------------------------------------------------------------------------
 
     async def reader(self, after: int | None, session_id: str | None, *, deltas: bool) -> Reader:
-        """A reader from this Position on; 0: from the beginning; None: from the present."""
+        """Return a reader from this Position on; 0: from the start; None: from now."""
         floor, head = await self.store.bounds(self.workspace_id)
         gap = b""
         if after is None:
@@ -268,14 +269,14 @@ class Feed:
             self._left.set()
 
     async def wait_left(self) -> None:
-        """Until the last reader of a closed feed has gone."""
+        """Wait until the last reader of a closed feed has left."""
         if self._readers:
             self._left.clear()
             await self._left.wait()
 
     def _follow(self, reader: Reader, number: int) -> tuple[bytes, int]:
-        """What this reader wants of the ring from frame `number` on, and the number to go on with."""
-        wanted: list[bytes] = []
+        """Return the reader's frames from `number` on, joined, and the next number."""
+        parts: list[bytes] = []
         size = 0
         mode = "deltas" if reader.deltas else "snapshots"
         for frame in self._frames[number - self._first :]:
@@ -287,14 +288,15 @@ class Feed:
                     continue
                 reader.position = frame.position
             if frame.audience in ("all", mode) and reader.session_id in (None, frame.session_id or reader.session_id):
-                wanted.append(frame.data)
+                parts.append(frame.data)
                 size += len(frame.data)
-        return b"".join(wanted), number
+        return b"".join(parts), number
 
     def _join(self, reader: Reader) -> tuple[bytes, int]:
-        """Everything durable the reader lacks, then each streaming message whole; from then on it follows the ring.
+        """Return the durable frames that the reader lacks, then each streaming message complete.
 
-        The ring must hold all that the reader lacks, with no Deltas left to flush: those would push it out."""
+        From then on the reader follows the ring. The ring must hold all that the reader lacks, with no Deltas left to
+        flush: those would push it out."""
         parts: list[bytes] = []
         for frame in self._frames:
             if frame.position is not None and frame.position > reader.position:
@@ -303,8 +305,8 @@ class Feed:
                     parts.append(frame.data)
         now = self._clock.now_ms()
         for draft in self._drafts.values():
-            draft.take_unsent()  # gathered while nobody was reading; the snapshot has it
-            # One without a word yet, too: whoever has read it elsewhere may now add the Deltas that follow.
+            draft.take_unsent()  # collected without readers; the snapshot has it
+            # An empty one, too: a client that has read the message elsewhere may now add the Deltas that follow.
             if reader.session_id in (None, draft.session_id):
                 parts.append(self.encoder.snapshot(draft.message(now)))
         return b"".join([*parts, self._notice]), self.end
@@ -329,7 +331,7 @@ class Feed:
 
 
 class Reader:
-    """One client's place in the feed."""
+    """The position of one client in the feed."""
 
     def __init__(self, feed: Feed, position: int, session_id: str | None, deltas: bool, gap: bytes) -> None:
         self.feed = feed
@@ -337,9 +339,9 @@ class Reader:
         self.session_id = session_id
         self.deltas = deltas
         self._gap = gap
-        #: Asks that wait for an answer, for a client that was not there when they were put.
+        #: Pending Asks, for a client that connected after they were put.
         self.pending = b""
-        #: Number of the next frame in the ring; None while it reads the log.
+        #: The number of the next frame in the ring; None while reading the log.
         self._next: int | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._deadline = 0.0
@@ -347,14 +349,14 @@ class Reader:
         self._closed = False
 
     def take_gap(self) -> bytes:
-        """The frame that says where this reader could not resume, if so. It comes before everything else."""
+        """Return the gap frame, if this reader could not resume. It comes first."""
         gap, self._gap = self._gap, b""
         return gap
 
     async def read(self, wait_s: float) -> bytes | None:
-        """The next frames, joined; empty when none came in this time. None: this is the end, everything was read.
+        """Return the next frames, joined; empty if none came in time; None at the end of the feed.
 
-        Do not cancel it: frames taken from the log but not returned would be lost to this reader."""
+        Must not be cancelled: frames taken from the log but not returned would be lost to this reader."""
         feed = self.feed
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
@@ -377,16 +379,18 @@ class Reader:
             feed._waiting[self] = None
             self._deadline = deadline
             if self._timer is None:
-                self._timer = loop.call_at(deadline, self._look_at_time)
+                self._timer = loop.call_at(deadline, self._check_deadline)
             await self._waiter
         return None
 
-    def _look_at_time(self) -> None:
-        """Wakes at the deadline of the latest read. Most reads end long before theirs, and a timer set and cancelled
-        for each would cost more than the frames: this one is set again when it fires."""
+    def _check_deadline(self) -> None:
+        """Wake at the deadline of the latest read.
+
+        Most reads end long before theirs, and a timer per read would cost more than the frames: this one is set again
+        when it fires."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._deadline:
-            self._timer = loop.call_at(self._deadline, self._look_at_time)
+            self._timer = loop.call_at(self._deadline, self._check_deadline)
         else:
             self._timer = None
             self.wake()
@@ -396,7 +400,7 @@ class Reader:
             self._waiter.set_result(None)
 
     def close(self) -> None:
-        """The client is gone: `read` returns None soon."""
+        """Detach a client that is gone: `read` returns None soon."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -404,11 +408,11 @@ class Reader:
         self.wake()
 
     async def _catch_up(self) -> bytes:
-        """A page of the log, or, once the ring has all that follows, the step over into it."""
+        """Return a page of the log, or join the ring once it has everything that follows."""
         feed = self.feed
         if self.position >= feed._floor:
             feed._flush()
-        if self.position >= feed._floor:  # asked again: what was flushed may have pushed out what this reader lacks
+        if self.position >= feed._floor:  # checked again: the flush may have evicted what this reader lacks
             data, self._next = feed._join(self)
             return data
         parts: list[bytes] = []
@@ -422,7 +426,7 @@ class Reader:
             self.position = entry.position
             if size >= READ_BYTES_MAX:
                 break
-        if not entries:  # trimmed while it was away
+        if not entries:  # trimmed meanwhile
             self.position = feed._floor
             return feed.encoder.gap("evicted", self.position)
         return b"".join(parts)

@@ -1,6 +1,6 @@
-"""What the engine needs from the machine, so that a test can put a simulated machine in its place.
+"""The engine's ports to the machine. A simulator implements them, too.
 
-Timers are the event loop's own; the engine reads no wall clock, no global random number and starts no thread.
+Timers are those of the event loop. The engine reads no wall clock, draws no random number and starts no thread.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kedge.tools.process_port import Processes
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return the milliseconds since the epoch."""
         ...
 
 
 class Ids(Protocol):
     def new(self, prefix: str) -> str:
-        """A new id that no other call returns, beginning with the prefix."""
+        """Return a new unique id with this prefix."""
         ...
 
 
@@ -55,20 +55,20 @@ class Encoder(Protocol):
 
 
 class Machine(Protocol):
-    """Where tool processes come from."""
+    """The source of tool processes."""
 
     async def processes(self, config: Config, workspace: str) -> Processes:
-        """For the tools of one workspace: with its environment and its sandbox. ToolFailed when there are none."""
+        """Return the processes for one workspace, with its environment and sandbox; ToolFailed if there are none."""
         ...
 
     async def close(self) -> None:
-        """Everything that was started is dead when this returns."""
+        """End every process that was started."""
         ...
 
 
 class Agents(Protocol):
-    """Runs that serve a tool call of another Run."""
+    """Starts Runs that serve a tool call of another Run."""
 
     async def run_child(self, parent: RunRecord, prompt: str, title: str) -> RunRecord:
-        """The Run of a read-only agent in a session of its own, ended. Cancelled: it was, too, and has ended."""
+        """Run a read-only agent in its own session; return its ended Run. If cancelled, the agent has ended, too."""
         ...

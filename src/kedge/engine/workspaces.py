@@ -1,4 +1,4 @@
-"""Open workspaces: their Lanes, their feed, and who holds them open."""
+"""Open workspaces: their Lanes, their feed, and the claims that keep them open."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from kedge.tools.known_files import KnownFiles
 
 log = logging.getLogger("kedge.engine")
 
-#: Stands for all clients of the last process; no client's id, which is a UUID.
+#: The claim of all clients of the last process. Client ids are UUIDs, so it is no client's id.
 _LOST = "lost"
-#: Clients that said they are gone, kept so that a late request of theirs is refused. Items, the oldest forgotten first.
+#: Retired clients, remembered so that their late requests are refused. Items, the oldest are dropped first.
 RETIRED_CLIENTS_MAX = 10_000
-#: Idle sessions a workspace has in memory: more than people go back to. Each is about 2 KB, and 640 bytes for each file
-#: its agent has read; one that was let go is read from the store again, and its agent views a file before changing it.
-#: Every command looks through them, too. Items, those asked for longest ago let go first.
+#: Idle sessions in memory per workspace: more than a user returns to. Each takes about 2 KB, plus 640 bytes per file
+#: that its agent has read. An evicted one is loaded again on demand, and its agent has to view files again before it
+#: changes them. Every command scans them. Items, the least recently used are evicted first.
 IDLE_LANES_MAX = 100
 
 
 class ConfigSource(Protocol):
-    """Where the configuration in force comes from: it may change while the workspace is open."""
+    """A source of the current configuration, which may change while the workspace is open."""
 
     @property
     def config(self) -> Config: ...
@@ -60,7 +60,7 @@ class FixedConfig(Struct, frozen=True):
     config: Config
 
 
-#: The source of one workspace. strict: BadConfig when a file of its repository is wrong; else that file is left out.
+#: Makes the source of one workspace. strict: BadConfig if a file of its repository is not valid; else it is ignored.
 MakeSource = Callable[[Path, bool], ConfigSource]
 
 
@@ -70,20 +70,20 @@ class Workspace:
     source: ConfigSource
     claims: Claims
     lanes: dict[str, LaneState] = field(default_factory=dict)
-    #: client_id -> the session it looks at.
+    #: client_id -> its current session.
     current: dict[str, str] = field(default_factory=dict)
-    #: The client that has approvals skipped; empty: they are asked for. Deny rules hold in any case.
+    #: The client that skips approvals; empty: approvals are required. Deny rules always apply.
     skip_given_by: str = ""
-    #: What is in force; `reload_config` reads again what has changed.
+    #: The current configuration; see `reload_config`.
     config: Config = field(init=False)
     feed: Feed = field(init=False)
     _known_files: dict[str, KnownFiles] = field(default_factory=dict)
-    #: Commands under way; they hold it open too, or a Run could start in a workspace that is gone.
+    #: Running commands. They keep the workspace open, or a Run could start in a closed one.
     _in_use: int = 0
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Refused when the workspace was let go since the caller looked it up. See `Workspaces.in_use`."""
+        """Hold the workspace open; WorkspaceClosing if it was closed meanwhile. See `Workspaces.in_use`."""
         if self.feed.closed:
             raise WorkspaceClosing(f"Workspace {self.id} is being closed; create it again with its path.")
         self._in_use += 1
@@ -94,7 +94,7 @@ class Workspace:
 
     @property
     def _may_become_live(self) -> bool:
-        """A command is under way, or a Lane is in doubt, which may turn out to have a live Run."""
+        """Whether a command is running, or a Lane is uncertain and may have a live Run."""
         return self._in_use > 0 or any(lane.loaded and lane.stale for lane in self.lanes.values())
 
     @property
@@ -113,7 +113,9 @@ class Workspace:
         self.reload_config()
 
     def reload_config(self) -> None:
-        """Costs a look at a dozen files, so not at each use: when a Run starts, and when somebody asks to see it."""
+        """Reload the configuration if its files changed.
+
+        Stats about a dozen files; called when a Run starts and when the configuration is shown."""
         self.config = self.source.config
 
     @property
@@ -121,29 +123,30 @@ class Workspace:
         return Path(self.record.path)
 
     def known_files(self, session_id: str) -> KnownFiles:
-        """What the agent of this session has read so far. Lost with the process: then it reads again."""
+        """Return the files that the agent of this session has read. Lost with the process: then it reads again."""
         return self._known_files.setdefault(session_id, KnownFiles())
 
     def forget(self, session_id: str) -> None:
-        """The session is gone."""
+        """Drop the state of a deleted session."""
         self.lanes.pop(session_id, None)
         self._known_files.pop(session_id, None)
 
     def known_lane(self, session_id: str) -> LaneState | None:
-        """The Lane of this session if it is in memory: from now on the one that was asked for last."""
+        """Return the Lane of this session if it is in memory, and mark it as the most recently used."""
         if lane := self.lanes.pop(session_id, None):
             self.lanes[session_id] = lane
         return lane
 
     def evict_idle_lanes(self) -> None:
-        """Of those beyond the limit. A session must never have two, whose locks would know nothing of each other: one
-        that is still there when this is the last to let go of it is in somebody's hands, and stays."""
+        """Evict idle Lanes beyond the limit.
+
+        A Lane that is still referenced elsewhere is put back: two Lanes for one session would have two locks."""
         if len(self.lanes) <= IDLE_LANES_MAX:
             return
         idle = [session_id for session_id, lane in self.lanes.items() if lane.is_idle]
         for session_id in idle[:-IDLE_LANES_MAX]:
-            let_go = ref(self.lanes.pop(session_id))
-            if (lane := let_go()) is not None:
+            evicted = ref(self.lanes.pop(session_id))
+            if (lane := evicted()) is not None:
                 self.lanes[session_id] = lane
             else:
                 self._known_files.pop(session_id, None)
@@ -153,7 +156,7 @@ class Workspace:
         return lane is not None and lane.is_busy
 
     def attached_clients(self, session_id: str) -> int:
-        return sum(1 for looked_at in self.current.values() if looked_at == session_id)
+        return sum(1 for current in self.current.values() if current == session_id)
 
     def view(self, session: SessionRecord) -> SessionView:
         return SessionView(session, self.is_busy(session.id), self.attached_clients(session.id))
@@ -163,13 +166,13 @@ class Workspace:
         return bool(self.skip_given_by)
 
     def skip(self, given_by: str) -> None:
-        """Have approvals skipped for this client, or asked for again (empty). All readers receive it."""
+        """Skip approvals for this client, or require them again (empty); notify all readers."""
         if given_by != self.skip_given_by:
             self.skip_given_by = given_by
             self.feed.announce(self.feed.encoder.skip(given_by))
 
-    def look_at(self, client_id: str, session_id: str) -> None:
-        """This client looks at this session from now on; an empty one: at none. Whoever is there is told."""
+    def set_current_session(self, client_id: str, session_id: str) -> None:
+        """Set the client's current session (empty: none) and notify the readers of the sessions concerned."""
         before = self.current.pop(client_id, "")
         if session_id:
             self.current[client_id] = session_id
@@ -202,24 +205,24 @@ class Workspaces:
             return FixedConfig(load_workspace(user_config, path, strict=strict))
 
         self._make_source = make_source or fixed
-        #: Called when the last client is gone while Runs are live.
+        #: Called when the last client leaves while Runs are live.
         self._on_abandoned = on_abandoned
         self._open: dict[str, Workspace] = {}
-        #: One at a time: two clients that open the same directory at once must get the same workspace.
+        #: Serialises opening: two clients that open the same directory at once must get the same workspace.
         self._opening = asyncio.Lock()
         self._retired: dict[str, None] = {}
-        #: Workspace id -> what is said of its damage, to everybody who asks for it.
+        #: Workspace id -> the error message about its damage.
         self._damaged: dict[str, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        #: Loop time since which there was no workspace.
+        #: Loop time since which no workspace is open.
         self.idle_since: float | None = None
 
-    # --- finding -------------------------------------------------------------------------------------------------
+    # --- lookup --------------------------------------------------------------------------------------------------
 
     @property
     def is_unused(self) -> bool:
-        """Nothing is open, and nothing about to be."""
+        """Whether no workspace is open or being opened."""
         return not self._open and not self._opening.locked()
 
     def all(self) -> list[Workspace]:
@@ -230,7 +233,7 @@ class Workspaces:
         return len(self._damaged)
 
     async def live_runs(self) -> list[RunRecord]:
-        """Of every workspace, since a live Run holds it open. One in which damage is met hides no other's."""
+        """Return the live Runs of all workspaces; a live Run holds its workspace open. A damaged one is skipped."""
         found: list[RunRecord] = []
         for workspace in self.all():
             with suppress(StoreDamaged):
@@ -241,19 +244,21 @@ class Workspaces:
         self._refuse_damaged(workspace_id)
         if workspace := self._open.get(workspace_id):
             return workspace
-        if self._closed:  # not "create it again": that would be refused, too
+        if self._closed:  # creating it again would be refused, too
             raise ShuttingDown("The server is shutting down; try again in a moment.")
         raise WorkspaceNotFound(f"Workspace {workspace_id} is not open; create it again with its path.")
 
     async def lane(self, workspace: Workspace, session_id: str) -> LaneState:
-        """The Lane of a session, read from the store when it is first asked for."""
+        """Return the Lane of a session, loaded from the store on first use."""
         if (lane := workspace.known_lane(session_id)) and not lane.deleted:
             return lane
         session = await self._store.session(workspace.id, session_id)
         if session is None:
-            raise SessionNotFound(f"Session {session_id} does not exist in workspace {workspace.id}.")
+            raise SessionNotFound(
+                f"Session {session_id} not found in workspace {workspace.id}. List sessions with: kedge sessions list"
+            )
         workspace.evict_idle_lanes()
-        # Somebody else may have been first while the store was asked.
+        # Another task may have added it while the store was read.
         return workspace.lanes.setdefault(session_id, LaneState(session, workspace.feed))
 
     def new_lane(self, workspace: Workspace, session: SessionRecord) -> LaneState:
@@ -263,7 +268,7 @@ class Workspaces:
 
     @contextmanager
     def in_use(self, workspace: Workspace) -> Iterator[None]:
-        """Around every command; the last one to be over lets go of a workspace that nobody else holds."""
+        """Hold the workspace open for a command; the last command closes a workspace without claims."""
         try:
             with workspace.in_use():
                 yield
@@ -274,13 +279,13 @@ class Workspaces:
     # --- opening and closing -------------------------------------------------------------------------------------
 
     async def open(self, path: str, client_id: str | None) -> Workspace:
-        """The workspace of this directory, whatever way it is spelled; the client holds it for a while."""
+        """Open the workspace of a directory, however its path is spelled; the client gets a claim for a while."""
         return await self._open_resolved(_resolved(path), client_id)
 
     async def reopen(self, path: str) -> Workspace:
-        """A workspace that Runs hold, by its stored path; the directory may be gone meanwhile.
+        """Open a workspace with live Runs by its stored path; the directory may be gone.
 
-        Its clients lost their streams with the last process: they have the grace to come back, like after any loss."""
+        Its clients lost their streams with the last process and have the usual grace period to come back."""
         workspace = await self._open_resolved(path, None)
         lost = workspace.claims.stream_opened(_LOST, _LOST)
         workspace.claims = lost.stream_closed(_LOST, _LOST, _now_ms())
@@ -289,7 +294,7 @@ class Workspaces:
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
         async with self._opening:
             if client_id is not None and client_id in self._retired:
-                raise ClientRetired(f"client {client_id} was retired; make a new client_id")
+                raise ClientRetired(f"client {client_id} was retired; create a new client_id")
             now = self._clock.now_ms()
             new_id = self._ids.new("w")
             new = WorkspaceRecord(new_id, path, now, first_position(new_id))
@@ -302,7 +307,7 @@ class Workspaces:
             return workspace
 
     async def _load(self, record: WorkspaceRecord, *, for_client: bool) -> Workspace:
-        # With nobody to tell, one repository's mistake must not keep the server from going on with its Runs.
+        # Without a client to report to, a mistake in one repository must not keep the server from resuming its Runs.
         source = self._make_source(Path(record.path), for_client)
         claims = Claims(int(self._server.hold_s * 1000), int(self._server.grace_s * 1000))
         workspace = Workspace(record, source, claims)
@@ -313,20 +318,18 @@ class Workspaces:
         return workspace
 
     def set_aside(self, record: WorkspaceRecord, error: KedgeError) -> None:
-        """It is damaged: from now on everybody is refused, and nothing more is written to it.
-
-        For the start, when no Run of it is at work yet."""
+        """Refuse all access to a damaged workspace and write nothing to it. Called before any of its Runs starts."""
         has_remedy = isinstance(error, StoreDamaged) and error.remedy
         remedy = "" if has_remedy else f"; {RESTORE_BACKUP}"
-        told = f"workspace {record.id} ({record.path}) is damaged and left as it is: {error.message}{remedy}"
-        self._damaged[record.id] = told
-        log.error("%s; other workspaces are served", told)
+        text = f"workspace {record.id} ({record.path}) is damaged and was left unchanged: {error.message}{remedy}"
+        self._damaged[record.id] = text
+        log.error("%s; other workspaces are available", text)
         if workspace := self._open.get(record.id):
             self._close(workspace)
 
     def _refuse_damaged(self, workspace_id: str) -> None:
-        if told := self._damaged.get(workspace_id):
-            raise StoreDamaged(told)
+        if text := self._damaged.get(workspace_id):
+            raise StoreDamaged(text)
 
     def release(self, workspace_id: str, client_id: str) -> None:
         workspace = self.get(workspace_id)
@@ -334,18 +337,18 @@ class Workspaces:
         self.sweep()
 
     def retire(self, client_id: str) -> None:
-        """The client is gone for good: nothing of it holds anything, and its late creates are refused."""
+        """Drop all claims of a client that is gone for good, and refuse its late requests."""
         self._retired[client_id] = None
         while len(self._retired) > RETIRED_CLIENTS_MAX:
             del self._retired[next(iter(self._retired))]
         for workspace in self.all():
             workspace.claims = workspace.claims.dropped(client_id)
-            workspace.look_at(client_id, "")
+            workspace.set_current_session(client_id, "")
         self.sweep()
 
     def stream_opened(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
         if client_id in self._retired:
-            raise ClientRetired(f"client {client_id} was retired; make a new client_id")
+            raise ClientRetired(f"client {client_id} was retired; create a new client_id")
         workspace.claims = workspace.claims.stream_opened(client_id, stream_id)
         self.sweep()
 
@@ -353,21 +356,21 @@ class Workspaces:
         workspace.claims = workspace.claims.stream_closed(client_id, stream_id, _now_ms())
         self.sweep()
 
-    def look_at(self, workspace: Workspace, client_id: str, session_id: str) -> None:
-        """The client's current session; an empty one: none."""
+    def set_current_session(self, workspace: Workspace, client_id: str, session_id: str) -> None:
+        """Set the client's current session; empty: none."""
         if not workspace.claims.has(client_id):
             raise ClientNotAttached(f"client {client_id} does not hold workspace {workspace.id}; create it first")
-        workspace.look_at(client_id, session_id)
+        workspace.set_current_session(client_id, session_id)
 
     def skip(self, workspace: Workspace, client_id: str, skip: bool) -> None:
-        """Skip approvals as long as this client holds the workspace; any client may end that."""
+        """Skip approvals while this client holds the workspace; any client may require them again."""
         if skip and not workspace.claims.has(client_id):
             raise ClientNotAttached(f"client {client_id} does not hold workspace {workspace.id}; create it first")
         where = f"workspace {workspace.id} ({workspace.record.path})"
         if skip:
-            log.warning("approvals are skipped in %s: client %s asked for it", where, client_id)
+            log.warning("approvals are skipped in %s at the request of client %s", where, client_id)
         elif workspace.skip_approvals:
-            log.warning("approvals are asked for again in %s: client %s asked for it", where, client_id)
+            log.warning("approvals are required again in %s at the request of client %s", where, client_id)
         workspace.skip(client_id if skip else "")
 
     async def read_events(
@@ -379,10 +382,10 @@ class Workspaces:
             except SessionNotFound:
                 if after is None:
                     raise
-                # Who comes back may have missed that it was deleted: the log tells the ends of its Runs.
+                # A client that resumes may have missed the deletion: the log has the ends of its Runs.
         reader = await workspace.feed.reader(after, session_id, deltas=deltas)
         try:
-            # Behind the reader's start, so that none can be missed; one that is put meanwhile may come twice.
+            # After the reader's start, so that no Ask is missed; one put meanwhile may be sent twice.
             asks = await self._store.asks(workspace.id)
         except BaseException:
             reader.close()
@@ -392,10 +395,10 @@ class Workspaces:
         reader.pending = b"".join(encode(None, ask.session_id, Asked(ask.run_id, ask.id), ask) for ask in wanted)
         return reader
 
-    # --- time ----------------------------------------------------------------------------------------------------
+    # --- sweeping ------------------------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Let go of what nobody holds any more, and plan the next look. Called whenever a claim or a Run ends."""
+        """Close workspaces without claims and schedule the next sweep. Called whenever a claim or a Run ends."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -404,9 +407,9 @@ class Workspaces:
         for workspace in self.all():
             workspace.claims = workspace.claims.lapsed(now)
             for client_id in [known for known in workspace.current if not workspace.claims.has(known)]:
-                workspace.look_at(client_id, "")
+                workspace.set_current_session(client_id, "")
             if workspace.skip_approvals and not workspace.claims.has(workspace.skip_given_by):
-                log.warning("approvals are asked for again in workspace %s: the client has left", workspace.id)
+                log.warning("approvals are required again in workspace %s: the client has left", workspace.id)
                 workspace.skip("")
             if (lapse := workspace.claims.next_lapse) is not None:
                 lapses.append(lapse)
@@ -418,7 +421,7 @@ class Workspaces:
                 self._close(workspace)
         loop = asyncio.get_running_loop()
         if lapses:
-            # One millisecond later than the lapse: a timer may come early by less than that.
+            # One millisecond after the lapse: a timer may fire early by less than that.
             self._timer = loop.call_later((min(lapses) - now + 1) / 1000, self.sweep)
         if not self._open and self.idle_since is None:
             self.idle_since = loop.time()
@@ -436,7 +439,7 @@ class Workspaces:
 
 
 def _now_ms() -> int:
-    """The time that claims go by: the loop's, since the machine's clock may be set, and claims end early or never."""
+    """Return the loop time for claims: with the wall clock, which may be set, they could end early or never."""
     return int(asyncio.get_running_loop().time() * 1000)
 
 
@@ -445,7 +448,7 @@ def _resolved(path: str) -> str:
         raise Invalid(f"path must be absolute, not {path!r}")
     try:
         resolved = Path(path).resolve(strict=True)
-    except (OSError, RuntimeError, ValueError):  # not there, not allowed, a loop of links, a NUL
+    except (OSError, RuntimeError, ValueError):  # missing, not permitted, a loop of links, a NUL byte
         raise Invalid(f"{path!r} does not exist or cannot be reached") from None
     if not resolved.is_dir():
         raise Invalid(f"{path} is not a directory")

@@ -75,7 +75,7 @@ class WorkspaceRoutes:
         workspace = self._workspace(request)
         if session_id := request.body.session_id:
             await self._engine.session(workspace, session_id)
-        self._engine.workspaces.look_at(workspace, client_id, session_id)
+        self._engine.workspaces.set_current_session(workspace, client_id, session_id)
         return m.Ok()
 
     async def config(self, request: HttpRequest) -> dict[str, Any]:
