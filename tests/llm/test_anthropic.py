@@ -185,7 +185,7 @@ class TestLimits:
     async def test_a_signature_without_end_is_refused(self, bench: Bench) -> None:
         pieces = [{"type": "signature_delta", "signature": "x" * 100_000}] * (SIGNATURE_CHARS_MAX // 100_000 + 1)
         model = await bench.raw_claude(chunked([START, block(0, {"type": "thinking"}, *pieces)]))
-        assert "signed a thought with more than" in str(await failed(model, asking("x")))
+        assert "sent a signature of more than" in str(await failed(model, asking("x")))
 
     async def test_one_event_without_end_is_refused(self, bench: Bench) -> None:
         pieces = [b"data: ", *([b"x" * 65536] * (EVENT_BYTES_MAX // 65536 + 1))]

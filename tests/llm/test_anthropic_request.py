@@ -372,7 +372,7 @@ class TestFiles:
     ) -> None:
         error = await failed(bench.claude(endpoint.url), asking(message("user", "look", wrong)))
         assert "is neither text nor a PDF nor a PNG, JPEG, GIF or WebP image" in str(error)
-        assert "claude/fake-large; leave it out." in str(error)
+        assert "claude/fake-large accepts nothing else; remove it." in str(error)
         assert endpoint.requests_count == 0
         body = await sent(message("user", "look", wrong), "go on without it")
         assert "its content was not sent]" in bare(body)[0][1][0]["text"]
@@ -403,7 +403,9 @@ class TestModelsWithoutEyes:
     async def test_an_image_is_refused_in_the_newest_prompt_and_noted_in_older_ones(
         self, either: Any, endpoint: ScriptedEndpoint, image: Binary | ImageUrl
     ) -> None:
-        with pytest.raises(ModelFailed, match=r"fake-large takes no images; leave .*shot.png out or choose another"):
+        with pytest.raises(
+            ModelFailed, match=r"fake-large does not accept images; remove .*shot.png or choose another"
+        ):
             await parts_of(either, asking(message("user", "look", image), accepts_images=False))
         assert endpoint.requests_count == 0
         await parts_of(either, asking(message("user", "look", image), "go on", accepts_images=False))

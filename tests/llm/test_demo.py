@@ -87,7 +87,7 @@ class TestFitting:
         assert room - 4 < len(text.encode()) <= room
 
     def test_a_prompt_without_words_is_refused(self) -> None:
-        with pytest.raises(ModelFailed, match="reads words only"):
+        with pytest.raises(ModelFailed, match="accepts only text"):
             fitted(asking(message("user", Binary("a.png", "image/png", "AAAA"))))
 
     def test_a_short_system_prompt_is_kept_and_a_long_one_left_out(self) -> None:

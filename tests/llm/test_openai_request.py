@@ -150,7 +150,7 @@ async def test_text_alone_goes_as_plain_text(sent: Any) -> None:
 async def test_a_file_that_cannot_be_sent_is_refused_in_the_prompt_that_brings_it(
     bench: Bench, endpoint: ScriptedEndpoint
 ) -> None:
-    with pytest.raises(ModelFailed, match=r"a.pdf \(application/pdf\) is neither text nor an image.*leave it out"):
+    with pytest.raises(ModelFailed, match=r"a.pdf \(application/pdf\) is neither text nor an image.*remove it"):
         await parts_of(bench.model(endpoint.url), asking(message("user", "sum up", PDF)))
     assert endpoint.requests_count == 0
 

@@ -174,7 +174,7 @@ class TestResponses:
         model = responses_model(server, client)
         picture = message("user", Binary("a.png", "image/png", PICTURE))
         failed = await failure_of(model, asking(picture, accepts_images=False))
-        assert "takes no images; leave a.png out" in failed.message
+        assert "does not accept images; leave a.png out" in failed.message
         await parts_of(model, asking(picture, "and now?", accepts_images=False))
         assert PICTURE not in str(server.bodies)
 
@@ -272,7 +272,7 @@ class TestFaults:
         for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "MISTRAL_API_KEY", "CO_API_KEY"):
             monkeypatch.delenv(name, raising=False)
         failed = await failure_of(PydanticAIModel("work", "large", "", None, client, kind))
-        assert f"Provider work of type {kind} cannot be used as it is configured" in failed.message
+        assert f"Provider work of type {kind} has an invalid configuration" in failed.message
 
     async def test_a_key_that_cannot_be_sent_is_not_repeated(self, server: Server, client: httpx2.AsyncClient) -> None:
         failed = await failure_of(responses_model(server, client, "sk-one\nsk-two"))
@@ -281,7 +281,7 @@ class TestFaults:
 
     async def test_an_address_that_a_type_does_not_take_is_told(self, client: httpx2.AsyncClient) -> None:
         failed = await failure_of(PydanticAIModel("work", "command", "http://127.0.0.1:1", KEY, client, "cohere"))
-        assert failed.message == "Provider work of type cohere takes no base_url; leave it out."
+        assert failed.message == "Provider work of type cohere does not support base_url; leave it out."
 
 
 async def parts_before(model: PydanticAIModel) -> tuple[list[ModelPart], ModelFailed]:

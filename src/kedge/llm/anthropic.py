@@ -1,4 +1,4 @@
-"""Anthropic's messages, streamed: its own endpoint and those of others that speak its format.
+"""Streamed Anthropic messages: the endpoint of Anthropic and compatible ones.
 
 As lenient and as strict as the reader of chat completions: unknown events and blocks are passed over, since the format
 promises to grow; a stream without its end, or one that is something else, is a failure.
@@ -21,9 +21,9 @@ from kedge.llm.content import Json
 from kedge.llm.streaming import CALL_NAME_CHARS_MAX, HttpModel, OpenCall, Reply
 from kedge.llm.transport import error_in
 
-#: The version of the format that is written and read here.
+#: The version of the format.
 FORMAT_VERSION: Final = "2023-06-01"
-#: Of one thought, in characters. A signature grows with what was thought: some ten thousand at most.
+#: Signature of one thought. It grows with the thought, to some ten thousand characters.
 SIGNATURE_CHARS_MAX: Final = 1024 * 1024
 
 _FINISH: Final[dict[str, FinishReason]] = {
@@ -36,7 +36,7 @@ _FINISH: Final[dict[str, FinishReason]] = {
 }
 
 
-# What comes back. Fields that are not named here are ignored; each may be null.
+# The events. Other fields are ignored; each field may be null.
 
 
 class _Block(msgspec.Struct):
@@ -84,10 +84,10 @@ _events = msgspec.json.Decoder(_Event)
 
 
 class AnthropicModel(HttpModel):
-    """One model at one endpoint that speaks Anthropic's messages."""
+    """A model at an endpoint with the format of Anthropic."""
 
     def _url(self) -> httpx2.URL:
-        # People write the address with and without the version. The path of a bare host is a slash.
+        # The configured address may include the version. The path of a bare host is a slash.
         url = self._endpoint.checked_url("")
         return url.copy_with(path=url.path.rstrip("/").removesuffix("/v1") + "/v1/messages")
 
@@ -106,10 +106,10 @@ class _MessagesReply(Reply):
     format_name = "messages"
     finish_names = _FINISH
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._spent = _Usage()
-        #: Of the thought that is being streamed, in the pieces in which it came.
+        #: Pieces of the signature of the current thought.
         self._signature: list[str] = []
         self._signature_chars = 0
 
@@ -138,7 +138,7 @@ class _MessagesReply(Reply):
             case "message_stop":
                 self.done = True
             case _:
-                pass  # a ping, or what the format will have some day
+                pass  # a ping, or a future event type
 
     def _begin(self, index: int | None, block: _Block) -> Iterator[ModelPart]:
         match block.type:
@@ -146,7 +146,7 @@ class _MessagesReply(Reply):
                 call = self._open_call(index)
                 call.id = (block.id or "")[:CALL_NAME_CHARS_MAX]
                 call.name = (block.name or "")[:CALL_NAME_CHARS_MAX]
-                # Empty here by the format, with the input in the deltas; some other servers give it whole.
+                # Empty in the format, where deltas hold the input; some other servers send the complete input.
                 if bytes(block.input) not in (b"{}", b"null"):
                     self._add_input(call, bytes(block.input).decode())
             case "redacted_thinking" if block.data:
@@ -166,18 +166,18 @@ class _MessagesReply(Reply):
             self._signature_chars += len(delta.signature)
             if self._signature_chars > SIGNATURE_CHARS_MAX:
                 raise ModelFailed(
-                    f"Provider {self._endpoint.name} signed a thought with more than {SIGNATURE_CHARS_MAX} characters; "
+                    f"Provider {self._endpoint.name} sent a signature of more than {SIGNATURE_CHARS_MAX} characters; "
                     "that is no reply of a model, check base_url."
                 )
         if delta.partial_json and (call := self._call(index)):
             self._add_input(call, delta.partial_json)
 
     def _call(self, index: int | None) -> OpenCall | None:
-        """None for the input of a tool that runs at the provider: none of ours to make."""
+        """Return the call; None for input of a tool that the provider runs."""
         return next((call for call in reversed(self._calls) if call.index == index), None)
 
     def _count(self, usage: _Usage | None) -> None:
-        """What is said last counts: the numbers at the end are of the whole reply, not of what was added."""
+        """Take the latest numbers: those at the end are totals of the reply."""
         if usage is None:
             return
         spent = self._spent

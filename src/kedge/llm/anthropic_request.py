@@ -1,4 +1,4 @@
-"""A ModelRequest in the words of Anthropic's messages.
+"""Request bodies for Anthropic messages.
 
 That format is strict, and a session may hold what another provider's model did in it. So whatever comes in, this goes
 out: user and assistant by turns with a user first and last, each call answered in the message behind it, results in
@@ -32,31 +32,31 @@ from kedge.llm.content import (
     tool_name,
 )
 
-#: The format wants a limit. Every model since Claude 3.7 may write this much; a source file of 1500 lines fits, and a
-#: model that repeats itself is stopped within minutes.
+#: The format requires a limit. Every model since Claude 3.7 supports this one; a source file of 1500 lines fits, and a
+#: model that repeats itself stops within minutes.
 OUTPUT_TOKENS_DEFAULT: Final = 16_384
-#: The least that may be given to thinking, and the least that is left for the answer beside it.
+#: The smallest budget for thinking, and the tokens that it must leave for the answer.
 THINKING_TOKENS_MIN: Final = 1024
-#: Marks for the provider's cache in one request; a fifth is refused.
+#: Cache marks in one request; a fifth is refused.
 CACHE_MARKS_MAX: Final = 4
-#: Of a call's id. Longer ones are refused where the format is offered by cloud platforms.
+#: Id of a call. Cloud platforms with this format refuse longer ones. Characters.
 ID_CHARS_MAX: Final = 64
 
-#: What of files is taken, for people.
+#: Accepted files, for messages.
 TAKEN: Final = "a PDF nor a PNG, JPEG, GIF or WebP image"
-#: Stands where the format wants a user and nobody spoke: a reply that was broken off and is to be gone on with.
+#: The user message that the format requires after an interrupted reply.
 GO_ON: Final = "Go on."
-#: Stands before a transcript of which only the later part is sent.
+#: The first message of a shortened transcript.
 LEFT_OUT: Final = "[The beginning of this conversation was left out.]"
 
 _ID: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{ID_CHARS_MAX}}}")
-#: Models that think by a budget: all before 4.6. Later ones decide for themselves how much, and refuse a budget.
+#: Models with a budget for thinking: all before 4.6. Later ones decide how much to think, and refuse a budget.
 _THINKS_BY_BUDGET: Final = re.compile(r"claude-(3|(opus|sonnet|haiku)-4([-.][0-5](?!\d)|-20\d{6}|@|$))|^(?!.*claude)")
 _EPHEMERAL: Final = {"type": "ephemeral"}
 
 
 def request_body(request: ModelRequest, provider: str) -> Json:
-    """The body to post. ModelFailed when the newest prompt holds a file that the format cannot carry."""
+    """Return the request body. Raise ModelFailed if the newest prompt has a file that the format does not support."""
     messages = _Messages(provider)
     system = [request.system]
     for message, refuse in refusing(request, f"{provider}/{request.model}"):
@@ -76,8 +76,8 @@ def request_body(request: ModelRequest, provider: str) -> Json:
         "stream": True,
         **_thinking(request, messages),
     }
-    if told := [_text(text) for text in system if text.strip()]:
-        body["system"] = told
+    if texts := [_text(text) for text in system if text.strip()]:
+        body["system"] = texts
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
     _mark_for_cache(body)
@@ -88,9 +88,9 @@ def _thinking(request: ModelRequest, messages: _Messages) -> Json:
     if request.thinking_tokens is None:
         return {}
     if not _THINKS_BY_BUDGET.search(request.model):
-        # Without the wish to see it, the later models think behind closed doors.
+        # Later models hide their thoughts unless they are requested.
         return {"thinking": {"type": "adaptive", "display": "summarized"}}
-    # The budget is part of max_tokens and must be smaller; when the caller's limit leaves no room, it is not worth it.
+    # The budget is part of max_tokens and must be smaller; without room for it, do not think.
     room = request.thinking_tokens
     if request.output_tokens_max is not None:
         room = min(room, request.output_tokens_max - THINKING_TOKENS_MIN)
@@ -100,8 +100,8 @@ def _thinking(request: ModelRequest, messages: _Messages) -> Json:
 
 
 def _mark_for_cache(body: Json) -> None:
-    """Up to where the provider is to remember what it read: the tools, the system prompt, and the last two messages of
-    the user, so that the next Step finds the one that was last in this Step."""
+    """Mark what the provider shall cache: the tools, the system prompt, and the last two user messages. The next
+    Step then finds the last one of this Step."""
     users = [message["content"][-1] for message in body["messages"] if message["role"] == "user"]
     blocks = [*body.get("tools", [])[-1:], *body.get("system", [])[-1:], *users[-2:]]
     for block in blocks[:CACHE_MARKS_MAX]:
@@ -109,27 +109,27 @@ def _mark_for_cache(body: Json) -> None:
 
 
 class _Messages:
-    """The messages as the format wants them, one after the other."""
+    """Builds the messages in the order that the format requires."""
 
     def __init__(self, provider: str) -> None:
         self._provider = provider
-        self._found: list[Json] = []
+        self._messages: list[Json] = []
         self._ids = _CallIds()
 
     def add(self, role: str, blocks: list[Json]) -> None:
-        """Blocks of this role, joined to the message before if it has the same. Two replies are not joined, since each
-        begins with its own thoughts."""
+        """Add blocks; merge them into the previous message of the same role. Replies are not merged, since each begins
+        with its own thoughts."""
         if not blocks:
             return
-        last = self._found[-1]["role"] if self._found else None
+        last = self._messages[-1]["role"] if self._messages else None
         if last == role == "user":
-            self._found[-1]["content"] += blocks
+            self._messages[-1]["content"] += blocks
             return
         if last is None and role == "assistant":
-            self._found.append({"role": "user", "content": [_text(LEFT_OUT)]})
+            self._messages.append({"role": "user", "content": [_text(LEFT_OUT)]})
         elif last == role:
-            self._found.append({"role": "user", "content": [_text(GO_ON)]})
-        self._found.append({"role": role, "content": blocks})
+            self._messages.append({"role": "user", "content": [_text(GO_ON)]})
+        self._messages.append({"role": role, "content": blocks})
 
     def add_assistant(self, message: Message) -> None:
         sent_ids = iter(self._ids.of_step(message.all(ToolCall)))
@@ -139,11 +139,11 @@ class _Messages:
                 case Reasoning(signature=signature) if signature and message.provider == self._provider:
                     blocks.append(_thought(part))
                 case Text(text=text) if text.strip():
-                    # White space at its end is refused in the last one, and no loss in any.
+                    # Trailing white space is refused in the last message.
                     blocks.append(_text(text.rstrip()))
                 case ToolCall():
                     blocks.append(_call(part, next(sent_ids)))
-        # Thoughts alone are no message.
+        # Thoughts alone are not a valid message.
         self.add("assistant", [] if all(_is_thought(block) for block in blocks) else blocks)
 
     def results(self, results: list[ToolResult], accepts_images: bool) -> list[Json]:
@@ -151,24 +151,24 @@ class _Messages:
 
     @property
     def is_amid_tools_without_thought(self) -> bool:
-        """Then thinking by a budget is refused: the reply that called the tools must begin with what was thought."""
-        if len(self._found) < 2 or self._found[-1]["content"][0]["type"] != "tool_result":
+        """Return True if a budget for thinking would be refused: the reply with the tool calls has no thought."""
+        if len(self._messages) < 2 or self._messages[-1]["content"][0]["type"] != "tool_result":
             return False
-        return not _is_thought(self._found[-2]["content"][0])
+        return not _is_thought(self._messages[-2]["content"][0])
 
     def whole(self) -> list[Json]:
-        if not self._found or self._found[-1]["role"] == "assistant":
+        if not self._messages or self._messages[-1]["role"] == "assistant":
             self.add("user", [_text(GO_ON)])
-        return self._found
+        return self._messages
 
 
 class _CallIds:
-    """Ids of the letters that are allowed, each of them once. Other providers use other letters, and some count the
-    calls of each Step anew. The same transcript always gives the same ids, or the provider's cache would be useless."""
+    """Valid and unique ids of calls. Other providers use other characters, and some restart their numbers in each Step.
+    Equal transcripts get equal ids, which the cache of the provider requires."""
 
     def __init__(self) -> None:
         self._used: set[str] = set()
-        #: Of the last Step: what its calls were called, and are called now.
+        #: Stored and sent ids of the calls of the last Step.
         self._open: dict[str, deque[str]] = {}
 
     def of_step(self, calls: list[ToolCall]) -> list[str]:
@@ -179,17 +179,17 @@ class _CallIds:
         return sent
 
     def answered(self, result: ToolResult) -> str:
-        # Two calls with one id are answered in their order. A result without its call cannot come out of `for_model`.
+        # Results of two calls with one id are matched in order. `for_model` returns no result without its call.
         return self._open[result.tool_call_id].popleft()
 
-    def _new(self, given: str) -> str:
-        wanted = given if _ID.fullmatch(given) else f"call_{_digest(given)}"
+    def _new(self, stored: str) -> str:
+        sent = stored if _ID.fullmatch(stored) else f"call_{_digest(stored)}"
         again = 1
-        while wanted in self._used:
+        while sent in self._used:
             again += 1
-            wanted = f"call_{_digest(f'{again} {given}')}"
-        self._used.add(wanted)
-        return wanted
+            sent = f"call_{_digest(f'{again} {stored}')}"
+        self._used.add(sent)
+        return sent
 
 
 def _digest(text: str) -> str:
@@ -197,7 +197,7 @@ def _digest(text: str) -> str:
 
 
 def _user(message: Message, refuse: Refusing) -> list[Json]:
-    """Images and documents first, as the provider advises; then all the text as one."""
+    """Convert a user message: images and documents first, as the provider advises, then the text in one block."""
     shown: list[Json] = []
     texts: list[str] = []
     for part in message.parts:
@@ -205,17 +205,17 @@ def _user(message: Message, refuse: Refusing) -> list[Json]:
             case Text(text=text):
                 texts.append(text)
             case Binary():
-                found = _file(part, refuse)
-                shown += [found] if isinstance(found, dict) else []
-                texts += [found] if isinstance(found, str) else []
+                block = _file(part, refuse)
+                shown += [block] if isinstance(block, dict) else []
+                texts += [block] if isinstance(block, str) else []
             case ImageUrl(url=url):
-                found = refuse.image(image_path(part)) or _image(url) or refuse.other(_of_data(url), TAKEN)
-                shown += [found] if isinstance(found, dict) else []
-                texts += [found] if isinstance(found, str) else []
+                block = refuse.image(image_path(part)) or _image(url) or refuse.other(_of_data(url), TAKEN)
+                shown += [block] if isinstance(block, dict) else []
+                texts += [block] if isinstance(block, str) else []
             case ShellCommand():
                 texts.append(command_text(part))
-    said = "\n\n".join(text for text in texts if text.strip())
-    return [*shown, _text(said)] if said else shown
+    text = "\n\n".join(text for text in texts if text.strip())
+    return [*shown, _text(text)] if text else shown
 
 
 def _file(file: Binary, refuse: Refusing) -> Json | str:
@@ -228,12 +228,12 @@ def _file(file: Binary, refuse: Refusing) -> Json | str:
         }
     if file.mime_type in IMAGE_TYPES:
         return refuse.image(file.path) or _image_of_data(file)
-    # An SVG is an image by name, and text.
+    # An SVG has an image type, and is text.
     return file_text(file) or refuse.other(file, TAKEN)
 
 
 def _image(url: str) -> Json | None:
-    """From a data URL, or for an address that the provider is to fetch itself; None for a type it does not take."""
+    """Convert a data URL, or an address that the provider fetches; None for an unsupported type."""
     if not url.startswith("data:"):
         return {"type": "image", "source": {"type": "url", "url": url}}
     file = _of_data(url)
@@ -250,8 +250,8 @@ def _image_of_data(file: Binary) -> Json:
 
 
 def _call(call: ToolCall, sent_id: str) -> Json:
-    given = msgspec.Raw(tool_input(call.input).encode())
-    return {"type": "tool_use", "id": sent_id, "name": tool_name(call.name), "input": given}
+    arguments = msgspec.Raw(tool_input(call.input).encode())
+    return {"type": "tool_use", "id": sent_id, "name": tool_name(call.name), "input": arguments}
 
 
 def _is_thought(block: Json) -> bool:
@@ -269,8 +269,8 @@ def _result(result: ToolResult, sent_id: str, accepts_images: bool) -> Json:
     images = [image for image in map(_image, result.images) if image] if accepts_images else []
     if len(images) < len(result.images):
         texts.append(NO_IMAGES)
-    said = "\n".join(texts) or ("" if images else NO_OUTPUT)
-    content: str | list[Json] = [*([_text(said)] if said else []), *images] if images else said
+    text = "\n".join(texts) or ("" if images else NO_OUTPUT)
+    content: str | list[Json] = [*([_text(text)] if text else []), *images] if images else text
     block: Json = {"type": "tool_result", "tool_use_id": sent_id, "content": content}
     return {**block, "is_error": True} if result.is_error else block
 

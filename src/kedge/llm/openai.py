@@ -1,4 +1,4 @@
-"""OpenAI-compatible endpoints: chat completions, streamed. Most hosted and nearly all local servers speak this format.
+"""OpenAI-compatible endpoints: streamed chat completions, the format of most hosted and nearly all local servers.
 
 Servers take liberties with it, so this reader is lenient where the meaning is clear (no `[DONE]`, no blank line at the
 end, `null` where nothing is due, tool calls without index or id) and fails where it is not (no end, no JSON).
@@ -17,7 +17,7 @@ from kedge.core.records import Usage
 from kedge.core.transcript import FinishReason
 from kedge.llm.base import ModelPart, ModelRequest, ReasoningDelta, TextDelta
 from kedge.llm.content import Json
-from kedge.llm.openai_request import WANTED_BACK, request_body
+from kedge.llm.openai_request import REASONING_FIELD, request_body
 from kedge.llm.streaming import CALL_NAME_CHARS_MAX, TOOL_CALLS_MAX, HttpModel, Reply
 from kedge.llm.transport import error_in
 
@@ -29,7 +29,7 @@ _FINISH: Final[dict[str, FinishReason]] = {
 }
 
 
-# What comes back. Fields that are not named here are ignored; each may be null.
+# The events. Other fields are ignored; each field may be null.
 
 
 class _Function(msgspec.Struct):
@@ -43,8 +43,8 @@ class _Call(msgspec.Struct):
     function: _Function | None = None
 
 
-#: An array of which only so many items are decoded: an event of megabytes may hold a million. The last tells that there
-#: were too many.
+#: Items that are decoded of an array: an event of megabytes may hold a million. One more than the limit shows that it
+#: was exceeded.
 _Calls: Any = msgspec.defstruct(
     "_Calls", [(f"call_{number}", _Call | None, None) for number in range(TOOL_CALLS_MAX + 1)], array_like=True
 )
@@ -63,7 +63,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Choices(msgspec.Struct, array_like=True):
-    """An array of which the first item counts."""
+    """An array of which only the first item is used."""
 
     first: _Choice | None = None
 
@@ -88,7 +88,7 @@ _frames = msgspec.json.Decoder(_Frame)
 
 
 class OpenAIModel(HttpModel):
-    """One model at one OpenAI-compatible endpoint."""
+    """A model at an OpenAI-compatible endpoint."""
 
     def _url(self) -> httpx2.URL:
         return self._endpoint.checked_url("/chat/completions")
@@ -98,7 +98,7 @@ class OpenAIModel(HttpModel):
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def _body(self, request: ModelRequest) -> Json:
-        # OpenAI itself has given the limit another name, which most other servers do not know.
+        # OpenAI renamed the limit; most other servers support the old name only.
         limit = "max_completion_tokens" if self._url().host.endswith("openai.com") else "max_tokens"
         return request_body(request, f"{self.provider}/{self.name}", limit)
 
@@ -109,7 +109,7 @@ class OpenAIModel(HttpModel):
 class _CompletionsReply(Reply):
     format_name = "chat completions"
     finish_names = _FINISH
-    #: The thought under way came by the name that its provider wants to read again.
+    #: The current thought arrived in the field that the provider requires back.
     _wants_it_back = False
 
     def _take(self, data: bytes) -> Iterator[ModelPart]:
@@ -130,7 +130,7 @@ class _CompletionsReply(Reply):
                 yield ReasoningDelta(thought)
             elif self._wants_it_back and (choice.delta.content or choice.delta.tool_calls):
                 self._wants_it_back = False
-                yield ReasoningDelta("", WANTED_BACK)
+                yield ReasoningDelta("", REASONING_FIELD)
             if choice.delta.content:
                 yield TextDelta(choice.delta.content)
             calls = astuple(choice.delta.tool_calls) if choice.delta.tool_calls else (None,)
@@ -142,13 +142,13 @@ class _CompletionsReply(Reply):
         self._finish = choice.finish_reason or self._finish
 
     def _add(self, piece: _Call) -> None:
-        """Calls are told apart by index; where a server leaves it out or always says 0, by a new id with a name."""
+        """Find the call by its index; by a new id with a name, if the server omits the index or always sends 0."""
         function = piece.function or _Function()
-        given_id, name = (piece.id or "")[:CALL_NAME_CHARS_MAX], (function.name or "")[:CALL_NAME_CHARS_MAX]
+        call_id, name = (piece.id or "")[:CALL_NAME_CHARS_MAX], (function.name or "")[:CALL_NAME_CHARS_MAX]
         call = next((call for call in reversed(self._calls) if piece.index is None or call.index == piece.index), None)
-        if call is None or (given_id and name and call.id and given_id != call.id):
+        if call is None or (call_id and name and call.id and call_id != call.id):
             call = self._open_call(piece.index)
-        call.id = call.id or given_id
+        call.id = call.id or call_id
         call.name = call.name or name
         if function.arguments:
             self._add_input(call, function.arguments)

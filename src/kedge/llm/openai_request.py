@@ -1,4 +1,4 @@
-"""A ModelRequest in the words of OpenAI's chat completions."""
+"""Request bodies for chat completions."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from kedge.llm.content import (
     tool_name,
 )
 
-#: Kept as the signature of a thought that came by this name, and the name by which it goes back.
-WANTED_BACK: Final = "reasoning_content"
+#: The field of a thought that must be sent back; stored as the signature of the thought.
+REASONING_FIELD: Final = "reasoning_content"
 
 
 def request_body(request: ModelRequest, shown_name: str, limit_name: str = "max_tokens") -> Json:
-    """The body to post. ModelFailed when the newest prompt holds a file that the format cannot carry."""
+    """Return the request body. Raise ModelFailed if the newest prompt has a file that the format does not support."""
     messages: list[Json] = []
     if request.system:
         messages.append({"role": "system", "content": without_surrogates(request.system)})
@@ -68,7 +68,7 @@ def _user(message: Message, refuse: Refusing) -> Json:
             case ShellCommand():
                 content.append(_text(command_text(part)))
     if all(part["type"] == "text" for part in content):
-        # Plain text where it will do: the older and smaller servers take nothing else.
+        # Plain text if possible: older and smaller servers support nothing else.
         return {"role": "user", "content": "\n\n".join(part["text"] for part in content)}
     return {"role": "user", "content": content}
 
@@ -77,20 +77,20 @@ def _file(file: Binary, refuse: Refusing) -> Json:
     if file.mime_type in IMAGE_TYPES:
         note = refuse.image(file.path)
         return _text(note) if note else _image(f"data:{file.mime_type};base64,{file.data}")
-    # An SVG is an image by name, and text.
+    # An SVG has an image type, and is text.
     return _text(file_text(file) or refuse.other(file, "an image of a type that is taken"))
 
 
 def _assistant(message: Message, provider: str) -> Json:
-    """Without the reasoning: most of these endpoints refuse or ignore it when it comes back. Those that think between
-    calls (DeepSeek's, Moonshot's) refuse to go on without it: they get theirs back, with the calls it led to."""
-    said: Json = {"role": "assistant", "content": without_surrogates(message.text) or None}
+    """Convert a reply without its reasoning, which most endpoints refuse or ignore. Some (DeepSeek, Moonshot) require
+    the reasoning that led to tool calls: they receive theirs."""
+    result: Json = {"role": "assistant", "content": without_surrogates(message.text) or None}
     calls = message.all(ToolCall)
     if calls:
-        thoughts = [part.thinking for part in message.all(Reasoning) if part.signature == WANTED_BACK]
+        thoughts = [part.thinking for part in message.all(Reasoning) if part.signature == REASONING_FIELD]
         if thoughts and message.provider == provider:
-            said[WANTED_BACK] = without_surrogates("".join(thoughts))
-        said["tool_calls"] = [
+            result[REASONING_FIELD] = without_surrogates("".join(thoughts))
+        result["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
@@ -98,12 +98,12 @@ def _assistant(message: Message, provider: str) -> Json:
             }
             for call in calls
         ]
-    return said
+    return result
 
 
 def _results(results: list[ToolResult], accepts_images: bool) -> list[Json]:
-    """A tool message carries text alone in this format. Images follow in the name of the user, behind all the results
-    of the Step, since nothing may stand between those."""
+    """Convert tool results. A tool message holds text only: images follow in a user message after all results of the
+    Step, since no other message is allowed between them."""
     messages: list[Json] = []
     shown: list[Json] = []
     for result in results:

@@ -1,4 +1,4 @@
-"""Every provider beyond the two native formats, through the package pydantic-ai, which speaks the others.
+"""Providers without a native format, through the package pydantic-ai.
 
 It is an extra, large and slow to import, so it is loaded beside the event loop when a model of such a provider is first
 asked. Its words for messages are made in `pydantic_ai_request`.
@@ -27,9 +27,9 @@ from kedge.llm.pydantic_ai_request import Signed, request_messages, request_para
 from kedge.llm.streaming import TOOL_CALLS_MAX, TOOL_INPUT_CHARS_MAX
 from kedge.llm.transport import TIMEOUT, ProviderEndpoint
 
-#: Those whose library takes our connection pool; the others open one of their own and close it after the Step.
+#: Types whose library accepts our HTTP client; the others open their own, and close it after the Step.
 _SHARE_CLIENT: Final = frozenset({"google", "mistral", "openai-responses"})
-#: Links followed from an error to what caused it; the libraries wrap one another three or four deep.
+#: Links followed from an error to its causes; the libraries nest three or four.
 _CAUSES_MAX: Final = 16
 
 _FINISH: Final[dict[str, FinishReason]] = {
@@ -41,7 +41,7 @@ _FINISH: Final[dict[str, FinishReason]] = {
 
 
 class PydanticAIModel:
-    """One model at one provider. It may be kept: what it loads is loaded once."""
+    """A model of a provider. It may be reused: it loads its library once."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class PydanticAIModel:
         self._loading = asyncio.Lock()
 
     async def load(self) -> None:
-        """Load the package and make the model ready. `stream` does it by itself; the first time takes a second."""
+        """Load the package and create the model, which takes a second the first time. `stream` calls it."""
         async with self._loading:
             if self._model is None:
                 self._endpoint.checked_key()
@@ -83,24 +83,24 @@ class PydanticAIModel:
             raise ModelFailed(missing_extra(self.provider, self.kind)) from None
         except ModelFailed:
             raise
-        except Exception as error:  # whatever the library of a provider says of a key, a region or a name it lacks
+        except Exception as error:  # a library may raise anything about a missing key, region or name
             raise self._unusable(error) from None
 
     def _new_provider(self, kind: str) -> Any:
         provider_class = _library().providers.infer_provider_class(kind)
         taken = inspect.signature(provider_class.__init__).parameters
-        given: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self._endpoint.api_key:
-            given["api_key"] = self._endpoint.api_key
+            options["api_key"] = self._endpoint.api_key
         if self._endpoint.base_url:
             if "base_url" not in taken:
-                raise ModelFailed(f"Provider {self.provider} of type {kind} takes no base_url; leave it out.")
-            given["base_url"] = self._endpoint.base_url
+                raise ModelFailed(f"Provider {self.provider} of type {kind} does not support base_url; remove it.")
+            options["base_url"] = self._endpoint.base_url
         if kind in _SHARE_CLIENT:
-            given["http_client"] = self._client
-        provider = provider_class(**given)
+            options["http_client"] = self._client
+        provider = provider_class(**options)
         if kind == "bedrock":
-            # Trying again is the engine's decision, and this library can be told so in no other way.
+            # The engine decides on retries; this library has no option to disable its own.
             service = provider.client.meta.service_model
             provider.client.meta.events.unregister(
                 f"needs-retry.{service.service_id.hyphenize()}",
@@ -130,7 +130,7 @@ class PydanticAIModel:
                     end = reply.end(stream.get())
         except ModelFailed:
             raise
-        except Exception as error:  # each provider's library has errors of its own, and some pass through
+        except Exception as error:  # each library has its own errors, and some are not wrapped
             raise self._failed(error) from None
         if end is None:
             raise ModelFailed(
@@ -157,21 +157,21 @@ class PydanticAIModel:
         elif isinstance(error, errors.ModelAPIError) and error.body:
             failed = self._endpoint.stream_failed(error.body, self.name)
         else:
-            said = self._endpoint.sanitized(str(error) or type(error).__name__)
+            detail = self._endpoint.sanitized(str(error) or type(error).__name__)
             failed = ModelFailed(
-                f"Provider {self.provider} did not reply as expected ({said}); try again.", retryable=True
+                f"Provider {self.provider} sent an invalid reply ({detail}); try again.", retryable=True
             )
         if isinstance(error, errors.ModelContextWindowExceededError) and not isinstance(failed, ContextFull):
             return ContextFull(
-                f"The session is longer than what model {self.name} of provider {self.provider} can read; "
+                f"The session exceeds the context of model {self.name} of provider {self.provider}; "
                 "start a new session or send less."
             )
         return failed
 
     def _unusable(self, error: Exception) -> ModelFailed:
-        said = self._endpoint.sanitized(str(error) or type(error).__name__).rstrip(".")
+        detail = self._endpoint.sanitized(str(error) or type(error).__name__).rstrip(".")
         return ModelFailed(
-            f"Provider {self.provider} of type {self.kind} cannot be used as it is configured ({said}); "
+            f"Provider {self.provider} of type {self.kind} has an invalid configuration ({detail}); "
             f"check [providers.{self.provider}]."
         )
 
@@ -184,7 +184,7 @@ def missing_extra(provider: str, kind: str) -> str:
 
 
 class _Reply:
-    """One reply as it is put together from pydantic-ai's events."""
+    """A reply, assembled from the events of pydantic-ai."""
 
     def __init__(self, library: Any) -> None:
         self._messages = library.messages
@@ -217,11 +217,11 @@ class _Reply:
             raise ModelFailed(f"The model called more than {TOOL_CALLS_MAX} tools at once; ask for less in one prompt.")
         if self._input_chars[index] > TOOL_INPUT_CHARS_MAX:
             raise ModelFailed(
-                f"The model called a tool with more than {TOOL_INPUT_CHARS_MAX} characters; ask for less at once."
+                f"The model sent more than {TOOL_INPUT_CHARS_MAX} characters of tool input; ask for less at once."
             )
 
     def end(self, whole: Any) -> ModelEnd | None:
-        """None if the reply broke off."""
+        """Return the last part; None if the reply is incomplete."""
         if whole.state != "complete":
             return None
         usage = Usage(
@@ -236,14 +236,14 @@ class _Reply:
             if isinstance(part, self._messages.ToolCallPart)
         )
         reason = _FINISH.get(whole.finish_reason or "", "unknown")
-        # A call that the limit or the filter cut off is not made: half an input may well be valid, and wrong.
+        # A call that the limit or the filter cut off is dropped: half an input may be valid JSON, and wrong.
         if calls and reason not in ("max_tokens", "content_filter"):
             return ModelEnd("tool_use", calls, usage)
         return ModelEnd("unknown" if reason == "tool_use" else reason, (), usage)
 
 
 class _Client(httpx2.AsyncClient):
-    """The shared connection pool, which notes what is opened through it.
+    """The shared HTTP client; it records the responses that are opened through it.
 
     Leaving a stream must close its connection at once, and not every provider's library does so: some leave it to the
     garbage collector.
@@ -259,13 +259,13 @@ class _Client(httpx2.AsyncClient):
         return response
 
 
-#: What the stream of this task has opened.
+#: Responses opened by the stream of this task.
 _opened: ContextVar[list[httpx2.Response]] = ContextVar("_opened")
 
 
 @asynccontextmanager
 async def _closing() -> AsyncIterator[None]:
-    """Whatever is opened inside is closed at the end."""
+    """Close all responses that were opened inside."""
     opened: list[httpx2.Response] = []
     _opened.set(opened)
     try:
@@ -276,7 +276,7 @@ async def _closing() -> AsyncIterator[None]:
 
 
 def _transport_error(error: BaseException) -> httpx2.HTTPError | None:
-    """The fault below HTTP in an error or behind it. Some libraries use httpx, which has the same names for them."""
+    """Return the transport error in an error or its causes. Some libraries use httpx, with the same class names."""
     cause: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if isinstance(cause, httpx2.HTTPError):
@@ -285,23 +285,23 @@ def _transport_error(error: BaseException) -> httpx2.HTTPError | None:
             return None
         same = getattr(httpx2, type(cause).__name__, None) if type(cause).__module__.startswith("httpx") else None
         if same is not None and issubclass(same, httpx2.HTTPError):
-            found: httpx2.HTTPError = same(str(cause))
-            found.__cause__ = cause
-            return found
+            converted: httpx2.HTTPError = same(str(cause))
+            converted.__cause__ = cause
+            return converted
         cause = cause.__cause__ or cause.__context__
     return None
 
 
-def _body_of(said: object) -> bytes:
-    """An error's body as it came: the libraries give it as text or decoded."""
-    if isinstance(said, bytes):
-        return said
-    return said.encode() if isinstance(said, str) else msgspec.json.encode(said, enc_hook=str) if said else b""
+def _body_of(body: object) -> bytes:
+    """Return the body of an error, which the libraries provide as text or decoded."""
+    if isinstance(body, bytes):
+        return body
+    return body.encode() if isinstance(body, str) else msgspec.json.encode(body, enc_hook=str) if body else b""
 
 
 @cache
 def _library() -> Any:
-    """The parts of pydantic-ai that are used. ImportError without the extra."""
+    """Return the used modules of pydantic-ai. Raise ImportError without the extra."""
     names = ("direct", "exceptions", "messages", "models", "providers", "settings", "tools")
     importlib.invalidate_caches()  # it may have been installed since this server started
     return SimpleNamespace(**{name: importlib.import_module(f"pydantic_ai.{name}") for name in names})

@@ -1,4 +1,4 @@
-"""A ModelRequest in the words of pydantic-ai. `library` is that package, which is loaded late."""
+"""Requests in the types of pydantic-ai. `library` is that package, which is loaded late."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from kedge.llm.content import (
 )
 from kedge.llm.transport import NOT_JSON
 
-#: Types of providers that read PDF files.
+#: Types that accept PDF files.
 _READ_PDF: Final = frozenset({"bedrock", "google", "google-cloud", "openai-responses"})
-#: Thinking is asked for in levels: (up to so many tokens, level).
+#: Levels of thinking: (up to this many tokens, level).
 _LEVELS: Final = ((4_096, "low"), (16_384, "medium"))
 
 
 class Signed(msgspec.Struct, omit_defaults=True, frozen=True):
-    """What a provider wants back with a thought, kept as `Reasoning.signature`. Only its own provider gets it."""
+    """Data that a provider requires back with a thought, stored as `Reasoning.signature`."""
 
     provider: str
     id: str = ""
@@ -43,7 +43,7 @@ class Signed(msgspec.Struct, omit_defaults=True, frozen=True):
 
     @classmethod
     def read(cls, signature: str) -> Signed | None:
-        """None for a signature that another module made: it means nothing to these providers."""
+        """Return None for a signature of another module, which these providers do not understand."""
         try:
             return msgspec.json.decode(signature, type=cls)
         except NOT_JSON:
@@ -54,7 +54,7 @@ class Signed(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 def request_messages(library: Any, request: ModelRequest, kind: str, system: str, shown_name: str) -> list[Any]:
-    """`system` is what pydantic-ai calls the provider in signatures."""
+    """Convert the messages. `system` is the name of the provider in signatures."""
     words = library.messages
     messages: list[Any] = []
     for message, files in refusing(request, shown_name):
@@ -83,15 +83,15 @@ def request_parameters(library: Any, request: ModelRequest) -> Any:
 
 
 def request_settings(library: Any, request: ModelRequest, kind: str) -> Any:
-    given: dict[str, Any] = {}
-    if kind != "bedrock":  # which cannot be told so here
-        given["max_retries"] = 0
+    settings: dict[str, Any] = {}
+    if kind != "bedrock":  # which has no such setting
+        settings["max_retries"] = 0
     if request.output_tokens_max is not None:
-        given["max_tokens"] = request.output_tokens_max
+        settings["max_tokens"] = request.output_tokens_max
     if request.thinking_tokens is not None:
-        wanted = request.thinking_tokens
-        given["thinking"] = next((level for tokens, level in _LEVELS if wanted <= tokens), "high")
-    return library.settings.ModelSettings(**given)
+        budget = request.thinking_tokens
+        settings["thinking"] = next((level for tokens, level in _LEVELS if budget <= tokens), "high")
+    return library.settings.ModelSettings(**settings)
 
 
 def _user(words: Any, message: Message, files: Refusing, kind: str) -> str | list[Any]:
@@ -127,16 +127,16 @@ def _image(words: Any, url: str) -> Any:
 
 
 def _assistant(words: Any, message: Message, system: str) -> list[Any]:
-    said: list[Any] = []
+    parts: list[Any] = []
     for part in message.parts:
         match part:
             case Text(text=text) if text:
-                said.append(words.TextPart(without_surrogates(text)))
+                parts.append(words.TextPart(without_surrogates(text)))
             case Reasoning(thinking=thinking, signature=signature):
-                # Without a signature of theirs, providers ignore a thought or take it for something that was said.
+                # Without their own signature, providers ignore a thought or take it for text.
                 signed = Signed.read(signature)
                 if signed and signed.provider == system:
-                    said.append(
+                    parts.append(
                         words.ThinkingPart(
                             without_surrogates(thinking),
                             id=signed.id or None,
@@ -144,11 +144,11 @@ def _assistant(words: Any, message: Message, system: str) -> list[Any]:
                             provider_name=signed.provider,
                         )
                     )
-            case ToolCall(id=call_id, name=name, input=given):
-                said.append(words.ToolCallPart(tool_name(name), tool_input(given), call_id))
+            case ToolCall(id=call_id, name=name, input=source):
+                parts.append(words.ToolCallPart(tool_name(name), tool_input(source), call_id))
             case _:
                 pass
-    return said
+    return parts
 
 
 def _result(words: Any, result: ToolResult, accepts_images: bool) -> Any:

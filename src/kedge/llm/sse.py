@@ -1,4 +1,4 @@
-"""Server-sent events from bytes, as providers send them: only the data, since no provider's reply needs the rest.
+"""A parser for server-sent events. It returns only their data, since no provider uses the other fields.
 
 Why not httpx2's own reader: it drops a last event that has no blank line behind it, which some servers leave out, and
 costs several times as much (4.4 against 1.3 us for an event that comes alone, 3.0 against 0.5 us in a burst). Why not
@@ -8,25 +8,25 @@ safe in UTF-8, wherever the network cuts a character in two.
 
 from __future__ import annotations
 
-#: One event, in bytes. The largest honest one is a tool call's whole input in one piece (1 MB), escaped; a server that
-#: sends more without a blank line is broken or hostile, and it is held in memory until that line comes.
+#: One event. The largest valid one is the complete input of a tool call (1 MB), escaped. An event is held in memory
+#: until its blank line arrives, which a broken or hostile server may never send. Bytes.
 EVENT_BYTES_MAX = 4 * 1024 * 1024
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class EventTooLarge(Exception):
-    """One event has more than EVENT_BYTES_MAX bytes."""
+    """An event exceeds EVENT_BYTES_MAX."""
 
 
 class EventParser:
-    """Bytes in, as the network cuts them; the data of each whole event out."""
+    """Splits received bytes into the data of complete events."""
 
     def __init__(self) -> None:
-        #: The beginning of a line whose end has not come yet, in the pieces in which it came.
+        #: Pieces of an incomplete line.
         self._line: list[bytes] = []
         self._line_bytes = 0
-        #: Data lines of an event whose blank line has not come yet.
+        #: Data lines of an incomplete event.
         self._data: list[bytes] = []
         self._data_bytes = 0
         self._held_return = False
@@ -52,12 +52,12 @@ class EventParser:
         return events
 
     def end(self) -> bytes | None:
-        """What came after the last blank line: an event without one, or the torn beginning of an event."""
+        """Return the data after the last blank line: an event without one, or an incomplete event."""
         self._take(self._held_line())
         return self._event() if self._data else None
 
     def _with_line_feeds(self, received: bytes) -> bytes:
-        """Line ends may be CR, LF or both; a CR at the very end may be the first half of both."""
+        """Normalise line ends, which may be CR, LF or CRLF; a CR at the end may be the first half of CRLF."""
         if self._held_return:
             received = b"\r" + received
         self._held_return = received.endswith(b"\r")
@@ -80,7 +80,7 @@ class EventParser:
             self._take(line[3:])
         else:
             return  # a comment (the keep-alive of some providers) or a field that replies do not use
-        # The whole line, so that a flood of empty data lines counts too.
+        # The length of the line, so that empty data lines count, too.
         self._data_bytes += len(line)
 
     def _event(self) -> bytes:
