@@ -20,7 +20,7 @@ from kedge.wire.models import CancelReply, RunBody, SessionBody
 @json_option
 @host_option
 def runs(as_json: bool, host: str | None) -> int:
-    """List the active and queued runs of this server, in all workspaces."""
+    """List active and queued runs of all workspaces."""
 
     async def live() -> list[RunBody] | None:
         async with Client(host) as client:
