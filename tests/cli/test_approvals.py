@@ -53,7 +53,7 @@ def waiting(server: Server, client: Client) -> Waiting:
     return Waiting(server, client)
 
 
-async def test_what_waits_is_listed_and_allowed_by_a_beginning_of_its_id(server: Server, waiting: Waiting) -> None:
+async def test_pending_approvals_are_listed_and_allowed_by_prefix(server: Server, waiting: Waiting) -> None:
     assert kedge(server, "approvals").out == "no pending approvals\n"
     ask_id = await waiting.begin(write())
     listed = kedge(server, "approvals", "list").out
@@ -176,7 +176,7 @@ def test_undo_puts_files_back_and_says_which(server: Server) -> None:
     assert (server.home.workspace / "b.txt").read_text() == "changed by hand"
 
 
-def test_a_session_gets_another_model_and_the_configured_one_again(server: Server) -> None:
+def test_session_model_is_changed_and_reset(server: Server) -> None:
     server.home.kedge("run", "--host", server.host, "hello")
     session_id = session_of(server)
     assert kedge(server, "sessions", "model", session_id).out == "local/fake-large (configured)\n"
@@ -192,7 +192,7 @@ def test_a_session_is_summarized_by_a_run_that_is_followed(server: Server, endpo
     assert (done.code, done.out, done.err) == (0, "A scripted summary.\n", "")
 
 
-def test_a_transcript_shows_calls_thoughts_and_results_in_a_line_each(server: Server) -> None:
+def test_transcript_has_one_line_per_call_reasoning_and_result(server: Server) -> None:
     script = 'script: think deep thoughts | say on | tool write {"path": "a.txt", "content": "x"} | say last'
     server.home.kedge("run", "--yolo", "--host", server.host, script)
     shown = kedge(server, "sessions", "show", session_of(server)).out
@@ -205,7 +205,7 @@ def test_a_transcript_shows_calls_thoughts_and_results_in_a_line_each(server: Se
     assert until(attached, "+1 -0\n").endswith("(thinking: deep thoughts)\non\n* write a.txt\n  -> +1 -0\n")
 
 
-def test_the_approval_of_a_queued_run_is_asked_when_it_is_its_time(server: Server, endpoint: HostedEndpoint) -> None:
+def test_queued_run_asks_for_its_approval_once_active(server: Server, endpoint: HostedEndpoint) -> None:
     first = server.home.start_kedge("run", "--host", server.host, "script: say one | hold queue-ask | say two")
     until(first, "one")
     terminal = Terminal(server.home, "run", "-C", "--host", server.host, write())

@@ -59,7 +59,7 @@ def test_stop_interrupts_nobody_unless_forced(own_server: Server) -> None:
     assert (gone.code, gone.out) == (4, "")
 
 
-def test_stop_of_ones_own_server_lets_the_next_command_start_another(in_home: Home) -> None:
+def test_next_command_starts_a_server_after_stop(in_home: Home) -> None:
     assert in_home.kedge("stop").out == "no server is running\n"
     in_home.kedge("run", "hello")
     before = server_pids(in_home)
@@ -107,7 +107,7 @@ def test_runs_lists_what_is_live(server: Server) -> None:
     assert (ended.code, ended.out) == (0, f"run {run_id} has ended (cancelled): nothing to cancel\n")
 
 
-def test_cancel_takes_a_unique_beginning_and_says_what_it_covered(server: Server) -> None:
+def test_cancel_takes_a_prefix_and_lists_covered_runs(server: Server) -> None:
     first, run_id, session_id = hanging(server, "cancel-1")
     second, queued_id, _ = hanging(server, "cancel-2", "-s", session_id)
     one = server.home.kedge("cancel", "--host", server.host, queued_id[:13])
@@ -130,7 +130,7 @@ def test_cancel_of_something_unknown_is_exit_1(server: Server) -> None:
         assert "List live runs with: kedge runs" in done.err
 
 
-def test_with_no_server_runs_is_empty_and_cancel_is_exit_4_and_none_is_started(home: Home) -> None:
+def test_runs_and_cancel_start_no_server(home: Home) -> None:
     done = home.kedge("runs")
     assert (done.code, done.out, done.err) == (0, "no server is running\n", "")
     assert home.kedge("runs", "--json").out == "[]\n"
@@ -243,7 +243,7 @@ def test_attach_finds_a_session_of_another_open_workspace(server: Server, endpoi
 # --- config and doctor ----------------------------------------------------------------------------------------------
 
 
-def test_config_shows_where_it_is_and_what_it_says_without_secrets(server: Server) -> None:
+def test_config_path_and_show_mask_secrets(server: Server) -> None:
     assert server.home.kedge("config", "path").out == f"{server.home.config}\n"
     assert json.loads(server.home.kedge("config", "path", "--json").out)["exists"] is True
     shown = server.home.kedge("config", "show", "--host", server.host)

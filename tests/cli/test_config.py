@@ -71,7 +71,7 @@ def test_show_says_what_is_ignored(home: Home, repository: Path) -> None:
     assert "evil" not in done.out
 
 
-def test_a_broken_repository_file_does_not_keep_show_from_showing(home: Home) -> None:
+def test_config_show_skips_a_broken_repository_file(home: Home) -> None:
     (home.workspace / "kedge.toml").write_text("model = ")
     done = home.kedge("config", "show")
     assert (done.code, "model = local/fake-large" in done.out) == (0, True)
@@ -190,7 +190,7 @@ def test_check_warns_of_rules_that_name_no_program(home: Home) -> None:
     assert {about for about, (status, _) in found.items() if status == "warn"} == {*deny, "model"}
 
 
-def test_check_without_any_file_says_that_the_offline_model_answers(home: Home) -> None:
+def test_check_without_files_reports_the_offline_model(home: Home) -> None:
     home.config.unlink()
     code, found = findings(home)
     assert (code, found["model"][0]) == (0, "warn")
@@ -261,7 +261,7 @@ def test_nothing_is_hidden_from_who_is_asked(home: Home) -> None:
     assert " tail" in done.out, "nothing is cut off"
 
 
-def test_what_is_wrong_cannot_be_trusted_and_without_a_file_there_is_nothing_to_trust(home: Home) -> None:
+def test_invalid_and_missing_files_are_not_trusted(home: Home) -> None:
     assert home.kedge("config", "trust").out == "nothing to trust\n"
     (home.workspace / "kedge.toml").write_text("[permissions]\nallow = ['bash(']\n")
     done = home.kedge("config", "trust", "--yes")

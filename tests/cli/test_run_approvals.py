@@ -24,7 +24,7 @@ def approvals(server: Server) -> Any:
     return json.loads(server.home.kedge("approvals", "--json", "--host", server.host).out)
 
 
-def test_what_needs_an_approval_is_shown_whole_and_done_when_it_is_allowed(server: Server) -> None:
+def test_approval_is_shown_in_full_and_runs_when_allowed(server: Server) -> None:
     terminal = at_terminal(server, write())
     shown = terminal.until(ASKED)
     assert "write needs your approval: Create a.txt (+2 -0)" in shown
@@ -41,7 +41,7 @@ def test_what_needs_an_approval_is_shown_whole_and_done_when_it_is_allowed(serve
     assert approvals(server)["grants"] == []
 
 
-def test_allowed_for_the_session_is_not_asked_again_there_and_is_elsewhere(server: Server) -> None:
+def test_session_grant_holds_in_that_session_only(server: Server) -> None:
     terminal = at_terminal(server, write("a.txt"))
     terminal.until(ASKED)
     terminal.type("s\n")
@@ -71,7 +71,7 @@ def test_a_no_may_say_why_and_the_model_is_told(server: Server) -> None:
     assert not (server.home.workspace / "a.txt").exists()
 
 
-def test_only_a_letter_and_enter_answer_and_what_was_typed_before_does_not(server: Server) -> None:
+def test_only_a_listed_letter_typed_after_the_prompt_answers(server: Server) -> None:
     terminal = at_terminal(server, write())
     terminal.type("y\n")  # before anything was asked
     for wrong in ("\n", "yes\n", "q\n"):
@@ -152,7 +152,7 @@ def test_a_question_is_answered_by_number_or_in_words(server: Server) -> None:
 # --- without a terminal ---------------------------------------------------------------------------------------------
 
 
-def test_f8_an_approval_that_nobody_can_give_is_exit_3_naming_the_tool_and_the_flag(server: Server) -> None:
+def test_f8_approval_without_a_terminal_is_exit_3(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, write())
     assert done.code == 3
     assert done.err.startswith("kedge: write needs an approval and no user can be asked")

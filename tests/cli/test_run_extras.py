@@ -63,7 +63,7 @@ def test_files_that_are_too_large_or_too_many_are_a_usage_error(home: Home) -> N
     assert (done.code, "at most 20" in done.err) == (2, True)
 
 
-def test_a_command_of_the_users_own_is_run_and_becomes_part_of_the_session(server: Server) -> None:
+def test_user_command_becomes_part_of_the_session(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "!echo hello; echo there; exit 3")
     assert (done.code, done.out, done.err) == (3, "hello\nthere\n", "")
     part = first_message(server)["parts"][0]
@@ -90,7 +90,7 @@ def test_what_is_piped_in_is_never_a_command(server: Server) -> None:
 # --- init -----------------------------------------------------------------------------------------------------------
 
 
-def test_init_refuses_when_the_file_is_there_and_when_no_model_is(server: Server) -> None:
+def test_init_refuses_an_existing_file_and_the_offline_model(server: Server) -> None:
     offline = server.home.kedge("init", "--host", server.host, "-m", "kedge/offline")
     assert (offline.code, "needs a language model" in offline.err, offline.err.count("\n")) == (1, True, 1)
     (server.home.workspace / "AGENTS.md").write_text("mine")

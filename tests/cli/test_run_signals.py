@@ -78,7 +78,7 @@ def test_ctrl_c_leaves_other_runs_of_the_session_alone(server: Server, endpoint:
     assert json.loads(out.splitlines()[-1])["payload"]["payload"]["outcome"] == "completed"
 
 
-def test_a_second_ctrl_c_leaves_though_the_server_does_not_answer(own_server: Server) -> None:
+def test_second_ctrl_c_exits_while_the_server_hangs(own_server: Server) -> None:
     run = begun(own_server, "-v", "script: say begun | hang")
     assert own_server.process
     assert run.stderr
@@ -131,7 +131,7 @@ def test_ctrl_c_is_heard_though_nobody_reads_our_output(server: Server) -> None:
     run.communicate()
 
 
-def test_a_background_command_whose_interrupts_are_ignored_goes_on(server: Server, endpoint: HostedEndpoint) -> None:
+def test_background_command_keeps_ignoring_interrupts(server: Server, endpoint: HostedEndpoint) -> None:
     def ignore() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -56,7 +56,7 @@ def visible(shown: str) -> str:
     return "\n".join(lines)
 
 
-def test_a_status_line_is_shown_while_the_model_thinks_and_is_gone_afterwards(server: Server) -> None:
+def test_status_line_is_shown_while_thinking_then_removed(server: Server) -> None:
     code, shown, _ = in_terminal(server.home, "run", "--host", server.host, "script: pause 300 | say hello there")
     assert code == 0
     assert SPIN in shown
@@ -66,7 +66,7 @@ def test_a_status_line_is_shown_while_the_model_thinks_and_is_gone_afterwards(se
     assert "kedge run -C" in visible(shown)
 
 
-def test_the_status_line_is_on_stderr_while_the_answer_goes_into_a_pipe(server: Server) -> None:
+def test_status_line_is_on_stderr_with_piped_stdout(server: Server) -> None:
     code, shown, piped = in_terminal(
         server.home, "run", "--host", server.host, "script: pause 300 | say hello", stdout=False
     )

@@ -46,7 +46,7 @@ def printed(*events: StreamEvent) -> str:
     return "".join(text.feed(event) for event in events)
 
 
-def test_deltas_are_printed_as_they_come_and_the_whole_message_adds_nothing() -> None:
+def test_deltas_are_printed_once() -> None:
     text = AssistantText()
     assert text.feed(message("")) == ""
     assert [text.feed(delta("Hel")), text.feed(delta("lo"))] == ["Hel", "lo"]
@@ -105,7 +105,7 @@ def test_reasoning_tools_and_other_people_are_not_the_answer() -> None:
     assert printed(message(""), delta("hmm", 0, kind="reasoning"), delta("A", 1, kind="text"), delta("B", 1)) == "AB"
 
 
-def test_a_delta_before_its_message_or_behind_its_end_is_not_printed() -> None:
+def test_delta_outside_of_its_message_is_not_printed() -> None:
     assert printed(delta("x"), message("ab", end=True), delta("x")) == "ab"
     assert printed(message("a"), delta("x", 5), delta("x", -1)) == "a"
 

@@ -188,7 +188,7 @@ async def test_a_workspace_the_server_forgot_is_opened_again(
     "A workspace that nobody held any more was let go while a request into it was being heard, and the client handed "
     "the refusal on; one that came a moment later had it opened again. Nothing was done in either case: now both do.",
 )
-async def test_a_request_heard_while_its_workspace_is_let_go_is_asked_again() -> None:
+async def test_request_to_a_closing_workspace_is_retried() -> None:
     workspace = {"id": "w", "path": "/the/path", "data_dir": "", "version": "", "config": {}}
     refusal = {"message": "?", "code": "workspace_closing"}
     answers = iter([(200, workspace), (409, refusal), (200, workspace), (200, [])])

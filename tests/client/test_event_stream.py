@@ -97,9 +97,7 @@ async def test_after_zero_replays_and_after_a_position_goes_on(client: Client, h
     assert await read(middle) == [event for event in everything if (event.position or 0) > middle]
 
 
-async def test_a_stream_goes_on_where_it_was_when_the_server_is_started_again(
-    own_client: Client, own_server: Server, home: Home
-) -> None:
+async def test_stream_resumes_after_a_server_restart(own_client: Client, own_server: Server, home: Home) -> None:
     workspace_id, session_id = await begin(own_client, home)
     runs: list[str] = []
     seen: list[StreamEvent] = []
@@ -130,7 +128,7 @@ async def test_a_stream_goes_on_where_it_was_when_the_server_is_started_again(
     assert sorted(ends) == sorted(runs)
 
 
-async def test_a_position_of_another_log_brings_a_gap_and_then_the_present(client: Client, home: Home) -> None:
+async def test_position_of_another_log_causes_a_gap(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     async with client.events(workspace_id, after=12345) as events:
         gap = await anext(events)
@@ -141,7 +139,7 @@ async def test_a_position_of_another_log_brings_a_gap_and_then_the_present(clien
         assert (event.type, event.payload["title"]) == ("session", "later")
 
 
-async def test_lost_connections_are_resumed_by_position_without_doubles() -> None:
+async def test_lost_connections_resume_without_duplicates() -> None:
     script = Script(
         [STREAM, frame("run", {"n": 1}, 11), frame("delta", {"message_id": "m", "part": 0, "text": "x"})],
         [STREAM, frame("run", {"n": 1}, 11), frame("run", {"n": 2}, 12), b"id: 13\ndata: {half a fra"],
@@ -160,7 +158,7 @@ async def test_lost_connections_are_resumed_by_position_without_doubles() -> Non
         assert positions(standin.asked) == [None, "11", "12"]
 
 
-async def test_without_a_position_to_resume_from_the_reader_is_told_of_a_gap() -> None:
+async def test_stream_without_a_position_reports_a_gap() -> None:
     script = Script([STREAM], [STREAM, frame("run", {"n": 1}, 11)])
     async with StandIn(script) as standin, Client(standin.host) as client:
         async with client.events("w", give_up_s=5) as events:
@@ -221,7 +219,7 @@ async def test_a_server_that_only_says_goodbye_is_given_up_too(first: bytes) -> 
         assert len(standin.asked) < 20, "it must not hammer"
 
 
-async def test_a_server_that_is_leaving_is_asked_again_and_then_told_as_it_is() -> None:
+async def test_shutting_down_server_is_retried_then_reported() -> None:
     async with StandIn(Script([STREAM, frame("run", {}, 1)], stay=False)) as standin, Client(standin.host) as client:
         async with client.events("w", give_up_s=0.3) as events:
             await anext(events)

@@ -196,7 +196,7 @@ async def test_an_end_that_comes_before_the_202_is_not_missed() -> None:
     assert text == "early"
 
 
-async def test_an_end_without_messages_and_deltas_still_brings_the_text() -> None:
+async def test_run_complete_alone_brings_the_text() -> None:
     told = Told(
         [STREAM, frame("run_complete", told_end("foreign", "r0"), 11), frame("run_complete", told_end("text"), 12)]
     )
@@ -205,7 +205,7 @@ async def test_an_end_without_messages_and_deltas_still_brings_the_text() -> Non
     assert text == "text"
 
 
-async def test_a_stream_lost_before_its_first_event_resumes_before_the_runs_first() -> None:
+async def test_early_lost_stream_resumes_before_the_run() -> None:
     told = Told([STREAM], [STREAM, frame("run_complete", told_end("x"), 12)])
     async with StandIn(told) as standin, Client(standin.host) as client:
         events, _ = await follow(told_follow(client))
@@ -229,7 +229,7 @@ async def test_after_a_gap_the_state_is_read_again_and_the_run_goes_on() -> None
     "after a gap the state was asked for once, and a server that was away in that moment ended `kedge run`, although a "
     "lost stream is given a minute; it is asked for as long as that",
 )
-async def test_f6_a_server_that_is_away_while_the_state_is_read_again_is_waited_for() -> None:
+async def test_f6_reread_waits_for_a_server_that_is_away() -> None:
     gap = frame("gap", {"reason": "evicted", "position": 50})
     told = Told([STREAM, gap, frame("run_complete", told_end("abcde"), 51)])
     told.run, told.reread_refusals = told_run("active"), 2
@@ -243,7 +243,7 @@ def told_ask(ask_id: str, run_id: str = "r1") -> dict[str, Any]:
     return {**ids, "action": "execute", "description": "", "path": "", "params": {}, "grant": "", "asked_at": 1}
 
 
-async def test_after_a_gap_what_waits_is_told_again_and_what_does_not_is_closed() -> None:
+async def test_gap_repeats_pending_and_closes_settled_asks() -> None:
     gap = frame("gap", {"reason": "evicted", "position": 50})
     asked = [frame("permission_request", told_ask("a1"), 11), frame("permission_request", told_ask("a2", "r0"), 12)]
     told = Told([STREAM, *asked, gap, frame("run_complete", told_end(""), 51)])
@@ -268,7 +268,7 @@ async def test_after_a_gap_an_end_that_was_missed_is_found() -> None:
     assert (followed.complete.outcome, followed.complete.error) == ("failed", "why")
 
 
-async def test_a_prompt_whose_answer_was_lost_is_sent_again_with_the_same_id() -> None:
+async def test_lost_receipt_resubmits_with_the_same_id() -> None:
     told = Told([STREAM, frame("run_complete", told_end("x"), 12)])
     told.refusals = 2
     async with StandIn(told) as standin, Client(standin.host) as client:

@@ -47,7 +47,7 @@ def test_a_host_is_an_address(host: str, base_url: str, path: str | None, is_loc
         "\x1b[2J://x",
     ],
 )
-def test_a_host_that_is_none_is_refused_with_the_ways_to_write_one(host: str) -> None:
+def test_invalid_host_is_refused_with_examples(host: str) -> None:
     with pytest.raises(errors.Invalid, match=r"unix:///path\.sock, tcp://127") as refused:
         parse_host(host)
     assert "\x1b" not in refused.value.message
@@ -80,7 +80,7 @@ def test_a_body_that_is_not_ours_is_told_by_its_status(status: int, body: bytes,
     assert str(status) in error.message or error.message == "taken"
 
 
-def test_the_start_of_a_foreign_body_is_shown_without_control_characters() -> None:
+def test_foreign_body_is_quoted_without_control_characters() -> None:
     error = decode_error(500, b"oh\x1b[2Jno\r\nsecond line " + b"x" * 100_000)
     assert "oh" in error.message
     assert "second line" in error.message
@@ -153,7 +153,7 @@ async def test_an_id_is_one_part_of_the_path_whatever_is_in_it() -> None:
                     await client.run("w", empty)
 
 
-async def test_the_token_file_is_not_shown_to_other_machines_and_a_bad_token_is_refused(
+async def test_token_file_is_for_this_machine_and_must_be_ascii(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object
 ) -> None:
     monkeypatch.setenv("KEDGE_DATA_DIR", str(tmp_path))
@@ -167,9 +167,7 @@ async def test_the_token_file_is_not_shown_to_other_machines_and_a_bad_token_is_
             Client("tcp://127.0.0.1:1", token=bad)
 
 
-async def test_tcp_uses_the_token_file_also_after_a_restart_made_another(
-    own_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tcp_rereads_the_token_file_after_a_restart(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KEDGE_TOKEN", raising=False)
     monkeypatch.setenv("KEDGE_DATA_DIR", str(own_server.home.data))
     async with Client(own_server.tcp) as own_client:
@@ -188,9 +186,7 @@ async def test_tcp_uses_the_token_file_also_after_a_restart_made_another(
             await own_client.version()
 
 
-async def test_a_read_that_is_cancelled_as_its_answer_arrives_shows_nobody_a_traceback(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_read_cancelled_on_arrival_prints_no_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Seen once in a terminal, under a question that was being answered."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX) as listening:

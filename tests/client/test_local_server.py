@@ -119,7 +119,7 @@ async def test_a_large_log_is_begun_anew(in_home: Home, monkeypatch: pytest.Monk
     assert "old" not in paths.server_log().read_text()
 
 
-async def test_the_server_does_not_import_what_lies_in_the_current_directory(in_home: Home) -> None:
+async def test_server_imports_nothing_from_the_current_directory(in_home: Home) -> None:
     for name in ("kedge.py", "msgspec.py", "uvicorn.py"):
         (in_home.workspace / name).write_text("raise SystemExit('this is somebody else\\'s file')\n")
     await find_or_start()

@@ -135,7 +135,7 @@ def test_a_restart_of_the_server_goes_unnoticed(own_server: Server, endpoint: Ho
         assert session.run("again").text == "You said: again"
 
 
-def test_a_connection_that_failed_or_was_closed_leaves_nothing_behind(server: Server) -> None:
+def test_closed_connection_leaves_no_thread(server: Server) -> None:
     before = threading.active_count()
     with pytest.raises(kedge.Unreachable):
         kedge.connect(host="unix:///nowhere.sock")

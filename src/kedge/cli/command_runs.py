@@ -1,4 +1,4 @@
-"""`kedge runs` and `kedge cancel`: what is at work on a server, and stopping exactly that."""
+"""`kedge runs` and `kedge cancel`: list live runs, and cancel exactly those that are named."""
 
 from __future__ import annotations
 
