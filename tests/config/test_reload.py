@@ -110,7 +110,7 @@ def test_revoked_trust_applies_despite_an_invalid_file(file: Path, tmp_path: Pat
     trust.add(work / "kedge.toml", (work / "kedge.toml").read_bytes())
     found = WorkspaceConfig(UserConfig(file), work, trust, {})
     put(work / "kedge.toml", "[permissions")
-    assert found.config.permissions.allow == ["bash"]  # somebody is just editing it
+    assert found.config.permissions.allow == ["bash"]  # the user is editing it
     trust.revoke(work / "kedge.toml")
     assert found.config.permissions.allow == []
 

@@ -105,7 +105,7 @@ def test_the_opened_file_is_checked_not_its_path(tmp_path: Path) -> None:
     with pytest.raises(UntrustedFile, match="belongs to another user"):
         read_inside(file, tmp_path, trusted, 10)
     file.rename(tmp_path / "theirs")
-    file.symlink_to("theirs")  # a link of ours to a file of theirs
+    file.symlink_to("theirs")  # our own link to a file of another user
     with pytest.raises(UntrustedFile):
         read_inside(file, tmp_path, trusted, 10)
 

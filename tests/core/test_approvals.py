@@ -1,4 +1,4 @@
-"""Whether a tool call may happen: rules, grants, and the order they are heard in."""
+"""Approvals: rules, grants, and their precedence."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_an_allow_rule_for_commands(rule: str, expected: str) -> None:
     assert decision(COMMAND, rule) == expected
 
 
-def test_a_line_that_is_not_one_simple_command_is_covered_by_the_bare_name_only() -> None:
+def test_only_the_bare_name_covers_a_complex_line() -> None:
     line = replace(COMMAND, words=None)
     assert decision(line, "bash(git status)") == "ask"
     assert decision(line, "bash(*)") == "ask"
@@ -177,7 +177,7 @@ def test_a_line_that_is_not_one_simple_command_is_covered_by_the_bare_name_only(
         ("bash(nice -m pytest *)", "nice -m pytest x", "ask"),
     ],
 )
-def test_what_runs_other_programs_is_covered_only_when_it_is_spelled(rule: str, words: str, expected: str) -> None:
+def test_commands_that_run_others_need_an_exact_rule(rule: str, words: str, expected: str) -> None:
     assert decision(replace(COMMAND, words=tuple(words.split()), exact_only=True), rule) == expected
 
 
@@ -202,7 +202,7 @@ def test_an_allow_rule_for_files(rule: str, expected: str) -> None:
     ("rule", "expected"),
     [("edit", "ask"), ("edit(**)", "ask"), ("edit(.git/hook?)", "ask"), ("edit(.git/hooks)", "allow")],
 )
-def test_what_guards_the_machine_is_covered_only_when_it_is_named(rule: str, expected: str) -> None:
+def test_protected_files_need_an_exact_rule(rule: str, expected: str) -> None:
     assert decision(replace(EDIT, subject=".git/hooks", exact_only=True), rule) == expected
 
 
@@ -329,7 +329,7 @@ def test_path_rules_are_read_as_paths_are_written(rule: str, path: str, expected
     assert str(parse_rule(rule, HOMES)) == rule
 
 
-def test_an_allow_rule_may_name_a_file_of_the_workspace_from_the_root() -> None:
+def test_allow_rule_may_use_the_absolute_path() -> None:
     assert decision(EDIT, "edit(/w/src/**)") == "allow"
     assert decision(EDIT, "edit(/x/**)") == "ask"
     guarded = replace(EDIT, exact_only=True)
@@ -359,14 +359,14 @@ def test_nobody_is_asked_about_what_they_cannot_be_shown() -> None:
     assert permit(large, parse_rules(["bash"], []), ()).decision == "allow"
 
 
-def test_a_deny_rule_holds_for_a_path_by_either_name_and_an_allow_rule_for_the_real_one_alone() -> None:
+def test_deny_covers_both_names_of_a_path_and_allow_the_real_one() -> None:
     linked = replace(COMMAND, names=("view",), action="read", subject="real", given="link")
     for pattern in ("real", "link"):
         assert permit(linked, parse_rules([], [f"view({pattern})"]), (), skip=True).decision == "deny"
     assert permit(linked, parse_rules(["view(link)"], []), ()).decision == "ask"
 
 
-def test_a_grant_in_a_directory_has_a_name_of_its_own_and_the_rule_of_its_command() -> None:
+def test_grant_in_a_directory_has_its_own_name() -> None:
     assert granted_in("bash(make)", "a/b") == "bash(make) in a/b"
     assert rule_of("bash(make) in a/b") == rule_of("bash(make)") == "bash(make)"
 

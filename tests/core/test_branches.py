@@ -25,14 +25,14 @@ from kedge.core.transcript import (
     for_model,
     since_summary,
 )
-from kedge.core.untrusted_text import is_invisible, one_line, visible, visible_diff
+from kedge.core.untrusted_text import is_invisible, json_object, one_line, visible, visible_diff, without_surrogates
 
 
 def message(number: int, role: Role, text: str, is_summary: bool = False) -> Message:
     return Message(f"m{number}", "s", role, (Text(text),), 1, 1, "r", is_summary=is_summary)
 
 
-def test_a_command_or_event_of_no_known_kind_is_an_error_and_changes_nothing() -> None:
+def test_unknown_command_or_event_is_an_error() -> None:
     lane, stranger = Lane(active=LaneRun("r", 1)), object()
     with pytest.raises(AssertionError, match="unreachable"):
         decide(lane, cast(Command, stranger))
@@ -83,7 +83,7 @@ def test_the_sign_of_a_diff_line_is_no_blank_at_its_end() -> None:
     assert visible("words  ", mark_ends=False) == "words  "
 
 
-def test_a_title_is_the_first_line_that_says_something_and_is_cut() -> None:
+def test_title_is_the_first_nonblank_line_and_is_cut() -> None:
     assert one_line("\n \n  tell\tme \nmore", 20) == "tell\\u{9}me"
     assert one_line("one two three", 8) == "one two…"
     assert one_line(" \n", 8) == ""
@@ -97,3 +97,14 @@ def test_every_part_of_a_message_counts_for_its_size() -> None:
         *(ShellCommand("ls", "7777777", 0), ImageUrl("88888888"), FinishPart("end_turn", 1)),
     )
     assert chars_of(Message("m", "s", "user", parts, 1, 1, "r")) == 1 + 2 + 3 + 4 + 5 + 6 + 2 + 7 + 8
+
+
+def test_text_for_stores_has_no_lone_surrogates() -> None:
+    assert without_surrogates("plain") == "plain"
+    assert without_surrogates("é\ud800") == "é?"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": "\ud800"}', '{"a":' * 5000])
+def test_invalid_json_reads_as_an_empty_object(text: str) -> None:
+    assert json_object(text) == {}
+    assert json_object('{"a": 1}') == {"a": 1}

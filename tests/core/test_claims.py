@@ -1,4 +1,4 @@
-"""Who holds a workspace open. A3: however often and in whatever order a claim is let go, no count can underflow."""
+"""Claims on a workspace. A3: releases in any number and order cannot underflow a count."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_second_create_holds_anew() -> None:
     assert EMPTY.opened("ann", 0).opened("ann", 5000).next_lapse == 5000 + HOLD
 
 
-def test_a_stream_takes_over_from_the_create_and_holds_without_end() -> None:
+def test_stream_takes_over_the_claim_without_a_deadline() -> None:
     claims = EMPTY.opened("ann", 0).stream_opened("ann", "s1")
     assert claims.next_lapse is None
     assert claims.lapsed(10**15).held
@@ -135,7 +135,7 @@ def test_a_create_while_a_stream_is_open_sets_no_time() -> None:
     assert EMPTY.stream_opened("ann", "s1").opened("ann", 0).by_client == {"ann": Claim(frozenset({"s1"}))}
 
 
-def test_the_last_stream_that_drops_leaves_a_grace_to_come_back_in() -> None:
+def test_last_dropped_stream_starts_the_grace_period() -> None:
     both = EMPTY.stream_opened("ann", "s1").stream_opened("ann", "s2")
     one = both.stream_closed("ann", "s1", 1000)
     assert one.next_lapse is None
@@ -150,7 +150,7 @@ def test_a_release_without_a_stream_ends_the_claim_at_once() -> None:
     assert not EMPTY.opened("ann", 0).released("ann").held
 
 
-def test_a_release_with_a_stream_open_ends_the_claim_with_the_last_stream() -> None:
+def test_release_ends_the_claim_with_the_last_stream() -> None:
     claims = EMPTY.stream_opened("ann", "s1").stream_opened("ann", "s2").released("ann")
     assert claims.held
     claims = claims.stream_closed("ann", "s1", 0)

@@ -1,4 +1,4 @@
-"""Which strings may be an identifier."""
+"""Validation of identifiers."""
 
 from __future__ import annotations
 

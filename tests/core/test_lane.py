@@ -85,7 +85,7 @@ def assert_refused(lane: Lane, command: Command, error: type[KedgeError], *says:
     assert lane == before
 
 
-#: `a` is active, `b` and `c` queue behind it.
+#: `a` is active, `b` and `c` are queued.
 THREE = lane_after(submit("a"), submit("b"), submit("c"))
 #: `b` has folded into the active `a`, `c` waits to, `d` queues.
 FOLDED = lane_after(submit("a"), submit("b", "fold"), BeginStep("a", NOW), submit("c", "fold"), submit("d"))
@@ -115,7 +115,7 @@ def test_reject_leaves_no_trace_on_a_busy_lane() -> None:
     assert decide(THREE, submit("e")) == (RunAccepted("e", 4, False, NOW),)
 
 
-def test_interrupt_cancels_all_earlier_runs_and_comes_next_in_one_append() -> None:
+def test_interrupt_cancels_earlier_runs_in_one_append() -> None:
     assert decide(THREE, submit("d", "interrupt")) == (
         CancelMarked(3, "a", NOW),
         RunEnded("b", "cancelled", DROPPED, NOW),
@@ -140,7 +140,7 @@ def test_a_second_interrupt_replaces_the_first_before_it_started() -> None:
     )
 
 
-def test_a_prompt_with_its_own_run_id_queues_by_default_and_one_without_folds() -> None:
+def test_default_is_queue_with_a_run_id_and_fold_without() -> None:
     assert when_busy_default(has_own_run_id=True) == "queue"
     assert when_busy_default(has_own_run_id=False) == "fold"
 
@@ -162,7 +162,7 @@ def test_submit_repeated_with_other_content_is_refused(lane: Lane) -> None:
 # --- 3 cancel --------------------------------------------------------------------------------------------------------
 
 
-def test_cancel_ends_queued_runs_at_once_and_tells_the_active_one_to_stop() -> None:
+def test_cancel_ends_queued_runs_and_stops_the_active_one() -> None:
     assert decide(THREE, Cancel(NOW)) == (
         CancelMarked(3, "a", NOW),
         RunEnded("b", "cancelled", DROPPED, NOW),
@@ -204,7 +204,7 @@ def test_a_later_cancel_extends_to_the_runs_accepted_since() -> None:
     ],
     ids=["told by its id", "the later ones have ended"],
 )
-def test_cancel_decides_nothing_when_everything_live_is_covered_in_another_way(lane: Lane) -> None:
+def test_cancel_of_covered_runs_decides_nothing(lane: Lane) -> None:
     assert decide(lane, Cancel(NOW)) == ()
 
 
@@ -233,7 +233,7 @@ def test_cancel_of_a_folded_run_is_refused_and_names_its_host() -> None:
 
 
 @pytest.mark.parametrize("run_id", ["a", "ended", "unknown"])
-def test_cancel_of_a_run_that_stops_or_is_not_live_decides_nothing(run_id: str) -> None:
+def test_cancel_of_a_stopping_or_ended_run_decides_nothing(run_id: str) -> None:
     lane = lane_after(submit("ended"), finish("ended"), submit("a"), CancelRun("a", NOW))
     assert decide(lane, CancelRun(run_id, NOW)) == ()
 
@@ -277,7 +277,7 @@ def test_only_the_active_run_is_finished_or_begins_a_step(run_id: str, command: 
 
 @pytest.mark.parametrize("stop", [Cancel(NOW), CancelRun("a", NOW)], ids=["cancel", "cancel of the Run"])
 @pytest.mark.parametrize("outcome", ["completed", "failed", "stopped"])
-def test_a_covered_run_ends_cancelled_whatever_the_engine_reports(stop: Command, outcome: Reported) -> None:
+def test_covered_run_ends_cancelled_whatever_is_reported(stop: Command, outcome: Reported) -> None:
     lane = lane_after(submit("a"), submit("b", "fold"), BeginStep("a", NOW), stop)
     assert decide(lane, Finish("a", outcome, "timeout", NOW)) == (
         RunEnded("a", "cancelled", "cancelled", NOW),
@@ -316,7 +316,7 @@ def test_steps_are_counted_for_each_run_from_one() -> None:
     assert decide(lane, BeginStep("b", NOW)) == (StepStarted("b", 1, NOW),)
 
 
-def test_a_run_that_waited_in_vain_becomes_one_of_its_own_in_its_place() -> None:
+def test_unfolded_run_keeps_its_place_in_the_queue() -> None:
     lane = lane_after(submit("a"), submit("b"), submit("c", "fold"), submit("d"), finish("a"))
     assert [(run.run_id, lane.state_of(run.run_id)) for run in lane.live] == [
         ("b", "active"),
@@ -341,7 +341,7 @@ def test_recovery_of_an_idle_lane_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize("stop", [Cancel(NOW), CancelRun("a", NOW)], ids=["cancel", "cancel of the Run"])
-def test_recovery_ends_a_covered_run_as_cancelled_and_the_queue_goes_on(stop: Command) -> None:
+def test_recovery_cancels_a_covered_run_and_starts_the_next(stop: Command) -> None:
     lane = lane_after(submit("a"), BeginStep("a", NOW), stop, submit("b"))
     assert decide(lane, Recover("resume", NOW)) == (RunEnded("a", "cancelled", "cancelled", NOW), RunStarted("b", NOW))
 
@@ -352,11 +352,11 @@ def test_recovery_resumes_if_policy_says_so() -> None:
     assert apply_all(lane, decide(lane, Recover("resume", NOW))).queue == lane.queue
 
 
-def test_recovery_resumes_a_run_that_has_not_begun_a_step_under_any_policy() -> None:
+def test_recovery_always_resumes_a_run_without_a_step() -> None:
     assert decide(THREE, Recover("end", NOW)) == (RunResumed("a", NOW),)
 
 
-def test_recovery_otherwise_ends_the_run_as_interrupted_with_those_folded_into_it() -> None:
+def test_recovery_interrupts_a_run_and_those_folded_into_it() -> None:
     assert decide(FOLDED, Recover("end", NOW)) == (
         RunEnded("a", "interrupted", "server_lost", NOW),
         RunEnded("b", "interrupted", "server_lost", NOW, "a"),
@@ -384,7 +384,7 @@ def test_over_the_bound_a_prompt_is_refused_and_nothing_recorded(when_busy: When
     assert decide(THREE, submit("d", when_busy, queue_runs_max=3))
 
 
-def test_interrupt_is_not_refused_by_a_full_queue_which_it_empties() -> None:
+def test_full_queue_does_not_refuse_an_interrupt() -> None:
     lane = apply_all(THREE, decide(THREE, submit("d", "interrupt", queue_runs_max=2)))
     assert [run.run_id for run in lane.queue] == ["d"]
 
@@ -392,7 +392,7 @@ def test_interrupt_is_not_refused_by_a_full_queue_which_it_empties() -> None:
 # --- the queue: clear, edit, move ------------------------------------------------------------------------------------
 
 
-def test_clearing_the_queue_ends_each_of_it_and_leaves_the_active_run_alone() -> None:
+def test_clearing_the_queue_spares_the_active_run() -> None:
     assert decide(FOLDED, ClearQueue(NOW)) == (
         RunEnded("c", "cancelled", "removed", NOW),
         RunEnded("d", "cancelled", "removed", NOW),
@@ -423,7 +423,7 @@ def test_a_move_to_the_same_place_decides_nothing(run_id: str, before: str | Non
     assert decide(THREE, MoveRun(run_id, before, NOW)) == ()
 
 
-def test_a_queued_run_can_be_told_to_fold_and_keeps_its_seq_and_its_place() -> None:
+def test_fold_mark_keeps_seq_and_place_of_a_queued_run() -> None:
     events = decide(THREE, FoldRun("c", NOW))
     assert events == (FoldMarked("c", NOW),)
     lane = apply_all(THREE, events)
@@ -433,7 +433,7 @@ def test_a_queued_run_can_be_told_to_fold_and_keeps_its_seq_and_its_place() -> N
     assert covered_by(lane, Cancel(NOW)) == covered_by(THREE, Cancel(NOW))
 
 
-def test_a_run_told_to_fold_into_one_that_stops_starts_in_its_place() -> None:
+def test_run_marked_to_fold_starts_if_the_host_stops() -> None:
     lane = apply_all(THREE, decide(THREE, CancelRun("a", NOW)))
     lane = apply_all(lane, decide(lane, FoldRun("b", NOW)))
     lane = apply_all(lane, decide(lane, Finish("a", "completed", "", NOW)))
@@ -441,10 +441,8 @@ def test_a_run_told_to_fold_into_one_that_stops_starts_in_its_place() -> None:
 
 
 @pytest.mark.parametrize(("run_id", "state"), [("a", "active"), ("b", "folded"), ("gone", "ended")])
-def test_only_a_queued_run_can_be_edited_moved_or_told_to_fold(run_id: str, state: str) -> None:
-    for command in (
-        *(EditRun(run_id, NOW), MoveRun(run_id, None, NOW), MoveRun("d", run_id, NOW), FoldRun(run_id, NOW)),
-    ):
+def test_only_a_queued_run_can_be_edited_moved_or_folded(run_id: str, state: str) -> None:
+    for command in (EditRun(run_id, NOW), MoveRun(run_id, None, NOW), MoveRun("d", run_id, NOW), FoldRun(run_id, NOW)):
         assert_refused(FOLDED, command, RunNotQueued, f"run {run_id} is {state}", "only queued runs")
 
 
@@ -461,7 +459,7 @@ def test_the_answer_to_a_cancel_names_every_live_run() -> None:
     assert covered_by(Lane(), Cancel(NOW)) == ()
 
 
-def test_the_answer_to_a_cancel_of_one_run_names_it_and_those_folded_into_it() -> None:
+def test_cancel_of_a_run_reports_it_and_those_folded_into_it() -> None:
     assert covered_by(FOLDED, CancelRun("a", NOW)) == (Covered("a", 1, "active"), Covered("b", 2, "folded"))
     assert covered_by(FOLDED, CancelRun("c", NOW)) == (Covered("c", 3, "queued"),)
     assert covered_by(FOLDED, CancelRun("gone", NOW)) == ()
@@ -495,7 +493,7 @@ def test_the_log_stores_each_event_under_its_class_name() -> None:
     assert {event for _, event, _ in LIFECYCLE} <= set(EVENT_TYPES.values())
 
 
-def test_every_refusal_of_the_lane_is_a_conflict_or_says_when_to_try_again() -> None:
+def test_every_refusal_is_a_conflict_or_retryable() -> None:
     refusals = (LaneBusy, RunIdReused, RunIsFolded, RunIsStopping, RunNotActive, RunNotQueued)
     assert all(issubclass(refusal, Conflict) and refusal.status == 409 for refusal in refusals)
     assert (QueueFull.status, QueueFull.retry_after_s) == (429, 1)

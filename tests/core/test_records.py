@@ -1,4 +1,4 @@
-"""The rows behind the log: events change them in one place, and the Lane can be read from them again."""
+"""Records: events change them in one place, and the Lane can be read from them again."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_cancel_of_one_run_is_told_apart_from_a_cancel_of_all(rows: Rows) -> N
     assert (rows.runs["a"].stopping, rows.runs["a"].cancelled) == (True, True)
 
 
-def test_a_run_that_waited_to_fold_in_vain_is_changed_with_the_end_it_waited_for(rows: Rows) -> None:
+def test_unfolded_run_changes_with_the_end_of_its_host(rows: Rows) -> None:
     rows.submit("e", "fold")
     rows.submit("f", "fold")
     rows.put(Finish("a", "completed", "", 2))
@@ -146,12 +146,12 @@ def test_a_run_that_waited_to_fold_in_vain_is_changed_with_the_end_it_waited_for
     assert not rows.runs["f"].folds
 
 
-def test_a_cleared_queue_changes_each_of_it_and_not_the_active_run(rows: Rows) -> None:
+def test_cleared_queue_changes_only_queued_records(rows: Rows) -> None:
     rows.put(ClearQueue(5))
     assert {run_id: run.reason for run_id, run in rows.changed.items()} == dict.fromkeys("bcd", "removed")
 
 
-def test_an_edit_names_the_record_and_leaves_its_content_to_the_engine(rows: Rows) -> None:
+def test_edit_leaves_the_content_to_the_engine(rows: Rows) -> None:
     before = rows.runs["b"]
     assert rows.put(EditRun("b", 5)) == {"b": before}
 
@@ -208,7 +208,7 @@ def test_a_moved_run_starts_where_it_stands(rows: Rows) -> None:
 # --- restore ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_lane_without_live_runs_is_restored_from_its_record_alone() -> None:
+def test_idle_lane_is_restored_from_its_record_alone() -> None:
     assert restore(LaneRecord("s", 9, 4, 2), []) == Lane(next_seq=4, mark=2, version=9)
 
 
@@ -301,7 +301,7 @@ def test_usage_adds_up() -> None:
     assert Usage(1, 2, 0.5) + Usage(10, 20, 0.25) + Usage() == Usage(11, 22, 0.75)
 
 
-def test_logs_begin_far_apart_and_every_json_reader_can_hold_their_positions() -> None:
+def test_positions_of_logs_are_disjoint_and_below_2_to_53() -> None:
     bases = sorted(first_position(f"w{number}") for number in range(1000))
     assert min(later - earlier for earlier, later in pairwise(bases)) > 1_000_000
     assert bases[-1] + 10**12 < 2**53
@@ -320,7 +320,7 @@ def test_a_prompt_of_attachments_alone_has_no_empty_text() -> None:
     assert user_message("m", run, 5).parts == (Binary("a.txt", "text/plain", "aGk="),)
 
 
-def test_a_run_that_others_have_joined_may_do_what_all_of_them_may() -> None:
+def test_merged_options_allow_what_all_runs_allow() -> None:
     host = RunOptions(allow=("bash", "fetch"), deny=("edit",), skip_approvals=True, on_approval="fail", max_steps=3)
     assert host.merged_with([]) == host
     cautious = RunOptions(allow=("fetch",), deny=("edit", "view(.env)"))

@@ -72,19 +72,19 @@ def test_all_open_calls_are_made_at_once_and_in_their_order() -> None:
     assert next_action(Progress(open_calls=(other, CALL), last="tool_use"), LIMITS) == CallTools((other, CALL))
 
 
-def test_a_run_that_needed_an_approval_nobody_can_give_ends_before_it_asks_the_model_again() -> None:
+def test_run_that_needs_an_impossible_approval_ends() -> None:
     assert ended(replace(WORST, open_calls=())) == End("failed", "approval_needed", "bash needs an approval")
     assert ended(Progress(last="tool_use", unapproved="x")).reason == "approval_needed"
 
 
 @pytest.mark.parametrize("last", ["end_turn", "max_tokens", "canceled", "error", "content_filter", "unknown"])
-def test_a_model_that_wants_no_tools_has_ended_the_run_whatever_was_used_up(last: FinishReason) -> None:
+def test_reply_without_tools_ends_the_run_before_any_limit(last: FinishReason) -> None:
     """Its answer is there: a limit that it reached on the way must not make a failure of it."""
     assert ended(replace(WORST, open_calls=(), unapproved="", last=last)) == End(finish=last)
 
 
 @pytest.mark.parametrize("last", [None, "tool_use"])
-def test_a_run_goes_on_behind_tools_and_when_its_step_has_to_be_made_again(last: FinishReason | None) -> None:
+def test_run_continues_after_tools_and_for_a_repeated_step(last: FinishReason | None) -> None:
     assert next_action(Progress(last=last, steps=9, cost_usd=0.99, context_tokens=999), LIMITS) == AskModel()
 
 
@@ -96,14 +96,14 @@ def test_going_round_in_circles_ends_the_run() -> None:
     assert next_action(Progress(last="tool_use", repeats=REPEATS_MAX - 1), LIMITS) == AskModel()
 
 
-def test_a_run_ends_when_its_steps_are_used_up_and_not_one_step_earlier() -> None:
+def test_run_ends_exactly_at_max_steps() -> None:
     action = ended(replace(WORST, open_calls=(), unapproved="", last="tool_use", repeats=0))
     assert (action.outcome, action.reason) == ("failed", "max_steps")
     assert "10 steps" in action.error
     assert next_action(Progress(last="tool_use", steps=9), LIMITS) == AskModel()
 
 
-def test_a_run_ends_when_its_budget_is_used_up_and_one_without_a_budget_does_not() -> None:
+def test_run_ends_when_its_budget_is_spent() -> None:
     spent = replace(WORST, open_calls=(), unapproved="", last="tool_use", repeats=0, steps=0)
     action = ended(spent)
     assert (action.outcome, action.reason) == ("failed", "budget")
@@ -117,7 +117,7 @@ def test_a_history_near_the_limit_is_compacted_first() -> None:
     assert next_action(Progress(context_tokens=999), LIMITS) == AskModel()
 
 
-def test_where_the_limit_is_not_known_only_the_provider_can_say_that_it_is_full() -> None:
+def test_unknown_context_window_is_checked_by_the_provider() -> None:
     unknown = replace(LIMITS, compact_at_tokens=None)
     assert next_action(Progress(context_tokens=10**9), unknown) == AskModel()
     assert next_action(Progress(context_is_full=True), unknown) == Compact()
@@ -128,14 +128,14 @@ def test_what_was_just_compacted_is_not_compacted_again() -> None:
     assert next_action(Progress(context_tokens=1000, is_compacted=True), LIMITS) == AskModel()
 
 
-def test_a_request_that_is_too_long_though_it_was_compacted_ends_the_run() -> None:
+def test_overlong_request_after_compaction_ends_the_run() -> None:
     action = ended(Progress(context_is_full=True, is_compacted=True))
     assert (action.outcome, action.reason) == ("failed", "context_full")
     assert "too long" in action.error
 
 
 @pytest.mark.parametrize("last", [None, "end_turn", "tool_use"])
-def test_a_summary_is_one_compaction_and_its_end_whatever_the_limits_say(last: FinishReason | None) -> None:
+def test_summary_run_ignores_the_limits(last: FinishReason | None) -> None:
     summary: Purpose = "summary"
     used_up = replace(WORST, open_calls=(), unapproved="", purpose=summary, last=last)
     assert next_action(replace(used_up, is_compacted=False), LIMITS) == Compact()
@@ -154,7 +154,7 @@ def step(number: int, name: str = "view", given: str = "{}", said: str = "same")
     return [message("assistant", Text("hm"), call), message("tool", ToolResult(call.id, name, said))]
 
 
-def test_the_same_call_with_the_same_result_has_the_same_signature() -> None:
+def test_same_call_and_result_have_the_same_signature() -> None:
     one, other = signatures([*step(1), *step(2)])
     assert one == other
     assert repeats([one, other]) == 2
@@ -167,7 +167,7 @@ def test_another_tool_input_or_result_is_another_signature(change: dict[str, str
     assert repeats([one, other]) == 1
 
 
-def test_what_a_call_is_made_of_cannot_be_shifted_from_one_part_to_the_next() -> None:
+def test_signature_separates_the_parts_of_a_call() -> None:
     first = signature(ToolCall("c", "a", "b"), ToolResult("c", "a", "c"))
     assert first != signature(ToolCall("c", "a", "b', 'c"), ToolResult("c", "a", ""))
     assert first == signature(ToolCall("other", "a", "b"), ToolResult("other", "a", "c", "{}", True))
@@ -190,7 +190,7 @@ def test_a_call_without_a_result_does_not_count() -> None:
     assert repeats([]) == 0
 
 
-def test_a_circle_of_three_calls_is_seen_before_it_has_gone_round_seven_times() -> None:
+def test_loop_of_three_calls_is_detected_within_seven_rounds() -> None:
     own = [made for number in range(RECENT_CALLS) for made in step(number, given=str(number % 3))]
     assert repeats(signatures(own)) >= REPEATS_MAX
 

@@ -70,7 +70,7 @@ def test_the_first_end_of_a_message_stays() -> None:
     assert closed.closed(FinishPart("end_turn", 99)) is closed
 
 
-def test_a_call_is_whole_and_a_result_is_no_error_unless_said_otherwise() -> None:
+def test_defaults_of_calls_and_results() -> None:
     assert CALL.finished
     assert not RESULT.is_error
 
@@ -182,7 +182,7 @@ def test_a_result_of_another_run_does_not_count() -> None:
 
 
 def test_a_call_id_used_in_two_steps_keeps_each_steps_own_result() -> None:
-    """Some providers count the calls of each Step anew: call_0, call_0."""
+    """Some providers count the calls of each Step from 0: call_0, call_0."""
     said = [
         message("a1", "assistant", CALL, end("tool_use")),
         message("t1", "tool", ToolResult("c1", "shell", "first")),
@@ -266,7 +266,7 @@ def test_whatever_was_cut_off_no_call_and_no_result_dangles(
         if one.role == "tool":
             assert index > 0
             assert [call.id for call in sent[index - 1].all(ToolCall)] == [r.tool_call_id for r in one.all(ToolResult)]
-    # What people wrote is never left out, and nothing changes its order.
+    # The user's text is never omitted, and nothing changes its order.
     assert [one for one in sent if one.role == "user"] == [one for one in said if one.role == "user"]
     ids = [one.id for one in sent if one.role == "assistant"]
     assert ids == [one.id for one in said if one.id in ids]

@@ -1,4 +1,4 @@
-"""What the sandbox of a workspace opens, protects and hides, with real processes."""
+"""The writable, protected and hidden paths of a workspace's sandbox, with real processes."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def test_the_program_itself_cannot_be_changed_by_a_command(
     "attack round 2: sandbox",
     "with the temporary directory as workspace, the sockets of all programs in it counted as sockets of the workspace",
 )
-def test_sockets_in_the_temporary_directory_are_not_the_workspaces(tmp_path: Path, own: OwnFiles) -> None:
+def test_temporary_directory_sockets_are_not_of_the_workspace(tmp_path: Path, own: OwnFiles) -> None:
     given = {"TMPDIR": str(tmp_path / "work")}
     assert limits(ON, str(tmp_path), own, given).reachable == ()
     assert limits(ON, str(tmp_path / "work"), own, given).reachable == ()

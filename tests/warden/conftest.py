@@ -13,7 +13,7 @@ from tests.warden.support import MECHANISMS
 
 @cache
 def missing(wanted: MechanismChoice) -> str:
-    """Why this machine does not have the mechanism; empty if it has."""
+    """Return why this machine does not have the mechanism; empty if it has."""
 
     async def attempt() -> str:
         warden = Warden(wanted)

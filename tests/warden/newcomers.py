@@ -41,7 +41,7 @@ class Newcomers:
         self._groups: set[int] = set()
 
     def watch(self, group: int) -> None:
-        """Whoever is in this process group counts, too."""
+        """Also count the members of this process group."""
         self._groups.add(group)
 
     def alive(self) -> list[int]:
@@ -73,7 +73,7 @@ class Newcomers:
         return took_s
 
     def _told(self) -> list[str]:
-        """Who they are and what they wait for, for whoever has to find out why."""
+        """Return a description of the processes and what they wait for, for debugging."""
         return [f"{pid}: {_about(pid)}" for pid in self.alive()]
 
 

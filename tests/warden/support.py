@@ -27,7 +27,7 @@ def spec(*argv: str, mark: str = "", **more: object) -> ProcessSpec:
 
 
 def marked(mark: str) -> list[int]:
-    """Everybody alive with this mark in environment or command line. (Zombies have neither.)"""
+    """Return the live processes with this mark in environment or command line. (Zombies have neither.)"""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         for file in ("environ", "cmdline"):
@@ -61,7 +61,7 @@ def _stat(pid: int) -> list[str]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Looks again and again; the test's timeout is the bound. In this thread: see `newcomers`."""
+    """Poll; the test's timeout is the bound. In this thread: see `newcomers`."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
 

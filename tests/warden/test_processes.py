@@ -138,7 +138,7 @@ async def test_how_it_ended(warden: Warden) -> None:
     assert await process.wait() == ExitStatus(None, signal.SIGKILL)
 
 
-async def test_waiting_does_not_wait_for_what_was_left_in_the_background(warden: Warden) -> None:
+async def test_wait_ignores_background_processes(warden: Warden) -> None:
     process = await warden.run(spec("sh", "-c", "sleep 1000 & sleep 1000 & echo started"))
     assert await process.wait() == ExitStatus(0, None)
     assert await process.read() == b"started\n"
@@ -148,7 +148,7 @@ async def test_waiting_does_not_wait_for_what_was_left_in_the_background(warden:
     assert await process.read() == b""
 
 
-async def test_a_tree_that_is_empty_goes_by_itself_and_its_output_stays(warden: Warden) -> None:
+async def test_empty_tree_ends_and_its_output_stays(warden: Warden) -> None:
     process = await warden.run(spec("echo", "still here"))
     while await process.alive():
         pass
@@ -311,7 +311,7 @@ async def test_many_in_sequence_leave_no_descriptor_and_no_zombie(warden: Warden
 
 
 @pytest.mark.long
-async def test_a_thousand_in_sequence_leave_no_descriptor_and_no_zombie(warden: Warden) -> None:
+async def test_a_thousand_processes_leave_no_descriptor_or_zombie(warden: Warden) -> None:
     await use_many(warden, 1000)
 
 

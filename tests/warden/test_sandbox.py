@@ -48,7 +48,7 @@ async def test_it_writes_in_the_workspace_and_nowhere_else(sandboxed: Warden, tm
     assert not elsewhere.exists()
 
 
-async def test_a_single_file_can_be_writable_and_a_missing_path_is_no_error(sandboxed: Warden, tmp_path: Path) -> None:
+async def test_single_file_can_be_writable_and_paths_may_be_missing(sandboxed: Warden, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("old")
     script = f"echo new > {file}; echo x 2>/dev/null > {tmp_path}/other || echo refused"

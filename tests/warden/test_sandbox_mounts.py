@@ -1,4 +1,4 @@
-"""What the sandbox holds beyond file contents: attributes, sockets of other programs, and kedge's own files."""
+"""Restrictions of the sandbox beyond file contents: attributes, sockets of other programs, and kedge's own files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ print(json.dumps(sorted(worked)))
 
 
 async def worked(warden: Warden, home: Path, attempts: list[str] | dict[str, str], **more: Any) -> list[str]:
-    """Which of these Python expressions did what they say, inside of the sandbox."""
+    """Return the names of the Python expressions that succeeded inside the sandbox."""
     named = attempts if isinstance(attempts, dict) else {text: text for text in attempts}
     env = {"PATH": "/usr/bin:/bin"}
     process = await warden.run(spec(*PYTHON, ATTEMPTS, json.dumps(named), cwd=str(home), env=env, **more))

@@ -1,4 +1,4 @@
-"""What a sandboxed command could reach without a file: terminals, shared memory, keys, limits, renamed sockets."""
+"""Escapes from the sandbox without a file: terminals, shared memory, keys, limits, renamed sockets."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.warden.nasty import HARD_TO_SEE, KINDS, start
 from tests.warden.newcomers import Newcomers
 from tests.warden.support import MECHANISMS, PATH, is_alive, marked, new_mark, parent_of, spec, state_of, until
 
-#: Long enough for a process to hear SIGTERM, short enough to wait for those that ignore it.
+#: Long enough for a process to handle SIGTERM, short enough to wait for those that ignore it.
 GRACE_S = 0.03
 #: Trees of each kind with each of the three mechanisms: 12 of a kind in all, or 504.
 ENDS_OF_EACH = size(4, 168)
@@ -44,7 +44,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def end_one(warden: Warden, kind: str, grace_s: float) -> float:
-    """How long its end took beyond the grace. Seconds."""
+    """Return the time that its end took beyond the grace. Seconds."""
     mark = new_mark()
     newcomers = Newcomers(mark)
     process = await start(warden, kind, mark)
@@ -83,7 +83,7 @@ async def test_trees_of_all_kinds_end_at_once_and_spare_a_bystander(warden: Ward
 
 
 @pytest.mark.parametrize("wanted", ["pid namespace", "user namespace"])
-async def test_killing_everybody_from_inside_a_namespace_kills_nobody_outside(wanted: MechanismChoice) -> None:
+async def test_kill_all_inside_a_namespace_spares_the_outside(wanted: MechanismChoice) -> None:
     warden = Warden(wanted)
     try:
         await warden.start()
@@ -101,7 +101,7 @@ async def test_killing_everybody_from_inside_a_namespace_kills_nobody_outside(wa
 
 
 async def one_dead_server(wanted: MechanismChoice, kind: str) -> float:
-    """How long anybody was seen after it. Seconds."""
+    """Return how long a process was seen afterwards. Seconds."""
     mark = new_mark()
     newcomers = Newcomers(mark)
     # The mark is in the command line of the server, too: it counts among those that must go.
@@ -137,7 +137,7 @@ async def test_killing_the_server_leaves_nothing_running(mechanism: MechanismCho
 
 
 @pytest.mark.parametrize("kind", ["ignores SIGTERM", "daemon", "fork bomb", "respawner", "stopped child"])
-async def test_killing_the_keeper_ends_its_trees_and_the_next_run_has_a_new_one(warden: Warden, kind: str) -> None:
+async def test_killed_keeper_loses_its_trees_and_is_replaced(warden: Warden, kind: str) -> None:
     mark = new_mark()
     newcomers = Newcomers(mark)
     process = await start(warden, kind, mark)
@@ -165,7 +165,7 @@ async def test_killing_the_keeper_ends_its_trees_and_the_next_run_has_a_new_one(
     "it, with nobody left to end its tree; an error is now heard as the end that it is. No look at /proc had seen the "
     "survivor, which only forked and exited: the tests now ask the kernel for its process group, too",
 )
-async def test_a_keeper_killed_before_it_has_heard_all_takes_its_trees_along(warden: Warden) -> None:
+async def test_keeper_killed_with_unread_messages_loses_its_trees(warden: Warden) -> None:
     mark = new_mark()
     newcomers = Newcomers(mark)
     process = await warden.run(spec("bash", "-c", "read go; sleep 1000 &", mark=mark, stdin="pipe"))
