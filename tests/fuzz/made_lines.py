@@ -1,4 +1,4 @@
-"""Shell lines made by chance: commands a rule covers, with and without tricks of the shell in them."""
+"""Random shell lines: commands that a rule covers, with and without tricks of the shell."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def denied_of(chance: random.Random) -> str:
     """A line that runs rm, somewhere inside."""
     line = chance.choice(DENIED)
     for _ in range(chance.choice((0, 0, 1, 2))):
-        # An assignment, a redirection and the like are the shell's: behind a program they are its words.
+        # An assignment, a redirection and the like belong to the shell; after a program they are its words.
         is_plain = not set(line) & set(">!|;") and not line.startswith(("A=1", "time "))
         line = chance.choice(AROUND_COMMANDS).format(s=line) if is_plain else line
     for _ in range(chance.choice((0, 1, 1, 2, 3))):

@@ -1,4 +1,4 @@
-"""Fuzzed paths: what is taken to be inside the workspace is inside, by the kernel's own word."""
+"""Fuzzed paths: a path that counts as inside the workspace is inside, as resolved by the kernel."""
 
 from __future__ import annotations
 

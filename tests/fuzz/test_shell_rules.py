@@ -1,4 +1,4 @@
-"""Fuzzed commands against rules, with real shells as the judge: what a rule allows is one command, word for word."""
+"""Fuzzed commands against rules, compared with real shells: a rule allows exactly one command, word for word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real place for tool calls: real files, real processes, and a desk that writes down what it was asked."""
+"""A context for tool calls in tests: real files, real processes, and a host that records its calls."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class RecordingHost:
     asked: list[tuple[Question, ...]] = field(default_factory=list)
     agents: list[tuple[str, str]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    #: What people answer; None: they would rather not.
+    #: The answers of the user; None: the user declines.
     answers: list[str] | None = None
     agent_answer: str = "done"
 

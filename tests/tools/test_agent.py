@@ -1,4 +1,4 @@
-"""A second agent that looks."""
+"""The agent tool."""
 
 from __future__ import annotations
 

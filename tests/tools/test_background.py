@@ -1,4 +1,4 @@
-"""Commands in the background, the jobs tool, and the text they leave."""
+"""Background commands, the jobs tool, and the excerpts of their output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_output_is_new_since_the_last_call(context: ToolContext) -> None:
     (context.root / "go").touch()
     assert (await look(context, action="output", id=id_, wait_s=30)).content.endswith("two\n")
     await context.background.get(id_).wait(30)
-    over = await look(context, action="output", id=id_, wait_s=30)  # it is over: there is nothing to wait for
+    over = await look(context, action="output", id=id_, wait_s=30)  # it has ended: nothing to wait for
     assert over.content.startswith("b1 has ended (Exit code 0).")
 
 
@@ -169,7 +169,7 @@ def test_last_lines_include_the_beginning() -> None:
 
 
 class Lost:
-    """A process of whose end nobody can tell any more."""
+    """A process whose keeper is lost."""
 
     pid = 1
 

@@ -1,4 +1,4 @@
-"""No call of a file tool takes much more time or memory than its file: whatever is in the file, and in the call."""
+"""Time and memory of file tools are linear in the size of the file, for any content and any call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one call, one Step and one Run with its child agents take of the server: it has bounds."""
+"""Limits of one call, one Step, and one Run with its child agents."""
 
 from __future__ import annotations
 
@@ -191,7 +191,9 @@ async def test_commands_of_one_step_are_limited(tmp_path: Path) -> None:
     several = [await prepare(BashTool(), context, command="sleep 600") for _ in range(FOREGROUND_MAX + 5)]
     running = [asyncio.ensure_future(one.run()) for one in several]
     await turns()
-    await asyncio.gather(*(context.threads.run(int) for _ in range(RUN_THREADS_MAX)))  # behind the threads of them all
+    await asyncio.gather(
+        *(context.threads.run(int) for _ in range(RUN_THREADS_MAX))
+    )  # after the threads of all of them
     await turns()
     for one in running:
         one.cancel()

@@ -1,4 +1,4 @@
-"""A diff is what it says: applied to the old text it gives the new one."""
+"""Diffs: applied to the old text they give the new one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""edit and multiedit: exactly the change that was shown, and nothing else of the file."""
+"""edit and multiedit make exactly the change that was shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that change between the diff people saw and the writing of it; calls at the same time; calls that are ended."""
+"""Files that change between diff and write, concurrent calls, and cancelled calls."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ async def test_file_changed_during_approval_is_not_written(tmp_path: Path) -> No
     (tmp_path / "app.py").write_text("a\nb\nc\n")
     with pytest.raises(ToolFailed, match=STALE):
         await prepared.run()
-    await call(
-        ViewTool(), context, path="app.py"
-    )  # that the agent has seen it since changes nothing of what people saw
+    await call(ViewTool(), context, path="app.py")  # viewing the file again does not change what the user saw
     with pytest.raises(ToolFailed, match=STALE):
         await prepared.run()
     assert (tmp_path / "app.py").read_text() == "a\nb\nc\n"
@@ -79,7 +77,7 @@ async def test_edit_with_another_meaning_is_refused(tmp_path: Path) -> None:
     await first.run()
     with pytest.raises(ToolFailed, match="app.py was changed by an earlier call: old_string occurs 3 times in app.py"):
         await twice.run()
-    with pytest.raises(ToolFailed, match=STALE):  # people saw one line change, now it would be three
+    with pytest.raises(ToolFailed, match=STALE):  # the user saw one changed line, now there would be three
         await everywhere.run()
     with pytest.raises(ToolFailed, match=STALE):  # a whole file would take the first edit back
         await whole.run()
@@ -87,7 +85,7 @@ async def test_edit_with_another_meaning_is_refused(tmp_path: Path) -> None:
 
 
 async def test_write_never_reverts_an_earlier_edit(tmp_path: Path) -> None:
-    """Even if the lines that change are the ones people saw: the first call moved them, and that would be lost."""
+    """Even if the same lines change: the write would revert what the first call changed."""
     (tmp_path / "app.py").write_text("x\ny\n")
     context = make_context(tmp_path)
     await call(ViewTool(), context, path="app.py")
@@ -122,7 +120,7 @@ async def test_write_of_another_session_is_foreign(tmp_path: Path) -> None:
 
 
 async def test_file_changed_at_the_last_moment_is_kept(tmp_path: Path) -> None:
-    """Between the last reading and the rename, here made wide by the desk."""
+    """Between the last read and the rename; the host delays the rename here."""
 
     class SlowHost(RecordingHost):
         async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
@@ -156,7 +154,7 @@ async def test_cancelled_call_leaves_an_old_or_new_file(tmp_path: Path) -> None:
         content = (tmp_path / "app.py").read_text()
         outcomes.add(content)
         assert os.listdir(tmp_path) == ["app.py"]
-        # Nothing goes on behind its back, and the agent knows what is there.
+        # Nothing continues in the background, and the agent knows the content.
         word = content.strip()
         await call(EditTool(), context, path="app.py", old_string=word, new_string=word + " and more")
         assert (tmp_path / "app.py").read_text() == f"{word} and more\n"

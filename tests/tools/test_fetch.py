@@ -1,4 +1,4 @@
-"""fetch: what it gives of pages on a real local server, and everywhere it must not go."""
+"""fetch, with pages of a real local server and addresses that it must refuse."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ async def test_silent_server_times_out(context: ToolContext, monkeypatch: pytest
         over.set()
 
 
-# --- TLS, and what is asked of people ---
+# --- TLS and approvals ---
 
 
 async def test_certificate_must_match_the_host_name(context: ToolContext, tmp_path: Path) -> None:

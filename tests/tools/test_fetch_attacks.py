@@ -1,4 +1,4 @@
-"""fetch against servers that attack the parsers, and against addresses of this machine itself."""
+"""fetch with servers that attack the parsers, and with addresses of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redirects of a page to where fetch must not go: each of those places, by its address and by a name for it."""
+"""Redirects to addresses that fetch must refuse, by address and by name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def or_this_site(found: Address) -> bool:
 async def test_redirect_to_an_address_that_is_not_public_is_refused(
     site: Site, context: ToolContext, address: str
 ) -> None:
-    """Written as it is, it is another host: told, or refused outright, and nobody is asked there."""
+    """A literal address is another host: it is reported or refused, and not contacted."""
     host = f"[{address.partition('%')[0]}]" if ":" in address else address
     site.redirect("/", f"http://{host}:{site.port}/secret")
     site.put("/secret", "secret")

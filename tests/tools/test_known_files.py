@@ -1,4 +1,4 @@
-"""What an agent has read: it may change only what it knows."""
+"""The files that an agent has read, and may therefore change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ls: a tree, without what git ignores, bounded from the top."""
+"""ls: a bounded tree without ignored files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workspace's path rules, under attack: what a path leads to is what is judged, and what is judged is opened."""
+"""Attacks on the path rules of the workspace: the real path is checked, and the checked file is opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to people."""
+"""The question tool."""
 
 from __future__ import annotations
 

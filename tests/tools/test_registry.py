@@ -1,4 +1,4 @@
-"""The tools as a model is offered them."""
+"""The set of tools: names, schemas, titles."""
 
 from __future__ import annotations
 

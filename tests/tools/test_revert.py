@@ -1,4 +1,4 @@
-"""Undo: files go back to how a Run found them, unless people changed them since."""
+"""Reverting the file changes of a Run, unless the user changed the files since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for commands, held against corpora of shell lines: what must ask, what a rule covers, what must be denied."""
+"""Rules for commands, checked with corpora of shell lines: must ask, covered by a rule, denied."""
 
 from __future__ import annotations
 

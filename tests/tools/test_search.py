@@ -279,7 +279,7 @@ async def test_too_much_output_is_cut(root: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class Lingering(PlainProcesses):
-    """Its processes end when the test says so, and leave somebody behind."""
+    """Its processes end when the test allows it, and report a survivor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -134,7 +134,7 @@ async def test_unreachable_process_holding_output_is_ignored(context: ToolContex
     before = asyncio.all_tasks()
     output = await bash(context, "setsid sleep 5 & echo started")
     assert output.content.startswith("started")
-    assert asyncio.all_tasks() == before  # nobody goes on reading
+    assert asyncio.all_tasks() == before  # no reader is left
 
 
 async def test_progress_shows_the_end_of_the_output(tmp_path: Path, processes: SessionProcesses) -> None:
@@ -160,7 +160,7 @@ async def test_cancelled_call_ends_its_processes(
     monkeypatch.setattr("kedge.tools.shell.GRACE_S", 0.5)
     running = asyncio.create_task(bash(context, "sleep 1000 & trap '' TERM; touch ready; while :; do sleep 0.05; done"))
     session = await started(processes, context.root)
-    for _ in range(cancels):  # being told again, while it cleans up, changes nothing
+    for _ in range(cancels):  # further cancels during the clean-up change nothing
         running.cancel()
         for _ in range(2):
             await asyncio.sleep(0)
@@ -321,7 +321,7 @@ async def test_event_loop_is_free_while_a_line_is_parsed(context: ToolContext) -
     assert rounds > 100
 
 
-# --- what people and rules get to see ---
+# --- approvals and rules ---
 
 
 async def intended(context: ToolContext, command: str, **given: Any) -> Prepared:
@@ -443,7 +443,7 @@ async def test_full_background_refuses_before_start(
     with pytest.raises(ToolFailed, match="3 commands"):
         await call(QuickBash(), context, command="sleep 1000", background=True)
     assert len(processes.processes) == 3
-    # One that would have to go to the background is ended instead, and the model is told why.
+    # A command that would move to the background is ended instead, and the model gets the reason.
     with pytest.raises(ToolFailed, match="3 commands"):
         await call(QuickBash(), context, command="sleep 1000")
     assert of_session(processes.processes[-1].pid) == []

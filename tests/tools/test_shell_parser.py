@@ -1,4 +1,4 @@
-"""Reading shell lines: held against real shells, and against texts made to hurt."""
+"""The shell parser, compared with real shells and tried with hostile texts."""
 
 from __future__ import annotations
 

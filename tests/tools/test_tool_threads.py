@@ -1,4 +1,4 @@
-"""Blocking work of tools: in threads of their own, few for each Run, and none that starts after its call is over."""
+"""The thread pool of tools: few threads per Run, and no work that starts after its call has ended."""
 
 from __future__ import annotations
 

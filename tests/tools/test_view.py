@@ -1,4 +1,4 @@
-"""view: lines with numbers, bounded; pictures; and what is said of everything else."""
+"""view: numbered lines within limits, pictures, and other binary files."""
 
 from __future__ import annotations
 

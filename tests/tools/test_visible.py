@@ -1,4 +1,4 @@
-"""What people approve shows every byte that matters, in every front end."""
+"""Approvals show every byte that matters, in every front end."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def written(root: Path, before: bytes | None, content: str) -> Prepared:
         (SCRIPT, "#!/bin/sh\n# v2\rrm -rf precious\n", "+# v2\\u{d}rm -rf precious"),
         (None, "echo would run: \\\r\nrm -rf x\r\n", "+echo would run: \\\\u{d}"),
         (None, "echo would run: \\\r\nrm -rf x\n", "+echo would run: \\\\u{d}"),
-        # The context counts, too: a new line behind it may mean something else than it seems to.
+        # The context matters, too: it can change the meaning of a new line after it.
         (b"a\necho would run: \\ \n", "a\necho would run: \\ \nrm -rf x\n", " echo would run: \\\\u{20}"),
         (b"a\necho would run: \\\r\n", "a\necho would run: \\\r\nrm -rf x\n", " echo would run: \\\\u{d}"),
         (b"a\r\n# v1\r\n", "a\r\n# v2\r\necho \\\r\r\n", "+echo \\\\u{d}\\u{d}"),

@@ -1,4 +1,4 @@
-"""write: a whole file, which must be known if it is there."""
+"""write: a whole file. An existing one must have been read."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_change_of_line_endings_alone_is_shown(tmp_path: Path) -> None:
 
 
 async def test_too_large_diff_cannot_be_approved(tmp_path: Path) -> None:
-    """(Before, the diff was cut, and people approved what they had not seen.) With leave beforehand it is done."""
+    """A rule may still allow it. (Before, the diff was cut, and users approved text that they had not seen.)"""
     lines = "some line\n" * (DIFF_BYTES_MAX // 10)
     large = (await prepare(WriteTool(), make_context(tmp_path), path="a", content=lines + "the last line\n")).intent
     assert "the last line" not in json.loads(large.params)["diff"]
