@@ -193,7 +193,7 @@ async def test_a_prompt_that_waits_to_fold_is_not_swallowed_by_a_summary_that_wa
 
 
 async def test_a_summary_is_asked_for_within_the_limits_of_the_model(tmp_path: Path) -> None:
-    """One that does not accept images, and writes so much at once: a request that it refuses would be made again and again."""
+    """A model without images and with a limit of its reply: a refused request would be repeated."""
 
     class Modest(OneModel):
         async def choose(self, config: Config, wanted: str) -> RunModel:

@@ -174,7 +174,7 @@ class TestResponses:
         model = responses_model(server, client)
         picture = message("user", Binary("a.png", "image/png", PICTURE))
         failed = await failure_of(model, asking(picture, accepts_images=False))
-        assert "does not accept images; leave a.png out" in failed.message
+        assert "does not accept images; remove a.png" in failed.message
         await parts_of(model, asking(picture, "and now?", accepts_images=False))
         assert PICTURE not in str(server.bodies)
 
@@ -281,7 +281,7 @@ class TestFaults:
 
     async def test_an_address_that_a_type_does_not_take_is_told(self, client: httpx2.AsyncClient) -> None:
         failed = await failure_of(PydanticAIModel("work", "command", "http://127.0.0.1:1", KEY, client, "cohere"))
-        assert failed.message == "Provider work of type cohere does not support base_url; leave it out."
+        assert failed.message == "Provider work of type cohere does not support base_url; remove it."
 
 
 async def parts_before(model: PydanticAIModel) -> tuple[list[ModelPart], ModelFailed]:

@@ -78,7 +78,7 @@ def _file(file: Binary, refuse: Refusing) -> Json:
         note = refuse.image(file.path)
         return _text(note) if note else _image(f"data:{file.mime_type};base64,{file.data}")
     # An SVG has an image type, and is text.
-    return _text(file_text(file) or refuse.other(file, "an image of a type that is taken"))
+    return _text(file_text(file) or refuse.other(file, "an image of a supported type"))
 
 
 def _assistant(message: Message, provider: str) -> Json:
