@@ -1,4 +1,4 @@
-"""A history told by hand. That the walk finds faults is shown in proof/test_lane_faults.py."""
+"""A history written by hand. That the walk finds faults is proved in proof/test_lane_faults.py."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_history_can_be_read() -> None:
     ]
 
 
-def test_a_broken_promise_is_told_with_all_that_came_before() -> None:
+def test_a_broken_promise_is_reported_with_its_history() -> None:
     def deaf(lane: Lane, command: Command) -> tuple[LaneEvent, ...]:
         return () if isinstance(command, Cancel) else real.decide(lane, command)
 
@@ -66,7 +66,7 @@ def test_the_smallest_walk_can_be_counted_by_hand() -> None:
     assert (result.states, result.ended) == (4, 2)
 
 
-def test_the_walk_tells_each_transition_once() -> None:
+def test_the_walk_reports_each_transition_once() -> None:
     """Three ways to be accepted, one Step of two kinds, and an end of three kinds, with and without the Step."""
     told: list[Transition] = []
     walk(prompts=1, cancels=0, crashes=0, run_cancels=0, steps=1, tell=told.append)
@@ -77,7 +77,7 @@ def test_the_walk_tells_each_transition_once() -> None:
     assert first.after[0].lane.state_of("r1") == "active"
 
 
-def test_the_walk_tells_what_was_used_and_nothing_of_commands_without_effect() -> None:
+def test_the_walk_reports_only_commands_with_an_effect() -> None:
     told: list[Transition] = []
     walk(prompts=1, cancels=2, crashes=0, run_cancels=0, steps=0, tell=told.append)
     cancels = [transition for transition in told if isinstance(transition.command, Cancel)]

@@ -292,7 +292,7 @@ def in_words(bounds: Bounds) -> str:
 
 @pytest.mark.proof
 @pytest.mark.parametrize("bounds", CI_SCOPES + LONG_SCOPES * IS_LONG, ids=in_words)
-def test_tlc_and_the_walk_reach_the_same_states_by_the_same_appends(bounds: Bounds, tmp_path: Path) -> None:
+def test_tlc_and_the_walk_reach_the_same_states(bounds: Bounds, tmp_path: Path) -> None:
     with proof("G1", "states of the Lane that TLC and the walk agree on", "disagreements") as figure:
         checked = run_tlc(tmp_path, bounds)
         assert checked.is_kept, checked.text
@@ -305,7 +305,7 @@ def test_tlc_and_the_walk_reach_the_same_states_by_the_same_appends(bounds: Boun
 
 
 @pytest.mark.proof
-def test_every_accepted_run_ends_if_what_is_at_work_is_finished_some_day(tmp_path: Path) -> None:
+def test_every_accepted_run_ends_if_active_runs_finish(tmp_path: Path) -> None:
     bounds = Bounds(3, 2, 1, moves=1, clears=1) if IS_LONG else SMALL
     with proof("G8", "states of the Lane from which TLC finds every Run to end", "stuck") as figure:
         checked = run_tlc(tmp_path, bounds, "LaneEnds.cfg")

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
 
 
 def walked(bounds: Bounds) -> WalkResult:
-    """The walk within these bounds, with its figures told."""
+    """Walk within these bounds, and report the figures."""
     with (
         proof("G1", "states of the Lane, every command tried in each", "broken promises") as states,
         proof(
@@ -30,7 +30,7 @@ def walked(bounds: Bounds) -> WalkResult:
             match transition.command:
                 case Cancel() | CancelRun() | ClearQueue():
                     cancels.count += 1
-                case Submit(when_busy="interrupt") if len(transition.events) > 2:  # somebody was there to be covered
+                case Submit(when_busy="interrupt") if len(transition.events) > 2:  # a Run was covered
                     cancels.count += 1
 
         result = walk(**asdict(bounds), tell=tell)
@@ -40,32 +40,32 @@ def walked(bounds: Bounds) -> WalkResult:
 
 
 # The numbers are pinned: a change of the Lane or of the walk that makes it look at less is seen here.
-def test_every_history_of_3_prompts_2_cancels_and_1_crash_keeps_the_promises() -> None:
+def test_histories_of_3_prompts_2_cancels_1_crash() -> None:
     result = walked(Bounds(prompts=3, cancels=2, crashes=1, run_cancels=2, steps=2, moves=1, clears=1, late_folds=1))
     assert (result.states, result.transitions, result.ended) == (6055, 190679, 311)
     assert result.rows == set(LIFECYCLE)
 
 
-def test_every_history_of_4_prompts_1_cancel_and_1_crash_keeps_the_promises() -> None:
+def test_histories_of_4_prompts_1_cancel_1_crash() -> None:
     result = walked(Bounds(prompts=4, cancels=1, crashes=1, run_cancels=1, steps=2))
     assert (result.states, result.transitions, result.ended) == (3868, 132050, 79)
 
 
-def test_every_history_of_2_prompts_and_3_crashes_keeps_the_promises() -> None:
+def test_histories_of_2_prompts_3_crashes() -> None:
     result = walked(Bounds(prompts=2, cancels=1, crashes=3, run_cancels=1, steps=2, resumes_max=2))
     assert (result.states, result.transitions, result.ended) == (450, 10112, 45)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_every_history_of_4_prompts_2_cancels_and_1_crash_keeps_the_promises() -> None:
+def test_histories_of_4_prompts_2_cancels_1_crash() -> None:
     result = walked(Bounds(prompts=4, cancels=2, crashes=1, run_cancels=2, steps=2, moves=1, clears=1))
     assert (result.states, result.transitions, result.ended) == (23713, 906670, 411)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_every_history_of_5_prompts_2_cancels_and_1_crash_keeps_the_promises() -> None:
+def test_histories_of_5_prompts_2_cancels_1_crash() -> None:
     result = walked(Bounds(prompts=5, cancels=2, crashes=1, run_cancels=1, steps=2))
     assert (result.states, result.transitions, result.ended) == (15215, 622547, 157)
 

@@ -149,12 +149,14 @@ def schemathesis(server: Server, home: Path, config: str, *options: str) -> None
     assert "unexpected error" not in server.log
 
 
+@pytest.mark.proof  # fuzzing, 9 s of CPU time
 @pytest.mark.timeout(SCHEMATHESIS_S_MAX + 10)
 async def test_generated_requests_get_documented_replies(server: Server, tmp_path: Path) -> None:
     """All routes, with unknown ids."""
     schemathesis(server, tmp_path, "")
 
 
+@pytest.mark.proof  # fuzzing, 9 s of CPU time
 @pytest.mark.timeout(SCHEMATHESIS_S_MAX + 10)
 async def test_generated_requests_for_known_ids_succeed(server: Server, peer: Peer, tmp_path: Path) -> None:
     """With the ids of an existing workspace, session and Run, so that successful replies are checked too. Nothing is

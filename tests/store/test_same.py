@@ -183,6 +183,7 @@ async def same(plan: list[Any], told: Counter[str]) -> None:
                 await store.close()
 
 
+@pytest.mark.proof  # fuzzing, 10 s of CPU time
 @pytest.mark.timeout(400)  # a plan that fails is made small first, for up to 300 s
 def test_the_same_writes_give_the_same_state_in_every_store() -> None:
     told: Counter[str] = Counter()
