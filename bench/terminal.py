@@ -35,7 +35,7 @@ from textual.widgets import Static
 
 class Bare(App):
     def compose(self):
-        yield Static("enter sends")
+        yield Static("enter: send")
 
 Bare().run()
 """
@@ -111,13 +111,13 @@ async def terminal_costs(setting: Setting) -> list[Line]:
     bare_s: list[float] = []
     for _ in range(setting.count(5, 2)):
         async with terminal(*kedge) as own:
-            first_s.append(await own.shows("enter sends") - own.started)
+            first_s.append(await own.shows("enter: send") - own.started)
             ready_s.append(await own.shows("local/fake-large") - own.started)
         async with terminal(*bare_app) as bare:
-            bare_s.append(await bare.shows("enter sends") - bare.started)
+            bare_s.append(await bare.shows("enter: send") - bare.started)
     async with terminal(*kedge) as own, terminal(*bare_app) as bare:
         await own.shows("local/fake-large")
-        await bare.shows("enter sends")
+        await bare.shows("enter: send")
         await asyncio.sleep(1.0)  # what follows the first picture is not rest
         memory, bare_memory = rss_mib(own.child.pid), rss_mib(bare.child.pid)
         own_rest, bare_rest = cpu_s(own.child.pid), cpu_s(bare.child.pid)

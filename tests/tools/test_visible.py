@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kedge.cli.asks import approval_lines
+from kedge.client.view.ask_text import approval_lines
 from kedge.tools.base import Prepared
 from kedge.tools.edit import EditTool
 from kedge.tools.shell import BashTool
 from kedge.tools.view import ViewTool
 from kedge.tools.write import WriteTool
-from kedge.tui.panels.approval_panel import _rows
+from kedge.tui.panels.approval_panel import approval_rows
 from kedge.wire.models import PermissionRequest
 from tests.tools.contexts import call, make_context, prepare
 
@@ -37,7 +37,9 @@ def front_ends(prepared: Prepared) -> dict[str, str]:
         grant=intent.grant,
         asked_at=0,
     )
-    rows = {width: "\n".join("".join(text for text, _ in row) for row in _rows(ask, width)) for width in (80, 160)}
+    rows = {
+        width: "\n".join("".join(text for text, _ in row) for row in approval_rows(ask, width)) for width in (80, 160)
+    }
     given = params.get("shown") or params.get("diff") or params["command"]
     return {"cli": "\n".join(approval_lines(ask)), "tui": rows[80], "tui beside": rows[160], "others": given}
 
@@ -86,7 +88,7 @@ async def test_a_diff_hides_nothing(tmp_path: Path, before: bytes | None, conten
 @pytest.mark.found(
     "attack 6",
     "a blank behind a backslash was not to be seen in a command, although the next line is another command then; the "
-    "blank or tab that ends a line is spelled out",
+    "blank or tab that ends a line is key_name out",
 )
 async def test_trailing_blank_of_a_command_is_visible(tmp_path: Path) -> None:
     command = "echo would run: \\ \nrm -rf precious\\\t\nls \r\npwd"
@@ -164,7 +166,7 @@ async def test_other_encoding_is_shown(tmp_path: Path) -> None:
 @pytest.mark.found(
     "attack round 2: display",
     "strokes over letters, accents on nothing and stacks of accents were drawn, over the text or not at all; those "
-    "that no script needs are spelled out",
+    "that no script needs are key_name out",
 )
 @pytest.mark.parametrize(
     ("content", "visible"),
@@ -183,7 +185,7 @@ async def test_accents_hide_nothing(tmp_path: Path, content: str, visible: str) 
 
 @pytest.mark.found(
     "attack round 2: display",
-    "the terminal interface drew a tab in the name of a file as blanks; it is spelled out, as a newline is",
+    "the terminal interface drew a tab in the name of a file as blanks; it is key_name out, as a newline is",
 )
 async def test_tab_in_a_path_is_visible(tmp_path: Path) -> None:
     prepared = await prepare(WriteTool(), make_context(tmp_path), path="a\tb", content="x\n")

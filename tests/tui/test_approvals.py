@@ -101,7 +101,7 @@ async def test_esc_stops_the_run_and_approves_nothing(server: Server) -> None:
         await r.send(f"script: {write()} | say last")
         await asked(r)
         await r.press("escape")
-        await r.shows("write: no longer asked, since the run was stopped", "■ canceled")
+        await r.shows("write: withdrawn, because the run was stopped", "■ canceled")
         assert panel(r).approval is None
         assert not (server.home.workspace / "a.txt").exists()
 
@@ -153,7 +153,7 @@ async def test_what_stands_in_the_prompt_is_the_reason_of_a_denial(server: Serve
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         await asked(r)
-        assert "F8 deny (the prompt says why)" in r.text
+        assert "F8 deny (prompt text = reason)" in r.text
         await r.type("use the other file")
         await r.press("f8")
         assert r.prompt == ""
@@ -197,9 +197,9 @@ async def test_on_the_smallest_screen_the_keys_and_the_prompt_stay_in_view(serve
         await asked(r)
         for number in range(5):
             await r.send(f"prompt {number}")
-        await r.shows("● waits for you", "5 queued", "1. prompt 0")
+        await r.shows("● waiting for you", "5 queued", "1. prompt 0")
         await r.type("in view")
-        assert (r.lines[-2].strip(), r.lines[-1][:13]) == ("in view", " enter queues")
+        assert (r.lines[-2].strip(), r.lines[-1][:13]) == ("in view", " enter: queue")
         await r.shows("F2 once", "F8 deny")
         await r.press("escape", "escape")
         await ended(r)
@@ -220,7 +220,7 @@ async def test_a_second_press_does_not_answer_what_is_asked_next(
     async with rig(server) as r:
         await r.send(f"script: {write('a.txt')} | step | {write('b.txt')} | say last")
         await asked(r)
-        monkeypatch.setattr("kedge.tui.panels.approval_panel.SETTLE_S", 3600.0)
+        monkeypatch.setattr("kedge.tui.panels.settle_timer.SETTLE_S", 3600.0)
         await r.press("f2", "f2")
         await r.shows("Create b.txt")
         await r.press("f2", "f3", "f4", "f8")
@@ -234,7 +234,7 @@ async def test_what_lies_below_another_screen_is_not_answered(server: Server, mo
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         ask = await asked(r)
-        monkeypatch.setattr("kedge.tui.panels.approval_panel.SETTLE_S", 0.001)
+        monkeypatch.setattr("kedge.tui.panels.settle_timer.SETTLE_S", 0.001)
         await r.press("f1")
         await r.until(lambda: len(r.app.screen_stack) == 2)
         for _ in range(5):
@@ -269,7 +269,7 @@ async def test_another_clients_answer_closes_it_and_is_told(server: Server, clie
         ask = await asked(r)
         workspace = await client.create_workspace(str(server.home.workspace))
         await client.answer_permission(workspace.id, ask.id, "allow_session")
-        await r.shows(f"write: allowed for its session by another client ({client.client_id[:4]})")
+        await r.shows(f"write: allowed for the session by another client ({client.client_id[:4]})")
         assert panel(r).approval is None
 
 
@@ -279,7 +279,7 @@ async def test_b10_a_stop_by_another_client_closes_it(server: Server, client: Cl
         ask = await asked(r)
         workspace = await client.create_workspace(str(server.home.workspace))
         await client.cancel_run(workspace.id, ask.run_id)
-        await r.shows("write: no longer asked, since the run was stopped")
+        await r.shows("write: withdrawn, because the run was stopped")
         await r.press("f2")
         assert panel(r).approval is None
         assert not (server.home.workspace / "a.txt").exists()

@@ -37,7 +37,8 @@ def drawer_of(*told: Json, width: int = 80) -> tuple[MessageRenderer, Conversati
 
 def drawn(*told: Json, width: int = 80, unfolded: bool = False) -> list[str]:
     message_renderer, conversation = drawer_of(*told, width=width)
-    message_renderer.unfolds_all = unfolded
+    if unfolded:
+        message_renderer.folds.toggle_all()
     found = [line for entry in conversation.ordered() for line in message_renderer.message(entry, conversation)]
     assert {line.strip.cell_length for line in found} <= {width}
     assert all(cell_len(line.strip.text) == width for line in found), "each line is as wide as it says"
@@ -122,7 +123,7 @@ def test_a_text_that_grows_looks_at_the_end_as_if_it_had_been_there_at_once(piec
     growing, text = GrowingMarkdown(PEN, 50), ""
     for piece in pieces:
         text += piece
-        growing.rows(text, is_over=False)
+        growing.rows(text, is_complete=False)
     at_once = GrowingMarkdown(PEN, 50).rows(text)
     assert [row.strip.text for row in growing.rows(text)] == [row.strip.text for row in at_once]
 
@@ -131,7 +132,7 @@ def test_a_line_that_becomes_something_else_joins_the_block_before_it() -> None:
     growing, text = GrowingMarkdown(PEN, 50), ""
     for piece in ("text\n** ** ", "more\n", "| a | b |\n|---|---|", "x\n"):
         text += piece
-        growing.rows(text, is_over=False)
+        growing.rows(text, is_complete=False)
     assert [row.strip.text.rstrip() for row in growing.rows(text)] == ["text", "** ** more", "| a | b |", "|---|---|x"]
 
 
@@ -268,7 +269,7 @@ def test_a_long_diff_is_folded() -> None:
         (s.finish("error", "", "Key refused; set another."), "✗ failed: Key refused; set another."),
         (s.finish("error", "the server was shut down"), "■ interrupted: the server was shut down"),
         (s.finish("error", "interrupted", "The process was lost."), "■ interrupted: The process was lost."),
-        (s.finish("max_tokens"), "■ the answer reached its length limit; ask to go on"),
+        (s.finish("max_tokens"), "■ the answer reached its length limit; send a prompt to continue"),
         (s.finish("unknown"), "■ interrupted"),
     ],
 )
@@ -278,7 +279,7 @@ def test_each_end_is_told_in_a_line(finish: Json, line: str) -> None:
 
 def test_an_error_says_what_can_be_done() -> None:
     lines = drawn(s.message("m1", "assistant", s.finish("error", "", "Broken.")))
-    assert "ctrl-l chooses another model" in lines[1]
+    assert "press ctrl-l to choose another model" in lines[1]
 
 
 @pytest.mark.parametrize("width", [58, 100])

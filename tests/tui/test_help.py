@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.containers import VerticalScroll
 
-from kedge.tui.key_bindings import KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, spelled
+from kedge.tui.key_bindings import KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, key_name
 from kedge.tui.screens.help_screen import HelpScreen, groups, halves
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
@@ -20,10 +20,10 @@ async def opened(r: Rig, key: str) -> None:
 def test_everything_in_the_tables_is_in_the_help() -> None:
     lines = [line for _, group in groups() for line in group]
     said = {does for _, does in lines}
-    assert said >= {key.does for key in KEYS} | {does for _, does in TYPED}
+    assert said >= {key.description for key in KEYS} | {does for _, does in TYPED}
     assert said >= {does for _, _, does in (*QUEUE_KEYS, *SESSION_KEYS)}
     keys = " ".join(key for key, _ in lines)
-    assert all(spelled(key) in keys for one in KEYS for key in one.keys.split(","))
+    assert all(key_name(key) in keys for one in KEYS for key in one.keys.split(","))
     assert all(f"/{key.command}" in keys for key in KEYS if key.command)
 
 
@@ -55,7 +55,7 @@ async def test_all_of_it_can_be_scrolled_to_on_a_small_screen(server: Server) ->
             seen += r.text
         words = set(seen.split())
         for key in KEYS:
-            assert set(key.does.split()) <= words, key.does
+            assert set(key.description.split()) <= words, key.description
 
 
 async def test_on_a_wide_screen_there_are_two_columns(server: Server) -> None:

@@ -9,7 +9,7 @@ from kedge.client.view.workspace_view import WorkspaceView
 from kedge.tui.render.markdown import GrowingMarkdown
 from kedge.tui.render.renderer import Renderer
 from kedge.tui.render.themes import THEMES
-from kedge.tui.render.tool_cards import ToolCards
+from kedge.tui.render.tool_cards import FoldState, ToolCards
 
 PEN = Renderer(THEMES["plain"])
 CHARS = 1_000_000
@@ -53,7 +53,7 @@ def test_an_answer_that_grows_costs_no_full_drawing_with_each_word() -> None:
     growing, text = GrowingMarkdown(PEN, 78), ""
     for number in range(25):
         text += f"- item {number}\n" * 20
-        rows = growing.rows(text, is_over=False)
+        rows = growing.rows(text, is_complete=False)
     assert "item 24" in rows[-1].strip.text
     assert [row.strip.text for row in growing.rows(text)] == [
         row.strip.text for row in GrowingMarkdown(PEN, 78).rows(text)
@@ -91,7 +91,7 @@ def test_a_letter_has_only_so_many_accents() -> None:
 
 @pytest.mark.timeout(20)
 def test_the_head_of_a_card_is_cut_before_it_is_measured() -> None:
-    card = ToolCards(WorkspaceView(), PEN, 80).headed(
+    card = ToolCards(WorkspaceView(), PEN, 80, FoldState()).head(
         "o", "k.good", "漢" * CHARS, "漢" * CHARS, ("漢" * CHARS, "k.muted")
     )
     assert card.cell_length == 80

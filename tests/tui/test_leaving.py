@@ -24,7 +24,7 @@ main()
 def begin(server: Server, program: str = "") -> tuple[Terminal, str]:
     server.home.env = server.home.env | {"COLUMNS": "100", "LINES": "30"}
     terminal = Terminal(server.home, "tui", "--host", server.host, program=program)
-    return terminal, terminal.until("enter sends")
+    return terminal, terminal.until("enter: send")
 
 
 def check_as_before(terminal: Terminal, before: list[object], shown: str, code: int) -> str:

@@ -244,7 +244,7 @@ def test_a_message_that_was_taken_back_is_empty_again() -> None:
     story.message("updated", s.message("m1", "assistant"))
     story.retry("r1", 2)
     told(view, story.events[1:])
-    assert lines(view) == ["↻ The provider is busy. Attempt 2 of 5 follows in 2 s.", ""]
+    assert lines(view) == ["↻ The provider is busy. Attempt 2 of 5 in 2 s.", ""]
     told(view, [s.delta("m1", "a thought")])
     assert lines(view) == ["  a thought", ""]
     told(view, story.events)
@@ -275,7 +275,7 @@ def test_a_call_without_a_result_is_cut_off_when_its_run_has_ended() -> None:
     story.ended("r1", "interrupted")
     changed = told(view, story.events)
     assert "m1" in changed.messages
-    assert lines(view)[0] == "■ $ sleep 9  cut off before it gave a result"
+    assert lines(view)[0] == "■ $ sleep 9  interrupted before it returned a result"
 
 
 def test_an_agents_card_tells_how_its_run_stands() -> None:
@@ -292,8 +292,8 @@ def test_an_agents_card_tells_how_its_run_stands() -> None:
     story.message("created", s.message("t1", "tool", s.result("c1", "It is blue.")))
     told(view, story.events)
     assert lines(view)[:2] == ["● agent Look around  3 steps, 4.2 s", "    It is blue."]
-    assert view.is_of_agent("s9")
-    assert not view.is_of_agent("s1")
+    assert view.is_child("s9")
+    assert not view.is_child("s1")
 
 
 def test_two_agents_with_the_same_prompt_are_told_apart_by_their_order() -> None:
@@ -329,7 +329,7 @@ def test_only_the_message_whose_call_waits_is_drawn_anew() -> None:
     changed = told(view, story.events[-1:])
     assert changed.messages == {"m2"}
     assert changed.asks
-    assert lines(view)[2] == "? $ x  waits for your answer"
+    assert lines(view)[2] == "? $ x  waiting for your answer"
 
 
 def test_a_deleted_result_is_gone_from_its_card() -> None:

@@ -17,7 +17,7 @@ STEP_ASKS = f"script: hold KEY | tool write {json.dumps({'path': 'a.txt', 'conte
 def screen(server: Server, **environment: str) -> Terminal:
     server.home.env = server.home.env | {"COLUMNS": "100", "LINES": "30"} | environment
     terminal = Terminal(server.home, "tui", "--host", server.host)
-    terminal.until("enter sends")
+    terminal.until("enter: send")
     return terminal
 
 
@@ -31,7 +31,7 @@ def leave(terminal: Terminal) -> str:
 
 def begin(server: Server, terminal: Terminal, script: str, key: str) -> None:
     terminal.type(script.replace("KEY", key) + "\r")
-    terminal.until("esc stops this run")
+    terminal.until("esc: stop this run")
 
 
 def test_the_bell_rings_when_a_run_ends_and_nobody_looks(server: Server) -> None:

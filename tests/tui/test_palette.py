@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from kedge.tui.key_bindings import KEYS
-from kedge.tui.screens.palette_screen import PaletteScreen, found
+from kedge.tui.screens.palette_screen import PaletteScreen, matching
 from tests.client.process import Server
 from tests.tui.rig import Rig, rig
 
@@ -14,7 +14,7 @@ COMMANDS = [key for key in KEYS if key.command and key.action != "palette"]
 
 
 def first(typed: str) -> str:
-    return found(COMMANDS, typed)[0].command
+    return matching(COMMANDS, typed)[0].command
 
 
 def names(r: Rig) -> list[str]:
@@ -27,8 +27,8 @@ async def opened(r: Rig, key: str = "ctrl+k") -> None:
 
 
 def test_without_a_word_all_commands_are_there_in_their_order() -> None:
-    assert found(COMMANDS, "") == COMMANDS
-    assert found(COMMANDS, " / ") == COMMANDS
+    assert matching(COMMANDS, "") == COMMANDS
+    assert matching(COMMANDS, " / ") == COMMANDS
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_a_command_is_found_by_its_name_what_it_does_or_some_of_its_letters(type
 
 
 def test_what_is_in_no_command_finds_none() -> None:
-    assert found(COMMANDS, "zzzz") == []
+    assert matching(COMMANDS, "zzzz") == []
 
 
 async def test_a_slash_in_an_empty_prompt_offers_all_commands_with_their_keys(server: Server) -> None:
     async with rig(server, size=(140, 40)) as r:
         await opened(r, "slash")
         assert names(r) == [key.command for key in COMMANDS]
-        await r.shows("new", "begin a new session", "ctrl-n", "enter runs it")
+        await r.shows("new", "start a new session", "ctrl-n", "enter: run")
         await r.press("escape")
         await r.until(lambda: len(r.app.screen_stack) == 1)
         assert r.prompt == ""
@@ -81,7 +81,7 @@ async def test_arrows_move_while_the_field_keeps_the_focus(server: Server) -> No
         assert r.app.screen.query_one(Input).has_focus
         await r.press(*["down"] * (len(COMMANDS) - 2))
         await r.until(lambda: listed.highlighted == len(COMMANDS) - 1)
-        await r.shows("leave; runs go on")  # the last one is scrolled to
+        await r.shows("quit; runs continue on the server")  # the last one is scrolled to
         await r.press(*"zzzz", "enter")  # nothing is found, and nothing is run
         assert isinstance(r.app.screen, PaletteScreen)
 
@@ -98,6 +98,6 @@ async def test_a_click_runs_a_command(server: Server) -> None:
         await opened(r)
         await r.press(*"rename")
         await r.until(lambda: names(r)[:1] == ["rename"])
-        y, line = next((y, line) for y, line in enumerate(r.lines) if "give this session another title" in line)
+        y, line = next((y, line) for y, line in enumerate(r.lines) if "rename this session" in line)
         await r.pilot.click(offset=(line.index("rename") + 1, y))
-        await r.shows("The title of this session")
+        await r.shows("Session title")

@@ -21,9 +21,8 @@ from kedge.tui.panels.prompt_panel import NEW_LINE_KEYS, PromptPanel
 from kedge.tui.panels.queue_panel import QueuePanel
 from kedge.tui.screens.help_screen import HelpScreen
 from kedge.tui.screens.palette_screen import PaletteScreen
-from kedge.tui.state.drafts import DRAFTS_MAX, Drafts
-from kedge.tui.state.drafts import KEPT_CHARS_MAX as KEPT_DRAFT_CHARS_MAX
-from kedge.tui.state.prompt_history import HISTORY_MAX, KEPT_CHARS_MAX, PromptHistory
+from kedge.tui.state.drafts import DRAFTS_MAX, SAVED_DRAFT_CHARS_MAX, Drafts
+from kedge.tui.state.prompt_history import HISTORY_MAX, SAVED_PROMPT_CHARS_MAX, PromptHistory
 from tests.client.process import Server, has_reader
 from tests.tui.rig import Rig, rig
 
@@ -132,9 +131,9 @@ async def test_ctrl_c_empties_the_prompt_and_up_brings_it_back(server: Server) -
         await r.type("half a thought")
         await r.press("ctrl+c")
         assert r.prompt == ""
-        assert "ctrl-q leaves" not in r.text
+        assert "press ctrl-q to quit" not in r.text
         await r.press("ctrl+c")
-        await r.shows("ctrl-q leaves")
+        await r.shows("press ctrl-q to quit")
         await r.press("up")
         assert r.prompt == "half a thought"
 
@@ -155,7 +154,7 @@ def test_the_history_stays_small_and_survives_a_broken_line(tmp_path: Path) -> N
     history = PromptHistory(tmp_path, "/work")
     for number in range(2 * HISTORY_MAX):
         history.add(f"prompt {number}")
-    history.add("x" * (KEPT_CHARS_MAX + 1))
+    history.add("x" * (SAVED_PROMPT_CHARS_MAX + 1))
     assert len(history.earlier) == HISTORY_MAX
     (file,) = tmp_path.iterdir()
     with file.open("a") as opened:
@@ -175,9 +174,9 @@ async def test_drafts_are_kept_per_session(server: Server) -> None:
         await r.until(lambda: r.prompt == "")
         second = r.app.session_id
         await r.type("for the second")
-        await r.app.show_session(first)
+        await r.app.sessions.show(first)
         assert r.prompt == "for the first"
-        await r.app.show_session(second)
+        await r.app.sessions.show(second)
         assert r.prompt == "for the second"
 
 
@@ -199,14 +198,14 @@ def test_two_screens_keep_the_drafts_of_both_and_a_broken_file_is_an_empty_one(t
     one, other = Drafts(tmp_path, "/work"), Drafts(tmp_path, "/work")
     one.put("s1", "one")
     other.put("s2", "two")
-    one.keep()
-    other.keep()
+    one.save()
+    other.save()
     again = Drafts(tmp_path, "/work")
     assert (again.of("s1"), again.of("s2"), Drafts(tmp_path, "/elsewhere").of("s1")) == ("one", "two", "")
     for number in range(2 * DRAFTS_MAX):
         again.put(f"n{number}", "x")
-    again.put("long", "x" * (KEPT_DRAFT_CHARS_MAX + 1))
-    again.keep()
+    again.put("long", "x" * (SAVED_DRAFT_CHARS_MAX + 1))
+    again.save()
     newest = Drafts(tmp_path, "/work")
     assert [newest.of(f"n{number}") for number in (DRAFTS_MAX, 2 * DRAFTS_MAX - 1)] == ["x", "x"]
     assert (newest.of("s1"), newest.of("n0"), newest.of("long")) == ("", "", "")
@@ -221,7 +220,7 @@ async def test_what_is_written_before_the_server_is_there_stays(server: Server) 
         r = Rig(app, pilot)
         app.query_one(PromptPanel).insert("early")
         await r.until(lambda: app.is_following)
-        await r.shows("enter sends")
+        await r.shows("enter: send")
         assert r.prompt == "early"
 
 
@@ -240,7 +239,7 @@ async def test_a_queued_prompt_is_not_edited_from_another_session(server: Server
         await r.until(lambda: r.app.session_id != first)
         await r.send("script: say in the new one")
         await r.shows("in the new one")
-        await r.app.show_session(first)
+        await r.app.sessions.show(first)
         assert r.prompt == "my draft"
         assert [run.prompt for run in r.app.view.queue(first)] == ["script: say queued"]
 
@@ -377,11 +376,11 @@ async def test_a_command_is_run_in_the_shell_and_becomes_part_of_the_session(ser
     fifo = server.home.workspace / "fifo"
     os.mkfifo(fifo)
     async with rig(server) as r:
-        await r.shows("enter sends")
+        await r.shows("enter: send")
         await r.type("!cat fifo; exit 3")
-        await r.shows("enter runs it in your shell")
+        await r.shows("enter: run in your shell")
         await r.press("enter")
-        await r.shows("● running !cat fifo; exit 3", "esc ends it", "enter sends")
+        await r.shows("● running !cat fifo; exit 3", "esc: stop it", "enter: send")
         await asyncio.to_thread(fifo.write_text, "out of the fifo\n")
         await r.shows("! cat fifo; exit 3", "exit 3", "out of the fifo")
         await r.shows_no("● running")
@@ -401,7 +400,7 @@ async def test_esc_ends_the_command_and_spares_the_run(server: Server) -> None:
         await r.shows_no("● running")
         while has_reader(fifo):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await r.shows("esc stops this run")
+        await r.shows("esc: stop this run")
         server.home.endpoint.release("spared")
         await r.shows("done")
         await r.send("script: say later")
@@ -440,8 +439,8 @@ async def test_the_prompt_is_written_in_the_editor(
 @pytest.mark.parametrize(
     ("script", "told"),
     [
-        ("echo x > $1; exit 1", "an editor ended with code 1"),
-        ("rm $1", "what was written cannot be read"),
+        ("echo x > $1; exit 1", "an editor exited with code 1"),
+        ("rm $1", "Cannot read the edited prompt"),
     ],
 )
 async def test_an_editor_that_fails_leaves_the_prompt_as_it_was(
@@ -457,5 +456,5 @@ async def test_an_editor_that_fails_leaves_the_prompt_as_it_was(
         assert r.prompt == "a draft"
         monkeypatch.setenv("EDITOR", "/none/such")
         await r.press("ctrl+g")
-        await r.shows("such cannot be started")
+        await r.shows("Cannot start")
         assert r.prompt == "a draft"

@@ -50,9 +50,9 @@ async def test_a_question_is_answered_with_a_number(server: Server) -> None:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
         assert "1  Red  like a rose" in r.text
-        assert "tab or ctrl-a to answer" in r.text
+        assert "tab or ctrl-a: answer" in r.text
         await r.press("ctrl+a")
-        await r.shows("enter or a number answers")
+        await r.shows("enter or number: answer")
         await r.press("2")
         assert await told(r) == "Which colour?\nAnswer: Green"
         assert panel(r).asked is None
@@ -147,7 +147,7 @@ async def test_another_clients_answer_closes_it_and_gives_the_focus_back(server:
         (question,) = batch.questions
         answer = m.QuestionResponse(request_id=question.request_id, selected_ids=[question.options[0].id])
         await client.answer_questions(workspace.id, batch.id, [answer])
-        await r.shows(f"the question: answered by another client ({client.client_id[:4]})")
+        await r.shows(f"question: answered by another client ({client.client_id[:4]})")
         assert await told(r) == "Which colour?\nAnswer: Red"
         assert panel(r).asked is None
         await r.until(lambda: r.app.screen.focused is r.app.query_one(PromptPanel))
@@ -158,7 +158,7 @@ async def test_esc_stops_the_run_and_closes_it(server: Server) -> None:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
         await r.press("ctrl+a", "escape")
-        await r.shows("the question: no longer asked, since the run was stopped")
+        await r.shows("question: withdrawn, because the run was stopped")
         await r.until(lambda: r.app.screen.focused is r.app.query_one(PromptPanel))
 
 

@@ -8,7 +8,7 @@ from tests.tui.rig import rig
 
 async def test_a_prompt_is_answered_on_the_screen(server: Server) -> None:
     async with rig(server) as r:
-        await r.shows("enter sends")
+        await r.shows("enter: send")
         await r.send("script: say Hello from **afar** | say .")
         await r.shows("script: say Hello", "Hello from afar")
 

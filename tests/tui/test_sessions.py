@@ -36,7 +36,7 @@ async def told(client: Client, session: m.SessionBody, server: Server, prompt: s
 async def opened(r: Rig, *shows: str) -> SessionsScreen:
     await r.press("ctrl+s")
     await r.until(lambda: isinstance(r.app.screen, SessionsScreen))
-    await r.shows("esc closes", *shows)
+    await r.shows("esc close", *shows)
     assert isinstance(r.app.screen, SessionsScreen)
     return r.app.screen
 
@@ -109,10 +109,10 @@ async def test_texts_are_searched_after_a_pause_and_marked_with_what_was_found(s
     async with rig(server, size=SMALL) as r:
         await opened(r, "Boats")
         await r.press(*"daybreak")
-        await r.shows("in it:", "sail at daybreak", "1 session")
+        await r.shows("found:", "sail at daybreak", "1 session")
         assert "Anchors" not in r.text
         await r.press(*"zzz")
-        await r.shows("nothing found")
+        await r.shows("no matches")
         await r.press("enter", "ctrl+d")  # nothing is chosen: nothing happens
         assert isinstance(r.app.screen, SessionsScreen)
 
@@ -151,7 +151,7 @@ async def test_what_happens_elsewhere_is_seen_while_the_list_is_open(server: Ser
         await client.cancel_run(workspace.id, run_id)
         await r.shows_no("running")
         await told(client, boats, server, 'script: tool bash {"command": "touch x"} | say x', ends=False)
-        await r.shows("? Renamed", "asks")
+        await r.shows("? Renamed", "needs answer")
         screen = r.app.screen
         assert isinstance(screen, SessionsScreen)
         chosen = screen._chosen()
@@ -185,10 +185,10 @@ async def test_the_last_messages_are_shown_beside_the_list_where_there_is_room(s
         await on_list(r, "Anchors")
         await r.shows("an anchor␛[31m holds")
         await on_list(r, "Empty")
-        await r.shows("nothing was said here yet")
+        await r.shows("no messages yet")
         await r.pilot.resize_terminal(*SMALL)
         await on_list(r, "Boats")
-        await r.shows_no("nothing was said")
+        await r.shows_no("no messages yet")
         assert "answer number" not in r.text
         await r.pilot.resize_terminal(100, 30)
         await r.shows("answer number 5")
@@ -203,7 +203,7 @@ async def test_a_session_is_renamed_from_the_list(server: Server, client: Client
         await opened(r, "Boats")
         await on_list(r, "Boats")
         await r.press("r")
-        await r.shows("esc leaves it as it was")
+        await r.shows("esc: cancel")
         await r.press("escape")
         await r.shows("d delete")
         await r.press("r", "end", *" afloat", "enter")
@@ -218,9 +218,9 @@ async def test_deleting_asks_once_more_and_any_other_key_keeps_it(server: Server
         await on_list(r, "Boats")
         for other in ("x", "enter", "escape", "ctrl+d", "tab", "D"):
             await r.press("d")
-            await r.shows("delete “Boats”? d again deletes, any other key keeps it")
+            await r.shows("delete “Boats”? d again: delete, any other key: keep")
             await r.press(other)
-            await r.shows_no("again deletes")
+            await r.shows_no("d again")
             assert isinstance(r.app.screen, SessionsScreen)
             assert r.app.screen.query_one(SessionList).has_focus
         assert r.app.view.session(boats.id) is not None
@@ -237,7 +237,7 @@ async def test_deleting_says_that_runs_are_cancelled_first_and_cancels_them(serv
         await opened(r, "running · 1 queued")
         await on_list(r, "Boats")
         await r.press("d")
-        await r.shows("its 2 runs are cancelled first; d again deletes")
+        await r.shows("This cancels 2 runs. d again: delete")
         await r.press("d")
         await r.shows("deleted: Boats")
         await r.until(lambda: len(titles(r)) == 1)
@@ -300,7 +300,7 @@ async def test_a_session_is_forked_from_the_list_and_the_copy_is_highlighted(ser
 async def test_an_empty_session_cannot_be_forked(server: Server, client: Client) -> None:
     async with rig(server) as r:
         await r.app.run_action("fork")
-        await r.shows("nothing to fork yet")
+        await r.shows("nothing to fork")
 
 
 async def test_a_session_is_exported_from_the_list_into_the_directory(server: Server, client: Client) -> None:
@@ -310,12 +310,12 @@ async def test_a_session_is_exported_from_the_list_into_the_directory(server: Se
     async with rig(server) as r:
         await opened(r, "Boats")
         await r.press("ctrl+e")
-        await r.shows("written:", ".md")
+        await r.shows("exported to", ".md")
         assert "aboard" in path.read_text()
         path.unlink()
         path.mkdir()
         await r.press("ctrl+e")
-        await r.shows("not written:", "directory")
+        await r.shows("cannot write", "directory")
 
 
 async def wrote_a_file(r: Rig, name: str = "new.txt") -> None:
@@ -333,12 +333,12 @@ async def test_files_are_put_back_from_the_list_after_one_more_question(server: 
         assert path.read_text() == "words"
         await opened(r)
         await r.press("ctrl+z")
-        await r.shows("put back the files that the last run of", "u again puts them back")
+        await r.shows("undo the file changes of the last run of", "u again: undo")
         await r.press("ctrl+z")
         await r.shows_no("u again")
         assert path.exists()
         await r.press("tab", "u", "u")
-        await r.shows("put back as before the run:", "new.txt")
+        await r.shows("restored:", "new.txt")
         assert not path.exists()
 
 
@@ -351,7 +351,7 @@ async def test_undo_says_what_was_put_back_or_that_there_is_nothing(server: Serv
         await r.shows("nothing to undo")
         await wrote_a_file(r)
         await r.app.run_action("undo")
-        await r.shows("put back as before the run:", "new.txt")
+        await r.shows("restored:", "new.txt")
         assert not (server.home.workspace / "new.txt").exists()
 
 
@@ -382,7 +382,7 @@ async def test_the_session_on_the_screen_is_renamed(server: Server, client: Clie
     (boats,) = await made(server, client, "Boats\x1b[31m")
     async with rig(server, size=SMALL) as r:
         await r.app.run_action("rename")
-        await r.shows("The title of this session", "Boats␛[31m")
+        await r.shows("Session title", "Boats␛[31m")
         await r.press("end", *["backspace"] * 20, *"Sloops", "enter")
         await title_known(r, boats.id, "Sloops")
         await r.shows("Sloops")
@@ -404,7 +404,7 @@ async def test_the_session_on_the_screen_is_forked_and_exported(server: Server) 
         await r.until(lambda: r.app.session_id != first)
         await r.shows("this is a copy", "aboard")
         await r.app.run_action("export")
-        await r.shows("written:")
+        await r.shows("exported to")
         assert "aboard" in (server.home.workspace / f"session-{r.app.session_id}.md").read_text()
 
 
@@ -441,11 +441,11 @@ async def test_everything_in_the_list_can_be_clicked(server: Server, client: Cli
         await r.until(lambda: r.app.view.session(boats.id) is None)
         await r.until(lambda: len(titles(r)) == 2)
         await click(r, "r rename")  # of the one that has the place of the deleted one
-        await click(r, "esc leaves it as it was")
+        await click(r, "esc: cancel")
         await click(r, "Anchors")  # the highlighted one: opens it
         await r.until(lambda: r.app.session_id == anchors.id)
         await opened(r)
-        await click(r, "esc closes")
+        await click(r, "esc close")
         await r.until(lambda: len(r.app.screen_stack) == 1)
 
 

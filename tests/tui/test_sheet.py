@@ -7,7 +7,7 @@ from kedge.client.view.workspace_view import WorkspaceView
 from kedge.tui.render.message_renderer import MessageRenderer
 from kedge.tui.render.renderer import Renderer
 from kedge.tui.render.themes import THEMES
-from kedge.tui.render.transcript_layout import DRAWN_MAX, LineAnchor, TranscriptLayout
+from kedge.tui.render.transcript_layout import RENDERED_MAX, LineAnchor, TranscriptLayout
 from tests.tui import story as s
 
 #: What one look at a place may draw: three screens of 20 lines, each message with at least three.
@@ -23,7 +23,7 @@ def long_sheet(count: int = 10_000) -> TranscriptLayout:
     conversation = Conversation()
     conversation.load(s.bodies(*told), 1)
     sheet = TranscriptLayout(MessageRenderer(WorkspaceView(), Renderer(THEMES["plain"]), 80), conversation)
-    sheet.take_order()
+    sheet.update_order()
     return sheet
 
 
@@ -55,7 +55,7 @@ def test_scrolling_draws_each_message_once_and_moves_no_line_that_is_seen() -> N
     seen: list[str] = []
     for _ in range(40):
         before = texts(sheet, top)
-        place = sheet.place_of(top - 3)
+        place = sheet.anchor_at(top - 3)
         assert place is not None
         look(sheet, top - 3)
         moved = sheet.y_of(place)
@@ -86,7 +86,7 @@ def test_a_message_that_grows_at_the_end_costs_one_drawing() -> None:
 def test_what_is_above_may_change_and_the_line_that_is_looked_at_is_found_again() -> None:
     sheet = long_sheet(50)
     look(sheet, 60)
-    place = sheet.place_of(60)
+    place = sheet.anchor_at(60)
     assert place is not None
     line = sheet.line(60)
     first = sheet.conversation.ordered()[0]
@@ -100,7 +100,7 @@ def test_what_is_above_may_change_and_the_line_that_is_looked_at_is_found_again(
     assert sheet.line(now) == line
     changed = ViewChanges()
     sheet.conversation.remove(place.message_id, 99, changed)
-    sheet.take_order()
+    sheet.update_order()
     assert sheet.y_of(place) is None
 
 
@@ -111,20 +111,20 @@ def test_messages_that_come_and_go_are_taken_into_the_order() -> None:
     changed = ViewChanges()
     sheet.conversation.put(s.bodies(s.message("new", "user", s.text("hello")))[0], 100, changed)
     assert changed.order
-    sheet.take_order()
+    sheet.update_order()
     assert sheet.height == height + 2
     sheet.conversation.remove("m3", 101, changed)
-    sheet.take_order()
+    sheet.update_order()
     drawn = "\n".join(line.strip.text for y in range(sheet.height) if (line := sheet.line(y)))
     assert "message 3 " not in drawn
     assert "hello" in drawn
 
 
 def test_lines_of_few_messages_are_kept() -> None:
-    sheet = long_sheet(DRAWN_MAX + 200)
+    sheet = long_sheet(RENDERED_MAX + 200)
     for top in range(0, sheet.height, SCREEN):
         look(sheet, top)
-    assert len(sheet._drawn) <= DRAWN_MAX
+    assert len(sheet._rendered) <= RENDERED_MAX
 
 
 def test_a_place_in_a_message_that_became_shorter_is_its_last_line() -> None:

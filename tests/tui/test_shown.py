@@ -17,23 +17,23 @@ async def test_the_session_that_was_wanted_last_is_shown(server: Server, monkeyp
         for word in ("one", "two", "three"):
             await r.send(f"script: say {word}")
             await r.until(lambda word=word: r.text.count(word) == 2)  # type: ignore[misc]
-        short, other = await r.app.make_session(), await r.app.make_session()
-        await r.app.show_session(other)
-        await asyncio.gather(r.app.show_session(long), r.app.show_session(short))
+        short, other = await r.app.actions.create_session(), await r.app.actions.create_session()
+        await r.app.sessions.show(other)
+        await asyncio.gather(r.app.sessions.show(long), r.app.sessions.show(short))
         assert r.app.session_id == short
 
 
 async def test_a_command_of_the_palette_is_not_done_to_another_session(server: Server) -> None:
     async with rig(server) as r:
-        first, second = r.app.session_id, await r.app.make_session()
+        first, second = r.app.session_id, await r.app.actions.create_session()
         r.app.action_palette()
         await r.pilot.pause()
-        await r.app.show_session(second)
+        await r.app.sessions.show(second)
         await r.press("enter")
-        await r.shows("another session is shown by now")
+        await r.shows("another session is shown now")
         r.app.action_models()
         await r.pilot.pause()
-        await r.app.show_session(first)
+        await r.app.sessions.show(first)
         await r.press("enter")
         await r.pilot.pause()
         assert r.app.view.session(first).model == r.app.view.session(second).model == ""  # type: ignore[union-attr]
@@ -41,15 +41,15 @@ async def test_a_command_of_the_palette_is_not_done_to_another_session(server: S
 
 async def test_esc_in_one_session_is_no_first_esc_in_another(server: Server) -> None:
     async with rig(server) as r:
-        first, second = r.app.session_id, await r.app.make_session()
+        first, second = r.app.session_id, await r.app.actions.create_session()
         await r.send("script: hold never-1 | say done")
         await r.shows("working")
-        await r.app.show_session(second)
+        await r.app.sessions.show(second)
         await r.send("script: hold never-2 | say done")
         await r.shows("working")
-        await r.app.show_session(first)
+        await r.app.sessions.show(first)
         await r.press("escape")
-        await r.app.show_session(second)
+        await r.app.sessions.show(second)
         await r.press("escape")
         await r.until(lambda: r.app.view.active(second) is None)
         assert [run.outcome for run in await r.app.connection.client.session_runs(r.app.connection.id, second)] == [

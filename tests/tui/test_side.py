@@ -79,7 +79,7 @@ async def test_the_panel_tells_of_the_queue_and_of_others(server: Server, client
         workspace = await client.create_workspace(str(server.home.workspace))
         await client.set_current_session(workspace.id, r.app.session_id)
         await r.send("script: hold side-never | say x")
-        await r.shows("working", "1 other client here")
+        await r.shows("working", "1 other client")
         await r.send("script: say second")
         await r.shows("1 prompt queued")
         await r.send("script: say third")
@@ -90,7 +90,7 @@ async def test_the_panel_tells_of_the_queue_and_of_others(server: Server, client
 
 async def test_the_panel_is_there_from_120_columns_on(server: Server) -> None:
     async with rig(server, size=(119, 30)) as r:
-        await r.shows("enter sends")
+        await r.shows("enter: send")
         assert "Todos" not in r.text
         await r.pilot.resize_terminal(120, 30)
         await r.shows("Todos", "Files changed")
@@ -115,7 +115,7 @@ async def test_on_a_narrow_screen_ctrl_b_lays_the_panel_over_the_transcript(
     server: Server, size: tuple[int, int]
 ) -> None:
     async with rig(server, size=size) as r:
-        await r.shows("enter sends")
+        await r.shows("enter: send")
         await r.press("ctrl+b")
         await r.shows("Todos", "Files changed")
         assert r.app.query_one(TranscriptPanel).outer_size.width == size[0], "what is behind keeps its lines"
@@ -152,12 +152,12 @@ def test_files_are_remembered_up_to_a_limit_the_newest_ones() -> None:
     known = ChangedFiles()
     for number in range(changed_files.CHANGES_MAX + 10):
         body = m.FileEvent(path=f"/w/{number}", run_id="r", session_id="s", version_id=f"v{number}")
-        known.tell(body, "created", number)
+        known.apply(body, "created", number)
     found = known.of("s")
     assert len(found) == changed_files.CHANGES_MAX
     assert found[0] == (f"/w/{changed_files.CHANGES_MAX + 9}", "created")
     for number in range(changed_files.SESSIONS_MAX + 10):
-        known.tell(m.FileEvent(path="/w/x", run_id="r", session_id=f"s{number}", version_id="v"), "created", 1)
+        known.apply(m.FileEvent(path="/w/x", run_id="r", session_id=f"s{number}", version_id="v"), "created", 1)
     assert known.of("s") == []
 
 

@@ -62,7 +62,7 @@ async def test_skipped_approvals_are_on_the_top_line(own_server: Server) -> None
 async def test_the_context_grows_while_a_run_is_at_work(small_model: Server) -> None:
     async with rig(small_model) as r:
         await r.send('script: usage 1000 0 | tool ls {"path": "."} | usage 2000 0 | hold context-1 | say fine')
-        await r.shows("ctx 25 %", "esc stops this run")
+        await r.shows("ctx 25 %", "esc: stop this run")
         small_model.home.endpoint.release("context-1")
         await r.shows("ctx 50 %")
 
@@ -95,13 +95,13 @@ async def test_other_clients_in_the_session_are_counted(server: Server, client: 
     async with rig(server) as r:
         workspace = await client.create_workspace(str(server.home.workspace))
         await client.set_current_session(workspace.id, r.app.session_id)
-        await r.shows("2 clients here")
+        await r.shows("2 clients")
         async with rig(server, session_id=r.app.session_id) as third:
-            await third.shows("3 clients here")
-            await r.shows("3 clients here")
-        await r.shows("2 clients here")
+            await third.shows("3 clients")
+            await r.shows("3 clients")
+        await r.shows("2 clients")
         await client.set_current_session(workspace.id, "")
-        await r.shows_no("clients here")
+        await r.shows_no("clients")
 
 
 async def test_a_wide_title_is_cut_between_characters(server: Server, client: Client) -> None:
@@ -128,7 +128,7 @@ async def test_a_narrow_screen_never_loses_what_esc_stops(small_model: Server) -
         await r.send("script: say next")
         await r.shows("1 queued")
         line = run_line(r)
-        assert line.rstrip().endswith("1 queued · esc stops this run")
+        assert line.rstrip().endswith("1 queued · esc: stop this run")
         assert "tokens" not in line
         await r.pilot.resize_terminal(160, 30)
         await r.until(lambda: all(said in run_line(r) for said in ("Provider local has", " tokens", "step 2")))
@@ -138,12 +138,12 @@ async def test_a_narrow_screen_never_loses_what_esc_stops(small_model: Server) -
 
 @pytest.mark.parametrize("width", range(0, 100, 3))
 def test_what_fits_is_kept_by_rank_and_in_order(width: int) -> None:
-    pieces: list[Piece] = [(1, "● working"), (3, "漢字漢字"), (2, "12 s"), (4, ""), (0, "esc stops this run")]
-    state_dir = fitted(pieces, width)
-    assert state_dir[-1] == "esc stops this run"
-    assert state_dir == [said for _, said in pieces if said in state_dir]
-    assert len(state_dir) == 1 or cell_len(" · ".join(state_dir)) <= width
-    assert ("漢字漢字" in state_dir) <= ("12 s" in state_dir) <= ("● working" in state_dir)
+    pieces: list[Piece] = [(1, "● working"), (3, "漢字漢字"), (2, "12 s"), (4, ""), (0, "esc: stop this run")]
+    fitting = fitted(pieces, width)
+    assert fitting[-1] == "esc: stop this run"
+    assert fitting == [said for _, said in pieces if said in fitting]
+    assert len(fitting) == 1 or cell_len(" · ".join(fitting)) <= width
+    assert ("漢字漢字" in fitting) <= ("12 s" in fitting) <= ("● working" in fitting)
 
 
 @pytest.mark.parametrize(

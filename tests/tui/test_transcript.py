@@ -190,7 +190,7 @@ async def test_text_is_selected_with_the_mouse() -> None:
 
 async def test_an_empty_session_is_welcoming_and_a_full_one_is_not() -> None:
     async with stage() as (app, pilot):
-        app.transcript.tell_model("kedge/offline")
+        app.transcript.set_model("kedge/offline")
         await pilot.pause()
         assert "This is kedge" in "\n".join(app.lines)
         assert "No language model is configured" in "\n".join(app.lines)
@@ -207,7 +207,7 @@ async def test_a_resize_keeps_the_message_at_the_top() -> None:
         assert top is not None
         await pilot.resize_terminal(60, 16)
         await pilot.pause()
-        now = app.transcript._layout.place_of(round(app.transcript.scroll_y))
+        now = app.transcript._layout.anchor_at(round(app.transcript.scroll_y))
         assert now is not None
         assert now.message_id == top.message_id
 

@@ -14,12 +14,11 @@ from contextlib import asynccontextmanager, suppress
 
 from msgspec import convert
 
-from kedge.cli.asks import approval_lines, question_lines, response_to
 from kedge.cli.terminal import StatusLine, folded, is_terminal, size
 from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
 from kedge.client.retry import retry_while_away
-from kedge.client.safe_text import visible_line
+from kedge.client.view.ask_text import answer_label, approval_lines, question_lines, response_to
 from kedge.core.approvals import Answer
 from kedge.core.untrusted_text import visible
 from kedge.errors import AskIsOver, AskNotFound, KedgeError
@@ -32,14 +31,6 @@ PROMPT_LINES = 4
 
 _REQUESTS = {"permission_request": PermissionRequest, "question_batch_request": QuestionBatch}
 _NOTIFICATIONS = ("permission_notification", "question_batch_notification")
-
-_ANSWERS = {
-    "allow": "allowed",
-    "allow_session": "allowed for this session",
-    "allow_always": "always allowed",
-    "deny": "denied",
-    "cancelled": "declined",
-}
 
 
 def can_prompt() -> bool:
@@ -221,7 +212,7 @@ class ApprovalPrompts:
             return False
         else:
             if not resolved.resolved and resolved.answered != action:
-                self._status.show(f"(another client answered first: {_answer_text(resolved.answered)})")
+                self._status.show(f"(another client answered first: {answer_label(resolved.answered)})")
         return True
 
 
@@ -236,12 +227,8 @@ class _Pending:
     def close(self, payload: dict[str, object]) -> None:
         if not payload.get("withdrawn") and "answered_by" in payload:
             answer = str(payload.get("answer") or ("answered" if payload.get("answered") else "cancelled"))
-            self.why_closed = f"answered by another client: {_answer_text(answer)}"
+            self.why_closed = f"answered by another client: {answer_label(answer)}"
         self.closed.set()
-
-
-def _answer_text(answer: str) -> str:
-    return _ANSWERS.get(answer) or visible_line(answer) or "answered"
 
 
 _ACTIONS: dict[str, Answer] = {"y": "allow", "s": "allow_session", "a": "allow_always", "n": "deny", "m": "deny"}

@@ -9,12 +9,12 @@ from typing import TypeVar
 import click
 from msgspec import Struct
 
-from kedge.cli.asks import approval_lines, question_lines, response_to
 from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.printing import ago, print_json
 from kedge.cli.terminal import folded, size
 from kedge.cli.workspace_lookup import by_prefix, opened
 from kedge.client.safe_text import visible_line
+from kedge.client.view.ask_text import approval_lines, question_lines, response_to
 from kedge.core.approvals import Answer
 from kedge.core.untrusted_text import visible
 from kedge.errors import Conflict

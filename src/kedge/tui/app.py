@@ -1,4 +1,4 @@
-"""The screen: puts what the view knows onto the widgets, and what people want to the server."""
+"""The app: draws the view, and passes keys to the objects that carry them out."""
 
 from __future__ import annotations
 
@@ -6,62 +6,60 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.events import Resize
+from textual.notifications import SeverityLevel
 from textual.timer import Timer
 from textual.widget import Widget
 
-from kedge.client.attachment_files import read_attachments
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import one_line
 from kedge.client.view.conversation import ViewChanges
 from kedge.client.view.workspace_view import WorkspaceView
+from kedge.core.approvals import Answer
 from kedge.core.records import OFFLINE
-from kedge.errors import Invalid, KedgeError
+from kedge.errors import KedgeError
 from kedge.tui.connection import ServerConnection
-from kedge.tui.external_editor import edited, in_terminal
+from kedge.tui.external_editor import in_terminal
 from kedge.tui.key_bindings import KEYS, KeyCommand, bindings
-from kedge.tui.panels.approval_panel import ApprovalPanel, AskLine
-from kedge.tui.panels.banner import Banner
+from kedge.tui.panels.approval_panel import ApprovalPanel
 from kedge.tui.panels.file_completions import FileCompletions
-from kedge.tui.panels.hints import Hints
 from kedge.tui.panels.prompt_panel import PromptPanel
 from kedge.tui.panels.question_panel import QuestionPanel
 from kedge.tui.panels.queue_panel import QueuePanel
 from kedge.tui.panels.side_panel import SidePanel
-from kedge.tui.panels.status_lines import RunLine, TopLine, context_percent, run_words
+from kedge.tui.panels.status_lines import RunLine, TopLine, context_percent, run_status
+from kedge.tui.panels.status_text import AskResult, Banner, Hints
 from kedge.tui.panels.transcript_panel import TranscriptPanel
-from kedge.tui.pending_asks import AskActs
+from kedge.tui.pending_asks import PendingAsks
+from kedge.tui.prompt_commands import PromptCommands
+from kedge.tui.render.cell_width import with_tilde
 from kedge.tui.render.themes import THEMES, ThemeName
 from kedge.tui.screens.help_screen import HelpScreen
 from kedge.tui.screens.palette_screen import PaletteScreen
-from kedge.tui.session_commands import short
+from kedge.tui.session_commands import SessionCommands
 from kedge.tui.state.drafts import Drafts
-from kedge.tui.state.mentions import mentioned
 from kedge.tui.state.prompt_history import PromptHistory
 from kedge.tui.state.session_actions import SessionActions
-from kedge.tui.state.shell_commands import ShellCommands
-from kedge.wire import models as m
 
-#: Events are gathered for so long before the screen changes: quick for the eye, calm for the machine. Seconds.
+#: Events are collected for this time before the screen is drawn: short for the user, long enough to save work. Seconds.
 FRAME_S = 1 / 30
-#: A second Esc within this time is for everything. Seconds.
-AGAIN_S = 2.0
 
+#: Actions of the main screen. They are disabled below a dialog; quitting always works.
+_MAIN_SCREEN_ACTIONS = {key.action.partition("(")[0] for key in KEYS} - {"quit"}
 
 W = TypeVar("W", bound=Widget)
 
 
-class KedgeApp(AskActs):
+class KedgeApp(App[int]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings()]
-    #: Without colours a line of the other shade says which one is chosen.
+    #: Without colours, a different shade marks the highlighted line.
     CSS = """
     Screen { overflow: hidden; }
     #main { height: 1fr; layers: default above; }
@@ -82,31 +80,30 @@ class KedgeApp(AskActs):
         theme: ThemeName = "dark",
         state_dir: Path | None = None,
     ) -> None:
-        """`kept`: the directory for what outlives this screen; None: nothing does."""
+        """`state_dir`: the directory for drafts and prompt history; None: they are not saved."""
         super().__init__()
         self.connection = ServerConnection(path, host)
         self.view = WorkspaceView()
-        self.actions = SessionActions(self.connection, self.view)
+        self.actions = SessionActions(self.connection, self.view, self.report)
+        #: The shown session; empty until the first one is loaded.
         self.session_id = ""
-        self._wanted_session = session_id
+        self._first_session = session_id
         self.theme_name: ThemeName = theme
-        self._drafts = Drafts(state_dir, self.connection.path)
+        self.drafts = Drafts(state_dir, self.connection.path)
         self._history = PromptHistory(state_dir, self.connection.path)
-        self._commands = ShellCommands(self.actions, self.draw_rest)
-        #: Gives the terminal to an editor. A test, which has none, puts its own here.
+        self.sessions = SessionCommands(self)
+        self.prompts = PromptCommands(self)
+        self.asks = PendingAsks(self)
+        #: Runs an editor in the terminal. Tests, which have no terminal, replace it.
         self.run_editor = in_terminal(self)
-        #: What a prompt does while a Run is at work: waits behind it, or goes into it.
-        self.folds = False
-        #: The queued Run whose text is being changed in the prompt, and what stood there before.
-        self._editing: tuple[m.RunBody, str] | None = None
-        self._changed = ViewChanges()
+        #: The current time; pictures use a fixed one.
+        self.now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+        self._changes = ViewChanges()
         self._frame: Timer | None = None
         self._clock: Timer | None = None
-        self._stopped_at = 0.0
         self._following: asyncio.Task[None] | None = None
-        self._at_work: set[asyncio.Task[None]] = set()
-        self.now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-        #: A bug of ours that has ended it: told in a line, on a terminal that is as it was before.
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: The bug that ended the app. The CLI reports it after the terminal is restored.
         self.failure: Exception | None = None
         for known in THEMES.values():
             self.register_theme(known.textual_theme)
@@ -122,46 +119,45 @@ class KedgeApp(AskActs):
         with Vertical(id="below"):
             yield ApprovalPanel(THEMES[self.theme_name])
             yield QuestionPanel(THEMES[self.theme_name])
-            yield AskLine()
+            yield AskResult()
             yield RunLine()
             yield QueuePanel()
-            yield (names := FileCompletions(Path(self.connection.path)))
-            yield PromptPanel(names, self._history, self.connection.path)
+            yield (completions := FileCompletions(Path(self.connection.path)))
+            yield PromptPanel(completions, self._history, self.connection.path)
             yield Hints()
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------------------------
 
     async def on_mount(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGHUP):  # else the terminal would stay as it is now
+        for number in (signal.SIGTERM, signal.SIGHUP):  # the default action would not restore the terminal
             asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
         self.part(PromptPanel).focus()
-        self.part(Banner).say("starting the server …")
-        self.start(self._begin())
+        self.part(Banner).set_text("starting the server …")
+        self.start(self._connect())
 
-    async def _begin(self) -> None:
+    async def _connect(self) -> None:
         try:
             await self.connection.open()
             await self.connection.load(self.view)
             sessions = self.view.sessions()
-            wanted = self._wanted_session or (sessions[0].id if sessions else "")
-            await self.show_session(wanted or await self.make_session())
+            session_id = self._first_session or (sessions[0].id if sessions else "")
+            await self.sessions.show(session_id or await self.actions.create_session())
         except KedgeError as error:
             self.exit(1, message=f"kedge: {one_line(error.message, 2000)}")
             return
-        self.part(Banner).say("")
-        self._following = asyncio.ensure_future(
-            self.connection.follow(
-                on_event=self._apply,
-                on_connection=self._show_connection,
-                on_gap=self._reload,
-                on_lost=self._show_lost,
-            )
+        self.part(Banner).set_text("")
+        following = self.connection.follow(
+            on_event=self._apply,
+            on_connection=self._show_connection,
+            on_gap=self._reload,
+            on_lost=self._show_lost,
         )
-        self.start(self.read_models())
+        self._following = asyncio.ensure_future(following)
+        self.start(self.sessions.load_models())
 
     async def on_unmount(self) -> None:
-        self._drafts.keep()
-        tasks = [*self._at_work, *([self._following] if self._following else [])]
+        self.drafts.save()
+        tasks = [*self._tasks, *([self._following] if self._following else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -170,325 +166,247 @@ class KedgeApp(AskActs):
     def _handle_exception(self, error: Exception) -> None:
         self.failure = error
         if self.is_headless:
-            super()._handle_exception(error)  # a test wants to see all of it
+            super()._handle_exception(error)  # tests need the traceback
         else:
             self._return_code = 1
             self._close_messages_no_wait()
 
     @property
     def is_busy(self) -> bool:
-        """Something was begun that is not over yet."""
-        return bool(self._at_work)
+        """Whether a task started with `start` is running."""
+        return bool(self._tasks)
 
     @property
     def is_following(self) -> bool:
-        """A session is on the screen, and what happens in it is told."""
+        """Whether a session is shown and its events are followed."""
         return self._following is not None
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do this beside; an error is told in a line. A bug ends the screen, as one in a key does."""
+        """Run a task in the background. Its error is reported; a bug ends the app, like a bug in a key handler."""
 
-        async def told() -> None:
+        async def run() -> None:
             try:
                 await work
             except KedgeError as error:
-                self.tell(error.message, "error")
+                self.report(error.message, "error")
             except Exception as error:
-                if self.is_there:  # else the screen was gone before the work was done
+                if self.is_ready:  # else the screen was closed before the task was done
                     self._handle_exception(error)
 
-        task = asyncio.ensure_future(told())
-        self._at_work.add(task)
-        task.add_done_callback(self._at_work.discard)
+        task = asyncio.ensure_future(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def tell(self, words: str, severity: Any = "information") -> None:
-        self.notify(one_line(words, 500), severity=severity, markup=False)
+    def report(self, text: str, severity: SeverityLevel = "information") -> None:
+        self.notify(one_line(text, 500), severity=severity, markup=False)
 
-    # --- what comes over the line -----------------------------------------------------------------------------------
+    # --- events of the server ---------------------------------------------------------------------------------------
 
     def _apply(self, event: StreamEvent) -> None:
-        self._changed.add(self.view.apply(event))
-        self.on_session_event(event)
-        self._draw_soon()
-
-    def _show_connection(self, is_connected: bool) -> None:
-        if self.is_there:
-            self.part(Banner).say("" if is_connected else "connection lost; trying to resume …")
-
-    def _show_lost(self, error: KedgeError) -> None:
-        self.part(Banner).say(f"{one_line(error.message, 200)}: leave with ctrl-q and start again")
-
-    async def _reload(self) -> None:
-        self.view.forget_all()
-        await self.connection.load(self.view)
-        await self.show_again()
-
-    def _draw_soon(self) -> None:
+        self._changes.add(self.view.apply(event))
+        if event.type == "session" and event.change == "deleted" and event.payload.get("id") == self.session_id:
+            self.start(self.sessions.leave_deleted())
         if self._frame is None:
             self._frame = self.set_timer(FRAME_S, self._draw)
 
+    def _show_connection(self, is_connected: bool) -> None:
+        if self.is_ready:
+            self.part(Banner).set_text("" if is_connected else "connection lost; reconnecting …")
+
+    def _show_lost(self, error: KedgeError) -> None:
+        self.part(Banner).set_text(f"{one_line(error.message, 200)}: press ctrl-q to quit, then start kedge again")
+
+    async def _reload(self) -> None:
+        self.view.reset()
+        await self.connection.load(self.view)
+        await self.sessions.reload()
+
+    # --- drawing ----------------------------------------------------------------------------------------------------
+
     def part(self, kind: type[W]) -> W:
-        """A widget of the main screen, whatever dialog lies over it."""
+        """Return a widget of the main screen, even below a dialog."""
         return self.screen_stack[0].query_one(kind)
 
     @property
-    def is_there(self) -> bool:
-        """Not before the first picture, and not after the last: the line to the server may be quicker, and later."""
+    def is_ready(self) -> bool:
+        """Whether the main screen exists: events can arrive before it is mounted and after it is closed."""
         return self.is_running and bool(self.screen_stack) and bool(self.screen_stack[0].query(PromptPanel))
 
     def _draw(self) -> None:
         self._frame = None
-        if not self.is_there:
+        if not self.is_ready:
             return
-        changed, self._changed = self._changed, ViewChanges()
-        if changed.messages or changed.order or changed.asks:
-            self.part(TranscriptPanel).update_from(changed)
-        if changed.moved:
-            self.start(self._read_queue())
-        for ask in changed.asked:
-            self.tell_asked(ask)
-        for ended in changed.ended:
-            self.tell_ended(ended)
-        self.draw_rest()
+        changes, self._changes = self._changes, ViewChanges()
+        if changes.messages or changes.order or changes.asks:
+            self.part(TranscriptPanel).update_from(changes)
+        if changes.moved:
+            self.start(self._load_queue())
+        for ask in changes.asked:
+            self.asks.on_asked(ask)
+        for ended in changes.ended:
+            self.asks.on_ended(ended)
+        self.draw_status()
 
-    def draw_rest(self) -> None:
-        """All but the transcript: each is a few words."""
-        if not self.is_there:
+    async def _load_queue(self) -> None:
+        await self.connection.load_runs(self.view, self.session_id)
+        self.draw_status()
+
+    def draw_status(self) -> None:
+        """Draw everything except the transcript."""
+        if not self.is_ready:
             return
         session = self.view.session(self.session_id)
-        model = session.model if session and session.model else self._model
-        self.part(TranscriptPanel).tell_model(model)
-        percent = context_percent(self.view, self.session_id, self.models.get(model))
-        self.part(TopLine).tell(short(self.connection.path), session, model, percent, skip=self.view.skip)
-        queue = self.view.queue(self.session_id)
-        self.part(QueuePanel).tell(queue)
-        again = time.monotonic() - self._stopped_at < AGAIN_S
-        sending = len(self.actions.sending_in(self.session_id))
-        editing, now_ms = self._editing is not None, self.now_ms()
-        words = self._commands.words(self.session_id, editing=editing) or run_words(
-            self.view, self.session_id, now_ms, again=again, sending=sending, editing=editing
+        model = session.model if session and session.model else self._default_model
+        self.part(TranscriptPanel).set_model(model)
+        percent = context_percent(self.view, self.session_id, self.sessions.models.get(model))
+        self.part(TopLine).set_state(with_tilde(self.connection.path), session, model, percent, skip=self.view.skip)
+        self.part(QueuePanel).set_runs(self.view.queue(self.session_id))
+        is_editing = self.prompts.is_editing
+        status = self.prompts.shell.status(self.session_id, editing=is_editing) or run_status(
+            self.view,
+            self.session_id,
+            self.now_ms(),
+            can_stop_all=self.prompts.can_stop_all,
+            sending=len(self.actions.sending_in(self.session_id)),
+            editing=is_editing,
         )
-        self.part(RunLine).tell(words)
+        self.part(RunLine).set_pieces(status)
         self._draw_hints()
-        self.draw_asks()
-        self.part(SidePanel).tell(self.view, self.session_id, self.connection.root)
-        self.tell_dialogs()
-        self._keep_time(is_needed=bool(words))
+        self.asks.draw()
+        self.part(SidePanel).update_from(self.view, self.session_id, self.connection.root)
+        self.sessions.update_list()
+        self._run_clock(is_needed=bool(status))
+
+    @property
+    def _default_model(self) -> str:
+        return str(self.connection.workspace.config.get("model") or OFFLINE) if self._following else ""
 
     def _draw_hints(self) -> None:
-        if not self.session_id:  # there is nothing yet that enter could send to
+        if not self.session_id:  # Enter cannot send anything yet
             return
-        busy, editing = self.view.active(self.session_id) is not None, self._editing is not None
-        command = self.part(PromptPanel).is_command
-        in_queue = self.part(QueuePanel).has_focus
-        self.part(Hints).tell(busy=busy, folds=self.folds, editing=editing, command=command, in_queue=in_queue)
+        self.part(Hints).set_state(
+            busy=self.view.active(self.session_id) is not None,
+            folds=self.prompts.folds,
+            editing=self.prompts.is_editing,
+            command=self.part(PromptPanel).is_command,
+            in_queue=self.part(QueuePanel).has_focus,
+        )
 
     def on_descendant_focus(self) -> None:
-        if self.is_there:
+        if self.is_ready:
             self._draw_hints()
 
-    def _keep_time(self, *, is_needed: bool) -> None:
-        """Seconds are counted while something is at work, and not a moment longer."""
+    def _run_clock(self, *, is_needed: bool) -> None:
+        """Redraw every second while a duration is shown, and only then."""
         if is_needed and self._clock is None:
-            self._clock = self.set_interval(1.0, self.draw_rest)
+            self._clock = self.set_interval(1.0, self.draw_status)
         elif not is_needed and self._clock is not None:
             self._clock.stop()
             self._clock = None
 
-    # --- sessions ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _model(self) -> str:
-        return str(self.connection.workspace.config.get("model") or OFFLINE) if self._following else ""
-
-    async def show_session(self, session_id: str) -> None:
-        """Show this session, unless another one is wanted by the time it is read."""
-        self._wanted_session, prompt = session_id, self.part(PromptPanel)
-        await self.connection.load_session(self.view, session_id)
-        if self._wanted_session != session_id:
-            return
-        if session_id != self.session_id:
-            self._stop_editing()
-            self._stopped_at = 0.0  # "again" means the Run that was stopped, and that is elsewhere
-            if self.session_id or not prompt.text:  # what was written before there was one stays
-                prompt.take(self._drafts.of(session_id))
-        self.session_id = session_id
-        self.part(TranscriptPanel).show(self.view, self.view.conversations[session_id])
-        self.draw_rest()
-        with suppress(KedgeError):
-            await self.connection.client.set_current_session(self.connection.id, session_id)
-            await self.read_session(session_id)
-
-    # --- commands ---------------------------------------------------------------------------------------------------
-
-    def action_palette(self) -> None:
-        commands = [key for key in KEYS if key.command and key.action != "palette"]
-        self.push_screen(PaletteScreen(commands), partial(self._do_command, self.session_id))
-
-    def _do_command(self, session_id: str, chosen: KeyCommand | None) -> None:
-        if chosen is not None and self.is_still_shown(session_id):
-            self.call_next(self.run_action, chosen.action)
-
-    def action_help(self) -> None:
-        self.push_screen(HelpScreen())
-
-    def action_side(self) -> None:
-        self.part(SidePanel).toggle()
-
     def on_resize(self, event: Resize) -> None:
-        if self.is_there:
-            self.part(SidePanel).take_width(event.size.width)
-            self.part(QueuePanel).take_height(event.size.height)
+        if self.is_ready:
+            self.part(SidePanel).set_screen_width(event.size.width)
+            self.part(QueuePanel).set_screen_height(event.size.height)
 
-    # --- the prompt -------------------------------------------------------------------------------------------------
+    # --- messages of the panels -------------------------------------------------------------------------------------
 
     def on_prompt_panel_sent(self, event: PromptPanel.Sent) -> None:
-        text = event.text.strip()
-        if not self.session_id:
-            self._give_back([event.text])
-            return
-        if self._editing is not None:
-            self._save_edited(text)
-            return
-        self.part(TranscriptPanel).to_end()
-        if text.startswith("!"):
-            if command := text[1:].strip():
-                self.start(self._commands.run(self.session_id, command))
-            return
-        try:
-            # Read before anything else happens: nothing that is done later may come to the server earlier.
-            files = mentioned(text, self.connection.path, self.part(PromptPanel).dropped)
-            attached = read_attachments(files, self.connection.path)
-        except Invalid as error:
-            self.tell(error.message, "error")
-            self._give_back([event.text])
-            return
-        run_id = self.actions.begin(self.session_id, text)
-        self.draw_rest()
-        self.start(self._submit(run_id, text, attached))
-
-    def _save_edited(self, text: str) -> None:
-        """A queued prompt that speaks of other files than before gets those that it speaks of now."""
-        assert self._editing is not None, "asked only while one is edited"
-        run, before = self._editing
-        dropped = self.part(PromptPanel).dropped
-        files = mentioned(text, self.connection.path, dropped)
-        try:
-            others = files != mentioned(run.prompt, self.connection.path, dropped)
-            attached = read_attachments(files, self.connection.path) if others else None
-        except Invalid as error:
-            self.tell(error.message, "error")
-            self._give_back([text])
-            return
-        self._editing = None
-        self._give_back([before] if before else [])
-        self.start(self._or_back(self.actions.edit(run, text, attached), text))
+        self.prompts.send(event.text)
 
     def on_prompt_panel_command(self, event: PromptPanel.Command) -> None:
         self.action_palette() if event.key == "/" else self.action_help()
 
-    def on_prompt_panel_written(self) -> None:
-        if self.session_id and self._editing is None:
-            self._drafts.put(self.session_id, self.part(PromptPanel).text)
+    def on_prompt_panel_edited(self) -> None:
+        if self.session_id and not self.prompts.is_editing:
+            self.drafts.put(self.session_id, self.part(PromptPanel).text)
         self._draw_hints()
-
-    def action_editor(self) -> None:
-        async def edit() -> None:
-            prompt = self.part(PromptPanel)
-            prompt.take(await edited(prompt.text, self.run_editor))
-
-        self.start(edit())
-
-    def action_help_quit(self) -> None:
-        self.tell("ctrl-q leaves")  # Textual has ctrl+c do this when there is nothing to copy
 
     def on_file_completions_chosen(self, event: FileCompletions.Chosen) -> None:
         self.part(PromptPanel).complete(event.name)
 
-    async def _submit(self, run_id: str, text: str, attached: list[m.AttachmentBody]) -> None:
-        try:
-            await self._or_back(self.actions.submit(run_id, attached, folds=self.folds), text)
-        finally:
-            self.draw_rest()
+    def on_queue_panel_requested(self, event: QueuePanel.Requested) -> None:
+        self.prompts.change_queue(event.action, event.run)
 
-    async def _or_back(self, work: Coroutine[Any, Any, object], text: str) -> None:
-        try:
-            await work
-        except KedgeError:
-            self._give_back([text])
-            raise
+    def on_question_panel_answered(self, event: QuestionPanel.Answered) -> None:
+        self.start(self.asks.answer_questions(event.batch_id, event.responses))
 
-    def _give_back(self, texts: list[str]) -> None:
-        """What was not done goes back to where it was written."""
-        prompt = self.part(PromptPanel)
-        prompt.take("\n\n".join([*texts, *([prompt.text] if prompt.text.strip() else [])]))
+    def on_question_panel_left(self) -> None:
+        self.part(PromptPanel).focus()
 
-    # --- stopping ---------------------------------------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable keys of the main screen below a dialog, and keys of an Ask while there is none."""
+        if len(self.screen_stack) > 1 and self.screen.is_modal and action in _MAIN_SCREEN_ACTIONS:
+            return False
+        if action in ("ask_page", "to_question"):
+            is_shown = self.asks.is_shown if action == "ask_page" else self.asks.is_question_shown
+            return is_shown and self.screen is self.default_screen
+        return super().check_action(action, parameters)
+
+    def action_palette(self) -> None:
+        commands = [key for key in KEYS if key.command and key.action != "palette"]
+        self.push_screen(PaletteScreen(commands), partial(self._run_command, self.session_id))
+
+    def _run_command(self, session_id: str, command: KeyCommand | None) -> None:
+        if command is not None and self.sessions.is_still_shown(session_id):
+            self.call_next(self.run_action, command.action)
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    def action_help_quit(self) -> None:
+        self.report("press ctrl-q to quit")  # Textual binds ctrl+c to this action when there is nothing to copy
 
     def action_stop(self) -> None:
-        if self.part(FileCompletions).close():
-            return
-        if self._editing is not None:
-            self._stop_editing()
-            self.draw_rest()
-            return
-        if self._commands.end(self.session_id):
-            return
-        now = time.monotonic()
-        if now - self._stopped_at < AGAIN_S:
-            self._stopped_at = 0.0
-            self.start(self._stop_all())
-        elif run_id := self.actions.to_stop(self.session_id):
-            self._stopped_at = now
-            self.set_timer(AGAIN_S, self.draw_rest)
-            self.start(self.actions.stop_run(self.session_id, run_id))
-        self.draw_rest()
-
-    def _stop_editing(self) -> None:
-        if self._editing is not None:
-            (_, before), self._editing = self._editing, None
-            self.part(PromptPanel).take(before)
-
-    async def _stop_all(self) -> None:
-        self._give_back(await self.actions.stop_all(self.session_id))
+        self.prompts.stop()
 
     def action_toggle_fold(self) -> None:
-        self.folds = not self.folds
-        self.draw_rest()
+        self.prompts.toggle_fold()
 
-    # --- the queue --------------------------------------------------------------------------------------------------
+    def action_editor(self) -> None:
+        self.start(self.prompts.open_editor())
 
-    def on_queue_panel_asked(self, event: QueuePanel.Asked) -> None:
-        run = event.run
-        match event.deed:
-            case "edit":
-                prompt = self.part(PromptPanel)
-                self._editing = (run, self._editing[1] if self._editing else prompt.text)
-                prompt.take(run.prompt)
-                prompt.focus()
-                self.draw_rest()
-            case "move_up":
-                self.start(self.actions.move(run, -1))
-            case "move_down":
-                self.start(self.actions.move(run, 1))
-            case "make_next":
-                self.start(self.actions.move(run, -len(self.view.queue(run.session_id))))
-            case "fold_in":
-                self.start(self.actions.fold_in(run))
-            case "remove":
-                self.start(self._remove(run))
+    def action_approve(self, action: Answer) -> None:
+        self.asks.approve(action)
 
-    async def _remove(self, run: m.RunBody) -> None:
-        if await self.actions.remove(run):
-            self._give_back([run.prompt])
-        else:
-            self.tell("it has begun already: esc stops it", "warning")
+    def action_deny(self) -> None:
+        self.asks.deny()
 
-    async def _read_queue(self) -> None:
-        await self.connection.load_runs(self.view, self.session_id)
-        self.draw_rest()
+    def action_ask_page(self, by: int) -> None:
+        self.asks.page(by)
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    def action_to_question(self) -> None:
+        self.part(QuestionPanel).take_focus()
+
+    def action_focus_next(self) -> None:
+        if not self.asks.focus_question():
+            super().action_focus_next()
+
+    def action_new_session(self) -> None:
+        self.start(self.sessions.show_new())
+
+    def action_sessions(self) -> None:
+        self.sessions.open_list()
+
+    def action_models(self) -> None:
+        self.sessions.choose_model()
+
+    def action_rename(self) -> None:
+        self.sessions.rename()
+
+    def action_fork(self) -> None:
+        self.start(self.sessions.fork())
+
+    def action_summarize(self) -> None:
+        self.start(self.sessions.summarize())
+
+    def action_undo(self) -> None:
+        self.start(self.actions.undo_session(self.session_id))
+
+    def action_export(self) -> None:
+        self.start(self.actions.export_session(self.session_id))
 
     def action_page_up(self) -> None:
         self.part(TranscriptPanel).scroll_page_up(animate=False)
@@ -502,10 +420,14 @@ class KedgeApp(AskActs):
     def action_fold_all(self) -> None:
         self.part(TranscriptPanel).fold_all()
 
+    def action_side(self) -> None:
+        self.part(SidePanel).toggle()
+
     def action_next_theme(self) -> None:
         names = list(THEMES)
         self.theme_name = names[(names.index(self.theme_name) + 1) % len(names)]
-        self.theme = THEMES[self.theme_name].textual_theme.name
-        self.part(TranscriptPanel).set_theme(THEMES[self.theme_name])
-        self.part(ApprovalPanel).set_theme(THEMES[self.theme_name])
-        self.part(QuestionPanel).set_theme(THEMES[self.theme_name])
+        theme = THEMES[self.theme_name]
+        self.theme = theme.textual_theme.name
+        self.part(TranscriptPanel).set_theme(theme)
+        self.part(ApprovalPanel).set_theme(theme)
+        self.part(QuestionPanel).set_theme(theme)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from kedge.client.client import Client
+from kedge.client.client import PAGE_MESSAGES, Client
 from kedge.client.event_stream import EventStream, StreamEvent
 from kedge.client.local_server import find_or_start, open_workspace
 from kedge.client.retry import retry_while_away
@@ -23,6 +23,9 @@ from kedge.wire import models as m
 
 #: How long a request is retried while the server is unreachable; the user waits for it. Seconds.
 REQUEST_RETRY_S = 20.0
+
+#: Runs read for a preview, from the end: enough to recognise a session. Items.
+PREVIEW_RUNS = 3
 
 #: How long closing waits for the server to detach this client; a slow server must not delay the exit. Seconds.
 CLOSE_S = 1.0
@@ -164,3 +167,20 @@ class ServerConnection:
     async def load_runs(self, view: WorkspaceView, session_id: str) -> None:
         at = self.at
         view.load_runs(await self.retry(lambda: self.client.session_runs(self.id, session_id)), at)
+
+    async def last_messages(self, session_id: str) -> list[m.MessageBody]:
+        """Return the messages of the last Runs. A session without Runs, such as a copy, returns its last messages."""
+        runs = await self.retry(lambda: self.client.session_runs(self.id, session_id))
+        ends = [run.message_id for run in runs if run.message_id]
+        after = ends[-PREVIEW_RUNS - 1] if len(ends) > PREVIEW_RUNS else None
+
+        async def read() -> list[m.MessageBody]:
+            return await self.client.messages(self.id, session_id, after=after, limit=PAGE_MESSAGES)
+
+        last: list[m.MessageBody] = []
+        while True:
+            page = await self.retry(read)
+            last = [*last, *page][-PAGE_MESSAGES:]
+            if len(page) < PAGE_MESSAGES:
+                return last
+            after = page[-1].id

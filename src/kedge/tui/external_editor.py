@@ -1,4 +1,4 @@
-"""The prompt in the editor that people have chosen for themselves."""
+"""Editing of the prompt in the user's editor."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from textual.app import App
 from kedge.errors import Invalid
 from kedge.wire.limits import PROMPT_BYTES_MAX
 
-#: Runs a command to its end, with the terminal to itself; its exit code.
-Runner = Callable[[list[str]], Awaitable[int]]
+#: Runs a command with exclusive use of the terminal; returns its exit code.
+EditorRunner = Callable[[list[str]], Awaitable[int]]
 
 
-async def edited(text: str, run: Runner) -> str:
-    """What the editor makes of the text."""
+async def edited(text: str, run: EditorRunner) -> str:
+    """Return the text after editing."""
     command = _editor()
     name = os.path.basename(command[0])
-    # A directory of this user alone, where an editor can also leave its own files.
+    # A private directory, where the editor can also create its own files.
     with tempfile.TemporaryDirectory(prefix="kedge-") as directory:
         file = Path(directory) / "prompt.md"
         file.write_text(text, "utf-8")
         try:
             code = await run([*command, str(file)])
         except OSError as error:
-            raise Invalid(f"{name} cannot be started: {error.strerror}; set $EDITOR to another one") from None
+            raise Invalid(f"Cannot start {name}: {error.strerror}. Set $EDITOR to another editor") from None
         if code != 0:
-            raise Invalid(f"{name} ended with code {code}: the prompt is as it was")
+            raise Invalid(f"{name} exited with code {code}: the prompt is unchanged")
         return _read(file)
 
 
-def in_terminal(app: App[Any]) -> Runner:
+def in_terminal(app: App[Any]) -> EditorRunner:
     async def run(command: list[str]) -> int:
-        # The loop goes on, so that the server is listened to; nothing is drawn meanwhile.
-        with app.batch_update(), app.suspend(), _interrupts_left_to_it():
+        # The event loop keeps running to receive events; nothing is drawn meanwhile.
+        with app.batch_update(), app.suspend(), _interrupts_ignored():
             return await asyncio.to_thread(subprocess.call, command)
 
     return run
 
 
 def _editor() -> list[str]:
-    chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR") or shutil.which("vi") or ""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or shutil.which("vi") or ""
     try:
-        command = shlex.split(chosen)
+        command = shlex.split(editor)
     except ValueError:
         command = []
     if not command:
-        raise Invalid("there is no editor: set $EDITOR to the one you want")
+        raise Invalid("No editor found. Set $EDITOR, for example: export EDITOR=nano")
     return command
 
 
@@ -65,15 +65,15 @@ def _read(file: Path) -> str:
         with file.open("rb") as opened:
             content = opened.read(PROMPT_BYTES_MAX + 1)
     except OSError as error:
-        raise Invalid(f"what was written cannot be read: {error.strerror}") from None
+        raise Invalid(f"Cannot read the edited prompt: {error.strerror}") from None
     if len(content) > PROMPT_BYTES_MAX:
-        raise Invalid(f"what was written is longer than {PROMPT_BYTES_MAX // 1024} KiB: the prompt is as it was")
+        raise Invalid(f"The edited text is longer than {PROMPT_BYTES_MAX // 1024} KiB: the prompt is unchanged")
     return content.decode("utf-8", "replace").removesuffix("\n")
 
 
 @contextmanager
-def _interrupts_left_to_it() -> Iterator[None]:
-    """Ctrl-C in the editor is not for us. A handler, since the editor would inherit that a signal is ignored."""
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C, which is for the editor. A handler instead of SIG_IGN, which the editor would inherit."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Names of files, offered while `@` and the beginning of one are being written."""
+"""The list of file names offered after `@`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from textual.widgets.option_list import Option
 from kedge.programs import program_outside
 from kedge.tui.state.mentions import can_be_mentioned
 
-#: Names that are looked through at each key. A repository with more is found by what comes first in it. Items.
+#: Names searched at each key; of larger workspaces the first ones. Items.
 NAMES_MAX = 20_000
-#: Of what is read while names are listed: some 20,000 long ones. Bytes.
+#: Output read while listing names: about 20,000 long ones. Bytes.
 NAMES_BYTES_MAX = 4_000_000
-#: How long names are listed; what was found by then is offered. Seconds.
+#: How long listing may take; the names found by then are offered. Seconds.
 LIST_S = 2.0
-#: Names offered at once: more letters are quicker than scrolling. Items.
+#: Names offered at once: typing is faster than scrolling a longer list. Items.
 OFFERED_MAX = 30
 
 
@@ -47,7 +47,7 @@ class FileCompletions(OptionList, can_focus=False):
         self._names: list[str] = []
         self._word: str | None = None
         self._offered: list[str] = []
-        #: Somebody has closed the list: it stays closed until another word is begun.
+        #: The user closed the list: it stays closed until the next mention.
         self._is_closed = False
 
     @property
@@ -55,25 +55,25 @@ class FileCompletions(OptionList, can_focus=False):
         return bool(self._offered)
 
     def offer(self, word: str | None) -> None:
-        """The names that fit; None: none is wanted any more."""
+        """Offer the names that match; None closes the list."""
         if word is None:
             self._is_closed = False
         elif self._word is None:
-            # Read anew for each mention: files come and go while an agent is at work.
+            # Listed for each mention: files change while an agent works.
             self.run_worker(self._read_names(), exclusive=True)
         self._word = word
         self._draw()
 
     def close(self) -> bool:
-        """Whether there was a list to close."""
+        """Close the list; return whether it was open."""
         if not self.is_open:
             return False
         self._is_closed = True
         self._draw()
         return True
 
-    def takes(self, key: str) -> bool:
-        """While names are offered these keys are for choosing one."""
+    def choose_by_key(self, key: str) -> bool:
+        """Handle the keys that choose a name while the list is open; return whether the key was handled."""
         if not self.is_open:
             return False
         match key:
@@ -92,9 +92,9 @@ class FileCompletions(OptionList, can_focus=False):
         self._draw()
 
     def _draw(self) -> None:
-        offered = [] if self._word is None or self._is_closed else best(self._word, self._names)
+        offered = [] if self._word is None or self._is_closed else best_matches(self._word, self._names)
         if offered == [self._word]:
-            offered = []  # it is written already: Enter sends
+            offered = []  # the name is complete: Enter sends
         if offered == self._offered:
             return
         self._offered = offered
@@ -108,69 +108,69 @@ class FileCompletions(OptionList, can_focus=False):
         self.post_message(self.Chosen(self._offered[event.option_index]))
 
 
-def best(word: str, names: list[str]) -> list[str]:
-    """The names that have all letters of the word in this order, the nearest first."""
-    wanted = word.lower()
-    ranked = ((_rank(wanted, name.lower()), name) for name in names)
+def best_matches(word: str, names: list[str]) -> list[str]:
+    """Return the names that contain all letters of the word in this order, the best match first."""
+    letters = word.lower()
+    ranked = ((_rank(letters, name.lower()), name) for name in names)
     return [name for rank, name in nsmallest(OFFERED_MAX, ((rank, name) for rank, name in ranked if rank is not None))]
 
 
-def _rank(wanted: str, name: str) -> tuple[int, int, int] | None:
-    """Lower is nearer; None: it does not fit."""
-    place = -1
-    for letter in wanted:
-        place = name.find(letter, place + 1)
-        if place < 0:
+def _rank(letters: str, name: str) -> tuple[int, int, int] | None:
+    """Return a sort key, lower for a better match; None: no match."""
+    index = -1
+    for letter in letters:
+        index = name.find(letter, index + 1)
+        if index < 0:
             return None
     last = name.rpartition("/")[2]
-    if last.startswith(wanted):
-        how = 0
-    elif wanted in last:
-        how = 1
+    if last.startswith(letters):
+        kind = 0
+    elif letters in last:
+        kind = 1
     else:
-        how = 2 if wanted in name else 3
-    return how, name.count("/"), len(name)
+        kind = 2 if letters in name else 3
+    return kind, name.count("/"), len(name)
 
 
 def names_in(root: Path) -> list[str]:
-    """The files of a directory and below, without hidden ones and what git ignores."""
+    """Return the files below a directory, without hidden and git-ignored ones."""
     rg = _find_rg(root)
     try:
-        found = _listed(rg, root) if rg else _walked(root)
+        names = _listed(rg, root) if rg else _walked(root)
     except OSError:
-        found = []
-    return [name for name in found[:NAMES_MAX] if can_be_mentioned(name)]
+        names = []
+    return [name for name in names[:NAMES_MAX] if can_be_mentioned(name)]
 
 
 def _find_rg(workspace: Path) -> str | None:
-    """The one that was installed with kedge, else the machine's and never the workspace's: as the tools do."""
-    beside = os.path.join(sysconfig.get_path("scripts"), "rg")
+    """Return the rg installed with kedge, else one on PATH but outside the workspace: like the tools do."""
+    bundled = os.path.join(sysconfig.get_path("scripts"), "rg")
     path = os.environ.get("PATH", os.defpath)
-    return beside if os.access(beside, os.X_OK) else program_outside("rg", path, workspace)
+    return bundled if os.access(bundled, os.X_OK) else program_outside("rg", path, workspace)
 
 
 def _listed(rg: str, root: Path) -> list[str]:
     command = (rg, "--no-config", "--no-require-git", "--no-messages", "--files", "--null", "--", "./")
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, cwd=root, **streams) as listing:  # type: ignore[call-overload]
-        ending = threading.Timer(LIST_S, listing.kill)
-        ending.start()
+        timeout = threading.Timer(LIST_S, listing.kill)
+        timeout.start()
         try:
             data: bytes = listing.stdout.read(NAMES_BYTES_MAX)
         finally:
-            ending.cancel()
+            timeout.cancel()
             listing.kill()
-    *names, _ = data.split(b"\0")  # the last is empty, or was cut
+    *names, _ = data.split(b"\0")  # the last is empty or incomplete
     return [os.fsdecode(name).removeprefix("./") for name in names]
 
 
 def _walked(root: Path) -> list[str]:
-    """Without rg, what git ignores is offered too."""
-    found: list[str] = []
-    until = time.monotonic() + LIST_S
+    """List files without rg; git-ignored ones are included."""
+    names: list[str] = []
+    deadline = time.monotonic() + LIST_S
     for directory, below, files in os.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
-        found += [os.path.relpath(os.path.join(directory, name), root) for name in files if not name.startswith(".")]
-        if len(found) >= NAMES_MAX or time.monotonic() > until:
+        names += [os.path.relpath(os.path.join(directory, name), root) for name in files if not name.startswith(".")]
+        if len(names) >= NAMES_MAX or time.monotonic() > deadline:
             break
-    return found
+    return names

@@ -1,4 +1,4 @@
-"""Text that people decide on: all of it, folded where a line is too long, scrolled where it is too high, never cut."""
+"""Text that the user decides on: long lines are folded, long texts scroll, and nothing is cut."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from kedge.tui.render.themes import Theme
 
 #: A line of the screen: pieces of text, each with the name of its style.
 TextRow = tuple[tuple[str, str], ...]
-#: Further lines of one thing stand below its first, so that none of them can pass for something of ours. Columns.
+#: Continuation lines are indented, so that none of them can be mistaken for a line of kedge. Columns.
 HANG = 2
-#: All else that is to stay in view: the frame of what is asked, its title and its keys, the top line, the Run at work,
-#: the first of the queue, the prompt, the hints, and a line of the transcript. Lines.
-BESIDE_LINES = 14
+#: What must stay visible beside an Ask: its frame, title and keys, the top line, the active Run, the first line of the
+#: queue, the prompt, the hints, and a line of the transcript. Lines.
+OTHER_LINES = 14
 
 
-def lines_for_asking(screen_lines: int) -> int:
-    return max(3, min(screen_lines * 6 // 10 - 5, screen_lines - BESIDE_LINES))
+def ask_lines_max(screen_lines: int) -> int:
+    return max(3, min(screen_lines * 6 // 10 - 5, screen_lines - OTHER_LINES))
 
 
 class FullText(ScrollView, can_focus=False):
@@ -35,7 +35,7 @@ class FullText(ScrollView, can_focus=False):
     def __init__(self, theme: Theme) -> None:
         super().__init__()
         self._renderer = Renderer(theme)
-        self._make: Callable[[int], list[TextRow]] = lambda width: []
+        self._make_rows: Callable[[int], list[TextRow]] = lambda width: []
         self._rows: list[TextRow] = []
         self._width = 0
 
@@ -43,24 +43,24 @@ class FullText(ScrollView, can_focus=False):
         self._renderer = Renderer(theme)
         self.refresh()
 
-    def show(self, make: Callable[[int], list[TextRow]], width: int, height_max: int) -> None:
-        """What `make` gives for a width, from its first line on."""
-        self._make = make
+    def show(self, make_rows: Callable[[int], list[TextRow]], width: int, height_max: int) -> None:
+        """Show the rows that `make_rows` returns for a width, from the first one."""
+        self._make_rows = make_rows
         self._width = 0
         self.scroll_home(animate=False, immediate=True)
         self.fit(width, height_max)
 
     def fit(self, width: int, height_max: int) -> None:
-        """The room has changed. One column is for the bar beside what is scrolled."""
+        """Adapt to a new size. One column is reserved for the scrollbar."""
         if width != self._width:
             self._width = width
-            self._rows = self._make(max(10, width - 1))
+            self._rows = self._make_rows(max(10, width - 1))
             self.virtual_size = Size(width - 1, len(self._rows))
         self.styles.height = max(1, min(len(self._rows), height_max))
         self.refresh(layout=True)
 
-    def place(self) -> str:
-        """Which lines are in view; empty: all of them."""
+    def visible_range(self) -> str:
+        """Describe which lines are visible; empty if all are."""
         height = self.size.height
         if not height or len(self._rows) <= height:
             return ""
@@ -77,70 +77,70 @@ class FullText(ScrollView, can_focus=False):
         return self._renderer.line(width, *self._rows[number]).apply_style(self.rich_style)
 
 
-def folded(text: str, width: int, style: str, begin: str = "", begin_style: str = "k.muted") -> Iterator[TextRow]:
-    """The text with everything odd in it spelled out, behind what it begins with."""
-    lead = cell_len(begin)
+def folded(text: str, width: int, style: str, label: str = "", label_style: str = "k.muted") -> Iterator[TextRow]:
+    """Yield the text after its label, with invisible characters spelled out."""
+    indent = cell_len(label)
     for line in visible(text).split("\n"):
-        for piece in _pieces(line, max(4, width - lead)):
-            yield ((begin, begin_style), (piece, style))
-            begin = " " * lead
+        for piece in _pieces(line, max(4, width - indent)):
+            yield ((label, label_style), (piece, style))
+            label = " " * indent
 
 
-def worded(text: str, width: int, style: str) -> Iterator[TextRow]:
-    """The same for prose: folded between words."""
+def folded_prose(text: str, width: int, style: str) -> Iterator[TextRow]:
+    """Like `folded`, but break lines between words."""
     for line in visible(text, mark_ends=False).split("\n"):
         for part in textwrap.wrap(line, width, tabsize=4, break_on_hyphens=False) or [""]:
             yield from (((piece, style),) for piece in _pieces(part, width))
 
 
 def _pieces(line: str, width: int) -> list[str]:
-    spread = line.expandtabs(4)
-    if spread.isascii():
-        return [spread[at : at + width] for at in range(0, len(spread), width)] or [""]
-    return chop_cells(spread, width) or [""]
+    expanded = line.expandtabs(4)
+    if expanded.isascii():
+        return [expanded[at : at + width] for at in range(0, len(expanded), width)] or [""]
+    return chop_cells(expanded, width) or [""]
 
 
 def diff_rows(diff: str, width: int) -> list[TextRow]:
-    """Unified, or side by side where there is room. The lines that name the files are left out, and nothing else: a
-    changed line may well begin with the same marks."""
+    """Return a diff as rows, side by side where there is room. Only the file names at its start are omitted: a changed
+    line can begin with the same characters."""
     lines = visible_diff(diff).split("\n")
     if lines and not lines[-1]:
         lines.pop()
-    begin = next((number for number, line in enumerate(lines) if line.startswith("@@")), 0)
-    wide = width >= SIDE_BY_SIDE_WIDTH
-    return list(_beside(lines[begin:], width) if wide else _below(lines[begin:], width))
+    start = next((number for number, line in enumerate(lines) if line.startswith("@@")), 0)
+    rows = _side_by_side if width >= SIDE_BY_SIDE_WIDTH else _unified
+    return list(rows(lines[start:], width))
 
 
 def _style(line: str) -> str:
     return {"+": "k.added", "-": "k.removed", "@": "k.hunk", "\\": "k.hunk"}.get(line[:1], "k.text")
 
 
-def _filled(text: str, width: int) -> str:
+def _padded(text: str, width: int) -> str:
     return text + " " * (width - cell_len(text))
 
 
-def _below(lines: list[str], width: int) -> Iterator[TextRow]:
+def _unified(lines: list[str], width: int) -> Iterator[TextRow]:
     for line in lines:
-        for text in _hung(line, width):
-            yield ((_filled(text, width), _style(line)),)
+        for text in _hanging(line, width):
+            yield ((_padded(text, width), _style(line)),)
 
 
-def _hung(line: str, width: int) -> list[str]:
+def _hanging(line: str, width: int) -> list[str]:
     first, *others = _pieces(line, width - HANG)
     return [first, *(" " * HANG + piece for piece in others)]
 
 
-def _beside(lines: list[str], width: int) -> Iterator[TextRow]:
+def _side_by_side(lines: list[str], width: int) -> Iterator[TextRow]:
     left_width = (width - 1) // 2
     right_width = width - 1 - left_width
 
     def pair(left: str | None, right: str | None) -> Iterator[TextRow]:
-        sides = zip_longest(_hung(left or "", left_width), _hung(right or "", right_width), fillvalue="")
-        for one, other in sides:
+        sides = zip_longest(_hanging(left or "", left_width), _hanging(right or "", right_width), fillvalue="")
+        for left_text, right_text in sides:
             yield (
-                (_filled(one, left_width), _style(left or "")),
+                (_padded(left_text, left_width), _style(left or "")),
                 ("│", "k.muted"),
-                (_filled(other, right_width), _style(right or "")),
+                (_padded(right_text, right_width), _style(right or "")),
             )
 
     removed: list[str] = []
@@ -155,6 +155,6 @@ def _beside(lines: list[str], width: int) -> Iterator[TextRow]:
         if line is None:
             return
         if line.startswith(("@", "\\")):
-            yield from (((text, "k.hunk"),) for text in _hung(line, width))
+            yield from (((text, "k.hunk"),) for text in _hanging(line, width))
         else:
             yield from pair(line, line)

@@ -1,6 +1,6 @@
-"""What a model asks people: one question after the other, and one answer for all of them.
+"""The question panel: questions of the model one after the other, answered together.
 
-It is seen at once and takes the focus only when people give it: typing goes on in the prompt until then.
+The panel takes the focus only when the user moves it there: typing continues in the prompt until then.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from kedge.client.safe_text import visible_line
-from kedge.tui.panels.approval_panel import SettleTimer
-from kedge.tui.panels.full_text import FullText, lines_for_asking, worded
+from kedge.tui.panels.full_text import FullText, ask_lines_max, folded_prose
+from kedge.tui.panels.settle_timer import SettleTimer
 from kedge.tui.render.themes import Theme
 from kedge.wire import models as m
 from kedge.wire.limits import MESSAGE_CHARS_MAX
 
-#: Rows below the options.
-_OWN, _RATHER_NOT = "own", "rather-not"
+#: Ids of the rows below the options.
+_OWN, _DECLINE = "own", "decline"
 
 
 class QuestionChoices(OptionList):
-    """The options of one question, and what else can be done."""
+    """The options of a question, an own answer, and declining."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "mark", show=False),
@@ -39,11 +39,11 @@ class QuestionChoices(OptionList):
     class Chosen(Message):
         def __init__(self, row: str, *, marks: bool) -> None:
             super().__init__()
-            #: `marks`: it is one of several; else it is what they want.
+            #: `marks`: toggle one of several options; else choose it as the answer.
             self.row, self.marks = row, marks
 
     class Back(Message):
-        """To the question before."""
+        """The user wants the previous question."""
 
     def _post(self, number: int | None, *, marks: bool) -> None:
         if number is not None and number < self.option_count:
@@ -59,7 +59,7 @@ class QuestionChoices(OptionList):
     def action_back(self) -> None:
         self.post_message(self.Back())
 
-    async def _on_click(self, event: events.Click) -> None:
+    def on_click(self, event: events.Click) -> None:
         event.prevent_default()
         self._post(event.style.meta.get("option"), marks=True)
 
@@ -69,7 +69,7 @@ class QuestionChoices(OptionList):
 
 
 class OwnAnswer(Input):
-    """An answer in their own words."""
+    """An answer in the user's own words."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("up", "to_choices", show=False)]
 
@@ -87,66 +87,66 @@ class QuestionPanel(Vertical):
     QuestionPanel QuestionChoices:focus { border: none; background: $background; }
     QuestionPanel OwnAnswer { display: none; border: none; padding: 0; height: 1; background: $surface; }
     QuestionPanel OwnAnswer.wanted { display: block; }
-    QuestionPanel #how { height: auto; color: $muted; }
-    QuestionPanel.settling #how { text-style: dim; }
+    QuestionPanel #keys { height: auto; color: $muted; }
+    QuestionPanel.settling #keys { text-style: dim; }
     """
 
     class Answered(Message):
-        """All questions of a batch are answered; None: people would rather not."""
+        """All questions of a batch are answered; None: the user declines to answer."""
 
         def __init__(self, batch_id: str, responses: list[m.QuestionResponse] | None) -> None:
             super().__init__()
             self.batch_id, self.responses = batch_id, responses
 
     class Left(Message):
-        """It had the focus, and is done with it."""
+        """The panel no longer needs the focus."""
 
     def __init__(self, theme: Theme) -> None:
         super().__init__(id="question")
         self._full_text = FullText(theme)
-        self._settle_timer = SettleTimer(self, self._settled)
-        #: The one on the screen.
+        self._settle_timer = SettleTimer(self, self._update_settled)
+        #: The batch on the screen.
         self.asked: m.QuestionBatch | None = None
-        self._place, self._is_sent = "", False
+        self._origin, self._is_sent = "", False
         self._number = 0
         self._marked: list[set[str]] = []
-        self._words: list[str] = []
+        self._own_answers: list[str] = []
 
     def compose(self) -> ComposeResult:
         yield self._full_text
         yield QuestionChoices(markup=False, compact=True)
-        yield OwnAnswer(compact=True, placeholder="your own words", max_length=MESSAGE_CHARS_MAX)
-        yield Static(id="how", markup=False)
+        yield OwnAnswer(compact=True, placeholder="your own answer", max_length=MESSAGE_CHARS_MAX)
+        yield Static(id="keys", markup=False)
 
     def on_mount(self) -> None:
-        self.app.screen_change_signal.subscribe(self, lambda _: self._settle_timer.seen_again())
+        self.app.screen_change_signal.subscribe(self, lambda _: self._settle_timer.on_screen_change())
 
     def set_theme(self, theme: Theme) -> None:
         self._full_text.set_theme(theme)
 
-    # --- what is asked ----------------------------------------------------------------------------------------------
+    # --- display ----------------------------------------------------------------------------------------------
 
-    def tell(self, batch: m.QuestionBatch | None, place: str = "", *, is_sent: bool = False) -> None:
-        """Show this one, or none. `place`: which of several it is, and whose."""
-        before, self.asked = self.asked, batch
-        was_sent, self._is_sent, self._place = self._is_sent, is_sent, place
+    def show_ask(self, batch: m.QuestionBatch | None, origin: str = "", *, is_sent: bool = False) -> None:
+        """Show a batch of questions, or none. `origin`: its number among several, and its session."""
+        previous, self.asked = self.asked, batch
+        was_sent, self._is_sent, self._origin = self._is_sent, is_sent, origin
         had_focus = self.has_focus_within
         self.set_class(batch is not None, "asked")
         if (batch is None or is_sent) and had_focus:
             self.post_message(self.Left())
         if batch is None:
             self._settle_timer.stop()
-        elif before is None or before.id != batch.id:
+        elif previous is None or previous.id != batch.id:
             self._marked = [set() for _ in batch.questions]
-            self._words = ["" for _ in batch.questions]
+            self._own_answers = ["" for _ in batch.questions]
             self._ask(0)
         else:
-            self._tell_title()
+            self._update_title()
             if was_sent != is_sent:
-                self._tell_how()
+                self._update_keys()
 
     def take_focus(self) -> bool:
-        """Whether there is something to answer."""
+        """Focus the answer; return whether there is a question to answer."""
         if self.asked is None or self._is_sent:
             return False
         self.query_one(QuestionChoices if self._question.options else OwnAnswer).focus()
@@ -157,107 +157,105 @@ class QuestionPanel(Vertical):
 
     @property
     def _question(self) -> m.QuestionBody:
-        assert self.asked is not None, "asked only while there is one"
+        assert self.asked is not None, "called only while a batch is shown"
         return self.asked.questions[self._number]
 
     def _ask(self, number: int) -> None:
         had_focus = self.has_focus_within
         self._number = number
         question = self._question
-        self._full_text.show(lambda width: list(worded(question.question, width, "k.text")), *self._room())
+        self._full_text.show(lambda width: list(folded_prose(question.question, width, "k.text")), *self._space())
         choices, own = self.query_one(QuestionChoices), self.query_one(OwnAnswer)
-        choices.styles.max_height = lines_for_asking(self.app.size.height)
-        self._tell_options(0)
-        own.value = self._words[number]
+        choices.styles.max_height = ask_lines_max(self.app.size.height)
+        self._update_options(0)
+        own.value = self._own_answers[number]
         own.set_class(bool(own.value) or not question.options, "wanted")
-        self._tell_title()
-        self._tell_how()
-        self._settle_timer.begin()
+        self._update_title()
+        self._update_keys()
+        self._settle_timer.start()
         if had_focus:
             self.take_focus()
 
-    def _tell_title(self) -> None:
+    def _update_title(self) -> None:
         count = len(self.asked.questions) if self.asked else 0
         which = f"Question {self._number + 1} of {count}" if count > 1 else "Question"
-        self.border_title = Content(f"{which}{self._place}")
+        self.border_title = Content(f"{which}{self._origin}")
 
-    def _tell_options(self, highlighted: int | None) -> None:
+    def _update_options(self, highlighted: int | None) -> None:
         choices, question = self.query_one(QuestionChoices), self._question
         marked = self._marked[self._number]
         rows: list[tuple[str, Content]] = []
         for option in question.options:
             box = ("[x] " if option.id in marked else "[ ] ") if question.multiple else ""
-            about = f"  {visible_line(option.description)}" if option.description else ""
+            description = f"  {visible_line(option.description)}" if option.description else ""
             label = Content.styled(visible_line(option.label), "bold")
-            rows.append((option.id, Content.assemble(box, label, about)))
+            rows.append((option.id, Content.assemble(box, label, description)))
         if question.options:
-            rows.append((_OWN, Content("in your own words")))
-        rows.append((_RATHER_NOT, Content("rather not answer")))
+            rows.append((_OWN, Content("own answer")))
+        rows.append((_DECLINE, Content("decline to answer")))
         choices.clear_options()
-        choices.add_options([Option(Content.assemble(f"{n}  ", said), row) for n, (row, said) in enumerate(rows, 1)])
+        choices.add_options([Option(Content.assemble(f"{n}  ", text), row) for n, (row, text) in enumerate(rows, 1)])
         choices.highlighted = highlighted
 
-    def _tell_how(self) -> None:
+    def _update_keys(self) -> None:
         if self.asked is None:
             return
         if self._is_sent:
-            said = "your answer is on its way …"
+            text = "sending your answer …"
         elif not self.has_focus_within:
-            said = "tab or ctrl-a to answer"
+            text = "tab or ctrl-a: answer"
         elif self.query_one(OwnAnswer).has_focus:
-            said = "enter answers; empty: skips this question · up: the choices · tab: back to the prompt"
+            text = "enter: answer, or skip if empty · up: options · tab: back to the prompt"
         else:
-            chooses = (
-                "space or a number marks · enter answers" if self._question.multiple else "enter or a number answers"
-            )
-            back = " · left: the question before" if self._number else ""
-            said = f"up, down · {chooses}{back} · tab: back to the prompt"
-        self.query_one("#how", Static).update(said)
+            choose = "space or number: mark · enter: answer" if self._question.multiple else "enter or number: answer"
+            back = " · left: previous question" if self._number else ""
+            text = f"up, down · {choose}{back} · tab: back to the prompt"
+        self.query_one("#keys", Static).update(text)
 
-    def _room(self) -> tuple[int, int]:
-        """Columns and lines for the question: the options need room too."""
+    def _space(self) -> tuple[int, int]:
+        """Return columns and lines for the question: the options need room too."""
         width, height = self.app.size
         return width - 4, max(2, height // 4)
 
     def on_resize(self) -> None:
         if self.asked is not None:
-            self._full_text.fit(*self._room())
+            self._full_text.fit(*self._space())
 
-    def _settled(self) -> None:
-        self.set_class(not self._settle_timer.is_over, "settling")
+    def _update_settled(self) -> None:
+        self.set_class(not self._settle_timer.is_settled, "settling")
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if self.asked is None or self._is_sent:
-            self.post_message(self.Left())  # the terminal gives the focus back to what had it, though it is over
+            self.post_message(self.Left())  # the terminal restores the focus to a panel that is done
         else:
-            self.call_after_refresh(self._tell_how)
+            self.call_after_refresh(self._update_keys)
 
     def on_descendant_blur(self, event: events.DescendantBlur) -> None:
-        self.call_after_refresh(self._tell_how)
+        self.call_after_refresh(self._update_keys)
 
-    # --- what is answered -------------------------------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------------------------
 
     def can_answer(self) -> bool:
-        """Keys count: it was on the screen for a moment, and was not answered yet."""
-        return self.asked is not None and not self._is_sent and self._settle_timer.is_over
+        """Whether keys take effect: the question has settled and is not answered yet."""
+        return self.asked is not None and not self._is_sent and self._settle_timer.is_settled
 
     def on_question_choices_chosen(self, event: QuestionChoices.Chosen) -> None:
         if not self.can_answer():
             return
         marked = self._marked[self._number]
-        if event.row == _RATHER_NOT:
-            self.action_rather_not()
+        if event.row == _DECLINE:
+            self.action_decline()
         elif event.row == _OWN:
             own = self.query_one(OwnAnswer)
             own.add_class("wanted")
             own.focus()
         elif not self._question.multiple:
             self._marked[self._number] = {event.row}
-            self._words[self._number] = ""
+            self._own_answers[self._number] = ""
             self._next()
         elif event.marks:
             marked ^= {event.row}
-            self._tell_options(self.query_one(QuestionChoices).highlighted)
+            self._update_options(self.query_one(QuestionChoices).highlighted)
         else:
             marked |= set() if marked else {event.row}
             self._next()
@@ -269,17 +267,17 @@ class QuestionPanel(Vertical):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if self.can_answer():
-            self._words[self._number] = event.value.strip()
+            self._own_answers[self._number] = event.value.strip()
             if not self._question.multiple:
                 self._marked[self._number] = set()
             self._next()
 
-    def action_rather_not(self) -> None:
+    def action_decline(self) -> None:
         if self.can_answer() and self.asked is not None:
             self.post_message(self.Answered(self.asked.id, None))
 
     def _next(self) -> None:
-        assert self.asked is not None, "answered only while there is one"
+        assert self.asked is not None, "called only while a batch is shown"
         if self._number + 1 < len(self.asked.questions):
             self._ask(self._number + 1)
             return
@@ -287,9 +285,9 @@ class QuestionPanel(Vertical):
             m.QuestionResponse(
                 request_id=question.request_id,
                 selected_ids=[option.id for option in question.options if option.id in marked],
-                fill_in_text=words,
+                fill_in_text=text,
             )
-            for question, marked, words in zip(self.asked.questions, self._marked, self._words, strict=True)
+            for question, marked, text in zip(self.asked.questions, self._marked, self._own_answers, strict=True)
         ]
-        says_something = any(response.selected_ids or response.fill_in_text for response in responses)
-        self.post_message(self.Answered(self.asked.id, responses if says_something else None))
+        has_answer = any(response.selected_ids or response.fill_in_text for response in responses)
+        self.post_message(self.Answered(self.asked.id, responses if has_answer else None))

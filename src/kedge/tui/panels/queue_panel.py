@@ -1,4 +1,4 @@
-"""The queued prompts, as a list that can be changed."""
+"""The list of queued prompts, with keys to change it."""
 
 from __future__ import annotations
 
@@ -25,56 +25,56 @@ class QueuePanel(OptionList):
     QueuePanel:focus > .option-list--option-highlighted { background: $accent 30%; text-style: bold; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(keys, f"ask('{deed}')", does, show=False) for keys, deed, does in QUEUE_KEYS
+        Binding(keys, f"request('{action}')", description, show=False) for keys, action, description in QUEUE_KEYS
     ]
 
-    class Asked(Message):
-        """Somebody wants this done with a queued Run."""
+    class Requested(Message):
+        """The user requested an action on a queued Run."""
 
-        def __init__(self, deed: QueueAction, run: m.RunBody) -> None:
+        def __init__(self, action: QueueAction, run: m.RunBody) -> None:
             super().__init__()
-            self.deed, self.run = deed, run
+            self.action, self.run = action, run
 
     def __init__(self) -> None:
         super().__init__(id="queue", markup=False, compact=True)
         self.runs: list[m.RunBody] = []
-        self._told: list[tuple[str, str]] = []
+        self._shown_lines: list[tuple[str, str]] = []
 
     def on_mount(self) -> None:
-        self.take_height(self.app.size.height)
+        self.set_screen_height(self.app.size.height)
 
-    def take_height(self, screen_lines: int) -> None:
-        """So much of a screen of this height that all else has room; the rest is scrolled."""
+    def set_screen_height(self, screen_lines: int) -> None:
+        """Limit the height so that the rest of the screen has room; longer queues scroll."""
         self.styles.max_height = max(2, screen_lines * 3 // 20)
 
-    def tell(self, runs: list[m.RunBody]) -> None:
+    def set_runs(self, runs: list[m.RunBody]) -> None:
         chosen = self._chosen()
         self.runs = runs
         lines = [(run.run_id, f" {n}. {_line(run)}") for n, run in enumerate(runs, 1)]
-        if lines == self._told:
+        if lines == self._shown_lines:
             return
-        self._told = lines
+        self._shown_lines = lines
         self.set_class(bool(runs), "some")
         self.clear_options()
         self.add_options([Option(line, run_id) for run_id, line in lines])
-        places = [place for place, run in enumerate(runs) if chosen is not None and run.run_id == chosen.run_id]
+        indexes = [index for index, run in enumerate(runs) if chosen is not None and run.run_id == chosen.run_id]
         if runs:
-            self.highlighted = places[0] if places else min(self.highlighted or 0, len(runs) - 1)
+            self.highlighted = indexes[0] if indexes else min(self.highlighted or 0, len(runs) - 1)
         elif self.has_focus:
             self.screen.focus_next()
 
     def _chosen(self) -> m.RunBody | None:
-        place = self.highlighted
-        return self.runs[place] if place is not None and place < len(self.runs) else None
+        index = self.highlighted
+        return self.runs[index] if index is not None and index < len(self.runs) else None
 
-    def action_ask(self, deed: QueueAction) -> None:
+    def action_request(self, action: QueueAction) -> None:
         if (run := self._chosen()) is not None:
-            self.post_message(self.Asked(deed, run))
+            self.post_message(self.Requested(action, run))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.action_ask("edit")
+        self.action_request("edit")
 
 
 def _line(run: m.RunBody) -> str:
-    return f"{'joins the run: ' if run.folds else ''}{one_line(run.prompt, 300)}"
+    return f"{'folds into the run: ' if run.folds else ''}{one_line(run.prompt, 300)}"

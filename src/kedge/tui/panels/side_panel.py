@@ -1,4 +1,4 @@
-"""Beside the transcript where there is room: what is to be done, what was changed, who else is here."""
+"""The side panel: todos, changed files, other clients."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from kedge.client.view.workspace_view import WorkspaceView
 from kedge.tui.render.cell_width import cut, cut_start, wrapped
 from kedge.wire import models as m
 
-#: A screen this wide has room for the panel; on others it is there when somebody asks for it. Cells.
+#: Screens of at least this width show the panel; on others the user can open it. Cells.
 WIDE_CELLS = 120
-#: Of the panel, and of the text in it.
+#: Width of the panel and of the text in it. Cells.
 PANEL_CELLS = 36
 TEXT_CELLS = PANEL_CELLS - 3
-#: More files are told as a number. Items.
+#: Files listed; the others are counted. Items.
 FILES_MAX = 30
 
 _TODO_MARKS = {"completed": ("✓", "$muted"), "in_progress": ("●", "bold $accent"), "pending": ("○", "")}
 _FILE_MARKS = {"created": "+", "updated": "~", "deleted": "-"}
 
-#: A line, and its style.
-Line = tuple[str, str]
+#: A line and its style.
+StyledLine = tuple[str, str]
 
 
 class SidePanel(VerticalScroll, can_focus=False):
@@ -42,82 +42,82 @@ class SidePanel(VerticalScroll, can_focus=False):
 
     def __init__(self) -> None:
         super().__init__()
-        #: What somebody asked for; None: it depends on the width.
-        self._wanted: bool | None = None
-        self._lines: list[Line] = []
+        #: The user's choice; None: depends on the width.
+        self._choice: bool | None = None
+        self._lines: list[StyledLine] = []
 
     def compose(self) -> ComposeResult:
         yield Static(markup=False)
 
     def on_mount(self) -> None:
-        self.take_width(self.app.size.width)
+        self.set_screen_width(self.app.size.width)
 
     def toggle(self) -> None:
-        self._wanted = not self.has_class("shown")
-        self.take_width(self.app.size.width)
+        self._choice = not self.has_class("shown")
+        self.set_screen_width(self.app.size.width)
 
-    def take_width(self, screen_cells: int) -> None:
-        """Be where there is room on a screen of this width."""
+    def set_screen_width(self, screen_cells: int) -> None:
+        """Show the panel beside the transcript on a wide screen, above it on others."""
         is_wide = screen_cells >= WIDE_CELLS
-        self.set_class(is_wide if self._wanted is None else self._wanted, "shown")
+        self.set_class(is_wide if self._choice is None else self._choice, "shown")
         self.set_class(not is_wide, "above")
 
-    def tell(self, view: WorkspaceView, session_id: str, root: str) -> None:
-        """`root`: paths below it are told from there."""
+    def update_from(self, view: WorkspaceView, session_id: str, root: str) -> None:
+        """`root`: paths below it are shown relative to it."""
         lines = panel_lines(view, session_id, root)
         if lines != self._lines:
             self._lines = lines
             self.query_one(Static).update(Content("\n").join(Content.styled(text, style) for text, style in lines))
 
 
-def panel_lines(view: WorkspaceView, session_id: str, root: str) -> list[Line]:
+def panel_lines(view: WorkspaceView, session_id: str, root: str) -> list[StyledLine]:
     session = view.session(session_id)
     parts = [
         _todo_lines(session.todos if session else []),
         _file_lines(view.files.of(session_id), root),
         _other_lines(session, len(view.queue(session_id))),
     ]
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     for part in parts:
         if part:
             lines += [*([("", "")] if lines else []), *part]
     return lines
 
 
-def _todo_lines(todos: list[m.TodoBody]) -> list[Line]:
+def _todo_lines(todos: list[m.TodoBody]) -> list[StyledLine]:
     if not todos:
         return [("Todos", "bold"), ("none", "$muted")]
     done = sum(todo.status == "completed" for todo in todos)
-    lines: list[Line] = [(f"Todos {done}/{len(todos)}", "bold")]
+    lines: list[StyledLine] = [(f"Todos {done}/{len(todos)}", "bold")]
     for todo in todos:
         mark, style = _TODO_MARKS[todo.status]
-        words = todo.active_form if todo.status == "in_progress" and todo.active_form else todo.content
-        said = wrapped(one_line(words, 500), TEXT_CELLS - 2)
-        lines += [(f"{mark if place == 0 else ' '} {line}", style) for place, line in enumerate(said)]
+        text = todo.active_form if todo.status == "in_progress" and todo.active_form else todo.content
+        wrapped_lines = wrapped(one_line(text, 500), TEXT_CELLS - 2)
+        lines += [(f"{mark if index == 0 else ' '} {line}", style) for index, line in enumerate(wrapped_lines)]
     return lines
 
 
-def _file_lines(files: list[tuple[str, FileChange]], root: str) -> list[Line]:
+def _file_lines(files: list[tuple[str, FileChange]], root: str) -> list[StyledLine]:
     if not files:
-        return [("Files changed", "bold"), ("none since this screen was opened", "$muted")]
-    lines: list[Line] = [(f"Files changed {len(files)}", "bold")]
+        return [("Files changed", "bold"), ("none since kedge was opened", "$muted")]
+    lines: list[StyledLine] = [(f"Files changed {len(files)}", "bold")]
     for path, change in files[:FILES_MAX]:
-        lines.append((f"{_FILE_MARKS[change]} {cut_start(_told_path(path, root), TEXT_CELLS - 2)}", ""))
+        lines.append((f"{_FILE_MARKS[change]} {cut_start(_short_path(path, root), TEXT_CELLS - 2)}", ""))
     if len(files) > FILES_MAX:
         lines.append((f"  and {len(files) - FILES_MAX} more", "$muted"))
     return lines
 
 
-def _told_path(path: str, root: str) -> str:
+def _short_path(path: str, root: str) -> str:
     below = os.path.join(root, "")
     return visible_line(path.removeprefix(below), 1000)
 
 
-def _other_lines(session: m.SessionBody | None, queued: int) -> list[Line]:
-    lines: list[Line] = []
+def _other_lines(session: m.SessionBody | None, queued: int) -> list[StyledLine]:
+    lines: list[StyledLine] = []
     others = session.attached_clients - 1 if session else 0
     if others > 0:
-        lines.append((cut(f"{others} other client{'s' if others > 1 else ''} here", TEXT_CELLS), ""))
+        lines.append((cut(f"{others} other client{'s' if others > 1 else ''}", TEXT_CELLS), ""))
     if queued:
         lines.append((cut(f"{queued} prompt{'s' if queued > 1 else ''} queued", TEXT_CELLS), ""))
     return lines

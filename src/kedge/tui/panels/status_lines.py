@@ -1,4 +1,4 @@
-"""One line for the Run at work, one for the screen as a whole."""
+"""The top line, and the line of the active Run."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ from kedge.client.view.workspace_view import WorkspaceView
 from kedge.tui.render.cell_width import Piece, cut, fitted
 from kedge.wire import models as m
 
-__all__ = ["Piece", "RunLine", "TopLine", "context_percent", "duration", "run_words"]
-
-#: From here on the context is told in another colour: at about this much the history is summarised. Percent.
+#: The context is highlighted from here on: at about this level the history is summarised. Percent.
 CONTEXT_FULL_PERCENT = 80
-#: So many of the latest messages are asked how much the model holds: the last Run, and those that ended before they
-#: asked a model anything. Items.
-MESSAGES_LOOKED_AT_MAX = 200
-#: The title of the session has so much of the top line at least. Cells.
+#: Latest messages searched for the last context size. Runs that ended before a model request have none. Items.
+MESSAGES_SEARCHED_MAX = 200
+#: Minimum width of the session title in the top line. Cells.
 TITLE_CELLS_MIN = 20
-#: On the top line while approvals are skipped.
+#: Shown in the top line while approvals are skipped.
 SKIPPED = "approvals are skipped"
 
 
 class TopLine(Widget):
-    """Where we are: directory and session on the left; model, context, cost and company on the right."""
+    """Directory and session on the left; model, context, cost and clients on the right."""
 
     DEFAULT_CSS = "TopLine { height: 1; padding: 0 1; background: $panel; color: $foreground; }"
 
@@ -36,13 +33,13 @@ class TopLine(Widget):
         self._percent: int | None = None
         self._skip = False
 
-    def tell(
+    def set_state(
         self, directory: str, session: m.SessionBody | None, model: str, percent: int | None, *, skip: bool = False
     ) -> None:
-        """`percent`: how full the model's context is; None: that is not known. `skip`: approvals are skipped."""
-        told = (directory, session, model, percent, skip)
-        if told != (self._directory, self._session, self._model, self._percent, self._skip):
-            self._directory, self._session, self._model, self._percent, self._skip = told
+        """`percent`: fill level of the model's context, None if unknown. `skip`: approvals are skipped."""
+        state = (directory, session, model, percent, skip)
+        if state != (self._directory, self._session, self._model, self._percent, self._skip):
+            self._directory, self._session, self._model, self._percent, self._skip = state
             self.refresh()
 
     def render(self) -> Content:
@@ -52,20 +49,20 @@ class TopLine(Widget):
         right: list[Piece] = [
             (0, SKIPPED if self._skip else ""),
             (2, one_line(self._model, 100)),
-            (1, self._context_words),
+            (1, self._context_text),
             (3, _dollars(session.usage.cost_usd) if session else ""),
-            (4, f"{clients} clients here" if clients > 1 else ""),
+            (4, f"{clients} clients" if clients > 1 else ""),
         ]
-        told = " · ".join(fitted(right, width - TITLE_CELLS_MIN))
-        room = max(0, width - cell_len(told) - 2)
+        right_text = " · ".join(fitted(right, width - TITLE_CELLS_MIN))
+        room = max(0, width - cell_len(right_text) - 2)
         left = cut("  ".join(fitted([(2, "kedge"), (1, one_line(self._directory, 200)), (0, title)], room, "  ")), room)
-        line = f"{left}{' ' * max(2, width - cell_len(left) - cell_len(told))}{told}"
+        line = f"{left}{' ' * max(2, width - cell_len(left) - cell_len(right_text))}{right_text}"
         drawn = Content(line)
-        if self._is_full and self._context_words in told:
-            start = line.rindex(self._context_words)
-            drawn = drawn.stylize("bold $warning", start, start + len(self._context_words))
-        if self._skip and told.startswith(SKIPPED):
-            start = len(line) - len(told)
+        if self._is_full and self._context_text in right_text:
+            start = line.rindex(self._context_text)
+            drawn = drawn.stylize("bold $warning", start, start + len(self._context_text))
+        if self._skip and right_text.startswith(SKIPPED):
+            start = len(line) - len(right_text)
             drawn = drawn.stylize("bold $warning", start, start + len(SKIPPED))
         return drawn
 
@@ -74,12 +71,12 @@ class TopLine(Widget):
         return self._percent is not None and self._percent >= CONTEXT_FULL_PERCENT
 
     @property
-    def _context_words(self) -> str:
+    def _context_text(self) -> str:
         return "" if self._percent is None else f"ctx {self._percent} %{'!' if self._is_full else ''}"
 
 
 class RunLine(Widget):
-    """The Run at work: how far it is, and what Esc would stop."""
+    """The progress of the active Run, and what Esc stops."""
 
     DEFAULT_CSS = """
     RunLine { height: 1; padding: 0 1; color: $accent; display: none; }
@@ -90,7 +87,7 @@ class RunLine(Widget):
         super().__init__()
         self._pieces: list[Piece] = []
 
-    def tell(self, pieces: list[Piece]) -> None:
+    def set_pieces(self, pieces: list[Piece]) -> None:
         self.set_class(bool(pieces), "live")
         if pieces != self._pieces:
             self._pieces = pieces
@@ -101,35 +98,35 @@ class RunLine(Widget):
         return Content(cut(" · ".join(fitted(self._pieces, width)), width))
 
 
-def run_words(
-    view: WorkspaceView, session_id: str, now_ms: int, *, again: bool, sending: int, editing: bool = False
+def run_status(
+    view: WorkspaceView, session_id: str, now_ms: int, *, can_stop_all: bool, sending: int, editing: bool = False
 ) -> list[Piece]:
-    """What is at work and what a key would stop: the same words that the key goes by. `editing`: Esc is for that."""
+    """Describe the active Run and what Esc stops. `editing`: Esc ends the editing instead."""
     active, queue = view.active(session_id), view.queue(session_id)
     if active is None and not sending and not queue:
         return []
-    if again:
+    if can_stop_all:
         count = len(queue) + sending + (active is not None)
-        words = f"esc again stops all {count} accepted so far" if count > 1 else "stopping; esc again makes sure"
-        return [(0, words)]
+        text = f"esc again: stop all {count} runs" if count > 1 else "stopping; esc again: stop all runs"
+        return [(0, text)]
     pieces: list[Piece] = []
     if active is None:
         pieces.append((1, "● sending" if sending else "● starting"))
     else:
-        pieces += _active_words(active, now_ms, waits=any(ask.run_id == active.run_id for ask in view.asks()))
-        pieces += _retry_words(view, session_id, active.run_id)
+        pieces += _active_status(active, now_ms, is_waiting=any(ask.run_id == active.run_id for ask in view.asks()))
+        pieces += _retry_status(view, session_id, active.run_id)
     if queue:
         pieces.append((2, f"{len(queue)} queued"))
     if not editing and (active is not None or sending):
-        pieces.append((0, "esc stops this run"))
+        pieces.append((0, "esc: stop this run"))
     return pieces
 
 
-def _active_words(active: m.RunBody, now_ms: int, *, waits: bool) -> list[Piece]:
+def _active_status(active: m.RunBody, now_ms: int, *, is_waiting: bool) -> list[Piece]:
     seconds = max(0, now_ms - (active.started_at or active.accepted_at)) // 1000
     tokens, cost = active.usage.input_tokens + active.usage.output_tokens, active.usage.cost_usd
     return [
-        (1, "● stopping" if active.stopping else "● waits for you" if waits else "● working"),
+        (1, "● stopping" if active.stopping else "● waiting for you" if is_waiting else "● working"),
         (5, f"step {active.steps}" if active.steps else "starting"),
         (4, duration(seconds)),
         (7, f"{tokens:,} tokens" if active.usage.input_tokens else ""),
@@ -137,30 +134,30 @@ def _active_words(active: m.RunBody, now_ms: int, *, waits: bool) -> list[Piece]
     ]
 
 
-def _retry_words(view: WorkspaceView, session_id: str, run_id: str) -> list[Piece]:
+def _retry_status(view: WorkspaceView, session_id: str, run_id: str) -> list[Piece]:
     conversation = view.conversations.get(session_id)
-    told = conversation.retries.get(run_id) if conversation else None
-    if told is None:
+    retry = conversation.retries.get(run_id) if conversation else None
+    if retry is None:
         return []
-    attempt = f"attempt {told.attempt} of {told.attempts_max} in {told.wait_s:g} s"
-    return [(8, one_line(told.error, 40)), (3, attempt)]
+    attempt = f"attempt {retry.attempt} of {retry.attempts_max} in {retry.wait_s:g} s"
+    return [(8, one_line(retry.error, 40)), (3, attempt)]
 
 
 def context_percent(view: WorkspaceView, session_id: str, model: m.ModelBody | None) -> int | None:
-    """How full the model's context was at the last request of this session; None: that is not known."""
+    """Return how full the model's context was at the last request of the session; None if unknown."""
     conversation = view.conversations.get(session_id)
     if conversation is None or model is None or not model.context_window:
         return None
-    asked = ""
-    for entry in reversed(conversation.ordered()[-MESSAGES_LOOKED_AT_MAX:]):
-        if entry.body.run_id != asked and (run := view.run(entry.body.run_id)) and run.context_tokens:
+    checked = ""
+    for entry in reversed(conversation.ordered()[-MESSAGES_SEARCHED_MAX:]):
+        if entry.body.run_id != checked and (run := view.run(entry.body.run_id)) and run.context_tokens:
             return min(100, round(100 * run.context_tokens / model.context_window))
-        asked = entry.body.run_id
+        checked = entry.body.run_id
     return None
 
 
 def _dollars(cost: float) -> str:
-    """Less than a cent is not worth a word."""
+    """Format a cost; empty below half a cent."""
     return f"${cost:.2f}" if cost >= 0.005 else ""
 
 

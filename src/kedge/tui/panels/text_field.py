@@ -1,4 +1,4 @@
-"""A line to type into. Its caret does not blink: nothing ticks while nothing happens."""
+"""A one-line input whose caret does not blink: an idle screen is not redrawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transcript on the screen: a sheet that is scrolled, follows the end while people look at it, and folds."""
+"""The transcript: scrolls, follows its end, folds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from kedge.client.view.workspace_view import WorkspaceView
 from kedge.tui.render.message_renderer import MessageRenderer
 from kedge.tui.render.renderer import Renderer
 from kedge.tui.render.themes import Theme
+from kedge.tui.render.tool_cards import FoldState
 from kedge.tui.render.transcript_layout import LineAnchor, TranscriptLayout
 from kedge.tui.render.welcome import welcome
 
-#: Text wider than this is hard to read; what is left over stays empty. Columns.
+#: Longer lines are hard to read; the rest of the width stays empty. Columns.
 TEXT_WIDTH_MAX = 160
-#: Lines that come near change the length of the sheet, and with it what is near; it comes to rest in two or three
-#: rounds, and where it does not, the next look at it goes on. Rounds.
+#: Rendering the lines near the view changes the layout's height, and with it which lines are near. Two or three rounds
+#: suffice; if not, the next call continues. Rounds.
 SETTLING_MAX = 8
-#: Said at the bottom right while something new is out of sight.
+#: Shown at the bottom right while new lines are below the view.
 NEWS = " ↓ new lines below (ctrl-end) "
 
 
@@ -35,62 +36,59 @@ class TranscriptPanel(ScrollView, can_focus=False):
     """
 
     class Followed(Message):
-        """Whether the end is in view has changed."""
+        """`follows` has changes."""
 
     def __init__(self, view: WorkspaceView, theme: Theme) -> None:
         super().__init__(id="transcript")
         self._view, self._theme = view, theme
         self._conversation = Conversation()
-        self._layout = TranscriptLayout(MessageRenderer(view, Renderer(theme), 80), self._conversation)
+        self._folds = FoldState()
+        self._layout = TranscriptLayout(MessageRenderer(view, Renderer(theme), 80, self._folds), self._conversation)
         self._model = ""
         self._welcome: list[Strip] = []
-        #: Whether new lines move the view on: while its end is looked at.
+        #: Whether the view moves with new lines: while its end is visible.
         self.follows = True
-        #: Whether something has come since, below what is looked at.
+        #: Whether new lines arrived below the view.
         self.has_news = False
-        #: The first line on the screen, unless the end is followed.
+        #: The first visible line, unless the end is followed.
         self._top: LineAnchor | None = None
         self._is_settling = False
-        #: What was put on the screen last, row by row.
+        #: The rows that were drawn last.
         self._painted: list[Strip] = []
 
-    # --- what is shown ----------------------------------------------------------------------------------------------
+    # --- content ----------------------------------------------------------------------------------------------
 
     def show(self, view: WorkspaceView, conversation: Conversation) -> None:
-        """Another conversation, or the same one read anew; from its end."""
+        """Show a conversation, from its end."""
         self._view, self._conversation, self._top = view, conversation, None
         self._set_follows(True)
-        self._make_sheet()
+        self._make_layout()
 
     def set_theme(self, theme: Theme) -> None:
         self._theme = theme
-        self._make_sheet()
+        self._make_layout()
 
-    def tell_model(self, model: str) -> None:
-        """The model that would answer now: an empty transcript tells how to get one."""
+    def set_model(self, model: str) -> None:
+        """Set the model of the next Run: an empty transcript explains how to configure one."""
         if model != self._model:
             self._model = model
             self._make_welcome()
             self._repaint()
 
-    def update_from(self, changed: ViewChanges) -> None:
+    def update_from(self, changes: ViewChanges) -> None:
         end = self._layout.height
-        if changed.order:
-            self._layout.take_order()
-        self._layout.redraw(changed.messages)
+        if changes.order:
+            self._layout.update_order()
+        self._layout.redraw(changes.messages)
         if not self.follows and self._layout.height > end:
             self.has_news = True
         self._settle()
 
-    def _make_sheet(self) -> None:
+    def _make_layout(self) -> None:
         width = max(20, min(self.scrollable_content_region.width, TEXT_WIDTH_MAX))
-        message_renderer = MessageRenderer(self._view, Renderer(self._theme), width)
-        message_renderer.unfolded, message_renderer.unfolds_all = (
-            self._layout.message_renderer.unfolded,
-            self._layout.message_renderer.unfolds_all,
-        )
+        message_renderer = MessageRenderer(self._view, Renderer(self._theme), width, self._folds)
         self._layout = TranscriptLayout(message_renderer, self._conversation)
-        self._layout.take_order()
+        self._layout.update_order()
         self._make_welcome()
         self._settle()
 
@@ -101,14 +99,14 @@ class TranscriptPanel(ScrollView, can_focus=False):
 
     def on_resize(self, event: events.Resize) -> None:
         if min(self.scrollable_content_region.width, TEXT_WIDTH_MAX) != self._layout.message_renderer.width:
-            self._make_sheet()
+            self._make_layout()
         else:
             self._settle()
 
     # --- scrolling --------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Everything near what is looked at is drawn, and what is looked at stays where it is."""
+        """Render everything near the view, and keep the visible lines where they are."""
         if self._is_settling:
             return
         height = max(1, self.scrollable_content_region.height)
@@ -128,15 +126,15 @@ class TranscriptPanel(ScrollView, can_focus=False):
 
     def _y_of_top(self, height: int) -> int:
         last = max(0, self._layout.height - height)
-        found = None if self.follows or self._top is None else self._layout.y_of(self._top)
-        return last if found is None else min(found, last)
+        y = None if self.follows or self._top is None else self._layout.y_of(self._top)
+        return last if y is None else min(y, last)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         if self._is_settling or round(old_value) == round(new_value):
             return
-        # Somebody has scrolled.
-        self._top = self._layout.place_of(round(new_value))
+        # The user has scrolled.
+        self._top = self._layout.anchor_at(round(new_value))
         self._set_follows(round(new_value) >= self.max_scroll_y)
         self._settle()
 
@@ -152,83 +150,82 @@ class TranscriptPanel(ScrollView, can_focus=False):
         self._settle()
 
     def fold_all(self) -> None:
-        """Unfold everything that is folded; if nothing is, fold it all."""
-        message_renderer = self._layout.message_renderer
-        message_renderer.unfolds_all, message_renderer.unfolded = not message_renderer.unfolds_all, set()
+        """Unfold everything, or fold everything again."""
+        self._folds.toggle_all()
         self._layout.redraw_all()
         self._settle()
 
     # --- drawing ----------------------------------------------------------------------------------------------------
 
     def _repaint(self) -> None:
-        """Only the rows that are not on the screen already: an answer that grows leaves the rest of it alone."""
+        """Refresh only the rows that changes: a streaming answer leaves the others alone."""
         size = self.scrollable_content_region.size
         rows = [self._row(y, size.width) for y in range(size.height)]
         if len(rows) != len(self._painted):
             self.refresh()
         else:
-            changed = [y for y, row in enumerate(rows) if row is not self._painted[y] and row != self._painted[y]]
-            if changed:
-                self.refresh(*(Region(0, y, size.width, 1) for y in changed))
+            changes = [y for y, row in enumerate(rows) if row is not self._painted[y] and row != self._painted[y]]
+            if changes:
+                self.refresh(*(Region(0, y, size.width, 1) for y in changes))
         self._painted = rows
 
     def _row(self, y: int, width: int) -> Strip:
-        """What stands in this row, without what is selected in it."""
+        """Return a row of the view, without the selection."""
         if not self._layout.height:
             strip = self._welcome[y] if y < len(self._welcome) else Strip.blank(width)
         else:
             line = self._layout.line(round(self.scroll_y) + y)
             strip = line.strip if line else Strip.blank(width)
         if self.has_news and y == self.scrollable_content_region.height - 1 and width > len(NEWS):
-            told = Segment(NEWS, self._layout.message_renderer.renderer.style("k.accent") + Style(reverse=True))
-            strip = Strip.join([strip.adjust_cell_length(width - len(NEWS)), Strip([told], len(NEWS))])
+            news = Segment(NEWS, self._layout.message_renderer.renderer.style("k.accent") + Style(reverse=True))
+            strip = Strip.join([strip.adjust_cell_length(width - len(NEWS)), Strip([news], len(NEWS))])
         return strip
 
     def render_line(self, y: int) -> Strip:
-        place = round(self.scroll_y) + y
+        number = round(self.scroll_y) + y
         width = self.scrollable_content_region.width
         strip = self._row(y, width)
         selection = self.text_selection
-        if selection is not None and (span := selection.get_span(place)) is not None:
+        if selection is not None and (span := selection.get_span(number)) is not None:
             first, last = (cell_len(strip.text[:x]) if x >= 0 else width for x in span)
-            chosen = self.screen.get_component_rich_style("screen--selection")
+            selected = self.screen.get_component_rich_style("screen--selection")
             pieces = strip.adjust_cell_length(width).divide([first, last, width])
-            strip = Strip.join([piece.apply_style(chosen) if n == 1 else piece for n, piece in enumerate(pieces)])
-        return strip.adjust_cell_length(width).apply_style(self.rich_style).apply_offsets(0, place)
+            strip = Strip.join([piece.apply_style(selected) if n == 1 else piece for n, piece in enumerate(pieces)])
+        return strip.adjust_cell_length(width).apply_style(self.rich_style).apply_offsets(0, number)
 
     # --- the mouse --------------------------------------------------------------------------------------------------
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """What was selected, as it was written: without margins and bars."""
+        """Return the selected text without margins and bars."""
         first = selection.start.y if selection.start else 0
         last = selection.end.y if selection.end else self._layout.height - 1
-        found: list[str] = []
+        texts: list[str] = []
         for y in range(first, last + 1):
             line, span = self._layout.line(y), selection.get_span(y)
             if line is None or span is None:
-                found.append("")
+                texts.append("")
                 continue
             text = line.strip.text
             end = len(text) if span[1] < 0 else span[1]
-            found.append(text[max(span[0], line.lead) : end].rstrip())
-        return "\n".join(found), "\n"
+            texts.append(text[max(span[0], line.lead) : end].rstrip())
+        return "\n".join(texts), "\n"
 
     def on_click(self, event: events.Click) -> None:
-        place = event.get_content_offset(self)
-        if place is None or self.text_selection is not None:
+        offset = event.get_content_offset(self)
+        if offset is None or self.text_selection is not None:
             return
-        if self.has_news and place.y == self.scrollable_content_region.height - 1:
+        if self.has_news and offset.y == self.scrollable_content_region.height - 1:
             self.to_end()
             return
-        line = self._layout.line(round(self.scroll_y) + place.y)
+        line = self._layout.line(round(self.scroll_y) + offset.y)
         if line is not None and line.fold:
-            self._fold(line.fold, place.y)
+            self._fold(line.fold, offset.y)
 
     def _fold(self, key: str, row: int) -> None:
-        """The row that was clicked stays under the pointer."""
-        clicked = self._layout.place_of(round(self.scroll_y) + row)
+        """Fold or unfold, and keep the clicked row under the pointer."""
+        clicked = self._layout.anchor_at(round(self.scroll_y) + row)
         self._layout.fold(key)
         y = self._layout.y_of(clicked) if clicked else None
         if y is not None and not self.follows:
-            self._top = self._layout.place_of(max(0, y - row))
+            self._top = self._layout.anchor_at(max(0, y - row))
         self._settle()

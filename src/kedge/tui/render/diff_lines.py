@@ -1,5 +1,4 @@
-"""A diff as lines of the screen: unified, or side by side where there is room. Nothing of it is cut off: what is too
-long for a line goes on in the next one."""
+"""A diff as lines of the screen: unified, or side by side where there is room. Long lines are folded, not cut."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from textual.strip import Strip
 
 from kedge.tui.render.renderer import Renderer, clean
 
-#: From here on both sides have room for code. Columns.
+#: Minimum width for two sides of code. Columns.
 SIDE_BY_SIDE_WIDTH = 120
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
@@ -21,17 +20,17 @@ _STYLES = {"+": "k.added", "-": "k.removed", "@": "k.hunk", "\\": "k.hunk"}
 
 
 class DiffRow(NamedTuple):
-    #: `+`, `-`, a blank; `@` and a backslash for what is said about the file.
+    #: `+`, `-` or a blank; `@` and a backslash for hunk headers and remarks.
     sign: str
     text: str
-    #: Of the line, in the old file for what is removed, in the new one for others. 0: it has none.
+    #: Line number, in the old file for removed lines, else in the new one. 0: none.
     number: int = 0
-    #: Of a line that is the same in both, its number in the old one.
+    #: Line number of an unchanged line in the old file.
     old: int = 0
 
 
 class DiffPair(NamedTuple):
-    """What stands side by side."""
+    """A row with both sides."""
 
     left: DiffRow | None
     right: DiffRow | None
@@ -42,18 +41,18 @@ def diff_lines(diff: str, renderer: Renderer, width: int) -> list[Strip]:
 
 
 def diff_rows(diff: str, width: int) -> list[DiffRow | DiffPair]:
-    """What there is to draw, one item for about one line: whoever wants to see the beginning draws only that."""
+    """Return rows of about one line each, so that a caller can draw only the first ones."""
     rows = list(_numbered(diff))
     return list(_paired(rows)) if width >= SIDE_BY_SIDE_WIDTH else list(rows)
 
 
 def draw_row(row: DiffRow | DiffPair, renderer: Renderer, width: int) -> list[Strip]:
     if isinstance(row, DiffRow):
-        return _drawn(row, row.number, renderer, width)
+        return _draw(row, row.number, renderer, width)
     left_width = (width - 1) // 2
     right_width = width - 1 - left_width
-    left = _drawn(row.left, row.left.old or row.left.number, renderer, left_width) if row.left else []
-    right = _drawn(row.right, row.right.number, renderer, right_width) if row.right else []
+    left = _draw(row.left, row.left.old or row.left.number, renderer, left_width) if row.left else []
+    right = _draw(row.right, row.right.number, renderer, right_width) if row.right else []
     bar, no_left, no_right = renderer.line(1, ("│", "k.muted")), renderer.blank(left_width), renderer.blank(right_width)
     return [Strip.join([a or no_left, bar, b or no_right]) for a, b in zip_longest(left, right)]
 
@@ -66,7 +65,7 @@ def _numbered(diff: str) -> Iterator[DiffRow]:
             old, new = int(hunk[1]), int(hunk[2])
             yield DiffRow("@", row)
         elif not old and not new and row.startswith(("--- ", "+++ ")):
-            continue  # the name of the file is told above the diff
+            continue  # the file name is shown above the diff
         elif sign == "+":
             yield DiffRow("+", text, new)
             new += 1
@@ -82,7 +81,7 @@ def _numbered(diff: str) -> Iterator[DiffRow]:
 
 def clean_rows(diff: str) -> list[str]:
     rows = diff.split("\n")
-    # The sign is no part of the line: a tab behind it is as wide as in the file.
+    # The sign is not part of the line: a tab after it has the same width as in the file.
     return [row[:1] + clean(row[1:]) for row in (rows[:-1] if rows[-1] == "" else rows)]
 
 
@@ -104,15 +103,15 @@ def _paired(rows: Iterable[DiffRow]) -> Iterator[DiffRow | DiffPair]:
     yield from (DiffPair(*both) for both in zip_longest(removed, added))
 
 
-def _drawn(row: DiffRow, number: int, renderer: Renderer, width: int) -> list[Strip]:
+def _draw(row: DiffRow, number: int, renderer: Renderer, width: int) -> list[Strip]:
     style = _STYLES.get(row.sign, "k.text")
     if row.sign in "@\\":
         return [renderer.line(width, (row.text, style))]
     gutter = f"{number or '':>5} "
     room = max(1, width - len(gutter) - 2)
-    found = []
+    strips = []
     for piece in chop_cells(row.text, room) or [""]:
         filled = f"{row.sign} {piece}{' ' * (room - cell_len(piece))}"
-        found.append(renderer.line(width, (gutter, "k.muted"), (filled, style)))
+        strips.append(renderer.line(width, (gutter, "k.muted"), (filled, style)))
         gutter = " " * len(gutter)
-    return found
+    return strips

@@ -1,4 +1,4 @@
-"""Messages as lines of the screen. Each line knows what a click on it unfolds."""
+"""Messages as lines of the screen. Each line has the fold that a click toggles."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from kedge.client.view.conversation import Conversation, ConversationEntry
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.tui.render.markdown import GrowingMarkdown
 from kedge.tui.render.renderer import Renderer
-from kedge.tui.render.tool_cards import DONE_LINES, MARGIN, RenderedLine, ToolCards
+from kedge.tui.render.tool_cards import DONE_LINES, MARGIN, FoldState, RenderedLine, ToolCards
 from kedge.wire import models as m
 
-#: Of a thought that is being thought the end is shown. Lines.
+#: The visible end of streaming reasoning. Lines.
 THOUGHT_LINES = 3
 
 
-class MessageRenderer(ToolCards):
-    """Draws at one width with one pen, and remembers what it has drawn of texts that grow."""
+class MessageRenderer:
+    """Renders messages at one width, and caches the finished blocks of streaming texts."""
 
-    def __init__(self, view: WorkspaceView, renderer: Renderer, width: int) -> None:
-        super().__init__(view, renderer, width)
-        #: Messages drawn so far: what this has cost.
+    def __init__(self, view: WorkspaceView, renderer: Renderer, width: int, folds: FoldState | None = None) -> None:
+        self.renderer, self.width = renderer, width
+        self.folds = folds or FoldState()
+        self._cards = ToolCards(view, renderer, width, self.folds)
+        #: Number of rendered messages, as a measure of work.
         self.drawn_messages = 0
         self._growing: dict[tuple[str, int], GrowingMarkdown] = {}
 
@@ -31,14 +33,14 @@ class MessageRenderer(ToolCards):
         self.drawn_messages += 1
         body = entry.body
         if body.role == "tool":
-            return []  # what came of a call is drawn where the call is
+            return []  # a result is rendered with its call
         drawn = list(self._prompt(body)) if body.role == "user" else list(self._answer(entry, conversation))
         if entry.is_finished:
             for number in range(len(body.parts)):
                 self._growing.pop((body.id, number), None)
         return [*drawn, RenderedLine(self.renderer.blank(self.width))] if drawn else []
 
-    # --- people -----------------------------------------------------------------------------------------------------
+    # --- the user -----------------------------------------------------------------------------------------------------
 
     def _prompt(self, body: m.MessageBody) -> Iterator[RenderedLine]:
         for part in body.parts:
@@ -47,7 +49,7 @@ class MessageRenderer(ToolCards):
                     for strip in self.renderer.text(part.data["text"].strip("\n"), "k.user", self.width - MARGIN):
                         yield RenderedLine(Strip.join([self.renderer.line(MARGIN, ("▌", "k.accent")), strip]))
                 case "binary" | "image_url":
-                    name = part.data.get("path") or part.data.get("url", "")[:60] or "without a name"
+                    name = part.data.get("path") or part.data.get("url", "")[:60] or "unnamed"
                     yield RenderedLine(
                         self.renderer.line(self.width, ("▌ ", "k.accent"), (f"attached: {name}", "k.muted"))
                     )
@@ -56,15 +58,15 @@ class MessageRenderer(ToolCards):
 
     def _shell(self, message_id: str, data: dict[str, Any]) -> Iterator[RenderedLine]:
         code, key = data["exit_code"], f"shell:{message_id}"
-        came = ("exit 0", "k.muted") if code == 0 else (f"exit {code}", "k.bad")
-        yield RenderedLine(self.headed("!", "k.accent", "", data["command"], came), key)
-        yield from self.output(key, data["output"], DONE_LINES)
+        summary = ("exit 0", "k.muted") if code == 0 else (f"exit {code}", "k.bad")
+        yield RenderedLine(self._cards.head("!", "k.accent", "", data["command"], summary), key)
+        yield from self._cards.output(key, data["output"], DONE_LINES)
 
     # --- the assistant ----------------------------------------------------------------------------------------------
 
     def _answer(self, entry: ConversationEntry, conversation: Conversation) -> Iterator[RenderedLine]:
         body = entry.body
-        # Cards of one line that follow each other stand close: a list of what was done.
+        # Consecutive cards of one line have no blank lines between them.
         is_first, is_close = True, False
         for number, part in enumerate(body.parts):
             lines = list(self._part(entry, number, part, conversation))
@@ -77,10 +79,12 @@ class MessageRenderer(ToolCards):
             yield from lines
         retry = conversation.retries.get(body.run_id)
         if retry is not None and not entry.is_finished:
-            words = f"{retry.error} Attempt {retry.attempt} of {retry.attempts_max} follows in {retry.wait_s:g} s."
-            yield from self.noted("↻", "k.warn", words)
+            text = f"{retry.error} Attempt {retry.attempt} of {retry.attempts_max} in {retry.wait_s:g} s."
+            yield from self._cards.note("↻", "k.warn", text)
         if body.is_summary and entry.is_finished:
-            yield from self.noted("─", "k.muted", "the history above was summarised; models see this instead")
+            yield from self._cards.note(
+                "─", "k.muted", "the messages above were summarised; the model sees this summary instead"
+            )
 
     def _part(
         self, entry: ConversationEntry, number: int, part: m.PartBody, conversation: Conversation
@@ -91,27 +95,27 @@ class MessageRenderer(ToolCards):
                 growing = self._growing.setdefault(
                     (entry.body.id, number), GrowingMarkdown(self.renderer, max(1, self.width - MARGIN))
                 )
-                is_over = entry.is_finished or number < len(entry.body.parts) - 1
-                for row in growing.rows(data["text"].lstrip("\n"), is_over=is_over):
+                is_complete = entry.is_finished or number < len(entry.body.parts) - 1
+                for row in growing.rows(data["text"].lstrip("\n"), is_complete=is_complete):
                     yield RenderedLine(Strip.join([self.renderer.blank(MARGIN), row.strip]), lead=MARGIN + row.lead)
             case "reasoning" if data.get("thinking", "").strip():
                 yield from self._thought(f"{entry.body.id}:{number}", entry, number, data)
             case "tool_call":
-                yield from self.call(entry, data, conversation)
+                yield from self._cards.call(entry, data, conversation)
             case "finish":
                 yield from self._finish(entry.body.run_id, data)
 
     def _thought(self, key: str, entry: ConversationEntry, number: int, data: dict[str, Any]) -> Iterator[RenderedLine]:
-        is_over = number < len(entry.body.parts) - 1 or entry.is_finished
+        is_complete = number < len(entry.body.parts) - 1 or entry.is_finished
         seconds = (data.get("finished_at", 0) - data.get("started_at", 0)) / 1000 if data.get("started_at") else 0
-        took = f" for {seconds:.0f} s" if is_over and seconds >= 1 else ""
-        said = f"thought{took}" if is_over else "thinking"
-        mark = "▾" if self.is_unfolded(key) else "▸"
-        yield RenderedLine(self.renderer.line(self.width, (f"{mark} {said}", "k.thought")), key)
+        duration = f" for {seconds:.0f} s" if is_complete and seconds >= 1 else ""
+        label = f"thought{duration}" if is_complete else "thinking"
+        mark = "▾" if self.folds.is_open(key) else "▸"
+        yield RenderedLine(self.renderer.line(self.width, (f"{mark} {label}", "k.thought")), key)
         thinking = data["thinking"].strip()
-        if self.is_unfolded(key):
+        if self.folds.is_open(key):
             yield from (self._thinking(strip, key) for strip in self._thought_strips(thinking))
-        elif not is_over:
+        elif not is_complete:
             end = thinking[-THOUGHT_LINES * self.width :]
             yield from (self._thinking(strip, key) for strip in self._thought_strips(end)[-THOUGHT_LINES:])
 
@@ -125,19 +129,23 @@ class MessageRenderer(ToolCards):
     # --- ends -------------------------------------------------------------------------------------------------------
 
     def _finish(self, run_id: str, data: dict[str, Any]) -> Iterator[RenderedLine]:
-        said, details = data.get("message") or "", data.get("details") or ""
+        message, details = data.get("message") or "", data.get("details") or ""
         match data["reason"]:
             case "end_turn" | "tool_use":
                 return
             case "canceled":
-                yield from self.noted("■", "k.warn", "canceled")
-            case "error" if details and said != "interrupted":
-                yield from self.noted("✗", "k.bad", f"failed: {details}")
-                yield from self.noted(" ", "k.muted", "Send a prompt to go on from here; ctrl-l chooses another model.")
+                yield from self._cards.note("■", "k.warn", "canceled")
+            case "error" if details and message != "interrupted":
+                yield from self._cards.note("✗", "k.bad", f"failed: {details}")
+                yield from self._cards.note(
+                    " ", "k.muted", "Send a prompt to continue, or press ctrl-l to choose another model."
+                )
             case "max_tokens":
-                yield from self.noted("■", "k.warn", "the answer reached its length limit; ask to go on")
+                yield from self._cards.note(
+                    "■", "k.warn", "the answer reached its length limit; send a prompt to continue"
+                )
             case "content_filter":
-                yield from self.noted("■", "k.warn", "the provider stopped the answer (content filter)")
+                yield from self._cards.note("■", "k.warn", "the provider stopped the answer (content filter)")
             case _:
-                why = details or said
-                yield from self.noted("■", "k.warn", f"interrupted: {why}" if why else "interrupted")
+                cause = details or message
+                yield from self._cards.note("■", "k.warn", f"interrupted: {cause}" if cause else "interrupted")

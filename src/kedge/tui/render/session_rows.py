@@ -1,4 +1,4 @@
-"""The sessions as lines of a list: which ones a search finds, and what is told of each."""
+"""Sessions as rows of a list, filtered by a search."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kedge.client.safe_text import one_line
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.wire import models as m
 
-#: A title keeps so much room, whatever else there is to tell. Columns.
+#: Minimum width of a title. Columns.
 TITLE_COLUMNS_MIN = 16
-#: More of a title, or of what was found, fits on no line. Characters.
-LINE_CHARS_MAX = 300
+#: Of a title or a snippet: more does not fit on a line. Characters.
+ROW_CHARS_MAX = 300
 
 
 class SessionRow(Struct, frozen=True):
@@ -25,27 +25,28 @@ class SessionRow(Struct, frozen=True):
     is_running: bool
     queued: int
     asks: int
-    #: It is the one on the screen.
-    is_here: bool
+    #: It is the shown session.
+    is_current: bool
     is_being_deleted: bool
-    #: What was found in its messages; empty: nothing, or nothing was looked for.
+    #: The text found in its messages; empty: none, or no search.
     snippet: str
 
-    def drawn(self, width: int, now_ms: int) -> Content:
+    def content(self, width: int, now_ms: int) -> Content:
         mark, style = self._mark()
-        words = [word for word in (self._state(), self._waiting(), self._company(), "here" * self.is_here) if word]
+        labels = [self._state(), self._queue(), self._clients(), "current" if self.is_current else ""]
+        labels = [label for label in labels if label]
         when = age(self.session.updated_at, now_ms)
-        # What matters least stands last, and goes first where there is no room.
-        while words and width - 4 - cell_len(" · ".join([*words, when])) < TITLE_COLUMNS_MIN:
-            words.pop()
-        told = " · ".join([*words, when])
-        room = max(1, width - 4 - cell_len(told))
+        # The least important label is last, and is dropped first.
+        while labels and width - 4 - cell_len(" · ".join([*labels, when])) < TITLE_COLUMNS_MIN:
+            labels.pop()
+        details = " · ".join([*labels, when])
+        room = max(1, width - 4 - cell_len(details))
         title = Content(title_of(self.session)).truncate(room, ellipsis=True, pad=True)
-        line = Content.assemble((f"{mark} ", style), title, f"  {told}")
+        line = Content.assemble((f"{mark} ", style), title, f"  {details}")
         if not self.snippet:
             return line
-        found = Content(f"  in it: {one_line(self.snippet, LINE_CHARS_MAX)}").truncate(max(1, width), ellipsis=True)
-        return Content("\n").join([line, found.stylize("italic")])
+        snippet = Content(f"  found: {one_line(self.snippet, ROW_CHARS_MAX)}").truncate(max(1, width), ellipsis=True)
+        return Content("\n").join([line, snippet.stylize("italic")])
 
     def _mark(self) -> tuple[str, str]:
         if self.asks:
@@ -57,50 +58,54 @@ class SessionRow(Struct, frozen=True):
     def _state(self) -> str:
         if self.is_being_deleted:
             return "deleting"
-        return "asks" if self.asks else "running" if self.is_running else ""
+        return "needs answer" if self.asks else "running" if self.is_running else ""
 
-    def _waiting(self) -> str:
+    def _queue(self) -> str:
         return f"{self.queued} queued" if self.queued else ""
 
-    def _company(self) -> str:
+    def _clients(self) -> str:
         clients = self.session.attached_clients
-        if clients <= int(self.is_here):
+        if clients <= int(self.is_current):
             return ""
         return "1 client" if clients == 1 else f"{clients} clients"
 
 
 def title_of(session: m.SessionBody) -> str:
-    return one_line(session.title, LINE_CHARS_MAX) or "new session"
+    return one_line(session.title, ROW_CHARS_MAX) or "new session"
 
 
-def rows(
-    view: WorkspaceView, query: str, found: Mapping[str, str], here: str, being_deleted: Collection[str] = frozenset()
+def session_rows(
+    view: WorkspaceView,
+    query: str,
+    snippets: Mapping[str, str],
+    current: str,
+    being_deleted: Collection[str] = frozenset(),
 ) -> list[SessionRow]:
-    """Those whose titles hold all words of the query, then those in whose messages it was found (by id: where)."""
+    """Return the sessions whose titles contain all words of the query, then those with a snippet."""
     asks = Counter(ask.session_id for ask in view.asks())
     words = query.casefold().split()
     by_title: list[SessionRow] = []
     by_text: list[SessionRow] = []
     for session in view.sessions():
         title = title_of(session).casefold()
-        is_named = all(word in title for word in words)
-        if not is_named and session.id not in found:
+        is_title_match = all(word in title for word in words)
+        if not is_title_match and session.id not in snippets:
             continue
         row = SessionRow(
             session,
             is_running=view.active(session.id) is not None,
             queued=len(view.queue(session.id)),
             asks=asks[session.id],
-            is_here=session.id == here,
+            is_current=session.id == current,
             is_being_deleted=session.id in being_deleted,
-            snippet=found.get(session.id, ""),
+            snippet=snippets.get(session.id, ""),
         )
-        (by_title if is_named else by_text).append(row)
+        (by_title if is_title_match else by_text).append(row)
     return [*by_title, *by_text]
 
 
 def age(then_ms: int, now_ms: int) -> str:
-    """How long ago, in a word or two; older than a month: the day."""
+    """Return how long ago it was; the date after a month."""
     minutes = max(0, now_ms - then_ms) // 60_000
     if minutes < 1:
         return "now"

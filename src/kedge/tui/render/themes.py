@@ -1,4 +1,4 @@
-"""How it looks: each theme in one place, for the widgets (Textual) and for what is drawn into the transcript (Rich)."""
+"""The themes: styles of the widgets (Textual) and of the transcript (Rich)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ThemeName = Literal["dark", "light", "contrast", "plain"]
 class Theme(Struct, frozen=True):
     textual_theme: TextualTheme
     styles: RichTheme
-    #: Of Pygments, for code blocks.
+    #: The Pygments style of code blocks.
     code: str
 
 
@@ -81,9 +81,9 @@ def _make(
         "markdown.table.border": muted,
         "markdown.table.header": "bold",
     }
-    # Rich and Textual have different words for the colour that the terminal has anyway.
-    ours = {style: how.replace("ansi_default", "default") for style, how in styles.items()}
-    return Theme(textual_theme, RichTheme(ours), code)
+    # Rich and Textual have different names for the default colour of the terminal.
+    rich_styles = {name: style.replace("ansi_default", "default") for name, style in styles.items()}
+    return Theme(textual_theme, RichTheme(rich_styles), code)
 
 
 THEMES: dict[ThemeName, Theme] = {
@@ -135,7 +135,7 @@ THEMES: dict[ThemeName, Theme] = {
         removed="#000000 on #ff8787",
         code="native",
     ),
-    # Without a colour: what matters is told by words, weight and marks.
+    # Without colours: text, weight and marks carry the information.
     "plain": _make(
         "plain",
         dark=True,

@@ -1,7 +1,7 @@
-"""A long transcript as a sheet of lines of which only what is looked at is drawn.
+"""The lines of a long transcript, of which only those near the view are rendered.
 
-What was never looked at has an estimated height; the true one takes its place when it comes near. Whoever wants a line
-to stay where it is on the screen remembers its `Place`, and asks for its number again.
+Messages that were never near the view have an estimated height, which is replaced by the exact one when they are. To
+keep a line in place on the screen, store its `LineAnchor` and convert it back to a line number.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from kedge.client.view.conversation import Conversation, ConversationEntry
 from kedge.tui.render.message_renderer import MessageRenderer
 from kedge.tui.render.tool_cards import MARGIN, RenderedLine
 
-#: Messages whose lines are kept. More than any screen shows, with the pages around it. Items, least recent go first.
-DRAWN_MAX = 400
+#: Cached messages: more than a screen and the pages around it show. Items, the least recently used are dropped first.
+RENDERED_MAX = 400
 
 
 class LineAnchor(NamedTuple):
-    """A line, by the message it is of: whatever happens above, it is still the same one."""
+    """A line of a message: independent of changes above it."""
 
     message_id: str
     line: int
@@ -31,12 +31,12 @@ class TranscriptLayout:
         self._entries: list[ConversationEntry] = []
         self._numbers: dict[str, int] = {}
         self._heights: dict[str, int] = {}
-        #: Where the messages start, and behind each where it ends; as far as that is known.
+        #: The line at which each message starts, and the end of the last one, as far as they are computed.
         self._starts: list[int] = [0]
-        self._drawn: dict[str, tuple[int, list[RenderedLine]]] = {}
+        self._rendered: dict[str, tuple[int, list[RenderedLine]]] = {}
 
-    def take_order(self) -> None:
-        """Messages were added, removed or have another order."""
+    def update_order(self) -> None:
+        """Update after messages were added, removed or reordered."""
         before, self._entries = self._entries, list(self.conversation.ordered())
         same = 0
         for old, new in zip(before, self._entries, strict=False):
@@ -57,32 +57,32 @@ class TranscriptLayout:
         return self._all_starts()[-1]
 
     def line(self, y: int) -> RenderedLine | None:
-        """The line at this place; None behind the end."""
+        """Return the line of this number; None after the end."""
         starts = self._all_starts()
         if not 0 <= y < starts[-1]:
             return None
         number = bisect_right(starts, y) - 1
         lines = self._lines_of(self._entries[number])
-        place = y - starts[number]
-        return lines[place] if place < len(lines) else None
+        index = y - starts[number]
+        return lines[index] if index < len(lines) else None
 
-    def place_of(self, y: int) -> LineAnchor | None:
+    def anchor_at(self, y: int) -> LineAnchor | None:
         starts = self._all_starts()
         if not 0 <= y < starts[-1]:
             return None
         number = bisect_right(starts, y) - 1
         return LineAnchor(self._entries[number].body.id, y - starts[number])
 
-    def y_of(self, place: LineAnchor) -> int | None:
-        """Where this line is now; the nearest of its message, if it has become shorter. None: that is gone."""
-        number = self._numbers.get(place.message_id)
+    def y_of(self, anchor: LineAnchor) -> int | None:
+        """Return the current number of the line; if the message is shorter now, of its last line. None: removed."""
+        number = self._numbers.get(anchor.message_id)
         if number is None:
             return None
-        height = self._heights[place.message_id]
-        return self._all_starts()[number] + max(0, min(place.line, height - 1))
+        height = self._heights[anchor.message_id]
+        return self._all_starts()[number] + max(0, min(anchor.line, height - 1))
 
     def make_exact(self, top: int, height: int) -> bool:
-        """Draw what lies from `top` on. Whether anything has moved by that."""
+        """Render the lines from `top` on; return whether any height has changed."""
         moved = False
         number = max(0, bisect_right(self._all_starts(), max(0, top)) - 1)
         while number < len(self._entries) and self._all_starts()[number] < top + height:
@@ -92,33 +92,33 @@ class TranscriptLayout:
         return moved
 
     def redraw(self, message_ids: set[str]) -> None:
-        """These have changed. Those that are not drawn keep the height that was estimated."""
+        """Render these messages again, unless they are not cached: those keep their estimated height."""
         for message_id in message_ids:
-            if message_id in self._drawn and message_id in self._numbers:
+            if message_id in self._rendered and message_id in self._numbers:
                 entry = self._entries[self._numbers[message_id]]
                 self._set_height(message_id, len(self._lines_of(entry)))
 
     def redraw_all(self) -> None:
-        """Something that many depend on has changed: what is drawn is drawn again when it is looked at."""
-        self._drawn.clear()
+        """Drop the cache. Messages are rendered again when they are near the view."""
+        self._rendered.clear()
 
     def fold(self, key: str) -> None:
-        """Unfold it, or fold it again."""
-        self.message_renderer.unfolded ^= {key}
-        holders = {mid for mid, (_, lines) in self._drawn.items() if any(line.fold == key for line in lines)}
+        """Toggle a fold."""
+        self.message_renderer.folds.toggle(key)
+        holders = {mid for mid, (_, lines) in self._rendered.items() if any(line.fold == key for line in lines)}
         for message_id in holders:
-            del self._drawn[message_id]
+            del self._rendered[message_id]
             if (number := self._numbers.get(message_id)) is not None:
                 self._set_height(message_id, len(self._lines_of(self._entries[number])))
 
     def _lines_of(self, entry: ConversationEntry) -> list[RenderedLine]:
         message_id = entry.body.id
-        drawn = self._drawn.pop(message_id, None)
+        drawn = self._rendered.pop(message_id, None)
         if drawn is None or drawn[0] != entry.version:
             drawn = (entry.version, self.message_renderer.message(entry, self.conversation))
-        self._drawn[message_id] = drawn
-        if len(self._drawn) > DRAWN_MAX:
-            del self._drawn[next(iter(self._drawn))]
+        self._rendered[message_id] = drawn
+        if len(self._rendered) > RENDERED_MAX:
+            del self._rendered[next(iter(self._rendered))]
         return drawn[1]
 
     def _set_height(self, message_id: str, height: int) -> bool:
@@ -129,7 +129,7 @@ class TranscriptLayout:
         return True
 
     def _all_starts(self) -> list[int]:
-        """A message that grows at the end costs one addition, however many there are before it."""
+        """Compute the missing starts. A streaming message at the end costs one addition."""
         for number in range(len(self._starts) - 1, len(self._entries)):
             self._starts.append(self._starts[-1] + self._heights[self._entries[number].body.id])
         return self._starts

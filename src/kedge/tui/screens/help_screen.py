@@ -1,4 +1,4 @@
-"""What can be pressed and typed: written from the table of keys."""
+"""The help: all keys and commands."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from kedge.tui.key_bindings import KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, spelled
+from kedge.tui.key_bindings import KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, key_name
 
-#: With fewer columns the groups stand below each other.
+#: With fewer columns the groups are listed in one column.
 WIDE_COLUMNS = 110
-#: What fits into the column of keys; longer ones are wrapped. Columns.
+#: Width of the key column; longer names are wrapped. Columns.
 KEY_COLUMNS = 18
 
-Line = tuple[str, str]
+HelpLine = tuple[str, str]
 
 
 class HelpScreen(ModalScreen[None]):
@@ -43,7 +43,7 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="box") as box:
             box.border_title = "Keys and commands"
-            box.border_subtitle = "esc closes · arrows scroll"
+            box.border_subtitle = "esc: close · arrows: scroll"
             with Vertical(id="columns"):
                 for column in halves(groups()):
                     with Vertical(classes="column"):
@@ -55,35 +55,35 @@ class HelpScreen(ModalScreen[None]):
         self.query_one("#box").set_class(self.size.width >= WIDE_COLUMNS, "wide")
 
     def on_click(self) -> None:
-        """There is nothing to choose here: a click says that it was read."""
+        """Close on any click: there is nothing to select."""
         self.action_close()
 
     def action_close(self) -> None:
         self.dismiss(None)
 
 
-def groups() -> list[tuple[str, list[Line]]]:
-    """Everything that is bound or can be typed, in the order of the table."""
-    found: dict[str, list[Line]] = {"The prompt": list(TYPED)}
+def groups() -> list[tuple[str, list[HelpLine]]]:
+    """Return the groups of the help with their lines, in the order of the table."""
+    result: dict[str, list[HelpLine]] = {"Prompt": list(TYPED)}
     for key in KEYS:
-        keys = " or ".join(word for word in (key.shown, f"/{key.command}" if key.command else "") if word)
-        found.setdefault(key.group, []).append((keys, key.does))
-    for name, table in (("In the queue", QUEUE_KEYS), ("In the list of sessions", SESSION_KEYS)):
-        found[name] = [(" or ".join(map(spelled, keys.split(","))), does) for keys, _, does in table]
-    return list(found.items())
+        keys = " or ".join(name for name in (key.shown, f"/{key.command}" if key.command else "") if name)
+        result.setdefault(key.group, []).append((keys, key.description))
+    for name, table in (("Queue", QUEUE_KEYS), ("Session list", SESSION_KEYS)):
+        result[name] = [(" or ".join(map(key_name, keys.split(","))), description) for keys, _, description in table]
+    return list(result.items())
 
 
-def halves(all_groups: list[tuple[str, list[Line]]]) -> list[list[tuple[str, list[Line]]]]:
-    """In two columns of about the same height."""
+def halves(all_groups: list[tuple[str, list[HelpLine]]]) -> list[list[tuple[str, list[HelpLine]]]]:
+    """Split the groups into two columns of about the same height."""
     heights = [len(lines) + 2 for _, lines in all_groups]
-    at = min(range(1, len(heights)), key=lambda place: abs(sum(heights[:place]) - sum(heights[place:])))
+    at = min(range(1, len(heights)), key=lambda index: abs(sum(heights[:index]) - sum(heights[index:])))
     return [all_groups[:at], all_groups[at:]]
 
 
-def _table(lines: list[Line]) -> Table:
+def _table(lines: list[HelpLine]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(width=KEY_COLUMNS, style="bold")
     table.add_column(ratio=1)
-    for keys, does in lines:
-        table.add_row(keys, does)
+    for keys, description in lines:
+        table.add_row(keys, description)
     return table

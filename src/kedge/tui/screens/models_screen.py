@@ -1,4 +1,4 @@
-"""The models that can be used, with their limits and prices."""
+"""The dialog that chooses a model, with limits and prices."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from kedge.tui.render.cell_width import padded
 from kedge.wire import models as m
 from kedge.wire.limits import MODEL_CHARS_MAX
 
-#: Columns behind the name: tokens of context, dollars in, dollars out, images. Cells.
+#: Columns after the name: context tokens, dollars in, dollars out, images. Cells.
 NUMBER_CELLS = (7, 7, 7, 4)
-#: The mark before a name, and a space behind it. Cells.
+#: The mark before a name and a space. Cells.
 MARK_CELLS = 2
-#: Lines of the list at most; more are scrolled.
-LINES_MAX = 20
+#: Height of the list; longer ones scroll. Lines.
+LIST_LINES_MAX = 20
 
 NO_PROVIDER = (
-    "No provider is configured. kedge/offline is built in: it works without a network, but is no language model.\n"
-    "To add one, set OPENAI_API_KEY or ANTHROPIC_API_KEY for the server, or write a provider into config.toml: "
-    "`kedge config path` says where it is, and a prompt to kedge/offline shows what to write."
+    "No provider is configured. kedge/offline is built in and works without a network, but is not a language model.\n"
+    "To add a provider, set OPENAI_API_KEY or ANTHROPIC_API_KEY for the server, or add it to config.toml. "
+    "`kedge config path` prints the path of the file."
 )
 
 
 class ModelsScreen(ModalScreen[str | None]):
-    """Gives the name of the model, an empty one for the configured default; None when nothing was chosen."""
+    """Returns the name of a model, empty for the configured default; None if the dialog was cancelled."""
 
     DEFAULT_CSS = f"""
     ModelsScreen {{ align: center top; }}
@@ -44,16 +44,16 @@ class ModelsScreen(ModalScreen[str | None]):
         border: round $accent; background: $background; padding: 0 1;
     }}
     ModelsScreen Input {{ background: $surface; }}
-    ModelsScreen OptionList {{ height: auto; max-height: {LINES_MAX}; background: $background; }}
+    ModelsScreen OptionList {{ height: auto; max-height: {LIST_LINES_MAX}; background: $background; }}
     ModelsScreen .head {{ color: $muted; height: 1; }}
     ModelsScreen .note {{ color: $muted; height: auto; display: none; }}
-    ModelsScreen .note.told {{ display: block; margin: 1 0 0 0; }}
+    ModelsScreen .note.has-text {{ display: block; margin: 1 0 0 0; }}
     ModelsScreen.low > Vertical {{ margin: 0; }}
     ModelsScreen.low OptionList {{ max-height: 6; }}
-    ModelsScreen.low .note.told {{ margin: 0; }}
+    ModelsScreen.low .note.has-text {{ margin: 0; }}
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "leave it as it is", show=False),
+        Binding("escape", "cancel", "cancel", show=False),
         *[Binding(key, f"move('{key}')", show=False, priority=True) for key in ("up", "down", "pageup", "pagedown")],
     ]
     AUTO_FOCUS = "Input"
@@ -62,14 +62,14 @@ class ModelsScreen(ModalScreen[str | None]):
         super().__init__()
         self._connection, self._current = connection, current
         self._models: list[m.ModelBody] = []
-        #: What the lines of the list stand for.
+        #: The model names of the lines.
         self._offered: list[str] = []
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "Model of this session"
-            box.border_subtitle = "enter chooses · esc leaves"
-            yield TextField(placeholder="type to find", max_length=MODEL_CHARS_MAX, compact=True)
+            box.border_subtitle = "enter: choose · esc: cancel"
+            yield TextField(placeholder="search", max_length=MODEL_CHARS_MAX, compact=True)
             yield Static(classes="head", markup=False)
             lines = OptionList(markup=False, compact=True)
             lines.can_focus = False
@@ -77,21 +77,21 @@ class ModelsScreen(ModalScreen[str | None]):
             yield Static(classes="note", markup=False)
 
     def on_mount(self) -> None:
-        self.run_worker(self._read())
+        self.run_worker(self._load())
 
-    async def _read(self) -> None:
+    async def _load(self) -> None:
         try:
             self._models = await self._connection.retry(lambda: self._connection.client.models(self._connection.id))
         except KedgeError as error:
-            self._note(f"The models cannot be read: {one_line(error.message, 300)}")
+            self._note(f"Cannot load the models: {one_line(error.message, 300)}")
             return
         self._note(NO_PROVIDER if all(model.description for model in self._models) else "")
         self._offer()
 
-    def _note(self, words: str) -> None:
+    def _note(self, text: str) -> None:
         note = self.query_one(".note", Static)
-        note.set_class(bool(words), "told")
-        note.update(words)
+        note.set_class(bool(text), "has-text")
+        note.update(text)
 
     def on_resize(self) -> None:
         self.set_class(self.size.height < 20, "low")
@@ -102,7 +102,7 @@ class ModelsScreen(ModalScreen[str | None]):
         self._offer()
 
     def _offer(self) -> None:
-        """The lines for what is typed; the one that was chosen so far stays chosen, at first the current model."""
+        """Update the lines. The highlighted model stays highlighted; at first it is the current one."""
         if not self._models:
             return
         chosen = self._chosen() if self._offered else self._current
@@ -115,16 +115,16 @@ class ModelsScreen(ModalScreen[str | None]):
         lines = self.query_one(OptionList)
         lines.set_options(
             [
-                Option(_row("●" if name == self._current else "", words, _numbers(known.get(name)), name_cells))
-                for name, words in offered.items()
+                Option(_row("●" if name == self._current else "", text, _numbers(known.get(name)), name_cells))
+                for name, text in offered.items()
             ]
         )
         if self._offered:
             lines.highlighted = self._offered.index(chosen) if chosen in offered else 0
 
     def _chosen(self) -> str | None:
-        place = self.query_one(OptionList).highlighted
-        return self._offered[place] if place is not None and place < len(self._offered) else None
+        index = self.query_one(OptionList).highlighted
+        return self._offered[index] if index is not None and index < len(self._offered) else None
 
     def action_move(self, key: str) -> None:
         lines = self.query_one(OptionList)
@@ -147,26 +147,27 @@ class ModelsScreen(ModalScreen[str | None]):
         event.stop()
         self.dismiss(self._offered[event.option_index])
 
-    def action_leave(self) -> None:
+    def action_cancel(self) -> None:
         self.dismiss(None)
 
 
 def offers(models: list[m.ModelBody], current: str, typed: str) -> dict[str, str]:
-    """Name -> what its line says, for the models that have every word of what is typed in their names. The configured
-    default comes first; a name that nobody lists can be typed out."""
+    """Return names and line texts of the models that contain all typed words, the configured default first.
+
+    If none does, a typed name can be used as it is."""
     default = next((model.model for model in models if model.is_default), "")
-    found = {"": f"(configured default) {visible_line(default, 200)}".rstrip()}
+    texts = {"": f"(configured default) {visible_line(default, 200)}".rstrip()}
     if current and current not in {model.model for model in models}:
-        found[current] = visible_line(current, 200)
+        texts[current] = visible_line(current, 200)
     for model in models:
-        about = model.description or ("for titles" if model.is_small and not model.is_default else "")
-        found[model.model] = f"{visible_line(model.model, 200)}  {one_line(about, 100)}".rstrip()
+        note = model.description or ("for titles" if model.is_small and not model.is_default else "")
+        texts[model.model] = f"{visible_line(model.model, 200)}  {one_line(note, 100)}".rstrip()
     words = typed.casefold().split()
-    fitting = {name: said for name, said in found.items() if all(word in said.casefold() for word in words)}
-    if not fitting and "/" in typed.strip("/ "):
+    matches = {name: text for name, text in texts.items() if all(word in text.casefold() for word in words)}
+    if not matches and "/" in typed.strip("/ "):
         name = typed.strip()
-        return {name: f"use {visible_line(name, 200)}, which nobody lists"}
-    return fitting
+        return {name: f"use {visible_line(name, 200)} (not in the list)"}
+    return matches
 
 
 def _row(mark: str, name: str, numbers: tuple[str, ...], name_cells: int) -> str:
@@ -177,7 +178,7 @@ def _row(mark: str, name: str, numbers: tuple[str, ...], name_cells: int) -> str
 
 
 def _numbers(model: m.ModelBody | None) -> tuple[str, ...]:
-    """None for what has no limit and no price of its own: its name may be longer."""
+    """Return context, prices and image support; empty for models without them, whose names may be longer."""
     if model is None or model.description:
         return ()
     return (

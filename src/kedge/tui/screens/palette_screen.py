@@ -1,4 +1,4 @@
-"""All commands, found by typing."""
+"""The command palette."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from textual.widgets.option_list import Option
 from kedge.tui.key_bindings import KeyCommand
 from kedge.tui.panels.text_field import TextField
 
-#: With fewer lines there are no margins.
+#: Screens with fewer lines have no margins.
 LOW_LINES = 20
 
 
 class PaletteScreen(ModalScreen[KeyCommand | None]):
-    """Gives the command that was chosen. The field keeps the focus; the arrows move in the list all the same."""
+    """Returns the chosen command. The field keeps the focus; the arrow keys move in the list."""
 
     DEFAULT_CSS = """
     PaletteScreen { align: center top; }
@@ -35,7 +35,7 @@ class PaletteScreen(ModalScreen[KeyCommand | None]):
     PaletteScreen.low Input { margin: 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "leave it", show=False),
+        Binding("escape", "close", "close", show=False),
         *[Binding(key, f"move('{key}')", show=False, priority=True) for key in ("up", "down")],
     ]
     AUTO_FOCUS = "Input"
@@ -43,13 +43,13 @@ class PaletteScreen(ModalScreen[KeyCommand | None]):
     def __init__(self, commands: list[KeyCommand]) -> None:
         super().__init__()
         self._commands = commands
-        self._found: list[KeyCommand] = []
+        self._matches: list[KeyCommand] = []
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "Commands"
-            box.border_subtitle = "enter runs it · esc leaves"
-            yield TextField(placeholder="type to find", compact=True)
+            box.border_subtitle = "enter: run · esc: close"
+            yield TextField(placeholder="search", compact=True)
             listed = OptionList(markup=False, compact=True)
             listed.can_focus = False
             yield listed
@@ -57,22 +57,22 @@ class PaletteScreen(ModalScreen[KeyCommand | None]):
     def on_resize(self) -> None:
         is_low = self.size.height < LOW_LINES
         self.set_class(is_low, "low")
-        # What is left beside the border, the field and, where there is room for them, the margins.
+        # The rest of the screen: without the border, the field and the margins.
         self.query_one(OptionList).styles.max_height = max(1, self.size.height - (3 if is_low else 5))
         self.call_after_refresh(self._draw)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         self._draw()
-        self.query_one(OptionList).highlighted = 0 if self._found else None
+        self.query_one(OptionList).highlighted = 0 if self._matches else None
 
     def _draw(self) -> None:
         listed = self.query_one(OptionList)
-        place, width = listed.highlighted or 0, listed.scrollable_content_region.width
-        self._found = found(self._commands, self.query_one(Input).value)
+        index, width = listed.highlighted or 0, listed.scrollable_content_region.width
+        self._matches = matching(self._commands, self.query_one(Input).value)
         names = max(len(key.command) for key in self._commands)
-        listed.set_options([Option(_line(key, names, width)) for key in self._found])
-        listed.highlighted = min(place, len(self._found) - 1) if self._found else None
+        listed.set_options([Option(_line(key, names, width)) for key in self._matches])
+        listed.highlighted = min(index, len(self._matches) - 1) if self._matches else None
 
     def action_move(self, key: str) -> None:
         listed = self.query_one(OptionList)
@@ -84,40 +84,40 @@ class PaletteScreen(ModalScreen[KeyCommand | None]):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self.dismiss(self._found[event.option_index])
+        self.dismiss(self._matches[event.option_index])
 
-    def action_leave(self) -> None:
+    def action_close(self) -> None:
         self.dismiss(None)
 
 
 def _line(key: KeyCommand, names: int, width: int) -> Content:
     room = max(1, width - names - 2 - (cell_len(key.shown) + 2 if key.shown else 0))
-    does = Content(key.does).truncate(room, ellipsis=True, pad=True)
+    description = Content(key.description).truncate(room, ellipsis=True, pad=True)
     shown = f"  {key.shown}" if key.shown else ""
-    return Content.assemble((key.command.ljust(names + 2), "bold"), does, shown)
+    return Content.assemble((key.command.ljust(names + 2), "bold"), description, shown)
 
 
-def found(commands: list[KeyCommand], typed: str) -> list[KeyCommand]:
-    """Those that are meant, the likeliest first: by the beginning of the name, by the name, by what it does."""
-    wanted = "".join(typed.casefold().split()).removeprefix("/")
-    ranked = [(rank, key) for key in commands if (rank := _rank(key, wanted)) is not None]
-    return [key for _, key in sorted(ranked, key=lambda one: one[0])]
+def matching(commands: list[KeyCommand], typed: str) -> list[KeyCommand]:
+    """Return the matching commands, the best match first: start of the name, name, description."""
+    letters = "".join(typed.casefold().split()).removeprefix("/")
+    ranked = [(rank, key) for key in commands if (rank := _rank(key, letters)) is not None]
+    return [key for _, key in sorted(ranked, key=lambda match: match[0])]
 
 
-def _rank(key: KeyCommand, wanted: str) -> int | None:
-    """Lower is likelier; None: not meant."""
-    name, does = key.command.casefold(), "".join(key.does.casefold().split())
+def _rank(key: KeyCommand, letters: str) -> int | None:
+    """Return a sort key, lower for a better match; None: no match."""
+    name, description = key.command.casefold(), "".join(key.description.casefold().split())
     tests = (
-        name.startswith(wanted),
-        wanted in name,
-        wanted in does,
-        _is_within(wanted, name),
-        _is_within(wanted, does),
+        name.startswith(letters),
+        letters in name,
+        letters in description,
+        _contains(letters, name),
+        _contains(letters, description),
     )
     return next((rank for rank, holds in enumerate(tests) if holds), None)
 
 
-def _is_within(wanted: str, text: str) -> bool:
-    """Whether all its letters are there, in this order."""
-    letters = iter(text)
-    return all(letter in letters for letter in wanted)
+def _contains(letters: str, text: str) -> bool:
+    """Return whether the text contains all letters in this order."""
+    rest = iter(text)
+    return all(letter in rest for letter in letters)

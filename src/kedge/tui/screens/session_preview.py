@@ -1,4 +1,4 @@
-"""The last messages of a session, without opening it."""
+"""The last messages of a session that is not open."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from kedge.client.client import PAGE_MESSAGES
 from kedge.client.view.conversation import Conversation
 from kedge.client.view.workspace_view import WorkspaceView
-from kedge.tui.connection import ServerConnection
 from kedge.tui.render.message_renderer import MessageRenderer
 from kedge.tui.render.renderer import Renderer
 from kedge.tui.render.themes import Theme
 from kedge.wire import models as m
 
-#: So many Runs are looked into, counted from the end: enough to know a session again. Items.
-PREVIEW_RUNS = 3
-#: More lines nobody scrolls through in a preview. Lines.
+#: Enough for a preview; rendering more delays the list. Lines.
 PREVIEW_LINES_MAX = 200
 
 
@@ -31,23 +27,23 @@ class SessionPreview(VerticalScroll, can_focus=False):
     def __init__(self, view: WorkspaceView, theme: Theme) -> None:
         super().__init__(id="preview")
         self._view, self._theme = view, theme
-        #: Not looked up: whoever has something to tell may be quicker than the screen, or later.
-        self._words = Static(markup=False)
+        #: Kept instead of queried: updates may arrive before the screen is mounted, or after it is closed.
+        self._content = Static(markup=False)
 
     def compose(self) -> ComposeResult:
-        yield self._words
+        yield self._content
 
-    def say(self, words: str) -> None:
-        self._words.update(Text(words, "dim"))
+    def show_note(self, text: str) -> None:
+        self._content.update(Text(text, "dim"))
 
-    def show(self, messages: list[m.MessageBody]) -> None:
+    def show_messages(self, messages: list[m.MessageBody]) -> None:
         conversation = Conversation()
         conversation.load(messages, 0)
         width = max(10, self.scrollable_content_region.width)
-        message_renderer = MessageRenderer(self._view, Renderer(self._theme), width)
-        lines = [line for entry in conversation.ordered() for line in message_renderer.message(entry, conversation)]
+        renderer = MessageRenderer(self._view, Renderer(self._theme), width)
+        lines = [line for entry in conversation.ordered() for line in renderer.message(entry, conversation)]
         if not lines:
-            self.say("nothing was said here yet")
+            self.show_note("no messages yet")
             return
         text = Text(no_wrap=True, end="")
         for line in lines[-PREVIEW_LINES_MAX:]:
@@ -55,23 +51,5 @@ class SessionPreview(VerticalScroll, can_focus=False):
                 text.append(segment.text, segment.style)
             text.append("\n")
         text.rstrip()
-        self._words.update(text)
+        self._content.update(text)
         self.scroll_end(animate=False, immediate=False)
-
-
-async def last_messages(connection: ServerConnection, session_id: str) -> list[m.MessageBody]:
-    """Those of its last Runs; of a session without any, a copy of another one for example, those at its end."""
-    runs = await connection.retry(lambda: connection.client.session_runs(connection.id, session_id))
-    ends = [run.message_id for run in runs if run.message_id]
-    after = ends[-PREVIEW_RUNS - 1] if len(ends) > PREVIEW_RUNS else None
-
-    async def read() -> list[m.MessageBody]:
-        return await connection.client.messages(connection.id, session_id, after=after, limit=PAGE_MESSAGES)
-
-    last: list[m.MessageBody] = []
-    while True:
-        page = await connection.retry(read)
-        last = [*last, *page][-PAGE_MESSAGES:]
-        if len(page) < PAGE_MESSAGES:
-            return last
-        after = page[-1].id

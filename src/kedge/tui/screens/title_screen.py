@@ -1,4 +1,4 @@
-"""A question for one line of text."""
+"""A dialog for the title of a session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kedge.wire.limits import TITLE_CHARS_MAX
 
 
 class TitleScreen(ModalScreen[str | None]):
-    """Gives what was typed; None when it was left."""
+    """Returns the text; None if the dialog was cancelled."""
 
     DEFAULT_CSS = """
     TitleScreen { align: center middle; }
@@ -28,7 +28,7 @@ class TitleScreen(ModalScreen[str | None]):
     TitleScreen Input { background: $surface; }
     TitleScreen #keys { color: $muted; link-style: none; link-color: $muted; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "leave it", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel", show=False)]
 
     def __init__(self, title: str, text: str = "") -> None:
         super().__init__()
@@ -41,9 +41,9 @@ class TitleScreen(ModalScreen[str | None]):
             yield TextField(self._text, compact=True, max_length=TITLE_CHARS_MAX)
             yield Static(
                 Content.assemble(
-                    ("enter takes it", Style.from_meta({"@click": "screen.take"})),
+                    ("enter: save", Style.from_meta({"@click": "screen.save"})),
                     " · ",
-                    ("esc leaves it as it was", Style.from_meta({"@click": "screen.leave"})),
+                    ("esc: cancel", Style.from_meta({"@click": "screen.cancel"})),
                 ),
                 id="keys",
                 markup=False,
@@ -54,10 +54,10 @@ class TitleScreen(ModalScreen[str | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.action_take()
+        self.action_save()
 
-    def action_take(self) -> None:
+    def action_save(self) -> None:
         self.dismiss(self.query_one(Input).value)
 
-    def action_leave(self) -> None:
+    def action_cancel(self) -> None:
         self.dismiss(None)

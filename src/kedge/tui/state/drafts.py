@@ -1,4 +1,4 @@
-"""What was being written, by session: there again when the session is, also on the next screen."""
+"""Unsent prompts by session, kept across restarts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 from kedge.tui.state.state_files import replace_state_file, state_file
 
-#: Sessions with something begun in them. Items, the oldest go first.
+#: Sessions with a draft. Items, the oldest are dropped first.
 DRAFTS_MAX = 50
-#: A longer one lasts as long as this screen, so that the file stays small. Characters.
-KEPT_CHARS_MAX = 100_000
-#: No file of ours is larger: as many of the longest, each character escaped. Bytes.
-FILE_BYTES_MAX = DRAFTS_MAX * 12 * KEPT_CHARS_MAX
+#: Longer drafts are not saved, so that the file stays small. Characters.
+SAVED_DRAFT_CHARS_MAX = 100_000
+#: Size of the largest file: all drafts of maximum length, each character escaped. Bytes.
+DRAFTS_FILE_BYTES_MAX = DRAFTS_MAX * 12 * SAVED_DRAFT_CHARS_MAX
 
 
 class Drafts:
     def __init__(self, directory: Path | None, root: str) -> None:
-        """None: kept in memory alone."""
+        """`directory`: None keeps the drafts in memory only."""
         self._file = state_file(directory, root, "drafts", ".json")
         self._texts = self._read()
-        #: What this screen has changed: of the rest another one may know more.
+        #: Sessions changed here. For others the file may have newer drafts of another process.
         self._changed: set[str] = set()
 
     def of(self, session_id: str) -> str:
@@ -35,21 +35,21 @@ class Drafts:
             self._changed.add(session_id)
 
     def take(self, session_id: str) -> str:
-        """What was begun there, and is not any more."""
+        """Remove a draft and return it."""
         text = self.of(session_id)
         self.put(session_id, "")
         return text
 
-    def keep(self) -> None:
-        """Beyond the life of this screen."""
+    def save(self) -> None:
+        """Write the changed drafts to the file."""
         if self._file is None or not self._changed:
             return
-        kept = {session_id: text for session_id, text in self._read().items() if session_id not in self._changed}
-        kept |= {session_id: text for session_id, text in self._texts.items() if session_id in self._changed}
-        if not kept and not self._file.exists():
+        drafts = {session_id: text for session_id, text in self._read().items() if session_id not in self._changed}
+        drafts |= {session_id: text for session_id, text in self._texts.items() if session_id in self._changed}
+        if not drafts and not self._file.exists():
             return
-        short = {session_id: text for session_id, text in kept.items() if len(text) <= KEPT_CHARS_MAX}
-        with suppress(OSError):  # a full disk is no reason not to leave
+        short = {session_id: text for session_id, text in drafts.items() if len(text) <= SAVED_DRAFT_CHARS_MAX}
+        with suppress(OSError):  # a full disk must not prevent the exit
             replace_state_file(self._file, json.dumps(dict(list(short.items())[-DRAFTS_MAX:])).encode())
         self._changed.clear()
 
@@ -58,8 +58,8 @@ class Drafts:
             return {}
         try:
             with self._file.open("rb") as file:
-                found = json.loads(file.read(FILE_BYTES_MAX))
+                drafts = json.loads(file.read(DRAFTS_FILE_BYTES_MAX))
         except (OSError, ValueError):
             return {}
-        found = found if isinstance(found, dict) else {}
-        return {session_id: text for session_id, text in found.items() if isinstance(text, str)}
+        drafts = drafts if isinstance(drafts, dict) else {}
+        return {session_id: text for session_id, text in drafts.items() if isinstance(text, str)}

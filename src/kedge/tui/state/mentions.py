@@ -1,4 +1,4 @@
-"""Files named in a prompt as `@path`: how that is written, what is attached, and what a dropped file looks like."""
+"""Files mentioned in a prompt as `@path`, and files dropped on the terminal."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from urllib.parse import unquote, urlsplit
 
 from kedge.core.untrusted_text import visible
 
-#: A paste that is longer is text, whatever it begins with. Characters: some 20 long paths.
+#: A longer paste is text, not paths: about 20 long paths. Characters.
 PATHS_CHARS_MAX = 8192
 
-#: `@src/app.py` or `@"with spaces.txt"`, at the beginning of a word: an address of mail is none.
+#: `@src/app.py` or `@"with spaces.txt"`, at the start of a word: a mail address is not a mention.
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
-#: The same while it is being written, at the end of what is there.
-_BEGUN = re.compile(r'(?<!\S)@(?:"([^"\n]*)|([^\s"]*))$')
-#: What a sentence puts behind a name.
+#: A partial mention at the end of the text.
+_PARTIAL = re.compile(r'(?<!\S)@(?:"([^"\n]*)|([^\s"]*))$')
+#: Punctuation of a sentence after a name.
 _PUNCTUATION = ".,;:!?)]}'\""
 
 
-def begun(before: str) -> tuple[int, str] | None:
-    """Where the mention begins that is being written, and what is there of its name."""
-    found = _BEGUN.search(before)
-    return (found.start(), found[1] or found[2] or "") if found else None
+def partial_mention(before: str) -> tuple[int, str] | None:
+    """Return the start of the mention being typed, and its partial name."""
+    match = _PARTIAL.search(before)
+    return (match.start(), match[1] or match[2] or "") if match else None
 
 
 def can_be_mentioned(name: str) -> bool:
-    """Not if it has a quote, or what nobody would see: that is neither shown nor typed."""
+    """Return whether the name can be typed and shown: no quotes, no invisible characters."""
     return '"' not in name and visible(name, keep="") == name
 
 
@@ -37,27 +37,27 @@ def mention(name: str) -> str:
 
 
 def mentioned(text: str, root: str, dropped: Collection[str]) -> list[str]:
-    """The files to attach: those of the workspace that are named, and those from elsewhere that were dropped here.
+    """Return the files to attach: mentioned files of the workspace, and mentioned files that were dropped here.
 
-    Text comes from anywhere. One that only names a file outside the workspace must not send that file away."""
-    found: dict[str, None] = {}
+    Prompts may be pasted from untrusted sources. Naming a file outside the workspace must not send it to the model."""
+    files: dict[str, None] = {}
     for quoted, bare in _MENTION.findall(text):
         for name in (quoted,) if quoted else (bare, bare.rstrip(_PUNCTUATION)):
             path = os.path.normpath(os.path.join(root, name))
             if os.path.isfile(path) and (path in dropped or name_inside(path, root)):
-                found[path] = None
+                files[path] = None
                 break
-    return list(found)
+    return list(files)
 
 
 def name_inside(path: str, root: str) -> str:
-    """The path from the root on; empty if it lies elsewhere, or is a link that leads there."""
+    """Return the path relative to the root; empty if it is outside, also through a symlink."""
     real, base = os.path.realpath(path), os.path.realpath(root)
     return os.path.relpath(real, base) if real.startswith(base.rstrip("/") + "/") else ""
 
 
 def paths_in(paste: str) -> list[str]:
-    """The files whose paths are all there is, as terminals paste what is dropped on them; else none."""
+    """Return the files if the paste contains only paths, as terminals paste dropped files; else nothing."""
     text = paste.strip()
     if len(text) > PATHS_CHARS_MAX or not text.startswith(("/", "'/", '"/', "file:///")):
         return []
@@ -71,12 +71,12 @@ def paths_in(paste: str) -> list[str]:
 def _shell_words(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # a quote is not closed: text
+    except ValueError:  # an unclosed quote: not a list of paths
         return []
 
 
 def _path(word: str) -> str:
-    """Empty if it is no absolute one."""
+    """Return the path of a word or file URL; empty if it is not absolute."""
     word = word.strip()
     path = unquote(urlsplit(word).path) if word.startswith("file:///") else word
     return path if os.path.isabs(path) else ""

@@ -1,8 +1,8 @@
-"""What people want of the server, one thing after the other.
+"""The user's requests to the server.
 
-All deeds of a session go through one line: a prompt that was typed after an Esc is sent after that Esc was answered, so
-that the cancel can never cover it; an Esc right after Enter waits until the prompt is accepted, so that there is
-something to cancel.
+Requests that change the Runs of a session are sent one at a time. A prompt typed after Esc is sent after the cancel was
+answered, so that the cancel cannot cover it. An Esc right after Enter waits until the prompt is accepted, so that there
+is a Run to cancel.
 """
 
 from __future__ import annotations
@@ -10,36 +10,61 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import TypeVar
+
+from textual.notifications import SeverityLevel
 
 from kedge.client.client import new_run_id
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.approvals import Answer
-from kedge.errors import AskIsOver, Conflict, NotFound, RunNotQueued, Unavailable, Unreachable
+from kedge.errors import (
+    AskIsOver,
+    Conflict,
+    KedgeError,
+    NotFound,
+    RunNotFound,
+    RunNotQueued,
+    Unavailable,
+    Unreachable,
+)
 from kedge.tui.connection import ServerConnection
+from kedge.tui.render.cell_width import with_tilde
+from kedge.tui.render.session_rows import title_of
 from kedge.wire import models as m
 
 T = TypeVar("T")
 
 
 class SessionActions:
-    def __init__(self, connection: ServerConnection, view: WorkspaceView) -> None:
-        self._connection, self._view = connection, view
-        self._lines: dict[str, asyncio.Lock] = {}
-        #: Prompts on their way to the server: the id of each Run, its session and its text.
+    def __init__(
+        self, connection: ServerConnection, view: WorkspaceView, report: Callable[[str, SeverityLevel], None]
+    ) -> None:
+        self._connection, self._client, self._view, self._report = connection, connection.client, view, report
+        self._locks: dict[str, asyncio.Lock] = {}
+        #: Prompts that the server has not accepted yet: session and text by Run id.
         self.sending: dict[str, tuple[str, str]] = {}
+        #: Sessions that are being deleted at the request of this user.
+        self.being_deleted: set[str] = set()
+
+    @property
+    def _workspace_id(self) -> str:
+        return self._connection.id
 
     def sending_in(self, session_id: str) -> list[str]:
         return [run_id for run_id, (owner, _) in self.sending.items() if owner == session_id]
 
-    async def _in_line(self, session_id: str, call: Callable[[], Awaitable[T]]) -> T:
-        async with self._lines.setdefault(session_id, asyncio.Lock()):
+    async def _in_order(self, session_id: str, call: Callable[[], Awaitable[T]]) -> T:
+        async with self._lock(session_id):
             return await self._connection.retry(call)
+
+    def _lock(self, session_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(session_id, asyncio.Lock())
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
     def begin(self, session_id: str, text: str) -> str:
-        """A prompt is on its way from now on; the id of its Run."""
+        """Register a prompt as being sent; return the id of its Run."""
         run_id = new_run_id()
         self.sending[run_id] = (session_id, text)
         return run_id
@@ -54,102 +79,142 @@ class SessionActions:
             when_busy="fold" if folds else "queue",
         )
         try:
-            return await self._in_line(session_id, lambda: self._connection.client.submit(self._connection.id, prompt))
+            return await self._in_order(session_id, lambda: self._client.submit(self._workspace_id, prompt))
         finally:
             del self.sending[run_id]
 
-    def to_stop(self, session_id: str) -> str:
-        """The Run that the first Esc stops: the one at work; else the prompt that is on its way. Empty: none."""
+    def run_to_stop(self, session_id: str) -> str:
+        """Return the Run that the first Esc stops: the active one, else the prompt being sent. Empty: none."""
         active = self._view.active(session_id)
-        if active is not None:
-            return active.run_id
-        return next(iter(self.sending_in(session_id)), "")
+        return active.run_id if active is not None else next(iter(self.sending_in(session_id)), "")
 
     async def stop_run(self, session_id: str, run_id: str) -> None:
-        with suppress(NotFound):  # it was refused, or has gone with its session: there is nothing to stop
-            await self._in_line(session_id, lambda: self._connection.client.cancel_run(self._connection.id, run_id))
+        with suppress(NotFound):  # it was refused, or its session is deleted: there is nothing to stop
+            await self._in_order(session_id, lambda: self._client.cancel_run(self._workspace_id, run_id))
 
     async def stop_all(self, session_id: str) -> list[str]:
-        """Everything accepted so far. The prompts that never began: they go back to whoever wrote them."""
-        async with self._lines.setdefault(session_id, asyncio.Lock()):
+        """Cancel all accepted Runs of the session. Returns the prompts of those that never started."""
+        async with self._lock(session_id):
             active = self._view.active(session_id)
             known = [*self._view.queue(session_id), *([active] if active is not None else [])]
             with suppress(Unreachable, Unavailable):
-                reply = await self._connection.client.cancel_session(self._connection.id, session_id)
-                return self._prompts([covered.run_id for covered in reply.covered if covered.was == "queued"])
-        # It may have come through, and asked for again it would cover what others have asked for since: so one by one.
+                reply = await self._client.cancel_session(self._workspace_id, session_id)
+                runs = [self._view.run(covered.run_id) for covered in reply.covered if covered.was == "queued"]
+                return [run.prompt for run in runs if run is not None]
+        # The request may have been received. Repeated, it would also cover Runs accepted since: cancel one by one.
         return [run.prompt for run in known if await self.remove(run)]
-
-    def _prompts(self, run_ids: list[str]) -> list[str]:
-        runs = [self._view.run(run_id) for run_id in run_ids]
-        return [run.prompt for run in runs if run is not None]
 
     # --- the queue --------------------------------------------------------------------------------------------------
 
     async def remove(self, run: m.RunBody) -> bool:
-        """Whether it was still waiting, and is not any more."""
-        client, workspace = self._connection.client, self._connection.id
-        reply = await self._in_line(run.session_id, lambda: client.cancel_run(workspace, run.run_id))
+        """Cancel a queued Run; return whether it was still queued."""
+        reply = await self._in_order(run.session_id, lambda: self._client.cancel_run(self._workspace_id, run.run_id))
         if any(covered.run_id == run.run_id for covered in reply.covered):
             return any(covered.run_id == run.run_id and covered.was == "queued" for covered in reply.covered)
-        # The answer to an earlier request may have been lost, or somebody else was quicker.
-        now = await self._connection.retry(lambda: client.run(workspace, run.run_id))
+        # The response to an earlier attempt may have been lost, or another client cancelled the Run.
+        now = await self._connection.retry(lambda: self._client.run(self._workspace_id, run.run_id))
         return now.outcome == "cancelled" and not now.started_at
 
     async def edit(self, run: m.RunBody, text: str, attachments: list[m.AttachmentBody] | None) -> None:
-        """`attachments`: instead of those it has; None: it keeps them."""
-        client, workspace = self._connection.client, self._connection.id
-        await self._in_line(run.session_id, lambda: client.edit_run(workspace, run.run_id, text, attachments))
-
-    async def move(self, run: m.RunBody, by: int) -> None:
-        """Up or down by so many places."""
-        queue = [other.run_id for other in self._view.queue(run.session_id)]
-        if run.run_id not in queue:
-            raise RunNotQueued("it is not queued any more")
-        place = queue.index(run.run_id)
-        others = queue[:place] + queue[place + 1 :]
-        target = max(0, min(len(others), place + by))
-        before = others[target] if target < len(others) else None
-        await self._in_line(
-            run.session_id, lambda: self._connection.client.move_run(self._connection.id, run.run_id, before)
+        """Replace the text of a queued Run, and its attachments unless they are None."""
+        await self._in_order(
+            run.session_id, lambda: self._client.edit_run(self._workspace_id, run.run_id, text, attachments)
         )
 
+    async def move(self, run: m.RunBody, by: int) -> None:
+        """Move a queued Run down by this many places, or up if `by` is negative."""
+        queue = [other.run_id for other in self._view.queue(run.session_id)]
+        if run.run_id not in queue:
+            raise RunNotQueued("This prompt is no longer queued")
+        index = queue.index(run.run_id)
+        others = queue[:index] + queue[index + 1 :]
+        target = max(0, min(len(others), index + by))
+        before = others[target] if target < len(others) else None
+        await self._in_order(run.session_id, lambda: self._client.move_run(self._workspace_id, run.run_id, before))
+
     async def fold_in(self, run: m.RunBody) -> None:
-        """Into the Run at work, at its next Step."""
-        await self._in_line(run.session_id, lambda: self._connection.client.fold_run(self._connection.id, run.run_id))
+        """Fold a queued Run into the active one, at its next Step."""
+        await self._in_order(run.session_id, lambda: self._client.fold_run(self._workspace_id, run.run_id))
 
     # --- approvals --------------------------------------------------------------------------------------------------
 
-    async def answer(self, ask_id: str, action: Answer, why: str = "") -> str:
-        """What stands, when somebody else was quicker; empty when this answer counts."""
-        client, shown = self._connection.client, next((ask for ask in self._view.asks() if ask.id == ask_id), None)
+    async def answer(self, ask_id: str, action: Answer, reason: str = "") -> bool:
+        """Answer an approval; return whether this answer counts. The events report any other answer."""
+        shown = next((ask for ask in self._view.asks() if ask.id == ask_id), None)
         binding = shown.binding if isinstance(shown, m.PermissionRequest) else ""
         try:
             reply = await self._connection.retry(
-                lambda: client.answer_permission(self._connection.id, ask_id, action, why, binding)
+                lambda: self._client.answer_permission(self._workspace_id, ask_id, action, reason, binding)
             )
-        except (Conflict, NotFound) as error:
-            return error.message
-        return "" if reply.resolved else f"answered elsewhere: {reply.answered}"
+        except (Conflict, NotFound):
+            return False
+        return reply.resolved
 
-    async def answer_questions(self, batch_id: str, responses: list[m.QuestionResponse] | None) -> str:
-        """None: people would rather not answer."""
-        client, workspace = self._connection.client, self._connection.id
+    async def answer_questions(self, batch_id: str, responses: list[m.QuestionResponse] | None) -> None:
+        """Answer the questions of a batch. None: decline to answer."""
 
         async def answer() -> m.Resolved:
             if responses is None:
-                return await client.cancel_questions(workspace, batch_id)
-            return await client.answer_questions(workspace, batch_id, responses)
+                return await self._client.cancel_questions(self._workspace_id, batch_id)
+            return await self._client.answer_questions(self._workspace_id, batch_id, responses)
 
-        try:
-            reply = await self._connection.retry(answer)
-        except (AskIsOver, NotFound) as error:
-            return error.message
-        return "" if reply.resolved else "answered elsewhere"
+        with suppress(AskIsOver, NotFound):
+            await self._connection.retry(answer)
 
     # --- the session ------------------------------------------------------------------------------------------------
 
     async def shell(self, session_id: str, command: str) -> m.ShellReply:
-        """Not repeated: it may have run."""
-        async with self._lines.setdefault(session_id, asyncio.Lock()):
-            return await self._connection.client.shell(self._connection.id, session_id, command)
+        """Run a shell command. Not retried: it may have run."""
+        async with self._lock(session_id):
+            return await self._client.shell(self._workspace_id, session_id, command)
+
+    async def create_session(self) -> str:
+        session = await self._client.create_session(self._workspace_id)
+        self._view.load_sessions([session], self._connection.at)
+        return session.id
+
+    async def rename_session(self, session_id: str, title: str) -> None:
+        await self._connection.retry(lambda: self._client.rename_session(self._workspace_id, session_id, title))
+
+    async def delete_session(self, session_id: str) -> None:
+        """Delete a session. The server first cancels its Runs and waits until they end."""
+        session = self._view.session(session_id)
+        self.being_deleted.add(session_id)
+        try:
+            with suppress(NotFound):  # another client deleted it first
+                await self._connection.retry(lambda: self._client.delete_session(self._workspace_id, session_id))
+        except KedgeError:
+            self.being_deleted.discard(session_id)
+            raise
+        self._report(f"deleted: {title_of(session) if session else session_id}", "information")
+
+    async def fork_session(self, session_id: str) -> str:
+        """Copy a session; return the id of the copy, empty if the session is. Not retried: it would make two."""
+        last = (await self._connection.last_messages(session_id))[-1:]
+        if not last:
+            self._report("nothing to fork: the session is empty", "warning")
+            return ""
+        copy = await self._client.fork_session(self._workspace_id, session_id, last[0].id)
+        self._view.load_sessions([copy], self._connection.at)
+        return copy.id
+
+    async def export_session(self, session_id: str) -> None:
+        document = await self._connection.retry(
+            lambda: self._client.export_session(self._workspace_id, session_id, "md")
+        )
+        path = Path(self._connection.path) / f"session-{session_id}.md"
+        try:
+            path.write_bytes(document)
+        except OSError as error:
+            self._report(f"cannot write {with_tilde(str(path))}: {error.strerror}", "error")
+            return
+        self._report(f"exported to {with_tilde(str(path))}", "information")
+
+    async def undo_session(self, session_id: str) -> None:
+        """Undo the file changes of the last Run. Not retried: it would also undo the Run before it."""
+        try:
+            undone = await self._client.undo(self._workspace_id, session_id)
+        except RunNotFound:
+            self._report("nothing to undo: no run of this session changed files that can be restored", "warning")
+            return
+        self._report(f"restored: {', '.join(map(with_tilde, undone.files))}", "information")

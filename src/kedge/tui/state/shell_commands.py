@@ -1,4 +1,4 @@
-"""Commands of the person's own (`!ls`), while they run."""
+"""The user's own shell commands (`!ls`) while they run."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from kedge.tui.state.session_actions import SessionActions
 
 
 class ShellCommands:
-    """At most one at a time in each session; the others wait for it, in the order in which they were written."""
+    """At most one command runs in each session; the others wait, in the order in which they were entered."""
 
-    def __init__(self, actions: SessionActions, changed: Callable[[], None]) -> None:
-        self._actions, self._changed = actions, changed
-        #: By session: each with the moment it was written, the oldest first.
+    def __init__(self, actions: SessionActions, on_change: Callable[[], None]) -> None:
+        self._actions, self._on_change = actions, on_change
+        #: By session: each command with the time it was entered, the oldest first.
         self._running: dict[str, dict[asyncio.Task[object], tuple[str, float]]] = {}
 
     async def run(self, session_id: str, command: str) -> None:
         task: asyncio.Task[object] = asyncio.ensure_future(self._actions.shell(session_id, command))
         running = self._running.setdefault(session_id, {})
         running[task] = command, time.monotonic()
-        self._changed()
+        self._on_change()
         try:
-            # Waited for: that the command was ended is no end of whoever waits for it.
+            # `wait` instead of `await task`: cancelling the command must not cancel the caller.
             await asyncio.wait({task})
             with suppress(asyncio.CancelledError):
                 task.result()
         finally:
             task.cancel()
             del running[task]
-            self._changed()
+            self._on_change()
 
-    def words(self, session_id: str, *, editing: bool) -> list[Piece]:
-        """For the line that says what is at work, and what Esc does about it. `editing`: Esc is for that."""
-        for command, began in self._running.get(session_id, {}).values():
-            seconds = duration(int(time.monotonic() - began))
-            return [(1, f"● running !{one_line(command, 40)}"), (2, seconds), (0, "" if editing else "esc ends it")]
+    def status(self, session_id: str, *, editing: bool) -> list[Piece]:
+        """Describe the running command and what Esc does. `editing`: Esc ends the editing instead."""
+        for command, started in self._running.get(session_id, {}).values():
+            seconds = duration(int(time.monotonic() - started))
+            return [(1, f"● running !{one_line(command, 40)}"), (2, seconds), (0, "" if editing else "esc: stop it")]
         return []
 
-    def end(self, session_id: str) -> bool:
-        """The one at work; the server ends its processes. Whether there was one."""
+    def stop(self, session_id: str) -> bool:
+        """Stop the running command; the server ends its processes. Returns whether there was one."""
         for task in self._running.get(session_id, {}):
             return task.cancel()
         return False
