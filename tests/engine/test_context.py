@@ -10,8 +10,8 @@ import pytest
 
 from kedge.agent import system_prompt as module
 from kedge.agent.system_prompt import (
-    ALL_BYTES_MAX,
-    FILE_BYTES_MAX,
+    INSTRUCTION_BYTES_MAX,
+    INSTRUCTIONS_BYTES_MAX,
     LISTED_MAX,
     Facts,
     git_branch,
@@ -69,8 +69,8 @@ def test_a_real_repository_has_a_branch(tmp_path: Path) -> None:
 
 def test_the_read_only_agent_has_words_of_its_own_and_the_same_instructions(repository: Path) -> None:
     written(repository / "AGENTS.md", "Use tabs.")
-    text = system_prompt(repository, Config(), FACTS, "look")
-    assert "you change nothing" in text
+    text = system_prompt(repository, Config(), FACTS, "explore")
+    assert "you cannot change anything" in text
     assert "Commit only" not in text
     assert "Use tabs." in text
 
@@ -135,14 +135,14 @@ def test_a_file_that_may_not_be_read_is_as_if_it_were_not_there(repository: Path
 def test_long_files_are_cut_and_all_together_are_bounded(repository: Path) -> None:
     names_of_all = [f"{number}.md" for number in range(6)]
     for name in names_of_all:
-        written(repository / name, name + "x" * FILE_BYTES_MAX)
+        written(repository / name, name + "x" * INSTRUCTION_BYTES_MAX)
     config = Config(context=ContextConfig(files=names_of_all))
     found = instruction_files(repository, config)
     assert all(file.is_cut for file in found)
-    assert sum(len(file.text) for file in found) == ALL_BYTES_MAX
+    assert sum(len(file.text) for file in found) == INSTRUCTIONS_BYTES_MAX
     assert len(found) == 4
-    assert "[cut here: the file is longer]\n</instructions>" in system_prompt(repository, config, FACTS)
-    whole = written(repository / "AGENTS.md", "y" * FILE_BYTES_MAX)
+    assert "[truncated: the file is longer]\n</instructions>" in system_prompt(repository, config, FACTS)
+    whole = written(repository / "AGENTS.md", "y" * INSTRUCTION_BYTES_MAX)
     assert not next(file for file in instruction_files(repository, Config()) if file.path == whole).is_cut
 
 
@@ -169,7 +169,7 @@ def test_names_of_files_cannot_add_lines_and_a_full_directory_is_not_listed_whol
 
 def test_a_workspace_that_is_gone_has_a_prompt_too(tmp_path: Path) -> None:
     text = system_prompt(tmp_path / "gone", Config(), FACTS)
-    assert "(it cannot be read)" in text
+    assert "(not readable)" in text
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "(nothing)" in system_prompt(empty, Config(), FACTS)

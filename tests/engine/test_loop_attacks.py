@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kedge.agent import model_call as asking
-from kedge.agent.system_prompt import FILES_MAX, instruction_files
+from kedge.agent.system_prompt import INSTRUCTION_FILES_MAX, instruction_files
 from kedge.config.load import REPOSITORY_BYTES_MAX, LoadedConfig, _merge, load_layers, load_workspace, repository_files
 from kedge.config.schema import CONTEXT_FILES_MAX, Config
 from kedge.config.trust import TrustList
@@ -101,7 +101,7 @@ def test_names_of_instruction_files_are_bounded(tmp_path: Path) -> None:
     for place in (inner.parent.parent, inner.parent, inner):
         for name in many:
             (place / name).write_text(f"{place} {name}")
-    assert len(instruction_files(inner, found.config)) == FILES_MAX
+    assert len(instruction_files(inner, found.config)) == INSTRUCTION_FILES_MAX
 
 
 @pytest.mark.found(

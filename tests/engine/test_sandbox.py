@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from kedge.config.schema import Config
-from kedge.engine.sandbox import OwnFiles, limits
+from kedge.engine.sandbox import OwnFiles, sandbox_limits
 from kedge.engine.tool_processes import WardenMachine, environment
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import MechanismChoice
@@ -60,10 +60,10 @@ def test_only_an_absolute_tmpdir_can_be_written(
 ) -> None:
     monkeypatch.setenv("TMPDIR", given)
     monkeypatch.chdir(tmp_path)
-    assert limits(ON, "/somewhere", own).writable == ("/somewhere", os.path.realpath("/tmp"))
+    assert sandbox_limits(ON, "/somewhere", own).writable == ("/somewhere", os.path.realpath("/tmp"))
     assert os.path.isabs(environment(ON).get("TMPDIR", "/tmp"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "cwd"))
-    assert limits(ON, "/somewhere", own).writable == ("/somewhere", str(tmp_path / "cwd"))
+    assert sandbox_limits(ON, "/somewhere", own).writable == ("/somewhere", str(tmp_path / "cwd"))
 
 
 @pytest.mark.found(
@@ -74,7 +74,7 @@ def test_only_an_absolute_tmpdir_can_be_written(
 async def test_landlock_alone_refuses_a_workspace_around_kedges_files(
     tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine]
 ) -> None:
-    with pytest.raises(ToolFailed, match=f"{own.config} lies in {tmp_path}, where commands may write"):
+    with pytest.raises(ToolFailed, match=f"{own.config} is in {tmp_path}, where commands may write"):
         await output(machine(own, "subreaper"), tmp_path, "true")
 
 
@@ -97,18 +97,18 @@ async def test_missing_files_of_kedge_cannot_be_made_by_a_command(
         assert "over" in await output(one, tmp_path, script)
     assert not (tmp_path / ".config/kedge/config.toml").exists()
     named = replace(own, config=str(tmp_path / "config.toml"), config_is_file=True)
-    with pytest.raises(ToolFailed, match=r"config\.toml (is missing|lies in)"):
+    with pytest.raises(ToolFailed, match=r"config\.toml (is missing|is in)"):
         await output(machine(named), tmp_path, "true")
 
 
 async def test_sockets_that_are_configured_as_writable_stay_reachable(own: OwnFiles) -> None:
     docker = "/run/docker.sock"
     config = msgspec.convert({"sandbox": {"mode": "workspace-write", "writable": [docker]}}, Config)
-    found = limits(config, "/work", own, {})
+    found = sandbox_limits(config, "/work", own, {})
     assert docker in found.reachable
     assert docker not in found.hidden
-    assert docker in limits(ON, "/work", own, {}).hidden
-    assert limits(ON, os.path.expanduser("~"), own, {}).reachable == ()
+    assert docker in sandbox_limits(ON, "/work", own, {}).hidden
+    assert sandbox_limits(ON, os.path.expanduser("~"), own, {}).reachable == ()
 
 
 @pytest.mark.found(
@@ -130,7 +130,7 @@ async def test_the_program_itself_cannot_be_changed_by_a_command(
         assert (tmp_path / "work" / "beside").exists()
     assert (package / "fetch.py").read_text() == "mine"
     assert [path.name for path in package.parent.iterdir()] == ["kedge"]
-    with pytest.raises(ToolFailed, match="venv lies in"):
+    with pytest.raises(ToolFailed, match="venv is in"):
         await output(machine(installed, "subreaper"), tmp_path / "work", "true")
 
 
@@ -140,6 +140,6 @@ async def test_the_program_itself_cannot_be_changed_by_a_command(
 )
 def test_temporary_directory_sockets_are_not_of_the_workspace(tmp_path: Path, own: OwnFiles) -> None:
     given = {"TMPDIR": str(tmp_path / "work")}
-    assert limits(ON, str(tmp_path), own, given).reachable == ()
-    assert limits(ON, str(tmp_path / "work"), own, given).reachable == ()
-    assert limits(ON, str(tmp_path / "work/a"), own, given).reachable == (str(tmp_path / "work/a"),)
+    assert sandbox_limits(ON, str(tmp_path), own, given).reachable == ()
+    assert sandbox_limits(ON, str(tmp_path / "work"), own, given).reachable == ()
+    assert sandbox_limits(ON, str(tmp_path / "work/a"), own, given).reachable == (str(tmp_path / "work/a"),)

@@ -1,4 +1,4 @@
-"""From a name such as "local/fake-large" to a model that can be asked, with what is known of it."""
+"""Models for Runs: from a name such as "local/fake-large" to a model with its limits and price."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FREE = Price(0.0, 0.0)
 
 
 class RunModel(Struct, frozen=True):
-    """A model, and what a Run must know of it. None: not known."""
+    """A model with the facts that a Run needs. None: unknown."""
 
     model: Model
     context_window: int | None = None
@@ -35,7 +35,7 @@ class RunModel(Struct, frozen=True):
     thinking_tokens: int | None = None
     takes_images: bool = True
     price: Price | None = None
-    #: The built-in ones are not asked for a title: theirs would be no better than the prompt's beginning.
+    #: The built-in models are not asked for titles: the start of the prompt is as good.
     writes_titles: bool = True
 
     def priced(self, usage: Usage) -> Usage:
@@ -43,31 +43,31 @@ class RunModel(Struct, frozen=True):
 
 
 class ModelChooser(Protocol):
-    """The port: where the engine gets its models from."""
+    """The source of models."""
 
-    async def choose(self, config: Config, wanted: str) -> RunModel:
-        """The model of this name, or the configured one, or the built-in one; BadConfig says why there is none."""
+    async def choose(self, config: Config, name: str) -> RunModel:
+        """Return the named model, or the configured one, or the built-in one; BadConfig if it cannot be used."""
         ...
 
-    async def choose_small(self, config: Config, wanted: str) -> RunModel:
-        """The one for small things, such as titles; where none is configured, the one of this name."""
+    async def choose_small(self, config: Config, name: str) -> RunModel:
+        """Return the model for small tasks such as titles; the named one if none is configured."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Models:
-    """One HTTP connection pool for the providers with TLS and one for those without, made when the first is asked."""
+    """Models with two shared HTTP connection pools, with and without TLS, created on first use."""
 
     def __init__(self) -> None:
-        #: By whether TLS is spoken.
+        #: By use of TLS.
         self._pools: dict[bool, httpx2.AsyncClient] = {}
         self._loaded: set[str] = set()
         self._opening = asyncio.Lock()
         self._demo: DemoModel | None = None
 
-    async def choose(self, config: Config, wanted: str) -> RunModel:
-        name = wanted or config.model or OFFLINE
+    async def choose(self, config: Config, name: str) -> RunModel:
+        name = name or config.model or OFFLINE
         if name == OFFLINE:
             return RunModel(OfflineModel(), price=FREE, takes_images=False, writes_titles=False)
         if name == DEMO:
@@ -87,22 +87,22 @@ class Models:
             known.price,
         )
 
-    async def choose_small(self, config: Config, wanted: str) -> RunModel:
-        return await self.choose(config, config.small_model or wanted)
+    async def choose_small(self, config: Config, name: str) -> RunModel:
+        return await self.choose(config, config.small_model or name)
 
     async def _model(self, resolved: ResolvedModel) -> Model:
         provider, name = resolved.provider, resolved.provider_name
-        # A locked keyring waits for its user: not on the event loop.
+        # In a thread: a locked keyring waits for the user.
         key = await asyncio.to_thread(resolved.key) if provider.api_key.startswith(KEYRING) else resolved.key()
         spec = PROVIDERS[provider.type]
         pool = await self.pool(tls=needs_tls(provider))
-        # Only the first import takes long: not on the event loop.
+        # In a thread: the first import takes long.
         constructor = await asyncio.to_thread(spec.load) if provider.type not in self._loaded else spec.load()
         self._loaded.add(provider.type)
         return constructor(name, resolved.model, provider.base_url, key, pool)
 
     async def pool(self, *, tls: bool) -> httpx2.AsyncClient:
-        """The connection pool, made on first use, in a thread: loading the library takes a tenth of a second."""
+        """Return the connection pool, created in a thread on first use: loading the library takes 0.1 s."""
         if tls not in self._pools:
             async with self._opening:
                 if tls not in self._pools:
@@ -121,15 +121,20 @@ def needs_tls(provider: ProviderConfig) -> bool:
 
 
 def new_client(tls: bool) -> httpx2.AsyncClient:
-    """A connection pool. Half of its memory and time are the certificates, which one without TLS does not need."""
+    """Return a connection pool. Without TLS it takes half the memory and time: it loads no certificates."""
     import httpx2
 
     from kedge.llm import transport
 
     try:
         return transport.new_client(tls=tls)
-    except (ImportError, ValueError, OSError, httpx2.InvalidURL) as error:  # their text may hold a part of a password
+    except (
+        ImportError,
+        ValueError,
+        OSError,
+        httpx2.InvalidURL,
+    ) as error:  # the text may contain a password
         raise BadConfig(
-            f"No connection to a provider can be made ({type(error).__name__}); check ALL_PROXY, HTTP_PROXY, "
+            f"Connections to providers are not possible ({type(error).__name__}); check ALL_PROXY, HTTP_PROXY, "
             "HTTPS_PROXY and SSL_CERT_FILE in the environment of the server."
         ) from None

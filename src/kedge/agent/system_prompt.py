@@ -1,9 +1,8 @@
-"""What a model is told before the conversation begins: who it is, where it is, and how this repository wants to be
-worked on.
+"""The system prompt: the agent's role, its environment, and the instruction files of the repository.
 
-Instruction files are AGENTS.md and its cousins, from the repository's root down to the workspace, the nearest last. In
-each directory AGENTS.md counts; a cousin only where there is none. They are bounded, regular files inside the
-repository, and marked with their paths. All functions here read files: call them beside the event loop.
+Instruction files are AGENTS.md and its equivalents, from the repository's root down to the workspace, the nearest last.
+In each directory AGENTS.md is used, or the first equivalent if there is none. They must be regular files inside the
+repository, have a size limit, and are marked with their paths. The functions here read files: call them in a thread.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
     from kedge.core.records import RunRecord
     from kedge.engine.workspaces import Workspace
 
-Agent = Literal["main", "look"]
+Agent = Literal["main", "explore"]
 
-#: In this order; in each directory the first that is there counts.
-NAMES = (
+#: In order of precedence: the first that exists in a directory is used.
+INSTRUCTION_NAMES = (
     "AGENTS.md",
     "KEDGE.md",
     "CLAUDE.md",
@@ -41,34 +40,34 @@ NAMES = (
     ".cursorrules",
     ".github/copilot-instructions.md",
 )
-#: Of one instruction file, and of all: a model reads them at every Step, and people pay for it. Bytes.
-FILE_BYTES_MAX = 64 * 1024
-ALL_BYTES_MAX = 256 * 1024
-#: Looked into in one repository: dozens of levels with dozens of names each, all links, could take minutes. Items.
-FILES_MAX = 100
-#: Of the workspace's listing: enough to see what it is. Items.
+#: One instruction file, and all of them: they are part of every request, and cost money. Bytes.
+INSTRUCTION_BYTES_MAX = 64 * 1024
+INSTRUCTIONS_BYTES_MAX = 256 * 1024
+#: Instruction files tried in one repository: dozens of levels with dozens of links each could take minutes. Items.
+INSTRUCTION_FILES_MAX = 100
+#: Entries in the listing of the workspace: enough to see what it is. Items.
 LISTED_MAX = 100
-#: Looked at to make it: a directory may hold millions. Items.
+#: Entries scanned for the listing: a directory may have millions. Items.
 SCANNED_MAX = 5000
-#: Of a branch's name and what leads to it. Bytes.
+#: A branch name, and the files that lead to it. Bytes.
 GIT_BYTES_MAX = 4096
 
 
 class Facts(Struct, frozen=True):
-    """What the caller knows of the machine and the day."""
+    """Facts about the machine and the day, from the caller."""
 
     #: Such as "2025-11-16".
     today: str
     #: Such as "Linux 6.8".
     system: str
-    #: Where the user's own AGENTS.md is; None: nowhere.
+    #: The directory of the user's own AGENTS.md, if any.
     config_dir: Path | None = None
 
 
 class InstructionFile(Struct, frozen=True):
     path: Path
     text: str
-    #: There is more of it than is shown.
+    #: The text is truncated.
     is_cut: bool = False
 
 
@@ -101,30 +100,30 @@ class WrittenPrompts:
 
     async def system(self, workspace: Workspace, run: RunRecord) -> str:
         facts = Facts(self._today(), system_name(), self._config_dir)
-        agent: Agent = "look" if run.options.parent_run_id else "main"
+        agent: Agent = "explore" if run.options.parent_run_id else "main"
         return await asyncio.to_thread(system_prompt, workspace.root, workspace.config, facts, agent, run.options.deny)
 
 
 @cache
-def prompt(name: Literal["system", "look", "title", "summary"]) -> str:
-    """One of our own texts: prompts/NAME.md."""
+def prompt(name: Literal["system", "explore", "title", "summary"]) -> str:
+    """Return one of our own texts: prompts/NAME.md."""
     return (Path(__file__).parent / "prompts" / f"{name}.md").read_text("utf-8").strip()
 
 
 def system_name() -> str:
-    about = os.uname()
-    return f"{about.sysname} {about.release}"
+    uname = os.uname()
+    return f"{uname.sysname} {uname.release}"
 
 
 def system_prompt(
     workspace: Path, config: Config, facts: Facts, agent: Agent = "main", deny: tuple[str, ...] = ()
 ) -> str:
-    """`deny`: rules of this Run alone, over the configured ones."""
-    text = [prompt("system" if agent == "main" else "look"), _surroundings(workspace, facts)]
+    """Return the system prompt. `deny`: rules of this Run, in addition to the configured ones."""
+    text = [prompt("system" if agent == "main" else "explore"), _environment(workspace, facts)]
     for file in instruction_files(workspace, config, facts.config_dir, deny):
-        # A file cannot end its own mark and go on as if it were us.
+        # A file must not be able to close its own tag and continue as if it were our text.
         inside = re.sub(r"<(?=/?instructions\b)", "&lt;", file.text, flags=re.IGNORECASE)
-        cut = "\n[cut here: the file is longer]" if file.is_cut else ""
+        cut = "\n[truncated: the file is longer]" if file.is_cut else ""
         text.append(f'<instructions path="{_plain(str(file.path))}">\n{inside}{cut}\n</instructions>')
     return "\n\n".join(text) + "\n"
 
@@ -134,30 +133,30 @@ def instruction_files(
 ) -> list[InstructionFile]:
     """Those that count, in the order in which they are told: the user's own, then from the root down. What a deny rule
     keeps from being viewed is not among them, by whatever name it goes."""
-    found: list[InstructionFile] = []
+    files: list[InstructionFile] = []
     seen: set[str] = set()
-    left = ALL_BYTES_MAX
+    left = INSTRUCTIONS_BYTES_MAX
     for path, content in _contents(workspace, config, config_dir, deny):
-        text = content[: min(FILE_BYTES_MAX, left)].decode("utf-8", "replace").replace("\0", "\ufffd").strip()
-        if not text or text in seen:  # one is often a copy of the other, or a link to it
+        text = content[: min(INSTRUCTION_BYTES_MAX, left)].decode("utf-8", "replace").replace("\0", "\ufffd").strip()
+        if not text or text in seen:  # often a copy of, or a link to, another file
             continue
-        is_cut = len(content) > min(FILE_BYTES_MAX, left)
-        left -= min(len(content), FILE_BYTES_MAX, left)
+        is_cut = len(content) > min(INSTRUCTION_BYTES_MAX, left)
+        left -= min(len(content), INSTRUCTION_BYTES_MAX, left)
         seen.add(text)
-        found.append(InstructionFile(path, text, is_cut))
+        files.append(InstructionFile(path, text, is_cut))
         if left == 0:
             break
-    return found
+    return files
 
 
 def _contents(
     workspace: Path, config: Config, config_dir: Path | None, deny: tuple[str, ...]
 ) -> Iterator[tuple[Path, bytes]]:
-    """(path, one byte more than may be shown) of each file that is there. What cannot be read is as if it were not."""
+    """Yield each readable file with up to one byte more than the limit."""
     if config_dir is not None:
-        own = config_dir / NAMES[0]
+        own = config_dir / INSTRUCTION_NAMES[0]
         try:
-            content = read_regular(own, FILE_BYTES_MAX + 1)
+            content = read_regular(own, INSTRUCTION_BYTES_MAX + 1)
         except OSError:
             content = None
         if content is not None:
@@ -169,20 +168,20 @@ def _contents(
     further = tuple(config.context.files)
     try:
         rules = config.permissions.rules(deny=deny)
-    except Invalid:  # what is kept from being viewed is not known then
+    except Invalid:  # without the rules it is unknown which files are hidden
         return
     own_files = (config_dir,) if config_dir is not None else ()
 
     def may_be_read(path: Path) -> bool:
         real, lexical = path.resolve(), Path(os.path.normpath(path))
         if is_below(real, own_files) or guards(real):
-            return False  # no repository may have keys read out
+            return False  # a repository must not be able to have secrets read
         names = {name for one in (real, lexical) for name in (subject_of(one, workspace), str(one))}
         return not any(is_hidden(rules, name) for name in names)
 
-    tries = iter(range(FILES_MAX))
+    tries = iter(range(INSTRUCTION_FILES_MAX))
     for place in places:
-        first = next(_readable(place, NAMES, places[0], trusted, may_be_read, tries), None)
+        first = next(_readable(place, INSTRUCTION_NAMES, places[0], trusted, may_be_read, tries), None)
         if first is not None:
             yield first
         yield from _readable(place, further, places[0], trusted, may_be_read, tries)
@@ -196,7 +195,7 @@ def _readable(
     may_be_read: Callable[[Path], bool],
     tries: Iterator[int],
 ) -> Iterator[tuple[Path, bytes]]:
-    """Each that is there takes one of the `tries`."""
+    """Yield the readable files among `names`. Each existing file uses up one of the `tries`."""
     for name in names:
         if not os.path.lexists(place / name):
             continue
@@ -205,14 +204,14 @@ def _readable(
         try:
             if not may_be_read(place / name):
                 continue
-            content = read_inside(place / name, root, trusted, FILE_BYTES_MAX + 1)
+            content = read_inside(place / name, root, trusted, INSTRUCTION_BYTES_MAX + 1)
         except (OSError, RuntimeError, ValueError, UntrustedFile):
             continue
         if content is not None:
             yield place / name, content
 
 
-def _surroundings(workspace: Path, facts: Facts) -> str:
+def _environment(workspace: Path, facts: Facts) -> str:
     lines = [f"Directory: {_plain(str(workspace))}"]
     try:
         root = repository_directories(workspace)[0]
@@ -226,21 +225,21 @@ def _surroundings(workspace: Path, facts: Facts) -> str:
         lines.append("Git repository: no")
     else:
         at = "" if root == workspace else f", its root is {_plain(str(root))}"
-        lines.append(f"Git repository: yes{at}; {_plain(branch)} when this conversation went on")
+        lines.append(f"Git repository: yes{at}; {_plain(branch)} when this run started")
     lines += [f"System: {_plain(facts.system)}", f"Date: {_plain(facts.today)}"]
-    return "# Where you are\n\n" + "\n".join(lines) + f"\n\nIn the directory:\n{_listing(workspace)}"
+    return "# Environment\n\n" + "\n".join(lines) + f"\n\nIn the directory:\n{_listing(workspace)}"
 
 
 def git_branch(root: Path, trusted: frozenset[int] | None = None) -> str | None:
-    """ "branch NAME" or "no branch"; None if this is not a repository, or that of a user who is not `trusted`."""
-    place = root / ".git"
+    """Return "branch NAME" or "no branch"; None if this is not a repository, or its owner is not `trusted`."""
+    git_dir = root / ".git"
     try:
-        if place.is_file():  # a worktree or a submodule: the file says where
-            said = (read_regular(place, GIT_BYTES_MAX, trusted) or b"").decode("utf-8", "replace")
-            place = root / said.removeprefix("gitdir:").strip()
-        elif not place.is_dir():
+        if git_dir.is_file():  # a worktree or a submodule: the file has the path
+            text = (read_regular(git_dir, GIT_BYTES_MAX, trusted) or b"").decode("utf-8", "replace")
+            git_dir = root / text.removeprefix("gitdir:").strip()
+        elif not git_dir.is_dir():
             return None
-        head = (read_regular(place / "HEAD", GIT_BYTES_MAX, trusted) or b"").decode("utf-8", "replace").strip()
+        head = (read_regular(git_dir / "HEAD", GIT_BYTES_MAX, trusted) or b"").decode("utf-8", "replace").strip()
     except UntrustedFile:
         return None
     except (OSError, ValueError):
@@ -257,13 +256,13 @@ def _listing(workspace: Path) -> str:
                 for entry in islice(entries, SCANNED_MAX)
             )
     except OSError:
-        return "(it cannot be read)"
+        return "(not readable)"
     if not names:
-        return "(nothing)"
+        return "(empty)"
     more = ["(and more)"] if len(names) > LISTED_MAX else []
     return "\n".join([*names[:LISTED_MAX], *more])
 
 
 def _plain(text: str) -> str:
-    """On one line: a file's name may hold line breaks, and with them anything."""
+    """Replace characters that could break out of a line or an attribute: a file name may contain anything."""
     return "".join(character if character.isprintable() and character not in '"<>' else "?" for character in text)

@@ -1,4 +1,4 @@
-"""Tool processes as the engine lets them start: through the warden, with a listed environment, in the sandbox."""
+"""Tool processes: started through the warden, with a filtered environment, in the sandbox."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kedge.config.schema import Config
-from kedge.engine.sandbox import Limits, OwnFiles, check, limits
+from kedge.engine.sandbox import OwnFiles, SandboxLimits, check, sandbox_limits
 from kedge.tools.process_port import Process, Processes
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import ProcessFailed, ProcessSpec, WardenFailed
 from kedge.warden.warden import Warden
 from kedge.warden.warden_process import WardenProcess
 
-#: What a tool process is given of the server's environment: what programs need to find things and to speak the user's
-#: language. Keys, tokens and everything else stay out unless the configuration names them.
-LISTED = frozenset(
+#: Variables of the server's environment that tool processes inherit: paths and the user's language. Keys, tokens and
+#: everything else are left out unless the configuration names them.
+INHERITED = frozenset(
     {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "LANGUAGE", "TZ", "XDG_RUNTIME_DIR"}
     | {"XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "VIRTUAL_ENV", "PYENV_ROOT", "NVM_DIR", "JAVA_HOME"}
     | {"GOPATH", "GOROOT", "CARGO_HOME", "RUSTUP_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 )
-#: No pager, no editor and no question: there is nobody at the terminal, and no terminal.
-SET = {
+#: No pager, no editor, no prompts: there is no terminal.
+FIXED = {
     "TERM": "dumb",
     "PAGER": "cat",
     "GIT_PAGER": "cat",
@@ -34,22 +34,22 @@ SET = {
     "GIT_EDITOR": "true",
     "EDITOR": "true",
     "KEDGE": "1",
-    # A clone may bring a bare repository as plain files, whose configuration names programs to run: git shall not take
-    # a directory for one unless it is told to (--git-dir).
+    # A clone may contain a bare repository as plain files, whose configuration names programs to run: git must not
+    # use a directory as one unless --git-dir says so.
     "GIT_CONFIG_COUNT": "1",
     "GIT_CONFIG_KEY_0": "safe.bareRepository",
     "GIT_CONFIG_VALUE_0": "explicit",
 }
 
 
-def environment(config: Config, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    named = LISTED | set(config.tools.environment)
-    kept = {name: value for name, value in given.items() if name in named or name.startswith("LC_")}
-    # Only whole paths: with a relative one, a program in a repository would be taken for `bash` or `ls`.
-    places = [place for place in kept.get("PATH", "").split(os.pathsep) if os.path.isabs(place)]
+def environment(config: Config, server: Mapping[str, str] = os.environ) -> dict[str, str]:
+    names = INHERITED | set(config.tools.environment)
+    kept = {name: value for name, value in server.items() if name in names or name.startswith("LC_")}
+    # Only absolute paths: with a relative one, a program in a repository could replace `bash` or `ls`.
+    directories = [path for path in kept.get("PATH", "").split(os.pathsep) if os.path.isabs(path)]
     if not os.path.isabs(kept.get("TMPDIR", "")):
-        kept.pop("TMPDIR", None)  # it would be another directory for each program
-    return {**kept, "PATH": os.pathsep.join(places) or os.defpath, **SET}
+        kept.pop("TMPDIR", None)  # a relative path would differ between programs
+    return {**kept, "PATH": os.pathsep.join(directories) or os.defpath, **FIXED}
 
 
 class WardenMachine:
@@ -62,10 +62,10 @@ class WardenMachine:
         self._is_started = False
 
     async def processes(self, config: Config, workspace: str) -> Processes:
-        return _WorkspaceProcesses(self, environment(config), limits(config, workspace, self._own))
+        return _WorkspaceProcesses(self, environment(config), sandbox_limits(config, workspace, self._own))
 
     async def run(
-        self, argv: tuple[str, ...], cwd: Path, env: Mapping[str, str], stdin: BinaryIO | None, limits: Limits
+        self, argv: tuple[str, ...], cwd: Path, env: Mapping[str, str], stdin: BinaryIO | None, limits: SandboxLimits
     ) -> WardenProcess:
         async with self._starting:
             if not self._is_started:
@@ -79,7 +79,7 @@ class WardenMachine:
 
 
 class NoMachine:
-    """Where nothing can be started: an engine without tool processes."""
+    """A machine without tool processes."""
 
     async def processes(self, config: Config, workspace: str) -> Processes:
         return _NoProcesses()
@@ -92,17 +92,17 @@ class _NoProcesses:
     environment: Mapping[str, str] = {}
 
     async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
-        raise ToolFailed("No process can be started here.")
+        raise ToolFailed("This server cannot start processes.")
 
 
 class _WorkspaceProcesses:
-    def __init__(self, machine: WardenMachine, environment: Mapping[str, str], limits: Limits) -> None:
+    def __init__(self, machine: WardenMachine, environment: Mapping[str, str], limits: SandboxLimits) -> None:
         self._machine = machine
         self.environment = environment
         self._limits = limits
 
     async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
-        with _telling():
+        with _as_tool_failed():
             return _ToolProcess(await self._machine.run(argv, cwd, self.environment, stdin, self._limits))
 
 
@@ -113,18 +113,18 @@ class _ToolProcess:
         self.read, self.end = process.read, process.end
 
     async def wait(self) -> int:
-        with _telling():
+        with _as_tool_failed():
             status = await self._process.wait()
         return status.code if status.code is not None else -(status.signal or 0)
 
     async def alive(self) -> int:
-        with _telling():
+        with _as_tool_failed():
             return await self._process.alive()
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
-    """What goes wrong with a process is told to who had it started; the Run goes on."""
+def _as_tool_failed() -> Iterator[None]:
+    """Turn a process error into the error of a tool call, so that the Run continues."""
     try:
         yield
     except (ProcessFailed, WardenFailed) as error:
