@@ -20,7 +20,7 @@ def kedge(server: Server, *arguments: str) -> Finished:
 
 
 class Waiting:
-    """A Run that waits for people; none of them is at a terminal of its own."""
+    """A Run that waits for an answer, without a terminal of its own."""
 
     def __init__(self, server: Server, client: Client) -> None:
         self.server, self.client = server, client
@@ -41,7 +41,7 @@ class Waiting:
         return await self.client.wait_run(self.workspace_id, self.run_id)
 
     async def told(self) -> str:
-        """All that tools have told the model."""
+        """Return all tool results of the session."""
         messages = await self.client.messages(self.workspace_id, self.session_id)
         return "\n".join(
             part.data["content"] for message in messages for part in message.parts if message.role == "tool"

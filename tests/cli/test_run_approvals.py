@@ -115,7 +115,7 @@ def test_a_question_outlives_a_restart_of_the_server(own_server: Server) -> None
     own_server.kill()
     own_server.start()
     terminal.type("y\n")
-    # It may come before the resumed Run waits for it again; it is asked for once all the same.
+    # It may come before the resumed Run waits for it again; it is still asked for once.
     assert terminal.end()[0] == 0
     assert (own_server.home.workspace / "a.txt").exists()
 

@@ -1,4 +1,4 @@
-"""What `kedge run` takes beside words: files, and commands of the user's own. And `kedge init`."""
+"""Attachments and user commands of `kedge run`, and `kedge init`."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_ctrl_c_while_reading_standard_input_leaves(home: Home) -> None:
 def test_ctrl_c_is_heard_though_nobody_reads_our_output(server: Server) -> None:
     run = begun(server, "script: say begun | words 30000 | hang")
     wait_shown(server, "w30000")
-    # More than a pipe holds, and nobody reads it: only the second one can end the command, once the first was heard.
+    # More than a pipe holds, and it has no reader: only the second one can end the command, once the first was heard.
     run.send_signal(signal.SIGINT)
     assert ended(server).outcome == "cancelled"
     run.send_signal(signal.SIGINT)

@@ -108,7 +108,7 @@ def until(command: subprocess.Popen[str], text: str) -> str:
 
 
 def has_reader(fifo: Path) -> bool:
-    """Whether somebody has it open to read."""
+    """Return whether a process has it open for reading."""
     try:
         os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
     except OSError as error:
@@ -199,7 +199,7 @@ class Terminal:
         self._shown = ""
 
     def until(self, text: str) -> str:
-        """What was shown up to and with this text, since it was last asked."""
+        """Return the output up to and including this text, since the last call."""
         while text not in self._shown:
             piece = self._read()
             assert piece, f"it ended without {text!r}: {self._shown!r}"

@@ -126,7 +126,7 @@ async def test_a_restart_in_the_middle_loses_and_doubles_nothing(
 
 
 class Told:
-    """A stand-in server that tells one Run's story by hand."""
+    """A stand-in server that scripts the events of one Run."""
 
     def __init__(self, *streams: list[bytes]) -> None:
         self.streams = list(streams)

@@ -205,6 +205,6 @@ async def test_read_cancelled_on_arrival_prints_no_traceback(tmp_path: Path, cap
                 await asyncio.wait({asking})
             assert asking.cancelled()
     assert caplog.records == []
-    loop.call_soon(lambda: asyncio.Future[None](loop=loop).result())  # whatever else goes wrong is told
+    loop.call_soon(lambda: asyncio.Future[None](loop=loop).result())  # other errors are reported
     await asyncio.sleep(0)
     assert [record.message.splitlines()[0] for record in caplog.records] != []

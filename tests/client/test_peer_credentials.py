@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the 
 
 @pytest.fixture
 def impostor(in_home: Home) -> Iterator[socket.socket]:
-    """This very process, on the server's socket."""
+    """This process, listening on the server's socket."""
     paths.runtime_dir().mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(paths.socket_file()))
