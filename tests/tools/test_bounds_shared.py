@@ -191,9 +191,8 @@ async def test_commands_of_one_step_are_limited(tmp_path: Path) -> None:
     several = [await prepare(BashTool(), context, command="sleep 600") for _ in range(FOREGROUND_MAX + 5)]
     running = [asyncio.ensure_future(one.run()) for one in several]
     await turns()
-    await asyncio.gather(
-        *(context.threads.run(int) for _ in range(RUN_THREADS_MAX))
-    )  # after the threads of all of them
+    # After the threads of all of them.
+    await asyncio.gather(*(context.threads.run(int) for _ in range(RUN_THREADS_MAX)))
     await turns()
     for one in running:
         one.cancel()

@@ -127,7 +127,7 @@ async def test_file_replaced_by_a_symlink_is_not_opened(root: Path) -> None:
     prepared = await prepare(ViewTool(), make_context(root), path="src/app.py")
     (root / "src" / "app.py").unlink()
     (root / "src" / "app.py").symlink_to(root.parent / "secret")
-    with pytest.raises(ToolFailed, match="swapped"):
+    with pytest.raises(ToolFailed, match="now a symlink"):
         await prepared.run()
 
 
