@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from kedge.core.commands import Command
 from kedge.core.events import LaneEvent, RunAccepted
 from kedge.core.records import RecordKind, restore
 from kedge.engine.append import Append
@@ -41,6 +42,15 @@ RETRY_S, RETRY_S_MAX = 0.1, 5.0
 Plan = Callable[[Append], Awaitable[None]]
 
 T = TypeVar("T")
+
+
+def deciding(command: Command) -> Plan:
+    """Return a plan that only decides a command."""
+
+    async def plan(tx: Append) -> None:
+        tx.decide(command)
+
+    return plan
 
 
 class Reactions(Protocol):

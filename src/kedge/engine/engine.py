@@ -17,7 +17,6 @@ from kedge.core.commands import (
     Cancel,
     CancelRun,
     ClearQueue,
-    Command,
     EditRun,
     FoldRun,
     MoveRun,
@@ -32,7 +31,7 @@ from kedge.core.transcript import Message
 from kedge.engine.append import Append
 from kedge.engine.asks import Asks
 from kedge.engine.attached_files import with_contents
-from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan
+from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan, deciding
 from kedge.engine.executor import MakeExecutor
 from kedge.engine.forks import FORK_MESSAGES_MAX, agent_session, fork
 from kedge.engine.lane_state import LaneState
@@ -234,9 +233,9 @@ class Engine:
             accepting = asyncio.ensure_future(self.submit(workspace, session.id, Prompt(prompt), options, child))
             try:
                 await asyncio.shield(accepting)
-                return await (
-                    asyncio.shield(state.end_of(child)) if child in state.runs else self.run(workspace, child)
-                )
+                if child in state.runs:
+                    return await asyncio.shield(state.end_of(child))
+                return await self.run(workspace, child)
             except (asyncio.CancelledError, StoreUnavailable):
                 await wait_uncancelled([asyncio.ensure_future(self._end_child(workspace, state, child, accepting))])
                 raise
@@ -361,10 +360,10 @@ class Engine:
             state = await self._lane_of(workspace, run_id)
             if before is not None and await self._lane_of(workspace, before) is not state:
                 raise RunNotQueued(f"run {before} is not queued in the session of run {run_id}")
-            return await self._change(workspace, run_id, _deciding(MoveRun(run_id, before, self._clock.now_ms())))
+            return await self._change(workspace, run_id, deciding(MoveRun(run_id, before, self._clock.now_ms())))
 
     async def fold_run(self, workspace: Workspace, run_id: str) -> RunRecord:
-        return await self._change(workspace, run_id, _deciding(FoldRun(run_id, self._clock.now_ms())))
+        return await self._change(workspace, run_id, deciding(FoldRun(run_id, self._clock.now_ms())))
 
     async def _change(self, workspace: Workspace, run_id: str, plan: Plan) -> RunRecord:
         with self.workspaces.in_use(workspace):
@@ -456,7 +455,7 @@ class Engine:
             state = await self.workspaces.lane(workspace, session_id)
             state.deleting += 1
             try:
-                await self._door.write(state, _deciding(Cancel(self._clock.now_ms())))
+                await self._door.write(state, deciding(Cancel(self._clock.now_ms())))
                 for end in [state.end_of(run_id) for run_id in state.runs]:
                     ends: set[asyncio.Future[Any]] = {end, self._stopped}
                     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -496,12 +495,3 @@ class Engine:
     def _check_open(self) -> None:
         if self._closing:
             raise ShuttingDown("The server is shutting down and accepts no new work; try again in a moment.")
-
-
-def _deciding(command: Command) -> Plan:
-    """Return a plan that only decides a command."""
-
-    async def plan(tx: Append) -> None:
-        tx.decide(command)
-
-    return plan
