@@ -131,7 +131,7 @@ async def test_a_narrow_screen_never_loses_what_esc_stops(small_model: Server) -
         assert line.rstrip().endswith("1 queued · esc: stop this run")
         assert "tokens" not in line
         await r.pilot.resize_terminal(160, 30)
-        await r.until(lambda: all(said in run_line(r) for said in ("Provider local has", " tokens", "step 2")))
+        await r.until(lambda: all(said in run_line(r) for said in ("Provider local returned", " tokens", "step 2")))
         await r.press("escape", "escape")
         await r.shows("canceled")
 
