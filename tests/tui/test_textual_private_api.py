@@ -20,9 +20,7 @@ def test_the_app_has_the_private_name(name: str) -> None:
 
 def test_the_table_of_key_sequences_can_be_extended() -> None:
     table = getattr(_ansi_sequences, "ANSI_SEQUENCES_KEYS", None)
-    assert isinstance(table, dict), (
-        "Textual has no key table any more: adapt kedge.tui.panels.prompt_panel"
-    )
+    assert isinstance(table, dict), "Textual has no key table any more: adapt kedge.tui.panels.prompt_panel"
 
 
 def test_textual_is_pinned_to_a_minor_version() -> None:

@@ -25,7 +25,7 @@ async def compact(active: ActiveRun, call: ModelCall, history: list[Message], in
     active.end_stream()
     assert active.draft is not None
     now = active.door.clock.now_ms()
-    written = active.draft.message(now)  # of the last attempt: a failed one leaves its draft behind
+    written = active.draft.message(now)  # of the last attempt: failed attempts had other drafts
     if not written.text.strip():
         raise ModelFailed("The model returned an empty summary; try again, or start a new session.")
     text = written.text + _appendix(active.state.session, [active.run, *active.folded])

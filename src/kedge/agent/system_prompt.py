@@ -1,7 +1,7 @@
 """The system prompt: the agent's role, its environment, and the instruction files of the repository.
 
 Instruction files are AGENTS.md and its equivalents, from the repository's root down to the workspace, the nearest last.
-In each directory AGENTS.md is used, or the first equivalent if there is none. They must be regular files inside the
+In each directory AGENTS.md is used, or else the first equivalent. They must be regular files inside the
 repository, have a size limit, and are marked with their paths. The functions here read files: call them in a thread.
 """
 
@@ -131,8 +131,8 @@ def system_prompt(
 def instruction_files(
     workspace: Path, config: Config, config_dir: Path | None = None, deny: tuple[str, ...] = ()
 ) -> list[InstructionFile]:
-    """Those that count, in the order in which they are told: the user's own, then from the root down. What a deny rule
-    keeps from being viewed is not among them, by whatever name it goes."""
+    """Return the instruction files: the user's own, then those from the root down. Files hidden by a deny rule are left
+    out."""
     files: list[InstructionFile] = []
     seen: set[str] = set()
     left = INSTRUCTIONS_BYTES_MAX
@@ -162,7 +162,7 @@ def _contents(
         if content is not None:
             yield own, content
     try:
-        places, trusted = repository_directories(workspace), trusted_owners(workspace)
+        directories, trusted = repository_directories(workspace), trusted_owners(workspace)
     except OSError:
         return
     further = tuple(config.context.files)
@@ -180,15 +180,15 @@ def _contents(
         return not any(is_hidden(rules, name) for name in names)
 
     tries = iter(range(INSTRUCTION_FILES_MAX))
-    for place in places:
-        first = next(_readable(place, INSTRUCTION_NAMES, places[0], trusted, may_be_read, tries), None)
+    for directory in directories:
+        first = next(_readable(directory, INSTRUCTION_NAMES, directories[0], trusted, may_be_read, tries), None)
         if first is not None:
             yield first
-        yield from _readable(place, further, places[0], trusted, may_be_read, tries)
+        yield from _readable(directory, further, directories[0], trusted, may_be_read, tries)
 
 
 def _readable(
-    place: Path,
+    directory: Path,
     names: tuple[str, ...],
     root: Path,
     trusted: frozenset[int],
@@ -197,18 +197,18 @@ def _readable(
 ) -> Iterator[tuple[Path, bytes]]:
     """Yield the readable files among `names`. Each existing file uses up one of the `tries`."""
     for name in names:
-        if not os.path.lexists(place / name):
+        if not os.path.lexists(directory / name):
             continue
         if next(tries, None) is None:
             return
         try:
-            if not may_be_read(place / name):
+            if not may_be_read(directory / name):
                 continue
-            content = read_inside(place / name, root, trusted, INSTRUCTION_BYTES_MAX + 1)
+            content = read_inside(directory / name, root, trusted, INSTRUCTION_BYTES_MAX + 1)
         except (OSError, RuntimeError, ValueError, UntrustedFile):
             continue
         if content is not None:
-            yield place / name, content
+            yield directory / name, content
 
 
 def _environment(workspace: Path, facts: Facts) -> str:

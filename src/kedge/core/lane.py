@@ -33,7 +33,7 @@ The rules
  7  A Run that waits to fold when the active Run ends becomes a Run of its own, at its place in the queue.
  8  Folding is steering: it overtakes Runs that wait for their own start, but never a cancel: a Run that is stopping
     takes in no other Run. A queued Run may be folded after its Submit; it keeps its seq.
- 9  Recover ends the active Run as cancelled if a cancel covers it; resumes it if the policy says so, or if it has not
+ 9  Recover ends the active Run as cancelled if a cancel covers it; resumes it if the policy allows it, or if it has not
     begun a Step (nothing was done, so nothing can be done twice); otherwise ends it as interrupted. Queued Runs stay
     queued.
 10  The queue is bounded. Beyond the bound Submit is an error and nothing is recorded.

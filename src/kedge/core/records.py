@@ -183,13 +183,13 @@ class RunRecord(Struct, frozen=True):
     state: Literal["queued", "active", "ended"] = "queued"
     #: Whether it was accepted straight into activity; part of the receipt.
     accepted_state: Literal["queued", "active"] = "queued"
-    #: Orders the queue. Equal to seq until somebody moves a Run.
+    #: Orders the queue. Equal to seq until a Run is moved.
     queue_order: int = 0
     folds: bool = False
     folded_into: str | None = None
     steps: int = 0
     resumes: int = 0
-    #: Told to stop: by CancelRun alone (`cancelled`), or by any cancel (`stopping`).
+    #: Stopped by CancelRun alone (`cancelled`), or by any cancel (`stopping`).
     cancelled: bool = False
     stopping: bool = False
     outcome: Outcome | None = None

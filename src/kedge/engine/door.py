@@ -1,7 +1,7 @@
 """The door: the one write path. No other module appends to the log or changes a record.
 
 A write goes one way: plan, append (durable), apply, publish, react. It runs in a task of the engine, so that a caller
-that is cancelled half-way cannot leave memory behind the store. Memory follows disk, never leads it.
+that is cancelled half-way cannot leave memory and store in different states. Memory follows disk, never leads it.
 
 Nothing with a Position is published before it is durable: after a power loss the same Position would be assigned to
 another event, and a client that has seen the first one would miss the second. Only text of a streaming message may be

@@ -151,7 +151,7 @@ class Engine:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a Run is active. May be read from any thread."""
+        """True if a Run is active. May be read from any thread."""
         return self._executor.is_busy
 
     # --- reactions to durable events -----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ class RunExecutor(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a Run is active. May be read from any thread."""
+        """True if a Run is active. May be read from any thread."""
         ...
 
     async def close(self, timeout_s: float) -> None:

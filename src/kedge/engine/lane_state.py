@@ -1,4 +1,4 @@
-"""The in-memory state of one session: its Lane, the records behind it, and the tasks that wait for them."""
+"""The in-memory state of one session: its Lane, its records, and the tasks that wait for them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LaneState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the store has everything that is here, so that this state can be evicted."""
+        """True if the store has everything that is here, so that this state can be evicted."""
         is_uncertain = self.loaded and self.stale
         return not (self.runs or self.asks or self.ended or self.settled or is_uncertain)
 

@@ -17,7 +17,7 @@ from kedge.engine.append import Append
 
 @dataclass(slots=True)
 class Verdict:
-    """What was observed of a Run that is done. Whether it was cancelled is decided by the Lane."""
+    """The supervisor's report on a Run that is done. The Lane decides whether it was cancelled."""
 
     outcome: VerdictOutcome
     reason: Reason = ""

@@ -107,7 +107,7 @@ def check(own: OwnFiles, limits: SandboxLimits, sandbox: Sandbox) -> None:
     for path in (own.config, own.data_dir, own.runtime_dir):
         for link in _links(path):
             if (parent := _writable_parent(link, limits)) and not any(
-                is_below(link, kept) for kept in limits.protected
+                is_below(link, path) for path in limits.protected
             ):
                 raise ToolFailed(
                     f"Commands cannot run in the sandbox: {link} is a link to kedge's own files in {parent}, where "

@@ -35,7 +35,7 @@ FIXED = {
     "EDITOR": "true",
     "KEDGE": "1",
     # A clone may contain a bare repository as plain files, whose configuration names programs to run: git must not
-    # use a directory as one unless --git-dir says so.
+    # use a directory as one without --git-dir.
     "GIT_CONFIG_COUNT": "1",
     "GIT_CONFIG_KEY_0": "safe.bareRepository",
     "GIT_CONFIG_VALUE_0": "explicit",
@@ -44,12 +44,12 @@ FIXED = {
 
 def environment(config: Config, server: Mapping[str, str] = os.environ) -> dict[str, str]:
     names = INHERITED | set(config.tools.environment)
-    kept = {name: value for name, value in server.items() if name in names or name.startswith("LC_")}
+    inherited = {name: value for name, value in server.items() if name in names or name.startswith("LC_")}
     # Only absolute paths: with a relative one, a program in a repository could replace `bash` or `ls`.
-    directories = [path for path in kept.get("PATH", "").split(os.pathsep) if os.path.isabs(path)]
-    if not os.path.isabs(kept.get("TMPDIR", "")):
-        kept.pop("TMPDIR", None)  # a relative path would differ between programs
-    return {**kept, "PATH": os.pathsep.join(directories) or os.defpath, **FIXED}
+    directories = [path for path in inherited.get("PATH", "").split(os.pathsep) if os.path.isabs(path)]
+    if not os.path.isabs(inherited.get("TMPDIR", "")):
+        inherited.pop("TMPDIR", None)  # a relative path would differ between programs
+    return {**inherited, "PATH": os.pathsep.join(directories) or os.defpath, **FIXED}
 
 
 class WardenMachine:

@@ -39,7 +39,7 @@ from kedge.tools.known_files import KnownFiles
 
 log = logging.getLogger("kedge.engine")
 
-#: The claim of all clients of the last process. Client ids are UUIDs, so it is no client's id.
+#: The claim of all clients of the last process. Client ids are UUIDs, so no client has this id.
 _LOST = "lost"
 #: Retired clients, remembered so that their late requests are refused. Items, the oldest are dropped first.
 RETIRED_CLIENTS_MAX = 10_000
@@ -94,7 +94,7 @@ class Workspace:
 
     @property
     def _may_become_live(self) -> bool:
-        """Whether a command is running, or a Lane is uncertain and may have a live Run."""
+        """True if a command is running, or a Lane is uncertain and may have a live Run."""
         return self._in_use > 0 or any(lane.loaded and lane.stale for lane in self.lanes.values())
 
     @property
@@ -222,7 +222,7 @@ class Workspaces:
 
     @property
     def is_unused(self) -> bool:
-        """Whether no workspace is open or being opened."""
+        """True if no workspace is open or being opened."""
         return not self._open and not self._opening.locked()
 
     def all(self) -> list[Workspace]:
@@ -234,11 +234,11 @@ class Workspaces:
 
     async def live_runs(self) -> list[RunRecord]:
         """Return the live Runs of all workspaces; a live Run holds its workspace open. A damaged one is skipped."""
-        found: list[RunRecord] = []
+        runs: list[RunRecord] = []
         for workspace in self.all():
             with suppress(StoreDamaged):
-                found += await self._store.live_runs(workspace.id)
-        return found
+                runs += await self._store.live_runs(workspace.id)
+        return runs
 
     def get(self, workspace_id: str) -> Workspace:
         self._refuse_damaged(workspace_id)
@@ -391,8 +391,8 @@ class Workspaces:
             reader.close()
             raise
         encode = workspace.feed.encoder.encode
-        wanted = [ask for ask in asks if session_id in (None, ask.session_id)]
-        reader.pending = b"".join(encode(None, ask.session_id, Asked(ask.run_id, ask.id), ask) for ask in wanted)
+        pending = [ask for ask in asks if session_id in (None, ask.session_id)]
+        reader.pending = b"".join(encode(None, ask.session_id, Asked(ask.run_id, ask.id), ask) for ask in pending)
         return reader
 
     # --- sweeping ------------------------------------------------------------------------------------------------
