@@ -172,7 +172,7 @@ def test_a_workspace_that_is_gone_has_a_prompt_too(tmp_path: Path) -> None:
     assert "(not readable)" in text
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "(nothing)" in system_prompt(empty, Config(), FACTS)
+    assert "(empty)" in system_prompt(empty, Config(), FACTS)
 
 
 def test_our_own_texts_begin_as_others_rely_on() -> None:
