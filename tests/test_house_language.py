@@ -45,13 +45,13 @@ TEST_NAME_CHARS_MAX = 60
 SIBLINGS = {"__init__", "__main__", "base", "codec"}
 #: The ratchet: how many breaches are left. A number may only fall.
 LEFT = {
-    "phrases": 851,
-    "docstrings": 269,
-    "locals": 290,
-    "classes": 5,
-    "modules": 2,
-    "starred": 159,
-    "test names": 406,
+    "phrases": 256,
+    "docstrings": 106,
+    "locals": 39,
+    "classes": 3,
+    "modules": 1,
+    "starred": 135,
+    "test names": 253,
 }
 
 
