@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from kedge.core.events import REASON_TEXTS
-
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -85,11 +83,6 @@ def test_named_source_files_exist() -> None:
         if not (ROOT / name).exists() and not (ROOT / "src/kedge" / name).exists()
     ]
     assert missing == []
-
-
-def test_protocol_lists_every_reason() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", (ROOT / "docs" / "protocol.md").read_text(), re.MULTILINE)
-    assert {code: text for code, text in REASON_TEXTS.items() if code}.items() <= dict(rows).items()
 
 
 RECIPE = re.compile(r"### Add (.+)\n\nExample: `([^`]+)`(, at least)?\n\n((?:- .*\n(?:  .*\n)*)+)")

@@ -12,7 +12,7 @@ PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 
 def test_each_reason_has_a_sentence_and_is_documented() -> None:
-    section = PROTOCOL.read_text().partition("### Reasons")[2].partition("\n## ")[0]
+    section = PROTOCOL.read_text().partition("## Outcomes and reasons")[2].partition("\n## ")[0]
     documented = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))
     assert set(REASON_TEXTS) == set(get_args(Reason))
     assert documented == {reason: text for reason, text in REASON_TEXTS.items() if reason}
