@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kedge.core import events as e
 from kedge.core.approvals import Ask
-from kedge.core.records import Record, RunRecord, SessionView
+from kedge.core.records import Record, Records, RunRecord, SessionView
 from kedge.wire import frames
 from tests.wire.samples import APPROVAL, ENDED, MESSAGE, NASTY, QUESTION, RUN, SAMPLES, SESSION
 
@@ -27,8 +27,8 @@ def frame_of(
 ) -> bytes:
     records: dict[str, Record] = {"run": run, "session": SessionView(SESSION, True, 3), "message": MESSAGE, "ask": ask}
     named = frames.record_of(event)
-    record = records[named[0]] if named and not deleted else None
-    return frames.encode(position, "s1", event, record)
+    known: Records = {named[0]: {named[1]: records[named[0]]}} if named and not deleted else {}
+    return frames.encode(position, "s1", event, known)
 
 
 def all_frames() -> dict[str, bytes]:

@@ -8,6 +8,7 @@ Lane as the records have it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -216,6 +217,8 @@ class SessionView(Struct, frozen=True):
 #: The records that an event can name in a field such as `run_id`.
 RecordKind = Literal["session", "run", "message", "ask"]
 Record = SessionView | RunRecord | Message | Ask
+#: Records by kind and id.
+Records = Mapping[RecordKind, Mapping[str, Record]]
 
 
 #: Size of the random start of a log: with 48 bits the ranges of two logs practically never overlap, and Positions stay

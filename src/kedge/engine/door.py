@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from kedge.core.commands import Command
 from kedge.core.events import LaneEvent, RunAccepted
-from kedge.core.records import RecordKind, restore
+from kedge.core.records import Records, restore
 from kedge.engine.append import Append
 from kedge.engine.draft import Draft
-from kedge.engine.feed import Frame, StoredRecord
+from kedge.engine.feed import Frame
 from kedge.engine.lane_state import LaneState
 from kedge.engine.ports import Clock, Ids
 from kedge.errors import SessionNotFound, StoreError, StoreUnavailable, VersionConflict
@@ -131,18 +131,16 @@ class Door:
 
     def _frames(self, tx: Append, first: int) -> list[Frame]:
         feed, session = tx.state.feed, tx.session
-        records: dict[RecordKind, Mapping[str, StoredRecord]] = {
-            "session": {} if tx.state.deleted else {session.id: session},
+        records: Records = {
+            "session": {} if tx.state.deleted else {session.id: feed.view(session)},
             "run": {**tx.state.runs, **tx.runs},
             "message": tx.messages,
             "ask": tx.asks,
         }
-        frames: list[Frame] = []
-        for position, event in enumerate(tx.log, first):
-            named = feed.encoder.record_of(event)
-            record = records[named[0]].get(named[1]) if named else None
-            frames.append(Frame(position, session.id, "all", feed.encode(position, session.id, event, record)))
-        return frames
+        return [
+            Frame(position, session.id, "all", feed.encoder.encode(position, session.id, event, records))
+            for position, event in enumerate(tx.log, first)
+        ]
 
     def _settle(self, tx: Append) -> None:
         """Resolve the futures of Asks and Runs that have ended."""

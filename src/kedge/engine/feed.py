@@ -24,10 +24,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from kedge.core.approvals import Ask
-from kedge.core.events import Event
-from kedge.core.records import RunRecord, SessionRecord, SessionView
-from kedge.core.transcript import Message
+from kedge.core.records import Record, RecordKind, Records, SessionRecord, SessionView
 from kedge.engine.draft import Draft
 from kedge.engine.ports import Clock, Encoder
 from kedge.store.base import LogEntry, Store
@@ -48,7 +45,6 @@ SNAPSHOT_S = 1 / 30
 SNAPSHOT_BYTES_PER_S = 20_000_000
 
 Audience = Literal["all", "deltas", "snapshots"]
-StoredRecord = SessionRecord | RunRecord | Message | Ask
 
 
 @dataclass(slots=True)
@@ -73,7 +69,7 @@ class Feed:
         self.encoder = encoder
         self.closed = False
         self.ring_bytes_max = RING_BYTES_MAX
-        self._views = views
+        self.view = views.view
         self._clock = clock
         self._head = head
         #: Every durable frame with a higher Position is in the ring.
@@ -313,21 +309,22 @@ class Feed:
 
     async def encode_entry(self, entry: LogEntry) -> bytes:
         """Return a log entry as a frame, with its record as it is now."""
-        record: StoredRecord | None = None
-        match self.encoder.record_of(entry.event):
-            case ("session", session_id):
-                record = await self.store.session(self.workspace_id, session_id)
-            case ("run", run_id):
-                record = await self.store.run(self.workspace_id, run_id)
-            case ("message", message_id):
-                record = await self.store.message(self.workspace_id, message_id)
-            case ("ask", ask_id):
-                record = await self.store.ask(self.workspace_id, ask_id)
-        return self.encode(entry.position, entry.session_id, entry.event, record)
+        named = self.encoder.record_of(entry.event)
+        record = await self._record(*named) if named else None
+        records: Records = {named[0]: {named[1]: record}} if named and record else {}
+        return self.encoder.encode(entry.position, entry.session_id, entry.event, records)
 
-    def encode(self, position: int, session_id: str, event: Event, record: StoredRecord | None) -> bytes:
-        shown = self._views.view(record) if isinstance(record, SessionRecord) else record
-        return self.encoder.encode(position, session_id, event, shown)
+    async def _record(self, kind: RecordKind, record_id: str) -> Record | None:
+        match kind:
+            case "session":
+                session = await self.store.session(self.workspace_id, record_id)
+                return self.view(session) if session else None
+            case "run":
+                return await self.store.run(self.workspace_id, record_id)
+            case "message":
+                return await self.store.message(self.workspace_id, record_id)
+            case "ask":
+                return await self.store.ask(self.workspace_id, record_id)
 
 
 class Reader:

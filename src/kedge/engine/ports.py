@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from kedge.config.schema import Config
 from kedge.core.events import Event
-from kedge.core.records import Record, RecordKind, RunRecord
+from kedge.core.records import RecordKind, Records, RunRecord
 from kedge.core.transcript import Message
 from kedge.tools.process_port import Processes
 
@@ -33,8 +33,8 @@ class Encoder(Protocol):
         """Return the kind and the id of the record that the frame of this event shows."""
         ...
 
-    def encode(self, position: int | None, session_id: str, event: Event, record: Record | None) -> bytes:
-        """Return the frame of an event. `record` is None if it was deleted since.
+    def encode(self, position: int | None, session_id: str, event: Event, records: Records) -> bytes:
+        """Return the frame of an event. Its record is missing in `records` if it was deleted since.
 
         A pending Ask is sent without a position to a client that connects later."""
         ...

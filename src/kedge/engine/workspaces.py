@@ -391,8 +391,11 @@ class Workspaces:
             reader.close()
             raise
         encode = workspace.feed.encoder.encode
-        pending = [ask for ask in asks if session_id in (None, ask.session_id)]
-        reader.pending = b"".join(encode(None, ask.session_id, Asked(ask.run_id, ask.id), ask) for ask in pending)
+        reader.pending = b"".join(
+            encode(None, ask.session_id, Asked(ask.run_id, ask.id), {"ask": {ask.id: ask}})
+            for ask in asks
+            if session_id in (None, ask.session_id)
+        )
         return reader
 
     # --- sweeping ------------------------------------------------------------------------------------------------

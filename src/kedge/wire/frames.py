@@ -33,7 +33,7 @@ from kedge.core.events import (
     SessionChanged,
     StepStarted,
 )
-from kedge.core.records import Record, RecordKind, RunRecord, SessionView, Usage
+from kedge.core.records import RecordKind, Records, RunRecord, SessionView, Usage
 from kedge.core.transcript import Message
 from kedge.wire import models as m
 from kedge.wire.codec import ask_body, message_body, run_body, session_body, usage_body
@@ -181,9 +181,11 @@ def record_of(event: Event) -> tuple[RecordKind, str] | None:
     return None if kind is None else (kind, getattr(event, f"{kind}_id"))
 
 
-def encode(position: int | None, session_id: str, event: Event, record: Record | None) -> bytes:
-    """Return the frame of an event. `record` is None if it was deleted since."""
-    return frame(*EVENTS[type(event)].show(event, record, session_id), position)
+def encode(position: int | None, session_id: str, event: Event, records: Records) -> bytes:
+    """Return the frame of an event. Its record is missing in `records` if it was deleted since."""
+    kind, show = EVENTS[type(event)]
+    record = records.get(kind, {}).get(getattr(event, f"{kind}_id")) if kind else None
+    return frame(*show(event, record, session_id), position)
 
 
 # --- transient frames ------------------------------------------------------------------------------------------------
