@@ -54,4 +54,4 @@ async def test_skipping_is_announced_and_ends_with_its_client(
     logged = server.log
     assert f"approvals are skipped in workspace {other.workspace}" in logged
     assert one.client_id in logged
-    assert "approvals are asked for again" in logged
+    assert "approvals are required again" in logged
