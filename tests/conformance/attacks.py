@@ -105,7 +105,7 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "a denied file by another name": (
             f"{_PATHS}test_deny_rule_covers_symlink_and_target",
-            "engine/test_context.py::test_what_may_not_be_viewed_is_no_instruction_by_any_name",
+            "agent/test_system_prompt.py::test_denied_file_is_never_an_instruction_file",
         ),
         "a hard link to a file outside": (f"{_FILES}test_a_write_to_a_hard_link_keeps_the_other_name",),
         "paths through /proc": (

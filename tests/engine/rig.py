@@ -19,8 +19,8 @@ from kedge.config.schema import Config
 from kedge.core.approvals import Ask, Intent
 from kedge.core.commands import WhenBusy
 from kedge.core.events import RunEnded
-from kedge.core.records import Prompt, RunOptions, RunRecord
-from kedge.core.transcript import ToolCall, ToolResult
+from kedge.core.records import LaneRecord, Prompt, RunOptions, RunRecord
+from kedge.core.transcript import Message, Part, Role, ToolCall, ToolResult
 from kedge.engine.engine import Engine
 from kedge.engine.ports import Machine
 from kedge.engine.workspaces import Workspace
@@ -32,9 +32,11 @@ from kedge.store.base import LogEntry, Write
 from kedge.store.memory import MemoryStore
 from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.provider_rules import anthropic_refusal, openai_refusal
-from kedge.testing.scripted import Reply, ScriptedModel, ScriptedRequest
-from kedge.tools.base import Prepared, Tool, ToolContext, ToolOutput
+from kedge.testing.scripted import Call, Reply, Say, ScriptedModel, ScriptedRequest
+from kedge.tools.base import Prepared, Tool, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.process_port import Processes
 from kedge.wire import frames
+from tests.tools.contexts import PlainProcesses
 
 CLIENT = "00000000-0000-4000-8000-000000000001"
 #: A Run that is to time out in the middle of something: longer than a busy machine needs to get there. Seconds.
@@ -321,3 +323,95 @@ async def until(condition: Callable[[], bool]) -> None:
     """For what no event tells: pass after pass of the loop. A hang is the test's timeout."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
+
+
+def do(*names: str, leave: bool = False) -> list[Say | Call]:
+    """A Step that makes these calls."""
+    return [Say("let me"), *(Call("bash", {"do": name, "leave": leave}) for name in names)]
+
+
+async def never(context: ToolContext) -> str:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+class Outages(FaultyStore):
+    """Fails, once, the Write that a condition picks: before it happens or after; or holds it until the gate opens."""
+
+    before: Callable[[Write], bool] | None = None
+    after: Callable[[Write], bool] | None = None
+    held: Callable[[Write], bool] | None = None
+    out = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.waiting = asyncio.Event(), asyncio.Event()
+
+    async def append(self, write: Write) -> int:
+        if self.out or (self.before and self.before(write)):
+            self.before = None
+            raise StoreUnavailable("the disk is full; free some space")
+        if self.held and self.held(write):
+            self.waiting.set()
+            await self.gate.wait()
+        head = await super().append(write)
+        if self.after and self.after(write):
+            self.after = None
+            raise StoreUnavailable("the connection broke off")
+        return head
+
+    async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
+        if self.out:
+            raise StoreUnavailable("the connection broke off")
+        return await super().lane(session_id)
+
+
+def has_results(write: Write) -> bool:
+    return any(message.all(ToolResult) for message in write.messages)
+
+
+class LookedAt(Outages):
+    """What the test waits for happens when a message was looked for, before the answer arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked = asyncio.Event()
+
+    async def message(self, workspace_id: str, message_id: str) -> Message | None:
+        found = await super().message(workspace_id, message_id)
+        self.looked.set()
+        await spin()
+        return found
+
+
+def make_message(number: int, role: Role, *parts: Part, run_id: str = "r") -> Message:
+    return Message(f"m{number}", "s", role, parts, 0, 0, run_id)
+
+
+class PlainMachine:
+    """Real processes without a warden."""
+
+    def __init__(self) -> None:
+        self.plain = PlainProcesses()
+        self.fails = ""
+
+    async def processes(self, config: Config, workspace: str) -> Processes:
+        if self.fails:
+            raise ToolFailed(self.fails)
+        return self.plain
+
+    async def close(self) -> None:
+        pass
+
+
+def is_alive(mark: Path) -> bool:
+    pid = int(mark.read_text())
+    return Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
+
+
+async def begun(mark: Path) -> None:
+    await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
+
+
+#: One process, so that it ends with the pid it wrote down.
+WAITS = "echo $$ > mark; exec sleep 1000"

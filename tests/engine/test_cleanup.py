@@ -1,20 +1,182 @@
-"""What a Run has started is over when it ends; where that cannot be done, the Run says so."""
+"""A Run ends after everything it started; otherwise it reports a failed cleanup (SCENARIOS B2, B4, B6, B15, B16).
+
+Over HTTP a model request can always be closed. So some of these tests use a model in the process that ignores
+cancellation until the test releases it, as a library or a tool may do.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kedge.testing.scripted import Hold, ScriptedModel
+from kedge.core.events import CancelMarked
+from kedge.errors import RunNotActive
+from kedge.testing.scripted import Hold, Linger, Say, ScriptedModel
 from kedge.tools.background import RunningCommand
 from kedge.tools.base import ToolContext
-from tests.engine.rig import TIMEOUT_S, ActingTool, no_complaints, rig, spin, until
-from tests.engine.test_calls import do
-from tests.engine.test_shell import WAITS, PlainMachine, begun, is_alive
+from tests.engine.rig import (
+    TIMEOUT_S,
+    WAITS,
+    ActingTool,
+    PlainMachine,
+    Rig,
+    begun,
+    do,
+    is_alive,
+    no_complaints,
+    rig,
+    spin,
+    until,
+)
 from tests.tools.contexts import PlainProcess
+
+#: Longer than the test needs; only a failure waits for it. Seconds.
+LONG_S = 15.0
+
+SHORT_S = 0.05
+
+#: Too short for a Run that never stops, long enough for one with nothing to clean up on a busy machine. Seconds.
+ENOUGH_S = 1.0
+
+
+@asynccontextmanager
+async def stubborn(directory: Path, cleanup_s: float) -> AsyncIterator[Rig]:
+    """An engine at work on Run "a" of a model that has said "shown", says no more, and cannot be stopped before "gone"
+    is released. That happens at the end in any case, or the event loop could not be closed."""
+    model = ScriptedModel([Linger("gone"), Say("shown"), Hold("never"), Say("late")], "next", "after that")
+    async with rig(directory, model, runs={"cleanup_s": cleanup_s}) as r:
+        try:
+            await r.submit(run_id="a")
+            await r.model.wait_requests(1)
+            await spin()
+            yield r
+        finally:
+            r.model.release("gone")
+
+
+async def completes(r: Rig) -> list[dict[str, Any]]:
+    """The `run_complete` frames of the log, as a client that replays it gets them."""
+    reader = await r.engine.workspaces.read_events(r.workspace, 0, None, deltas=False)
+    data = b""
+    while frames := await reader.read(0):
+        data += frames
+    reader.close()
+    envelopes = [json.loads(line[6:]) for line in data.split(b"\n") if line.startswith(b"data: ")]
+    return [envelope["payload"]["payload"] for envelope in envelopes if envelope["type"] == "run_complete"]
+
+
+@pytest.mark.parametrize("whole_session", [True, False])
+async def test_b16_cleanup_timeout_ends_the_run_with_failed_cleanup(tmp_path: Path, whole_session: bool) -> None:
+    async with stubborn(tmp_path, SHORT_S) as r:
+        if whole_session:
+            await r.engine.cancel(r.workspace, r.session)
+        else:
+            await r.engine.cancel_run(r.workspace, "a")
+        ended = await r.end("a")
+        assert (ended.outcome, ended.cleanup, ended.text) == ("cancelled", "failed", "shown")
+        assert "left behind" in ended.error, "it says what is left"
+        assert r.model.streams_open == 1
+        (reported,) = await completes(r)
+        assert (reported["run_id"], reported["outcome"], reported["cleanup"]) == ("a", "cancelled", "failed")
+        assert (await r.transcript())[1] == ("assistant", "shown", "canceled")
+
+
+async def test_b16_queue_continues_after_an_abandoned_run(tmp_path: Path) -> None:
+    async with stubborn(tmp_path, ENOUGH_S) as r:
+        await r.submit(run_id="b")
+        await r.engine.cancel_run(r.workspace, "a")
+        assert (await r.end("a")).cleanup == "failed"
+        following = await r.end("b")
+        assert (following.outcome, following.cleanup, following.text) == ("completed", "clean", "next")
+        entries = len(await r.log())
+        r.model.release("gone")
+        r.model.release("never")
+        await r.model.wait_open(0)
+        await spin()
+        assert len(await r.log()) == entries, "what was left behind writes nothing more"
+        assert [reported["run_id"] for reported in await completes(r)] == ["a", "b"]
+
+
+async def test_b16_slow_cleanup_within_the_limit_is_clean(tmp_path: Path) -> None:
+    async with stubborn(tmp_path, LONG_S) as r:
+        await r.engine.cancel(r.workspace, r.session)
+        await spin()
+        run = await r.engine.run(r.workspace, "a")
+        assert (run.state, run.stopping) == ("active", True), "it ends when its clean-up is done, not before"
+        r.model.release("gone")
+        ended = await r.end("a")
+        assert (ended.outcome, ended.cleanup, ended.error) == ("cancelled", "clean", "")
+
+
+async def test_b16_delete_and_shutdown_do_not_hang(tmp_path: Path) -> None:
+    async with stubborn(tmp_path, SHORT_S) as r:
+        async with asyncio.timeout(10):
+            await r.engine.delete_session(r.workspace, r.session)
+    async with stubborn(tmp_path, SHORT_S) as r:
+        async with asyncio.timeout(10):
+            await r.engine.close()
+        store = r.store.reopened()
+    await store.open()
+    ended = await store.run(r.workspace.id, "a")
+    assert ended is not None
+    assert (ended.state, ended.outcome, ended.cleanup) == ("ended", "interrupted", "failed")
+
+
+async def test_b6_second_cancel_while_the_first_is_pending_is_a_no_op(tmp_path: Path) -> None:
+    async with stubborn(tmp_path, LONG_S) as r:
+        first = await r.engine.cancel(r.workspace, r.session)
+        entries = len(await r.log())
+        again = await asyncio.gather(*(r.engine.cancel(r.workspace, r.session) for _ in range(5)))
+        assert again == [first] * 5
+        assert (await r.engine.cancel_run(r.workspace, "a")).covered == first.covered
+        assert len(await r.log()) == entries, "nothing was recorded"
+        r.model.release("gone")
+        assert (await r.end("a")).outcome == "cancelled"
+
+
+async def test_b6_later_cancel_covers_prompts_accepted_since(tmp_path: Path) -> None:
+    async with stubborn(tmp_path, LONG_S) as r:
+        first = await r.engine.cancel(r.workspace, r.session)
+        await r.submit(run_id="b")
+        await r.submit(run_id="c")
+        later = await r.engine.cancel(r.workspace, r.session)
+        await r.submit(run_id="d")
+        assert (first.mark, later.mark) == (1, 3)
+        assert {run.run_id: run.was for run in later.covered} == {"a": "active", "b": "queued", "c": "queued"}
+        marks = [entry.event.mark for entry in await r.log() if isinstance(entry.event, CancelMarked)]
+        assert marks == [1, 3]
+        r.model.release("gone")
+        outcomes = [(await r.end(run_id)).outcome for run_id in "abcd"]
+        assert outcomes == ["cancelled", "cancelled", "cancelled", "completed"]
+
+
+async def test_b4_prompt_accepted_while_a_cancel_is_pending_completes(tmp_path: Path) -> None:
+    """Whatever is sent while the covered Run is still stopping: it waits its time, in any way of waiting, and runs."""
+    async with stubborn(tmp_path, LONG_S) as r:
+        await r.engine.cancel(r.workspace, r.session)
+        await r.submit(run_id="b", when_busy="queue")
+        await r.submit(run_id="c", when_busy="fold")
+        r.model.release("gone")
+        assert (await r.end("a")).outcome == "cancelled"
+        ends = [await r.end(run_id) for run_id in "bc"]
+        assert [end.outcome for end in ends] == ["completed", "completed"]
+        assert all(run.folded_into != "a" for run in ends), "a Run that is told to stop takes in nobody"
+
+
+async def test_b2_run_cancelled_before_its_first_step_calls_no_model(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel("never")) as r:
+        await asyncio.gather(r.submit("do it", run_id="a"), r.engine.cancel(r.workspace, r.session))
+        ended = await r.end("a")
+        assert (ended.outcome, ended.steps) == ("cancelled", 0)
+        assert r.model.requests == []
+        assert await r.transcript() == [("user", "do it", None), ("assistant", "", "canceled")]
 
 
 class BrokenProcess(PlainProcess):
@@ -33,7 +195,7 @@ async def in_background(context: ToolContext, *, broken: bool = False) -> PlainP
     return process
 
 
-async def test_a_background_command_that_cannot_be_ended_makes_the_cleanup_fail(tmp_path: Path) -> None:
+async def test_unkillable_background_command_fails_the_cleanup(tmp_path: Path) -> None:
     started: list[PlainProcess] = []
 
     async def leaves(context: ToolContext) -> str:
@@ -56,7 +218,7 @@ async def test_a_background_command_that_cannot_be_ended_makes_the_cleanup_fail(
 
 
 @pytest.mark.parametrize("how", ["cancel", "timeout"])
-async def test_a_background_command_ends_though_a_tool_beside_it_never_lets_go(tmp_path: Path, how: str) -> None:
+async def test_background_command_ends_while_a_tool_is_stuck(tmp_path: Path, how: str) -> None:
     gate = asyncio.Event()
 
     async def stuck(context: ToolContext) -> str:
@@ -84,7 +246,7 @@ async def test_a_background_command_ends_though_a_tool_beside_it_never_lets_go(t
         await spin()
 
 
-async def test_a_tool_that_cancels_itself_ends_its_call_and_not_the_run(tmp_path: Path) -> None:
+async def test_tool_that_cancels_itself_ends_only_its_call(tmp_path: Path) -> None:
     """Such as one that waits for a task of its own which somebody else ends."""
 
     async def cancelled(context: ToolContext) -> str:
@@ -100,7 +262,7 @@ async def test_a_tool_that_cancels_itself_ends_its_call_and_not_the_run(tmp_path
         await r.assert_sound()
 
 
-async def test_an_error_that_a_stopped_run_raises_on_its_way_out_is_nobodys_complaint(tmp_path: Path) -> None:
+async def test_error_raised_by_a_cancelled_tool_is_retrieved(tmp_path: Path) -> None:
     async def breaks(context: ToolContext) -> str:
         try:
             await asyncio.Event().wait()
@@ -117,7 +279,7 @@ async def test_an_error_that_a_stopped_run_raises_on_its_way_out_is_nobodys_comp
         await r.assert_sound()
 
 
-async def test_a_model_that_breaks_while_it_is_stopped_is_nobodys_complaint(tmp_path: Path) -> None:
+async def test_error_raised_by_a_cancelled_model_is_retrieved(tmp_path: Path) -> None:
     async with no_complaints(), rig(tmp_path, ScriptedModel([Hold("never")])) as r:
         run = await r.submit()
         await r.model.wait_requests(1)
@@ -131,7 +293,7 @@ async def test_a_model_that_breaks_while_it_is_stopped_is_nobodys_complaint(tmp_
     "a cancelled Run ended as clean while its threads went on for minutes; a Run waits for its threads now, and a "
     "thread that is still busy makes the clean-up a failed one",
 )
-async def test_a_busy_thread_makes_the_cleanup_fail(tmp_path: Path) -> None:
+async def test_busy_thread_fails_the_cleanup(tmp_path: Path) -> None:
     gate, is_begun = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -158,3 +320,53 @@ async def test_a_busy_thread_makes_the_cleanup_fail(tmp_path: Path) -> None:
         finally:
             gate.set()
             await spin()
+
+
+async def test_abandoned_run_has_failed_cleanup_and_writes_no_more(tmp_path: Path) -> None:
+    """B16 and B15: the terminal event comes in bounded time; what the abandoned task does later reaches nobody."""
+    model = ScriptedModel([Linger("gone"), Say("shown"), Hold("never"), Say("late")], "next")
+    async with rig(tmp_path, model, runs={"cleanup_s": 0.05}) as r:
+        run = await r.submit(run_id="a")
+        behind = await r.submit(run_id="b")
+        await r.model.wait_requests(1)
+        await spin()
+        await r.engine.cancel_run(r.workspace, run.run_id)
+        ended = await r.end(run)
+        assert (ended.outcome, ended.cleanup, ended.text) == ("cancelled", "failed", "shown")
+        assert "could not be stopped" in ended.error
+        assert (await r.end(behind)).text == "next"
+        entries = len(await r.log())
+        model.release("gone")
+        model.release("never")
+        await spin()
+        assert len(await r.log()) == entries
+        assert (await r.transcript())[1] == ("assistant", "shown", "canceled")
+
+
+async def test_b15_abandoned_tool_changes_no_file_after_the_run_end(tmp_path: Path) -> None:
+    """It is told so before it writes: the version that an undo would need can no longer be kept."""
+    ended, said = asyncio.Event(), list[str]()
+
+    async def stubborn(context: ToolContext) -> str:
+        while not ended.is_set():
+            try:
+                await ended.wait()
+            except asyncio.CancelledError:
+                continue
+        try:
+            await context.host.keep_version(tmp_path / "a", b"old", "digest")
+            said.append("kept")
+        except RunNotActive:
+            said.append("refused")
+        return "late"
+
+    tool = ActingTool(stubborn=stubborn)
+    async with rig(tmp_path, ScriptedModel(do("stubborn")), tools=(tool,), runs={"cleanup_s": 0.05}) as r:
+        await r.submit(run_id="x")
+        await r.until_begun(tool, "stubborn")
+        await r.engine.cancel(r.workspace, r.session)
+        assert (await r.end("x")).cleanup == "failed"
+        ended.set()
+        await until(lambda: bool(said))
+        assert said == ["refused"]
+        assert "FileChanged" not in await r.log_kinds()

@@ -15,7 +15,7 @@ from tests.engine.rig import FaultyStore, rig, until
 from tests.engine.test_feed import positions, read_all, reader
 
 
-async def test_deltas_flushed_when_a_reader_joins_push_out_nothing_it_lacks(tmp_path: Path) -> None:
+async def test_flush_during_a_join_evicts_no_frame_the_reader_needs(tmp_path: Path) -> None:
     """Found by conformance D4: a `run_complete` was lost to a reader that came back to the ring at this moment."""
     async with rig(tmp_path, ScriptedModel([Say("x"), Hold("k")])) as r:
         feed = r.workspace.feed
@@ -47,7 +47,7 @@ class LateStore(FaultyStore):
         return head
 
 
-async def test_a_reader_that_has_an_event_from_the_log_does_not_get_it_from_the_ring_again(tmp_path: Path) -> None:
+async def test_event_read_from_the_log_is_not_repeated_by_the_ring(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel("x"), LateStore()) as r:
         assert isinstance(r.store, LateStore)
         r.store.heard.clear()
@@ -74,7 +74,7 @@ class HeldLanes(FaultyStore):
         return await super().lane(session_id)
 
 
-async def test_an_event_in_doubt_is_not_passed_over_by_a_later_one_of_another_session(tmp_path: Path) -> None:
+async def test_uncertain_event_precedes_later_ones_of_other_sessions(tmp_path: Path) -> None:
     store = HeldLanes()
     async with rig(tmp_path, ScriptedModel(), store) as r:
         live = await reader(r, after=0)

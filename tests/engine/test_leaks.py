@@ -33,7 +33,7 @@ def sizes(r: Rig) -> dict[str, int]:
     }
 
 
-async def test_thousands_of_runs_with_tools_asks_cancels_and_titles_leave_nothing(tmp_path: Path) -> None:
+async def test_hundreds_of_mixed_runs_leave_nothing(tmp_path: Path) -> None:
     def reply(request: ModelRequest) -> Reply:
         last = request.messages[-1]
         if last.role == "tool":
@@ -75,7 +75,7 @@ async def test_thousands_of_runs_with_tools_asks_cancels_and_titles_leave_nothin
         await r.assert_sound()
 
 
-async def test_an_engine_with_nothing_to_do_has_no_timer_but_the_one_of_its_clients(tmp_path: Path) -> None:
+async def test_idle_engine_has_no_timer_but_the_claim_timer(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel(lambda request: "x")) as r:
         loop = asyncio.get_running_loop()
 

@@ -8,16 +8,90 @@ from typing import Any
 
 import pytest
 
-from kedge.core.records import Usage
-from kedge.errors import ModelFailed
+from kedge.agent.assembly import make_engine
+from kedge.agent.model_choice import RunModel
+from kedge.config.schema import Config
+from kedge.core.approvals import Ask
+from kedge.core.records import LaneRecord, Prompt, RunOptions, RunRecord, Usage
+from kedge.core.transcript import Message
+from kedge.errors import AskIsOver, BadConfig, ModelFailed, StoreDamaged, StoreUnavailable
+from kedge.store.memory import MemoryData
+from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.scripted import Call, EndReply, Hold, Say, ScriptedModel
 from kedge.tools.agent import AgentTool
 from kedge.tools.base import ToolContext
+from kedge.tools.edit import EditTool
 from kedge.tools.question import QuestionTool
-from tests.engine.rig import ActingTool, OneModel, Rig, Trouble, TroubledModel, begin, killed, rig, spin, until
-from tests.engine.test_calls import do, never
+from kedge.tools.view import ViewTool
+from kedge.wire import frames
+from tests.engine.rig import (
+    CLIENT,
+    ActingTool,
+    FaultyStore,
+    OneModel,
+    Rig,
+    Trouble,
+    TroubledModel,
+    begin,
+    do,
+    killed,
+    never,
+    rig,
+    spin,
+    until,
+)
+
+
+async def test_usage_of_a_step_survives_a_crash_in_its_tools(tmp_path: Path) -> None:
+    """The usage of a Step is written with the next BeginStep or the end: a crash in its tool calls loses it."""
+    tool = ActingTool(slow=never)
+    r = await begin(tmp_path, ScriptedModel([*do("slow"), EndReply(usage=Usage(10, 1))]), tools=(tool,))
+    await r.submit(run_id="x")
+    await r.until_begun(tool, "slow")
+    new = await begin(tmp_path, ScriptedModel("over"), await killed(r), tools=(tool,))
+    assert (await new.end("x")).usage == Usage(10, 1)
+    await new.engine.close()
+
+
+@pytest.mark.parametrize(("on_crash", "outcome"), [("resume", "completed"), ("end", "interrupted")])
+async def test_no_run_stays_active_after_a_crash(tmp_path: Path, on_crash: str, outcome: str) -> None:
+    store = FaultyStore()
+    dead = rig(tmp_path, ScriptedModel([Say("lost "), Hold("never")]), store)
+    r = await dead.__aenter__()
+    await r.submit(run_id="a")
+    await r.submit(run_id="b")
+    await r.model.wait_requests(1)
+    await spin()
+    # The process is gone: its store is taken from it, nothing is told to stop.
+    living = FaultyStore(store.data)
+    async with rig(tmp_path, ScriptedModel(lambda request: "done"), living, runs={"on_crash": on_crash}) as new:
+        first, second = await new.end("a"), await new.end("b")
+        assert (first.outcome, second.outcome) == (outcome, "completed")
+        assert (await new.log_kinds()).count("RunEnded") == 2
+        for asked in new.model.requests:  # no partial attempt, no empty message is sent to the model
+            roles = [message.role for message in asked.request.messages]
+            assert roles[-1] == "user"
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+async def test_broken_repository_config_does_not_prevent_recovery(tmp_path: Path) -> None:
+    store = FaultyStore()
+    async with rig(tmp_path, ScriptedModel([Hold("never")]), store) as r:
+        await r.submit(run_id="a")
+        await r.submit(run_id="b")
+        await r.model.wait_requests(1)
+    (tmp_path / "kedge.toml").write_text("model = ")
+    ids, models = CountingIds(after=1000), OneModel(ScriptedModel("done"))
+    engine = make_engine(FaultyStore(store.data), ManualClock(), ids, frames, models, Config())
+    await engine.open()
+    (workspace,) = engine.workspaces.all()
+    assert (await engine.wait_run(workspace, "b", 20)).text == "done"
+    await engine.close()
+
 
 AGENT = Call("agent", {"prompt": "look", "description": "looking"})
+
 POLICIES = pytest.mark.parametrize("on_crash", ["resume", "end"])
 
 
@@ -31,7 +105,7 @@ def outcome(on_crash: str) -> str:
 
 
 @POLICIES
-async def test_lost_while_a_step_streams_behind_tools(tmp_path: Path, on_crash: str) -> None:
+async def test_crash_while_a_step_streams_after_tool_calls(tmp_path: Path, on_crash: str) -> None:
     tool = ActingTool()
     model = ScriptedModel(do("a"), [Say("half"), Hold("never")])
     r = await begin(tmp_path, model, tools=(tool,))
@@ -47,7 +121,7 @@ async def test_lost_while_a_step_streams_behind_tools(tmp_path: Path, on_crash: 
 
 @POLICIES
 @pytest.mark.parametrize("ready", [0, 1, 2])
-async def test_lost_while_tools_are_at_work(tmp_path: Path, on_crash: str, ready: int) -> None:
+async def test_crash_while_tools_are_running(tmp_path: Path, on_crash: str, ready: int) -> None:
     """Two calls, of which so many have their result."""
     names = ["a", "b"][:ready] + ["slow", "slower"][: 2 - ready]
     tool = ActingTool(slow=never, slower=never)
@@ -67,7 +141,7 @@ async def test_lost_while_tools_are_at_work(tmp_path: Path, on_crash: str, ready
 
 
 @POLICIES
-async def test_lost_while_one_call_waits_for_people_and_another_is_at_work(tmp_path: Path, on_crash: str) -> None:
+async def test_crash_with_a_pending_ask_and_a_running_call(tmp_path: Path, on_crash: str) -> None:
     async def at_work(context: ToolContext) -> str:
         return await never(context)
 
@@ -92,9 +166,7 @@ async def test_lost_while_one_call_waits_for_people_and_another_is_at_work(tmp_p
 
 
 @POLICIES
-async def test_lost_right_after_an_answer_the_call_may_have_begun_and_is_not_made_again(
-    tmp_path: Path, on_crash: str
-) -> None:
+async def test_crash_right_after_an_answer_does_not_repeat_the_call(tmp_path: Path, on_crash: str) -> None:
     tool = ActingTool(a=never)
     r = await begin(tmp_path, ScriptedModel(do("a", leave=True)), tools=(tool,))
     await r.submit(run_id="x")
@@ -108,7 +180,7 @@ async def test_lost_right_after_an_answer_the_call_may_have_begun_and_is_not_mad
     await new.engine.close()
 
 
-async def test_a_question_that_was_pending_stands_and_its_answer_reaches_the_model(tmp_path: Path) -> None:
+async def test_pending_question_survives_a_crash(tmp_path: Path) -> None:
     question = Call("question", {"questions": [{"question": "Which?"}]})
     r = await begin(tmp_path, ScriptedModel([question]), tools=(QuestionTool(),))
     await r.submit(run_id="x")
@@ -122,7 +194,7 @@ async def test_a_question_that_was_pending_stands_and_its_answer_reaches_the_mod
     await new.engine.close()
 
 
-async def test_a_cancel_that_was_durable_before_the_process_was_lost_ends_the_run_and_its_asks(tmp_path: Path) -> None:
+async def test_durable_cancel_takes_effect_after_a_crash(tmp_path: Path) -> None:
     tool = ActingTool(slow=never)
     r = await begin(tmp_path, ScriptedModel(do("slow")), tools=(tool,))
     await r.submit(run_id="x")
@@ -135,7 +207,7 @@ async def test_a_cancel_that_was_durable_before_the_process_was_lost_ends_the_ru
 
 
 @POLICIES
-async def test_lost_while_a_summary_streams(tmp_path: Path, on_crash: str) -> None:
+async def test_crash_while_a_summary_streams(tmp_path: Path, on_crash: str) -> None:
     tool = ActingTool()
     models = OneModel(ScriptedModel([*do("a"), EndReply(usage=Usage(1000, 1))], [Say("sum"), Hold("never")]))
     models.context_window = 1000
@@ -152,7 +224,7 @@ async def test_lost_while_a_summary_streams(tmp_path: Path, on_crash: str) -> No
 
 
 @POLICIES
-async def test_lost_in_the_pause_before_another_attempt(tmp_path: Path, on_crash: str) -> None:
+async def test_crash_during_the_backoff_of_a_retry(tmp_path: Path, on_crash: str) -> None:
     trouble = Trouble(ModelFailed("busy", retryable=True, wait_s=100), "half an answer")
     model = TroubledModel("never", troubles=[trouble])
     r = await begin(tmp_path, model)
@@ -169,7 +241,7 @@ async def test_lost_in_the_pause_before_another_attempt(tmp_path: Path, on_crash
 
 
 @POLICIES
-async def test_lost_while_a_child_is_at_work(tmp_path: Path, on_crash: str) -> None:
+async def test_crash_while_a_child_is_running(tmp_path: Path, on_crash: str) -> None:
     model = ScriptedModel([AGENT], [Say("looking"), Hold("never")])
     r = await begin(tmp_path, model, tools=(AgentTool(),))
     await r.submit(run_id="x")
@@ -185,7 +257,7 @@ async def test_lost_while_a_child_is_at_work(tmp_path: Path, on_crash: str) -> N
     await new.engine.close()
 
 
-async def test_a_run_lost_again_and_again_is_given_up_and_what_it_cost_is_counted_once(tmp_path: Path) -> None:
+async def test_run_lost_repeatedly_is_given_up_and_counted_once(tmp_path: Path) -> None:
     tool = ActingTool()
     store = None
     for number in range(5):
@@ -205,7 +277,7 @@ async def test_a_run_lost_again_and_again_is_given_up_and_what_it_cost_is_counte
     await r.engine.close()
 
 
-async def test_runs_queued_behind_a_lost_one_go_on_and_the_next_request_is_valid(tmp_path: Path) -> None:
+async def test_runs_queued_after_a_lost_run_continue(tmp_path: Path) -> None:
     tool = ActingTool(slow=never)
     r = await begin(tmp_path, ScriptedModel(do("slow", "a")), tools=(tool,))
     await r.submit(run_id="x")
@@ -214,3 +286,168 @@ async def test_runs_queued_behind_a_lost_one_go_on_and_the_next_request_is_valid
     async with rig(tmp_path, ScriptedModel("next"), await killed(r), runs={"on_crash": "end"}, tools=(tool,)) as new:
         assert ((await new.end("x")).outcome, (await new.end("y")).text) == ("interrupted", "next")
         await new.assert_sound()
+
+
+async def test_g2_step_count_continues_in_a_resumed_run(tmp_path: Path) -> None:
+    tool, model = ActingTool(), ScriptedModel(do("a"), [Say("half"), Hold("never")])
+    r = await begin(tmp_path, model, tools=(tool,))
+    await r.submit(run_id="x", max_steps=3)
+    await r.model.wait_requests(2)
+    endless = ScriptedModel(*([Call("bash", {"do": name})] for name in "bcdef"))
+    new = await begin(tmp_path, endless, await killed(r), tools=(tool,))
+    ended = await new.end("x")
+    assert (ended.reason, ended.steps) == ("max_steps", 3)
+    await new.engine.close()
+
+
+EDITS = (ViewTool(), EditTool())
+
+CHANGE = Call("edit", {"path": "a.txt", "old_string": "old", "new_string": "new"})
+
+
+async def asked_for_an_edit(tmp_path: Path) -> tuple[Rig, Ask]:
+    (tmp_path / "a.txt").write_text("old\n")
+    model = ScriptedModel([Call("view", {"path": "a.txt"})], [CHANGE], [Hold("never")])
+    r = await begin(tmp_path, model, tools=EDITS)
+    await r.submit(run_id="x")
+    (ask,) = await r.until_asked()
+    return r, ask
+
+
+@pytest.mark.found(
+    "a review of the engine: a server killed while people are asked about an edit",
+    "the next process had not read the file, gave the call an error, and left the question on people's screens, where "
+    "an answer was taken and nothing happened; what they were shown stands, and one that nobody needs is withdrawn",
+)
+async def test_pending_edit_approval_survives_a_crash(tmp_path: Path) -> None:
+    r, ask = await asked_for_an_edit(tmp_path)
+    new = await begin(tmp_path, ScriptedModel("done"), await killed(r), tools=EDITS)
+    assert [again.id for again in await new.until_asked()] == [ask.id]
+    assert (await new.engine.asks.answer(new.workspace, ask.id, "allow")).first
+    assert (await new.end("x")).text == "done"
+    assert (tmp_path / "a.txt").read_text() == "new\n"
+    await new.assert_sound()
+    await new.engine.close()
+
+
+async def test_ask_about_an_outdated_edit_is_withdrawn(tmp_path: Path) -> None:
+    r, ask = await asked_for_an_edit(tmp_path)
+    (tmp_path / "a.txt").write_text("old, and more\n")
+    new = await begin(tmp_path, ScriptedModel([Hold("k"), Say("done")]), await killed(r), tools=EDITS)
+    await new.model.wait_requests(1)
+    assert await new.engine.asks.pending(new.workspace) == []
+    with pytest.raises(AskIsOver):
+        await new.engine.asks.answer(new.workspace, ask.id, "allow")
+    assert "was not read yet" in (await new.results())[-1][1]
+    new.model.release("k")
+    assert (await new.end("x")).text == "done"
+    await new.assert_sound()
+    await new.engine.close()
+
+
+async def test_ask_allowed_by_config_since_is_withdrawn_first(tmp_path: Path) -> None:
+    pending: list[int] = []
+
+    class Counting(EditTool):
+        async def prepare(self, given, place):  # type: ignore[no-untyped-def]
+            prepared = await super().prepare(given, place)
+            made = prepared.run
+
+            async def run():  # type: ignore[no-untyped-def]
+                pending.append(len(await new.engine.asks.pending(new.workspace)))
+                return await made()
+
+            return type(prepared)(prepared.intent, run)
+
+    r, _ = await asked_for_an_edit(tmp_path)
+    store = await killed(r)
+    allowed: dict[str, Any] = {"permissions": {"allow": ["edit"]}}
+    new = await begin(tmp_path, ScriptedModel("done"), store, tools=(ViewTool(), Counting()), **allowed)
+    assert (await new.end("x")).text == "done"
+    assert pending == [0]
+    assert (tmp_path / "a.txt").read_text() == "new\n"
+    await new.assert_sound()
+    await new.engine.close()
+
+
+@pytest.mark.found(
+    "a review of the engine: a resumed Run that ends before it went on",
+    "what it had cost was forgotten, and its calls that waited for people had no result; both are known from the start",
+)
+async def test_resumed_run_without_a_model_keeps_usage_and_results(tmp_path: Path) -> None:
+    class NoModel(OneModel):
+        async def choose(self, config: Config, wanted: str) -> RunModel:
+            raise BadConfig("there is none any more")
+
+    tool, model = ActingTool(), ScriptedModel([*do("a", leave=True), EndReply(usage=Usage(100, 7))])
+    r = await begin(tmp_path, model, tools=(tool,))
+    await r.submit(run_id="x")
+    await r.until_asked()
+    none = ScriptedModel()
+    new = await begin(tmp_path, none, await killed(r), tools=(tool,), models=NoModel(none))
+    ended = await new.end("x")
+    assert (ended.outcome, ended.usage.input_tokens, tool.begun) == ("failed", 100, [])
+    assert (await new.engine.session(new.workspace, new.session)).usage.input_tokens == 100
+    await new.assert_sound()
+    await new.engine.close()
+
+
+class DamagedSince(FaultyStore):
+    """Its transcripts can be read by recovery, and not any more after that."""
+
+    reads = 0
+
+    async def last_messages(self, session_id: str, limit: int) -> list[Message]:
+        self.reads += 1
+        if self.reads > 1:
+            raise StoreDamaged("a page does not fit its checksum")
+        return await super().last_messages(session_id, limit)
+
+
+async def test_resumed_run_with_an_unreadable_transcript_ends(tmp_path: Path) -> None:
+    tool = ActingTool()
+    r = await begin(tmp_path, ScriptedModel(do("a", leave=True)), tools=(tool,))
+    await r.submit(run_id="x")
+    await r.until_asked()
+    store = DamagedSince((await killed(r)).data)
+    new = await begin(tmp_path, ScriptedModel(), store, tools=(tool,))
+    ended = await new.end("x")
+    assert (ended.outcome, ended.reason, store.reads) == ("failed", "store_damaged", 3)
+    await new.engine.close()
+
+
+class UnreadableSecond(FaultyStore):
+    """The Lane of one session cannot be read, for a while."""
+
+    def __init__(self, data: MemoryData | None, session_id: str) -> None:
+        super().__init__(data)
+        self._session_id = session_id
+
+    async def lane(self, session_id: str) -> tuple[LaneRecord, list[RunRecord]]:
+        if session_id == self._session_id:
+            raise StoreUnavailable("the disk does not answer")
+        return await super().lane(session_id)
+
+
+@pytest.mark.found(
+    "a review of recovery: a server that fails to start, again and again",
+    "each start resumed the Runs of the first workspaces and then failed at another one: after three of them they were "
+    "ended as having taken their process down; everything is read before anything is written",
+)
+async def test_failed_start_does_not_count_as_a_resumption(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    r = await begin(one, ScriptedModel([Hold("never")], [Hold("never")]))
+    await r.submit(run_id="x")
+    other = await r.engine.workspaces.open(str(two), CLIENT)
+    session = await r.engine.create_session(other, "")
+    await r.engine.submit(other, session.id, Prompt("y"), RunOptions(), "y")
+    store = await killed(r)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await begin(one, ScriptedModel(), UnreadableSecond(store.data, session.id))
+        store.data.owner = None  # that process is gone, too
+    new = await begin(one, ScriptedModel("first", "second"), FaultyStore(store.data))
+    assert ((await new.end("x")).resumes, (await new.end("x")).outcome) == (1, "completed")
+    await new.engine.close()

@@ -55,7 +55,7 @@ async def output(machine: WardenMachine, workspace: Path, script: str, config: C
     "an empty TMPDIR opened the working directory of the server to sandboxed commands; only an absolute path counts",
 )
 @pytest.mark.parametrize("given", ["", ".", "cwd", "/", "//"])
-def test_only_an_absolute_tmpdir_can_be_written(
+def test_only_an_absolute_tmpdir_is_writable(
     given: str, tmp_path: Path, own: OwnFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", given)
@@ -71,14 +71,14 @@ def test_only_an_absolute_tmpdir_can_be_written(
     "where Landlock alone holds the sandbox, kedge's files inside of a writable place cannot be protected; no command "
     "is run there",
 )
-async def test_landlock_alone_refuses_a_workspace_around_kedges_files(
+async def test_landlock_alone_refuses_a_workspace_with_kedges_files(
     tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine]
 ) -> None:
     with pytest.raises(ToolFailed, match=f"{own.config} is in {tmp_path}, where commands may write"):
         await output(machine(own, "subreaper"), tmp_path, "true")
 
 
-async def test_a_link_that_leads_to_kedges_files_is_refused(
+async def test_link_to_kedges_files_is_refused(
     tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine]
 ) -> None:
     """A command could put another one in its place, and the next server would read what that leads to."""
@@ -88,7 +88,7 @@ async def test_a_link_that_leads_to_kedges_files_is_refused(
         await output(machine(linked), tmp_path / "work", "true")
 
 
-async def test_missing_files_of_kedge_cannot_be_made_by_a_command(
+async def test_command_cannot_create_missing_files_of_kedge(
     tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine]
 ) -> None:
     one = machine(replace(own, config=str(tmp_path / ".config/kedge")))
@@ -101,7 +101,7 @@ async def test_missing_files_of_kedge_cannot_be_made_by_a_command(
         await output(machine(named), tmp_path, "true")
 
 
-async def test_sockets_that_are_configured_as_writable_stay_reachable(own: OwnFiles) -> None:
+async def test_sockets_configured_as_writable_stay_reachable(own: OwnFiles) -> None:
     docker = "/run/docker.sock"
     config = msgspec.convert({"sandbox": {"mode": "workspace-write", "writable": [docker]}}, Config)
     found = sandbox_limits(config, "/work", own, {})
@@ -116,7 +116,7 @@ async def test_sockets_that_are_configured_as_writable_stay_reachable(own: OwnFi
     "a sandboxed command in a workspace around kedge's own program (a home directory, a project with kedge in its "
     "environment) changed code that the server runs outside of the sandbox; the program is read-only there now",
 )
-async def test_the_program_itself_cannot_be_changed_by_a_command(
+async def test_command_cannot_change_the_program_itself(
     tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "cwd"))
@@ -138,7 +138,7 @@ async def test_the_program_itself_cannot_be_changed_by_a_command(
     "attack round 2: sandbox",
     "with the temporary directory as workspace, the sockets of all programs in it counted as sockets of the workspace",
 )
-def test_temporary_directory_sockets_are_not_of_the_workspace(tmp_path: Path, own: OwnFiles) -> None:
+def test_sockets_in_tmpdir_do_not_belong_to_the_workspace(tmp_path: Path, own: OwnFiles) -> None:
     given = {"TMPDIR": str(tmp_path / "work")}
     assert sandbox_limits(ON, str(tmp_path), own, given).reachable == ()
     assert sandbox_limits(ON, str(tmp_path / "work"), own, given).reachable == ()

@@ -13,12 +13,11 @@ from kedge.core.events import RunAccepted
 from kedge.core.records import Usage
 from kedge.errors import BadConfig
 from kedge.llm.base import ModelRequest
+from kedge.llm.catalogue import Price
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, EndReply, Fail, Hold, Reply, Say, ScriptedModel
 from kedge.tools.agent import AgentTool
-from tests.engine.rig import CLIENT, OneModel, Rig, no_complaints, rig, spin, until
-from tests.engine.test_doubt import Outages
-from tests.engine.test_shell import PlainMachine, begun
+from tests.engine.rig import CLIENT, OneModel, Outages, PlainMachine, Rig, begun, no_complaints, rig, spin, until
 
 
 def agent(number: int = 0) -> Call:
@@ -48,7 +47,7 @@ async def assert_over(r: Rig) -> None:
     await r.assert_sound()
 
 
-async def test_many_children_work_side_by_side_and_what_they_cost_is_counted(tmp_path: Path) -> None:
+async def test_many_children_run_concurrently_and_costs_are_summed(tmp_path: Path) -> None:
     count = 30
 
     def reply(request: ModelRequest) -> Reply:
@@ -68,7 +67,7 @@ async def test_many_children_work_side_by_side_and_what_they_cost_is_counted(tmp
         await assert_over(r)
 
 
-async def test_a_child_that_fails_is_an_error_result_and_the_parent_goes_on(tmp_path: Path) -> None:
+async def test_failed_child_is_an_error_result_of_the_parent(tmp_path: Path) -> None:
     model = ScriptedModel([agent()], [Fail("on fire")], "well")
     async with rig(tmp_path, model, tools=(AgentTool(),)) as r:
         assert (await r.end(await r.submit())).text == "well"
@@ -76,7 +75,7 @@ async def test_a_child_that_fails_is_an_error_result_and_the_parent_goes_on(tmp_
         await assert_over(r)
 
 
-async def test_a_child_that_ends_before_it_is_waited_for_says_how_it_ended(tmp_path: Path) -> None:
+async def test_child_that_ends_before_the_wait_reports_its_end(tmp_path: Path) -> None:
     class NoModelForChildren(OneModel):
         asked = 0
 
@@ -93,9 +92,7 @@ async def test_a_child_that_ends_before_it_is_waited_for_says_how_it_ended(tmp_p
 
 
 @pytest.mark.parametrize("what", [makes_child_session, accepts_child])
-async def test_a_parent_cancelled_while_its_child_is_being_accepted_leaves_no_child(
-    tmp_path: Path, what: object
-) -> None:
+async def test_parent_cancelled_during_child_accept_leaves_no_child(tmp_path: Path, what: object) -> None:
     store = Outages()
     async with (
         no_complaints(),
@@ -113,7 +110,7 @@ async def test_a_parent_cancelled_while_its_child_is_being_accepted_leaves_no_ch
 
 
 @pytest.mark.parametrize("passes", range(0, 40, 3))
-async def test_a_parent_cancelled_at_any_moment_of_its_childs_beginning(tmp_path: Path, passes: int) -> None:
+async def test_parent_cancelled_at_any_point_of_child_startup(tmp_path: Path, passes: int) -> None:
     model = ScriptedModel([agent()], [Hold("never")])
     async with no_complaints(), rig(tmp_path, model, tools=(AgentTool(),)) as r:
         run = await r.submit()
@@ -126,9 +123,7 @@ async def test_a_parent_cancelled_at_any_moment_of_its_childs_beginning(tmp_path
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("what", [makes_child_session, accepts_child])
-async def test_a_child_accepted_in_doubt_does_not_go_on_without_its_parent(
-    tmp_path: Path, what: object, when: str
-) -> None:
+async def test_uncertainly_accepted_child_ends_with_its_parent(tmp_path: Path, what: object, when: str) -> None:
     store = Outages()
     model = ScriptedModel([agent()], [Hold("never")])
     async with no_complaints(), rig(tmp_path, model, store, tools=(AgentTool(),)) as r:
@@ -138,7 +133,7 @@ async def test_a_child_accepted_in_doubt_does_not_go_on_without_its_parent(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_child_whose_cancel_is_in_doubt_is_cancelled_all_the_same(tmp_path: Path, when: str) -> None:
+async def test_uncertain_cancel_of_a_child_still_cancels_it(tmp_path: Path, when: str) -> None:
     def cancels_child(write: Write) -> bool:
         return any(run.options.parent_run_id and run.stopping and run.state == "active" for run in write.runs)
 
@@ -156,7 +151,7 @@ async def test_a_child_whose_cancel_is_in_doubt_is_cancelled_all_the_same(tmp_pa
         await assert_over(r)
 
 
-async def test_a_session_is_deleted_with_its_child_at_work(tmp_path: Path) -> None:
+async def test_session_with_a_running_child_can_be_deleted(tmp_path: Path) -> None:
     async with no_complaints(), rig(tmp_path, ScriptedModel([agent()], [Hold("never")]), tools=(AgentTool(),)) as r:
         await r.submit()
         await r.model.wait_requests(2)
@@ -166,7 +161,7 @@ async def test_a_session_is_deleted_with_its_child_at_work(tmp_path: Path) -> No
         assert await children(r) == ["cancelled"]
 
 
-async def test_a_child_session_that_is_deleted_under_its_parent_is_an_error_result(tmp_path: Path) -> None:
+async def test_deleted_child_session_is_an_error_result(tmp_path: Path) -> None:
     async with (
         no_complaints(),
         rig(tmp_path, ScriptedModel([agent()], [Hold("never")], "well"), tools=(AgentTool(),)) as r,
@@ -180,7 +175,7 @@ async def test_a_child_session_that_is_deleted_under_its_parent_is_an_error_resu
         await assert_over(r)
 
 
-async def test_a_workspace_that_clients_have_left_is_held_until_parent_and_child_are_over(tmp_path: Path) -> None:
+async def test_parent_and_child_keep_an_unclaimed_workspace_open(tmp_path: Path) -> None:
     model = ScriptedModel([agent()], [Hold("k"), Say("found")], "done")
     async with no_complaints(), rig(tmp_path, model, tools=(AgentTool(),)) as r:
         await r.submit(run_id="x")
@@ -191,7 +186,7 @@ async def test_a_workspace_that_clients_have_left_is_held_until_parent_and_child
         assert r.store.data.runs[r.workspace.id, "x"].text == "done"
 
 
-async def test_a_shutdown_ends_parent_and_child(tmp_path: Path) -> None:
+async def test_shutdown_ends_parent_and_child(tmp_path: Path) -> None:
     async with no_complaints(), rig(tmp_path, ScriptedModel([agent()], [Hold("never")]), tools=(AgentTool(),)) as r:
         await r.submit(run_id="x")
         await r.model.wait_requests(2)
@@ -205,7 +200,7 @@ async def test_a_shutdown_ends_parent_and_child(tmp_path: Path) -> None:
     "A Run that was to begin a child while its server was shutting down, and had not been stopped yet, failed with "
     "that refusal. It is interrupted now, as all others are.",
 )
-async def test_a_parent_that_is_not_let_begin_a_child_by_a_shutdown_is_interrupted(tmp_path: Path) -> None:
+async def test_child_refused_by_a_shutdown_interrupts_the_parent(tmp_path: Path) -> None:
     model, machine = ScriptedModel([Hold("k"), agent()]), PlainMachine()
     async with no_complaints(), rig(tmp_path, model, tools=(AgentTool(),), machine=machine) as r:
         # The server ends people's commands first: one that takes its time keeps the Run from being stopped.
@@ -221,3 +216,44 @@ async def test_a_parent_that_is_not_let_begin_a_child_by_a_shutdown_is_interrupt
         await asyncio.gather(asking, return_exceptions=True)
         (run,) = r.store.data.runs.values()
         assert (run.outcome, run.reason) == ("interrupted", "shutdown")
+
+
+@pytest.mark.found(
+    "a review of the engine: a Step that begins many agents",
+    "each of them was given all that was left of the budget; they share it",
+)
+async def test_concurrent_children_share_the_remaining_budget(tmp_path: Path) -> None:
+    agents = [Call("agent", {"prompt": f"child {number}", "description": "child"}) for number in range(4)]
+    model = ScriptedModel([*agents, EndReply(usage=Usage(1_000_000, 0))], *["found"] * 4, "done")
+    models = OneModel(model, price=Price(0.2, 1.0))
+    async with rig(tmp_path, model, models=models, tools=(AgentTool(),)) as r:
+        assert (await r.end(await r.submit(budget_usd=1.0))).text == "done"
+        given = [run.options.budget_usd or 0.0 for run in r.store.data.runs.values() if run.options.parent_run_id]
+        assert len(given) == 4
+        assert sum(given) <= 0.8 + 1e-9
+
+
+@pytest.mark.found(
+    "a review of the engine: an agent of a session that has a model of its own",
+    "it had the configured model instead, or none; and a Run with a budget could begin any number of agents without "
+    "one; an agent has the model of its session, and what is left of the budget",
+)
+async def test_child_inherits_session_model_and_remaining_budget(tmp_path: Path) -> None:
+    class Watching(OneModel):
+        async def choose(self, config: Config, wanted: str) -> RunModel:
+            self.wanted = [*getattr(self, "wanted", []), wanted]
+            return await super().choose(config, wanted)
+
+    agent = Call("agent", {"prompt": "child", "description": "child"})
+    model = ScriptedModel([agent, EndReply(usage=Usage(1_000_000, 0))], "found", "done")
+    models = Watching(model, price=Price(0.25, 1.0))
+    async with rig(tmp_path, model, models=models, tools=(AgentTool(),)) as r:
+        await r.engine.change_session(r.workspace, r.session, None, "own/model")
+        assert (await r.end(await r.submit(budget_usd=1.0))).text == "done"
+        assert models.wanted == ["own/model", "own/model"]
+        (child,) = (run for run in r.store.data.runs.values() if run.options.parent_run_id)
+        assert child.options.budget_usd == pytest.approx(0.75)
+        fork = await r.engine.fork_session(
+            r.workspace, r.session, (await r.engine.messages(r.workspace, r.session, None, 1))[0].id
+        )
+        assert fork.model == "own/model"

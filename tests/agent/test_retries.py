@@ -13,8 +13,7 @@ from kedge.core.records import Usage
 from kedge.errors import ModelFailed
 from kedge.store.base import Write
 from kedge.testing.scripted import EndReply, Hold, Say
-from tests.engine.rig import Rig, Trouble, TroubledModel, begin, killed, no_complaints, rig, spin
-from tests.engine.test_doubt import Outages
+from tests.engine.rig import Outages, Rig, Trouble, TroubledModel, begin, killed, no_complaints, rig, spin
 
 #: A provider that may be asked again at once.
 BUSY = Trouble(ModelFailed("busy", retryable=True, wait_s=0), "half an answer")
@@ -44,7 +43,7 @@ async def shown(r: Rig, *, deltas: bool, until_run: str) -> str:
 
 
 @pytest.mark.parametrize("deltas", [True, False])
-async def test_readers_have_the_last_attempt_and_nothing_of_those_before(tmp_path: Path, deltas: bool) -> None:
+async def test_readers_see_only_the_last_attempt(tmp_path: Path, deltas: bool) -> None:
     model = TroubledModel("the whole answer", troubles=[BUSY, BUSY])
     async with rig(tmp_path, model) as r:
         assert await shown(r, deltas=deltas, until_run="x") == "the whole answer"
@@ -53,9 +52,7 @@ async def test_readers_have_the_last_attempt_and_nothing_of_those_before(tmp_pat
         await r.assert_sound()
 
 
-async def test_what_a_failed_attempt_left_in_the_store_is_gone_with_its_tails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stored_text_of_a_failed_attempt_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "CHECKPOINT_S", 0.0)
     model = TroubledModel([Say("new words"), Hold("never")], troubles=[BUSY])
     r = await begin(tmp_path, model)
@@ -69,7 +66,7 @@ async def test_what_a_failed_attempt_left_in_the_store_is_gone_with_its_tails(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_taking_back_in_doubt_ends_the_run_with_a_sound_transcript(tmp_path: Path, when: str) -> None:
+async def test_uncertain_removal_ends_the_run_with_a_sound_transcript(tmp_path: Path, when: str) -> None:
     def takes_back(write: Write) -> bool:
         return write.lane is None and any(message.role == "assistant" for message in write.messages)
 
@@ -80,7 +77,7 @@ async def test_taking_back_in_doubt_ends_the_run_with_a_sound_transcript(tmp_pat
         await r.assert_sound()
 
 
-async def test_a_cancel_in_the_pause_takes_effect_at_once(tmp_path: Path) -> None:
+async def test_cancel_during_the_backoff_takes_effect_at_once(tmp_path: Path) -> None:
     later = Trouble(ModelFailed("busy", retryable=True, wait_s=100), "half")
     model = TroubledModel("never", troubles=[later])
     async with rig(tmp_path, model) as r:
@@ -94,14 +91,14 @@ async def test_a_cancel_in_the_pause_takes_effect_at_once(tmp_path: Path) -> Non
         await r.assert_sound()
 
 
-async def test_a_provider_that_asks_for_too_long_a_wait_is_not_waited_for(tmp_path: Path) -> None:
+async def test_excessive_retry_after_ends_the_run(tmp_path: Path) -> None:
     later = Trouble(ModelFailed("come back tomorrow", retryable=True, wait_s=86_400), "half")
     async with rig(tmp_path, TroubledModel("never", troubles=[later])) as r:
         ended = await r.end(await r.submit())
         assert (ended.outcome, ended.error, ended.text) == ("failed", "come back tomorrow", "half")
 
 
-async def test_attempts_are_counted_per_step_and_the_last_failure_is_told(tmp_path: Path) -> None:
+async def test_attempts_are_limited_and_the_last_error_is_reported(tmp_path: Path) -> None:
     model = TroubledModel("never", troubles=[BUSY] * 3)
     async with rig(tmp_path, model, runs={"retries_max": 3}) as r:
         ended = await r.end(await r.submit())
@@ -110,13 +107,13 @@ async def test_attempts_are_counted_per_step_and_the_last_failure_is_told(tmp_pa
         await r.assert_sound()
 
 
-async def test_what_is_paid_for_is_the_attempt_that_answered(tmp_path: Path) -> None:
+async def test_usage_is_that_of_the_successful_attempt(tmp_path: Path) -> None:
     model = TroubledModel([Say("ok"), EndReply(usage=Usage(5, 2))], troubles=[BUSY, BUSY])
     async with rig(tmp_path, model) as r:
         assert (await r.end(await r.submit())).usage == Usage(5, 2)
 
 
-async def test_a_cancel_while_words_are_taken_back_keeps_the_transcript_sound(tmp_path: Path) -> None:
+async def test_cancel_during_removal_keeps_the_transcript_sound(tmp_path: Path) -> None:
     def takes_back(write: Write) -> bool:
         return write.lane is None and any(message.role == "assistant" for message in write.messages)
 

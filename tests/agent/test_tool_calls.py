@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 from kedge.store.base import Write
-from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
+from kedge.testing.scripted import Hold, ScriptedModel
 from kedge.tools.base import ToolContext, ToolFailed, ToolOutput
-from tests.engine.rig import TIMEOUT_S, ActingTool, no_complaints, rig, spin, until
-from tests.engine.test_doubt import LookedAt, Outages, has_results
-
-
-def do(*names: str, leave: bool = False) -> list[Say | Call]:
-    """A Step that makes these calls."""
-    return [Say("let me"), *(Call("bash", {"do": name, "leave": leave}) for name in names)]
+from tests.engine.rig import (
+    TIMEOUT_S,
+    ActingTool,
+    LookedAt,
+    Outages,
+    do,
+    has_results,
+    never,
+    no_complaints,
+    rig,
+    spin,
+    until,
+)
 
 
 def result_of(name: str) -> str:
@@ -30,12 +36,7 @@ def puts(content: str) -> object:
     return does
 
 
-async def never(context: ToolContext) -> str:
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-async def test_calls_of_one_step_run_side_by_side_and_each_has_its_result(tmp_path: Path) -> None:
+async def test_calls_of_one_step_run_concurrently(tmp_path: Path) -> None:
     met = asyncio.Barrier(3)
 
     async def meet(context: ToolContext) -> str:
@@ -51,9 +52,7 @@ async def test_calls_of_one_step_run_side_by_side_and_each_has_its_result(tmp_pa
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("which", ["a", "b", "c"])
-async def test_a_result_in_doubt_is_there_once_whichever_of_several_it_is(
-    tmp_path: Path, when: str, which: str
-) -> None:
+async def test_any_uncertain_result_is_stored_once(tmp_path: Path, when: str, which: str) -> None:
     """a and b have given theirs at once; c is at work when the append of one of them fails, and is cut off."""
     store, tool = Outages(), ActingTool(slow=never)
     async with no_complaints(), rig(tmp_path, ScriptedModel(do("a", "b", "c", "slow")), store, tools=(tool,)) as r:
@@ -71,7 +70,7 @@ async def test_a_result_in_doubt_is_there_once_whichever_of_several_it_is(
     ("kind", "failures"),
     [*(("fail_before", count) for count in range(1, 5)), *(("fail_after", count) for count in range(1, 3))],
 )
-async def test_results_in_doubt_several_times_and_an_end_in_doubt_too(tmp_path: Path, kind: str, failures: int) -> None:
+async def test_repeated_failures_of_result_and_end_appends(tmp_path: Path, kind: str, failures: int) -> None:
     tool = ActingTool()
     async with rig(tmp_path, ScriptedModel([Hold("k"), *do("a", "b", "c")], "next"), tools=(tool,)) as r:
         run = await r.submit(run_id="x")
@@ -86,7 +85,7 @@ async def test_results_in_doubt_several_times_and_an_end_in_doubt_too(tmp_path: 
         await r.assert_sound()
 
 
-async def test_a_cancel_while_results_are_being_put_loses_none_and_doubles_none(tmp_path: Path) -> None:
+async def test_cancel_during_result_appends_stores_each_once(tmp_path: Path) -> None:
     store, tool = Outages(), ActingTool(slow=never)
     async with rig(tmp_path, ScriptedModel(do("a", "b", "slow"), "next"), store, tools=(tool,)) as r:
         store.held = has_results
@@ -106,7 +105,7 @@ async def test_a_cancel_while_results_are_being_put_loses_none_and_doubles_none(
         await r.assert_sound()
 
 
-async def test_a_run_that_times_out_while_a_result_is_being_put_has_that_result(tmp_path: Path) -> None:
+async def test_timeout_during_a_result_append_keeps_the_result(tmp_path: Path) -> None:
     store, tool = Outages(), ActingTool()
     async with rig(tmp_path, ScriptedModel(do("a")), store, tools=(tool,)) as r:
         store.held = has_results
@@ -120,7 +119,7 @@ async def test_a_run_that_times_out_while_a_result_is_being_put_has_that_result(
         await r.assert_sound()
 
 
-async def test_a_tool_that_fails_in_any_way_ends_its_call_and_not_the_run(tmp_path: Path) -> None:
+async def test_any_tool_failure_ends_only_its_call(tmp_path: Path) -> None:
     async def refuses(context: ToolContext) -> str:
         raise ToolFailed("not like this")
 
@@ -140,7 +139,7 @@ async def test_a_tool_that_fails_in_any_way_ends_its_call_and_not_the_run(tmp_pa
         await r.assert_sound()
 
 
-async def test_a_tool_that_takes_its_time_to_be_cancelled_ends_before_its_run_does(tmp_path: Path) -> None:
+async def test_tool_slow_to_cancel_ends_before_its_run(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
     async def slow_to_go(context: ToolContext) -> str:
@@ -162,7 +161,7 @@ async def test_a_tool_that_takes_its_time_to_be_cancelled_ends_before_its_run_do
         await r.assert_sound()
 
 
-async def test_a_tool_that_swallows_the_cancel_and_gives_a_result_in_time_is_clean(tmp_path: Path) -> None:
+async def test_tool_that_returns_despite_the_cancel_is_clean(tmp_path: Path) -> None:
     async def stubborn(context: ToolContext) -> str:
         try:
             await asyncio.Event().wait()
@@ -183,7 +182,7 @@ async def test_a_tool_that_swallows_the_cancel_and_gives_a_result_in_time_is_cle
 
 
 @pytest.mark.parametrize("how", ["cancel", "timeout", "close", "delete"])
-async def test_a_tool_that_never_lets_go_is_left_behind_and_nothing_hangs(tmp_path: Path, how: str) -> None:
+async def test_tool_that_ignores_cancellation_is_abandoned(tmp_path: Path, how: str) -> None:
     gate, went = asyncio.Event(), asyncio.Event()
 
     async def stuck(context: ToolContext) -> str:
@@ -228,7 +227,7 @@ async def test_a_tool_that_never_lets_go_is_left_behind_and_nothing_hangs(tmp_pa
         await spin()
 
 
-async def test_an_abandoned_tool_that_gives_its_result_while_the_end_is_being_written_does_not_spoil_it(
+async def test_abandoned_tool_returning_during_the_end_append(
     tmp_path: Path,
 ) -> None:
     gate = asyncio.Event()
@@ -257,7 +256,7 @@ async def test_an_abandoned_tool_that_gives_its_result_while_the_end_is_being_wr
         await r.assert_sound()
 
 
-async def test_an_abandoned_tool_that_gives_its_result_while_the_end_looks_for_another_does_not_spoil_it(
+async def test_abandoned_tool_returning_during_the_end_lookup(
     tmp_path: Path,
 ) -> None:
     store = LookedAt()

@@ -31,9 +31,11 @@ from tests.engine.rig import CLIENT, ActingTool, OneModel, Rig, rig, spin
 
 #: Sessions; some dozens more than are kept.
 MANY = IDLE_LANES_MAX + 40
+
 #: In each the blocks of memory are counted: what is kept for each act is seen in all of them, a list that has grown by
 #: half in one.
 ROUNDS = 3
+
 #: What caches may still gain in one round. Items.
 CACHE_BLOCKS = 20
 
@@ -55,7 +57,7 @@ async def prompt_in_new_session(r: Rig) -> str:
     "each session that was ever looked at stayed in memory, with all the files its agent had read, until its workspace "
     "was closed, and every command looked through all of them; idle ones beyond a hundred are let go now.",
 )
-async def test_idle_sessions_are_let_go_and_come_back_as_they_were(tmp_path: Path) -> None:
+async def test_idle_sessions_are_evicted_and_reload_unchanged(tmp_path: Path) -> None:
     tool = ActingTool()
 
     def reply(request: ModelRequest) -> Reply:
@@ -79,7 +81,7 @@ async def test_idle_sessions_are_let_go_and_come_back_as_they_were(tmp_path: Pat
         await r.assert_sound()
 
 
-async def test_the_session_asked_for_last_is_let_go_last(tmp_path: Path) -> None:
+async def test_most_recently_used_session_is_evicted_last(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel(lambda request: "x")) as r:
         first = ref(r.workspace.lanes[r.session])
         for _ in range(MANY):
@@ -90,7 +92,7 @@ async def test_the_session_asked_for_last_is_let_go_last(tmp_path: Path) -> None
         assert len(r.workspace.lanes) <= IDLE_LANES_MAX + 1
 
 
-async def test_a_lane_in_somebodys_hands_stays_the_only_one_of_its_session(tmp_path: Path) -> None:
+async def test_referenced_lane_stays_the_only_one_of_its_session(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel(lambda request: "x")) as r:
         lane = await r.engine.workspaces.lane(r.workspace, r.session)
         for _ in range(MANY):
@@ -102,7 +104,7 @@ async def test_a_lane_in_somebodys_hands_stays_the_only_one_of_its_session(tmp_p
         assert r.session not in r.workspace.lanes
 
 
-async def test_sessions_at_work_are_never_let_go(tmp_path: Path) -> None:
+async def test_active_sessions_are_never_evicted(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel(lambda request: [Say("so"), Hold("never")])) as r:
         sessions = [(await r.engine.create_session(r.workspace, "")).id for _ in range(2 * IDLE_LANES_MAX)]
         # All at once: their Lanes are in somebody's hands, and idle, before the first of them has a Run.
@@ -120,9 +122,6 @@ async def test_sessions_at_work_are_never_let_go(tmp_path: Path) -> None:
         await r.engine.create_session(r.workspace, "")
         await r.engine.create_session(r.workspace, "")
         assert lanes_in_memory(r.workspace) <= IDLE_LANES_MAX + 1
-
-
-# --- all kinds of acts, with the real store ---------------------------------------------------------------------------
 
 
 class Acts:
@@ -195,7 +194,7 @@ async def acts(directory: Path) -> AsyncIterator[Acts]:
 
 @pytest.mark.proof
 @pytest.mark.timeout(600)
-async def test_acts_of_all_kinds_leave_no_block_of_memory_behind(tmp_path: Path) -> None:
+async def test_no_kind_of_action_leaks_memory_blocks(tmp_path: Path) -> None:
     count = size(ci=100, long=1_500)
     with proof("G15", "acts between two counts of the blocks of memory", "kept for each act") as figure:
         async with acts(tmp_path) as doing:

@@ -46,6 +46,7 @@ DAMAGES = {
     "a session is missing": "DELETE FROM sessions WHERE workspace_id = ?1",
     "a message cannot be read": "UPDATE messages SET parts = x'00' WHERE workspace_id = ?1",
 }
+
 TABLES = ("workspaces", "log", "sessions", "lanes", "runs", "prompts", "messages", "asks", "grants", "file_versions")
 
 
@@ -126,7 +127,7 @@ async def ended(engine: Engine, directory: Path, run_id: str) -> RunRecord:
     return await engine.wait_run(workspace, run_id, 50)
 
 
-async def test_without_damage_the_runs_of_both_workspaces_go_on(left: Left) -> None:
+async def test_runs_of_undamaged_workspaces_resume(left: Left) -> None:
     async with process(left.data, ScriptedModel("whole", "whole", "whole"), 1_000) as engine:
         assert (await ended(engine, left.whole, "x")).text == "whole"
         for run_id in ("first", "second"):
@@ -140,7 +141,7 @@ async def test_without_damage_the_runs_of_both_workspaces_go_on(left: Left) -> N
     "alone, before it writes to it, and sets the damaged one aside",
 )
 @pytest.mark.parametrize("what", DAMAGES)
-async def test_a_damaged_workspace_is_left_alone_and_the_others_go_on(
+async def test_damaged_workspace_is_skipped_and_the_others_resume(
     left: Left, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     left.damage(DAMAGES[what])
@@ -169,7 +170,7 @@ async def test_a_damaged_workspace_is_left_alone_and_the_others_go_on(
     assert line.count("restore the data directory") == 1
 
 
-async def test_a_workspace_that_is_whole_again_goes_on_with_the_next_process(left: Left) -> None:
+async def test_restored_workspace_resumes_with_the_next_process(left: Left) -> None:
     good = left.data.with_name("backup")
     shutil.copytree(left.data, good)
     left.damage(DAMAGES["a Lane is missing"])
@@ -181,7 +182,7 @@ async def test_a_workspace_that_is_whole_again_goes_on_with_the_next_process(lef
         assert (await ended(engine, left.damaged, "second")).text == "whole"
 
 
-async def test_damage_that_is_met_later_is_refused_where_it_is(left: Left) -> None:
+async def test_damage_in_an_idle_session_is_refused_on_access(left: Left) -> None:
     """In a session nobody works in: the start does not look at it, and the rest of the workspace is served."""
     async with process(left.data, ScriptedModel("whole", "whole", "whole"), 1_000) as engine:
         runs = [await ended(engine, left.damaged, run_id) for run_id in ("first", "second")]
@@ -193,7 +194,7 @@ async def test_damage_that_is_met_later_is_refused_where_it_is(left: Left) -> No
             await engine.messages(workspace, runs[1].session_id, None, 10)
 
 
-async def test_live_runs_of_the_others_are_told_when_one_workspace_turns_out_damaged(tmp_path: Path) -> None:
+async def test_live_runs_of_undamaged_workspaces_are_listed(tmp_path: Path) -> None:
     held: list[Reply] = [[Hold("never")]] * 2
     model = ScriptedModel(*held)
     async with process(tmp_path / "data", model, 0) as engine:
@@ -209,7 +210,7 @@ async def test_live_runs_of_the_others_are_told_when_one_workspace_turns_out_dam
         db.close()
 
 
-async def test_a_database_that_cannot_be_opened_keeps_the_process_from_starting(left: Left) -> None:
+async def test_unreadable_database_prevents_the_start(left: Left) -> None:
     left.rows()  # and with that all is in the database itself, not in its WAL
     (left.data / "kedge.db").write_bytes(b"no database " * 1_000)
     with pytest.raises(StoreDamaged, match=r"kedge\.db is damaged .*restore the data directory") as raised:

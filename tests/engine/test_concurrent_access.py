@@ -43,7 +43,7 @@ class HeldReads(FaultyStore):
         await self.gate.wait()
 
 
-async def test_two_clients_that_open_a_directory_at_once_get_the_same_workspace(tmp_path: Path) -> None:
+async def test_concurrent_opens_of_a_directory_share_one_workspace(tmp_path: Path) -> None:
     store = HeldReads()
     async with rig(tmp_path, ScriptedModel(), store) as r:
         directory = tmp_path / "other"
@@ -61,7 +61,7 @@ async def test_two_clients_that_open_a_directory_at_once_get_the_same_workspace(
         assert one.claims.has(OTHER_CLIENT)
 
 
-async def test_two_who_ask_for_a_session_at_once_get_the_same_lane(tmp_path: Path) -> None:
+async def test_concurrent_requests_for_a_session_share_one_lane(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel()) as before:
         pass
     store = HeldReads(before.store.data)
@@ -93,9 +93,7 @@ class OtherServer(FaultyStore):
 
 
 @pytest.mark.parametrize("conflicts", [1, ATTEMPTS_MAX - 1])
-async def test_a_lane_that_another_server_changed_is_read_again_and_decided_again(
-    tmp_path: Path, conflicts: int
-) -> None:
+async def test_conflict_with_another_server_reloads_and_decides_again(tmp_path: Path, conflicts: int) -> None:
     store = OtherServer()
     async with rig(tmp_path, ScriptedModel("x", "y"), store) as r:
         store.goes_first = conflicts
@@ -106,7 +104,7 @@ async def test_a_lane_that_another_server_changed_is_read_again_and_decided_agai
         await r.assert_sound()
 
 
-async def test_a_lane_that_another_server_keeps_changing_is_given_up_and_nothing_has_happened(tmp_path: Path) -> None:
+async def test_repeated_conflicts_are_given_up_without_a_change(tmp_path: Path) -> None:
     store = OtherServer()
     async with rig(tmp_path, ScriptedModel("x"), store) as r:
         store.goes_first = ATTEMPTS_MAX

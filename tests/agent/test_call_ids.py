@@ -39,7 +39,7 @@ def call(call_id: str, do: str, leave: bool = False) -> ToolCall:
     return ToolCall(call_id, "bash", f'{{"do": "{do}", "leave": {str(leave).lower()}}}')
 
 
-async def test_two_calls_of_one_step_with_the_same_id_are_both_made(tmp_path: Path) -> None:
+async def test_two_calls_of_one_step_with_the_same_id_both_run(tmp_path: Path) -> None:
     tool = ActingTool()
     model = Renumbering((call("call_0", "a"), call("call_0", "b")))
     async with rig(tmp_path, model, tools=(tool,)) as r:
@@ -48,7 +48,7 @@ async def test_two_calls_of_one_step_with_the_same_id_are_both_made(tmp_path: Pa
         assert sorted(content for _, content in await r.results()) == ["did a", "did b"]
 
 
-async def test_a_call_that_waits_for_people_is_found_after_a_crash_though_its_id_was_used_before(
+async def test_pending_call_with_a_reused_id_is_resumed_after_a_crash(
     tmp_path: Path,
 ) -> None:
     tool = ActingTool()
@@ -62,7 +62,7 @@ async def test_a_call_that_waits_for_people_is_found_after_a_crash_though_its_id
     await new.engine.close()
 
 
-async def test_a_model_that_looks_again_and_again_at_what_changes_is_not_taken_to_go_round_in_circles(
+async def test_polling_with_changing_results_is_not_a_loop(
     tmp_path: Path,
 ) -> None:
     """Also after a crash, when what it did is read off the transcript."""

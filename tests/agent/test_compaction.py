@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from kedge.agent import model_call as asking
 from kedge.agent.model_choice import RunModel
 from kedge.config.schema import Config
-from kedge.core.records import Usage
-from kedge.core.transcript import SUMMARY
+from kedge.core.records import Attachment, Prompt, RunOptions, Usage
+from kedge.core.transcript import SUMMARY, chars_of
 from kedge.errors import ContextFull, ModelFailed
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, EndReply, Hold, Say, ScriptedModel
 from kedge.tools.todos import TodosTool
-from tests.engine.rig import ActingTool, OneModel, Rig, Trouble, TroubledModel, no_complaints, rig, spin
-from tests.engine.test_calls import do
-from tests.engine.test_doubt import Outages
+from tests.engine.rig import ActingTool, OneModel, Outages, Rig, Trouble, TroubledModel, do, no_complaints, rig, spin
 
 FULL = Trouble(ContextFull("maximum context length"))
+
 #: A Step whose request was near the limit of a window of 1,000 tokens.
 NEAR = EndReply(usage=Usage(900, 10))
 
@@ -33,7 +33,7 @@ async def summary_of(r: Rig) -> str:
     return next((message.text for message in messages if message.id == session.summary_message_id), "")
 
 
-async def test_a_summary_takes_the_place_of_the_history_and_keeps_todos_and_request(tmp_path: Path) -> None:
+async def test_summary_replaces_history_and_keeps_todos_and_prompt(tmp_path: Path) -> None:
     todos = Call("todos", {"todos": [{"content": "leap", "status": "in_progress"}]})
     model = ScriptedModel([todos, NEAR], "in short", "done")
     async with rig(tmp_path, model, models=narrow(model), tools=(TodosTool(),)) as r:
@@ -49,7 +49,7 @@ async def test_a_summary_takes_the_place_of_the_history_and_keeps_todos_and_requ
         await r.assert_sound()
 
 
-async def test_a_summary_of_a_summary_keeps_what_the_first_one_said(tmp_path: Path) -> None:
+async def test_summary_of_a_summary_includes_the_first_one(tmp_path: Path) -> None:
     tool = ActingTool()
     model = ScriptedModel([*do("a"), NEAR], "first", [*do("b"), NEAR], "second", "done")
     async with rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
@@ -62,7 +62,7 @@ async def test_a_summary_of_a_summary_keeps_what_the_first_one_said(tmp_path: Pa
         await r.assert_sound()
 
 
-async def test_a_request_that_is_refused_as_too_long_is_made_again_behind_a_summary(tmp_path: Path) -> None:
+async def test_request_refused_as_too_long_is_retried_with_a_summary(tmp_path: Path) -> None:
     model = TroubledModel("a story", "in short", "fits", troubles=[None, FULL])
     async with rig(tmp_path, model) as r:
         await r.end(await r.submit("tell"))
@@ -71,7 +71,7 @@ async def test_a_request_that_is_refused_as_too_long_is_made_again_behind_a_summ
         await r.assert_sound()
 
 
-async def test_a_prompt_that_is_too_long_even_behind_a_summary_ends_the_run(tmp_path: Path) -> None:
+async def test_prompt_too_long_even_after_a_summary_ends_the_run(tmp_path: Path) -> None:
     model = TroubledModel("in short", "next", troubles=[FULL, None, FULL])
     async with rig(tmp_path, model) as r:
         ended = await r.end(await r.submit("much too long"))
@@ -80,7 +80,7 @@ async def test_a_prompt_that_is_too_long_even_behind_a_summary_ends_the_run(tmp_
         await r.assert_sound()
 
 
-async def test_a_history_too_long_to_be_summarised_is_shortened_from_its_beginning(tmp_path: Path) -> None:
+async def test_history_too_long_to_summarise_is_cut_from_the_start(tmp_path: Path) -> None:
     tool = ActingTool()
     replies = [reply for number in range(4) for reply in (do(f"a{number}"), f"story {number}")]
     model = TroubledModel(*replies, "in short", "fits", troubles=[None] * 8 + [FULL, FULL, FULL])
@@ -94,7 +94,7 @@ async def test_a_history_too_long_to_be_summarised_is_shortened_from_its_beginni
         await r.assert_sound()
 
 
-async def test_a_history_that_never_fits_ends_the_run_and_says_so(tmp_path: Path) -> None:
+async def test_history_that_never_fits_ends_the_run_with_a_reason(tmp_path: Path) -> None:
     model = TroubledModel("a story", troubles=[None] + [FULL] * 4)
     async with rig(tmp_path, model) as r:
         await r.end(await r.submit("tell"))
@@ -106,7 +106,7 @@ async def test_a_history_that_never_fits_ends_the_run_and_says_so(tmp_path: Path
 
 
 @pytest.mark.parametrize("reply", ["", "   "])
-async def test_an_empty_summary_replaces_nothing(tmp_path: Path, reply: str) -> None:
+async def test_empty_summary_replaces_nothing(tmp_path: Path, reply: str) -> None:
     model = ScriptedModel("a story", [Say(reply)] if reply else [], "after all")
     async with rig(tmp_path, model) as r:
         await r.end(await r.submit("tell"))
@@ -117,7 +117,7 @@ async def test_an_empty_summary_replaces_nothing(tmp_path: Path, reply: str) -> 
         assert any(message.text == "a story" for message in model.requests[-1].request.messages)
 
 
-async def test_a_model_that_fails_in_a_summary_ends_the_run_and_replaces_nothing(tmp_path: Path) -> None:
+async def test_model_failure_in_a_summary_replaces_nothing(tmp_path: Path) -> None:
     tool = ActingTool()
     broken = Trouble(ModelFailed("on fire"), "half a summ")
     model = TroubledModel([*do("a"), NEAR], "next", troubles=[None, broken])
@@ -128,7 +128,7 @@ async def test_a_model_that_fails_in_a_summary_ends_the_run_and_replaces_nothing
         await r.assert_sound()
 
 
-async def test_a_cancel_in_a_summary_replaces_nothing_and_the_session_goes_on(tmp_path: Path) -> None:
+async def test_cancel_in_a_summary_replaces_nothing(tmp_path: Path) -> None:
     tool = ActingTool()
     # The context is as full as before: the next Run sums up first.
     model = ScriptedModel([*do("a"), NEAR], [Say("half a summ"), Hold("never")], "in short", "next")
@@ -145,7 +145,7 @@ async def test_a_cancel_in_a_summary_replaces_nothing_and_the_session_goes_on(tm
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_summary_in_doubt_is_there_as_a_whole_or_not_at_all(tmp_path: Path, when: str) -> None:
+async def test_uncertain_summary_is_stored_completely_or_not_at_all(tmp_path: Path, when: str) -> None:
     def sums_up(write: Write) -> bool:
         return any(session.summary_message_id for session in write.sessions)
 
@@ -160,7 +160,7 @@ async def test_a_summary_in_doubt_is_there_as_a_whole_or_not_at_all(tmp_path: Pa
         await r.assert_sound()
 
 
-async def test_a_prompt_that_comes_in_during_a_summary_is_read_behind_it(tmp_path: Path) -> None:
+async def test_prompt_folded_during_a_summary_follows_it(tmp_path: Path) -> None:
     tool = ActingTool()
     model = ScriptedModel([Hold("k"), *do("a"), NEAR], [Hold("s"), Say("in short")], "done with both")
     async with rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
@@ -178,7 +178,7 @@ async def test_a_prompt_that_comes_in_during_a_summary_is_read_behind_it(tmp_pat
         await r.assert_sound()
 
 
-async def test_a_prompt_that_waits_to_fold_is_not_swallowed_by_a_summary_that_was_asked_for(tmp_path: Path) -> None:
+async def test_requested_summary_takes_in_no_folding_prompt(tmp_path: Path) -> None:
     """A summary answers nobody: whoever waits to fold waits for a Run of their own."""
     model = ScriptedModel("a story", "in short", "an answer of its own")
     async with rig(tmp_path, model) as r:
@@ -192,7 +192,7 @@ async def test_a_prompt_that_waits_to_fold_is_not_swallowed_by_a_summary_that_wa
         await r.assert_sound()
 
 
-async def test_a_summary_is_asked_for_within_the_limits_of_the_model(tmp_path: Path) -> None:
+async def test_summary_request_respects_the_limits_of_the_model(tmp_path: Path) -> None:
     """A model without images and with a limit of its reply: a refused request would be repeated."""
 
     class Modest(OneModel):
@@ -206,13 +206,64 @@ async def test_a_summary_is_asked_for_within_the_limits_of_the_model(tmp_path: P
         assert (asked.output_tokens_max, asked.accepts_images) == (77, False)
 
 
-async def test_a_fork_has_the_summary_of_its_parent(tmp_path: Path) -> None:
-    model = ScriptedModel([*do("a"), NEAR], "in short", "done")
+async def test_cancelled_partial_summary_is_not_sent_to_the_model(tmp_path: Path) -> None:
+    """It stays in the transcript as an answer like any other, so the next request has it as the assistant's words."""
+    model = ScriptedModel("a story", [Say("half a summ"), Hold("never")], "next")
+    async with rig(tmp_path, model) as r:
+        await r.end(await r.submit("tell"))
+        summary = await r.engine.summarize(r.workspace, r.session)
+        await model.wait_requests(2)
+        await spin()
+        await r.engine.cancel_run(r.workspace, summary.run_id)
+        await r.end(summary)
+        await r.end(await r.submit("go on"))
+        assert "half a summ" not in [message.text for message in model.requests[-1].request.messages]
+
+
+@pytest.mark.found(
+    "attack round 2: the event loop",
+    "a model that answers with megabytes of calls made each request larger than the last, without a limit; a request "
+    "beyond one is summarised as if the provider had refused it",
+)
+async def test_request_beyond_the_size_limit_is_summarised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ScriptedModel("x" * 600, "in short", "done")
+    monkeypatch.setattr(asking, "REQUEST_CHARS_MAX", 1000)
+    async with rig(tmp_path, model) as r:
+        await r.end(await r.submit("first"))
+        assert sum(map(chars_of, model.requests[0].request.messages)) == len("first")
+        ended = await r.end(await r.submit("second " + "y" * 400))
+        assert ended.outcome == "completed", ended.error
+        assert (await summary_of(r)).startswith("in short")
+
+
+@pytest.mark.found(
+    "a review of the engine: a request that has too many bytes of pictures",
+    "the provider's 413 ended each later Run of the session, and its summary, too; it leads to a summary now, and that "
+    "leaves pictures out where they are too much",
+)
+async def test_summary_request_too_large_is_retried_without_images(tmp_path: Path) -> None:
+    full = Trouble(ContextFull("too large"))
+    model = TroubledModel("first", "in short", "done", troubles=[None, full, full])
+    picture = Attachment("/shots/a.png", "a.png", "image/png", "aGVsbG8=")
+    async with rig(tmp_path, model, models=narrow(model)) as r:
+        await r.end(await r.submit())
+        seen = await r.engine.submit(r.workspace, r.session, Prompt("what is this?", (picture,)), RunOptions(), "x")
+        assert (await r.end(seen)).text == "done"
+        said = await summary_of(r)
+        assert said.endswith("what is this?\n\nFiles that came with it, and are not repeated here: /shots/a.png")
+        assert "hello" in [message.text for message in model.requests[1].request.messages]
+        assert [asked.request.accepts_images for asked in model.requests] == [True, False, True]
+
+
+@pytest.mark.found(
+    "a review of the engine: a provider that breaks off in a summary, and is asked again",
+    "the summary was taken from the attempt that had failed, so that all but its ruins was lost to the model for good; "
+    "it is that of the last attempt",
+)
+async def test_summary_is_taken_from_the_successful_attempt(tmp_path: Path) -> None:
+    broken = Trouble(ModelFailed("busy", retryable=True, wait_s=0), "half a summ")
+    model = TroubledModel([*do("a"), NEAR], "in short", "done", troubles=[None, broken])
     async with rig(tmp_path, model, models=narrow(model), tools=(ActingTool(),)) as r:
-        await r.end(await r.submit("please"))
-        messages = await r.engine.messages(r.workspace, r.session, None, 100)
-        for place, text in ((-1, "in short"), (0, "")):
-            fork = await r.engine.fork_session(r.workspace, r.session, messages[place].id)
-            copied = await r.engine.messages(r.workspace, fork.id, None, 100)
-            kept = [message.text for message in copied if message.id == fork.summary_message_id]
-            assert [said.startswith(text) for said in kept] == ([True] if text else [])
+        assert (await r.end(await r.submit("please"))).text == "done"
+        assert (await summary_of(r)).startswith("in short")
+        await r.assert_sound()

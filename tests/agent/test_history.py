@@ -1,0 +1,69 @@
+"""The history that a model receives, and its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kedge.agent import history
+from kedge.core.step import RECENT_CALLS, signatures
+from kedge.core.transcript import Message, Text, ToolCall, ToolResult, for_model
+from kedge.testing.scripted import ScriptedModel
+from tests.engine.rig import make_message, rig
+
+
+async def test_model_receives_the_newest_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "HISTORY_MESSAGES_MAX", 4)
+    async with rig(tmp_path, ScriptedModel(lambda request: "ok")) as r:
+        for number in range(4):
+            await r.end(await r.submit(f"prompt {number}", run_id=f"r{number}"))
+        assert r.model.requests[-1].request.messages[-1].text == "prompt 3"
+
+
+@pytest.mark.found(
+    "attack round 2: the event loop",
+    "a session of 10,000 messages whose Runs each end with a call cost a second on the event loop at every Step, since "
+    "the results of each were looked for among all later messages; now only among those of its own Run",
+)
+@pytest.mark.timeout(20)
+def test_history_of_many_unfinished_runs_takes_linear_time() -> None:
+    history = [
+        one
+        for number in range(0, 150_000, 3)
+        for one in (
+            make_message(number, "user", Text("x"), run_id=f"r{number}"),
+            make_message(number + 1, "assistant", ToolCall("c", "t", "{}"), run_id=f"r{number}"),
+            make_message(number + 2, "tool", ToolResult("c", "t", f"result {number}"), run_id=f"r{number}"),
+        )
+    ]
+    sent = for_model(history)
+    assert len(sent) == len(history)
+    assert sent[5].all(ToolResult)[0].content == "result 3"
+
+
+@pytest.mark.found(
+    "attack round 2: the event loop",
+    "a Run that was resumed hashed all its calls and results on the event loop, to compare the last twenty; only these "
+    "are hashed",
+)
+@pytest.mark.timeout(20)
+def test_only_the_latest_calls_are_hashed() -> None:
+    given = "\x01" * 1_000_000
+    calls = [ToolCall(f"c{number}", "t", given) for number in range(3000)]
+    own = [
+        make_message(1, "assistant", *calls),
+        make_message(2, "tool", *(ToolResult(call.id, "t", "x") for call in calls)),
+    ]
+    assert len(signatures(own)) == RECENT_CALLS
+
+
+async def test_history_stays_within_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "HISTORY_MESSAGES_MAX", 3)
+    async with rig(tmp_path, ScriptedModel("x")) as r:
+        lane = await r.engine.workspaces.lane(r.workspace, r.session)
+        kept = history.History(r.store, lane)
+        await kept.read()
+        for number in range(5):
+            kept.put(Message(f"m{number}", r.session, "user", (Text("x"),), 0, 0))
+        assert list(kept._messages) == ["m2", "m3", "m4"]
