@@ -1,1 +1,1 @@
-"""The benchmark suite. `python -m bench` from the root of the repository; README.md says what each line means."""
+"""The benchmark suite. Run `python -m bench` from the repository root; README.md explains each row."""

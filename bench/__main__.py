@@ -1,4 +1,4 @@
-"""`python -m bench [--only NAME]... [--quick] [--json FILE]`: measure this server and print one table."""
+"""`python -m bench [--only NAME]... [--quick] [--json FILE]`: measure the server and print one table."""
 
 from __future__ import annotations
 
@@ -36,36 +36,37 @@ MEASURES: dict[str, Measure] = {
     "append": rates.append_rate,
 }
 
-#: They send as much as the server takes: a round of its loop has hundreds of requests then, and lasts as long as these.
+#: Measures that saturate the server. One pass of its event loop then handles hundreds of requests, and may exceed the
+#: stall limit.
 SATURATING = frozenset({"submit"})
 
 
 async def measure(names: list[str], quick: bool) -> tuple[list[Line], int]:
-    """The lines, and how often the event loop of the shared server stalled meanwhile."""
+    """Return the lines and the number of event loop stalls of the shared server."""
     lines: list[Line] = []
     with endpoint() as model, home() as directory, Server(directory, model).run() as running:
         stalls = 0
         for name in names:
-            begun, before = time.perf_counter(), running.stalls
+            start, before = time.perf_counter(), running.stalls
             lines += await MEASURES[name](Setting(model, running, quick))
             stalls += running.stalls - before if name not in SATURATING else 0
-            print(f"{name}: {time.perf_counter() - begun:.1f} s", file=sys.stderr)
+            print(f"{name}: {time.perf_counter() - start:.1f} s", file=sys.stderr)
     return lines, stalls
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure this server; see bench/README.md.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure the server; see bench/README.md.")
     parser.add_argument("--only", action="append", choices=list(MEASURES), metavar="NAME", help=", ".join(MEASURES))
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions: a look, not a result")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines there, too")
-    given = parser.parse_args()
-    lines, stalls = asyncio.run(measure(given.only or list(MEASURES), given.quick))
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, for a rough estimate")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to FILE as JSON")
+    arguments = parser.parse_args()
+    lines, stalls = asyncio.run(measure(arguments.only or list(MEASURES), arguments.quick))
     print(table(lines))
     print(f"load average: {', '.join(f'{load:.1f}' for load in os.getloadavg())}", file=sys.stderr)
-    if given.json:
-        given.json.write_text(json.dumps(as_json(lines), indent=2) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(as_json(lines), indent=2) + "\n")
     if stalls:
-        sys.exit(f"the server's event loop stalled {stalls} times; its log above says where")
+        sys.exit(f"the server's event loop stalled {stalls} times; its log above has the stacks")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The yardstick for Steps and tool calls: the least that any agent has to do, in the bench's own process.
+"""The baseline for Steps and tool calls: a minimal agent loop inside the benchmark process.
 
-It asks the model, makes the calls with a plain function, sends their results, and so on until the model stops: no
-session, no store, no readers, no approvals, no checks. Each request carries the whole history, as the server's do; so
-the model's own time is in both, and grows with the history in both.
+It calls the model, runs the tool calls with a plain function, sends the results, and repeats until the model stops. It
+has no session, store, readers, approvals or checks. Each request carries the full history, as the server's requests do,
+so the model's own time is part of both figures and grows with the history in both.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ import msgspec
 from bench.load import WAIT_S, Body, Json, request
 from bench.server import Address
 
-#: What a call comes to, from its name and its input.
-Make = Callable[[str, Json], str]
+#: Runs a tool call: its name and input to its result.
+Tool = Callable[[str, Json], str]
 
 
 @dataclass
 class BareRun:
-    #: When the results of each Step were there. `time.perf_counter()`
-    stepped: list[float] = field(default_factory=list)
-    #: Prompt, calls, results and the answer, as a later request would carry them.
+    #: When each Step had all its results. `time.perf_counter()`
+    step_ends: list[float] = field(default_factory=list)
+    #: The prompt, calls, results and answer, as a later request carries them.
     messages: list[Json] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
     ended: float = 0.0
 
 
-async def bare_run(model: Address, script: str, make: Make, history: list[Json]) -> BareRun:
+async def bare_run(model: Address, script: str, tool: Tool, history: list[Json]) -> BareRun:
     run = BareRun()
     messages = [*history, {"role": "user", "content": script}]
     while calls := await _ask(model, messages):
         messages.append({"role": "assistant", "content": None, "tool_calls": calls})
         for call in calls:
-            made = make(call["function"]["name"], msgspec.json.decode(call["function"]["arguments"]))
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": made})
-        run.stepped.append(time.perf_counter())
+            result = tool(call["function"]["name"], msgspec.json.decode(call["function"]["arguments"]))
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        run.step_ends.append(time.perf_counter())
     run.ended = time.perf_counter()
     run.messages = [*messages[len(history) :], {"role": "assistant", "content": "done"}]
     return run
 
 
 async def _ask(model: Address, messages: list[Json]) -> list[Json]:
-    """The calls that the model wants to be made."""
+    """Send one request and return the tool calls of the reply."""
     calls: dict[int, Json] = {}
     ended = asyncio.Event()
 
-    def took(data: bytes) -> None:
+    def receive(data: bytes) -> None:
         for event in data.split(b"\n\n"):
             if event.startswith(b"data: {"):
                 for choice in msgspec.json.decode(event[6:])["choices"]:
@@ -60,7 +60,7 @@ async def _ask(model: Address, messages: list[Json]) -> list[Json]:
                 ended.set()
 
     loop = asyncio.get_running_loop()
-    transport, _ = await loop.create_connection(lambda: Body(took, ended.set), model.host, model.port)
+    transport, _ = await loop.create_connection(lambda: Body(receive, ended.set), model.host, model.port)
     try:
         body = {"model": "fake-large", "stream": True, "messages": messages}
         transport.write(request(model, "POST", "/v1/chat/completions", body))
@@ -71,7 +71,7 @@ async def _ask(model: Address, messages: list[Json]) -> list[Json]:
 
 
 def _add(calls: dict[int, Json], pieces: list[Any]) -> None:
-    """The input of a call comes in pieces."""
+    """Add streamed pieces of calls. The input of one call arrives in several pieces."""
     for piece in pieces:
         if "id" in piece:
             calls[piece["index"]] = {name: piece[name] for name in ("id", "type", "function")}

@@ -1,4 +1,4 @@
-"""A server process from its start on: how long until it answers, how much memory it takes, what a kill -9 costs."""
+"""Server start and kill: time to the first reply, memory, and text lost by kill -9."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bench.report import Line, median
 from bench.server import Server, home
 from bench.setting import Setting
 
-#: Text shown to readers is in the store at the latest so long after. Seconds.
-KEPT_AFTER_S = 0.25
-#: A word every so often, and words shown before the kill: as other servers were measured. Milliseconds, items.
+#: Text sent to readers is durable after this time. Seconds.
+DURABLE_AFTER_S = 0.25
+#: Pause before each word, and words shown before the kill: as measured for other servers. Milliseconds, items.
 KILL_PAUSE_MS, KILL_WORDS = 20, 40
 
 
 async def start_and_memory(setting: Setting) -> list[Line]:
-    """Each start with a new data directory: the database is made, too."""
+    """Start servers with new data directories, so the time includes creating the database."""
     start_s: list[float] = []
     idle_mib: list[float] = []
     used_mib: list[float] = []
@@ -37,12 +37,12 @@ async def start_and_memory(setting: Setting) -> list[Line]:
         Line("start to first healthy reply", median(start_s), "s", f"{min(start_s):.2f} to {max(start_s):.2f}"),
         Line("memory, idle", median(idle_mib), "MiB"),
         Line("memory, after one prompt", median(used_mib), "MiB", "a stream and 50 words through the OpenAI adapter"),
-        Line("POST to first delta, first prompt of a new server", median(first_ms), "ms", "imports, TLS set-up"),
+        Line("POST to first delta, first prompt of a new server", median(first_ms), "ms", "imports, TLS setup"),
     ]
 
 
 async def kill(setting: Setting) -> list[Line]:
-    """kill -9 while a message streams, then a new server on the same data: which of the words shown does it have?"""
+    """Kill the server while a message streams, restart it, and count the words that are missing from the message."""
     lost: list[int] = []
     late: list[int] = []
     for _ in range(setting.count(3, 1)):
@@ -58,24 +58,24 @@ async def kill(setting: Setting) -> list[Line]:
                     running.kill()
                     killed_at = time.perf_counter()
             shown = stream.find("delta")
-            old = [frame for frame in shown if frame.at <= killed_at - KEPT_AFTER_S]
+            old = [frame for frame in shown if frame.at <= killed_at - DURABLE_AFTER_S]
             with server.run() as running:
                 async with Client.open(running.address, server) as client:
                     messages = await client.connection.call("GET", f"{client.at}/sessions/{session}/messages")
-                    kept = next(
+                    stored = next(
                         "".join(part["data"]["text"] for part in message["parts"] if part["type"] == "text")
                         for message in messages
                         if message["id"] == shown[0].payload["message_id"]
                     )
                     await client.cancel(session)
             words = [len("".join(frame.payload["text"] for frame in frames).split()) for frames in (old, shown)]
-            lost.append(max(0, words[0] - len(kept.split())))
-            late.append(max(0, words[1] - len(kept.split())))
+            lost.append(max(0, words[0] - len(stored.split())))
+            late.append(max(0, words[1] - len(stored.split())))
     return [
         Line(
-            "kill -9 in mid-stream, words lost beyond the last 0.25 s",
+            "kill -9 mid-stream, words lost before the last 0.25 s",
             sum(lost),
             "words",
-            f"of {KILL_WORDS} shown, in {len(lost)} kills; within the last 0.25 s lost: {', '.join(map(str, late))}",
+            f"of {KILL_WORDS} shown, in {len(lost)} kills; lost within the last 0.25 s: {', '.join(map(str, late))}",
         )
     ]

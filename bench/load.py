@@ -1,4 +1,4 @@
-"""The load: HTTP connections and event streams, bare: what is measured is the server, not an HTTP library."""
+"""Minimal HTTP connections and event streams, so that the figures do not include an HTTP library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 
 from bench.server import Address, Server
 
-#: Longer than anything here takes; only a hang reaches it. Seconds.
+#: Limit for any reply or stream event; only a hang reaches it. Seconds.
 WAIT_S = 30.0
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ def request(address: Address, method: str, path: str, body: object = None) -> by
 
 
 class Connection:
-    """One kept-alive connection; one request at a time."""
+    """One keep-alive connection; one request at a time."""
 
     def __init__(self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.address = address
@@ -52,7 +52,7 @@ class Connection:
                 await connection._writer.wait_closed()
 
     def send(self, method: str, path: str, body: object = None) -> None:
-        """The request is on its way when this returns."""
+        """Write the request without waiting for the reply."""
         self._writer.write(request(self.address, method, path, body))
 
     async def receive(self) -> tuple[int, Any]:
@@ -63,7 +63,7 @@ class Connection:
         return status, _decode(await self._reader.readexactly(length))
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
-        if self._reader.at_eof():  # idle for so long that the server has closed it
+        if self._reader.at_eof():  # the server closed the idle connection
             self._writer.close()
             self._reader, self._writer = await asyncio.open_connection(self.address.host, self.address.port)
         self.send(method, path, body)
@@ -74,32 +74,32 @@ class Connection:
 
 
 class Body(asyncio.Protocol):
-    """The body of a reply in pieces, as they come. The transfer coding is taken off: bytes are those of the payload."""
+    """The body of a chunked reply. Passes on each chunk as it arrives, without the chunk framing."""
 
-    def __init__(self, took: Callable[[bytes], None], ended: Callable[[], None]) -> None:
-        self._took = took
+    def __init__(self, received: Callable[[bytes], None], ended: Callable[[], None]) -> None:
+        self._received = received
         self._ended = ended
-        self._received = b""
+        self._rest = b""
         self._in_head = True
 
     def data_received(self, data: bytes) -> None:
-        received = self._received + data
+        rest = self._rest + data
         if self._in_head:
-            head, found, received = received.partition(b"\r\n\r\n")
-            if not found:
-                self._received = head
+            head, separator, rest = rest.partition(b"\r\n\r\n")
+            if not separator:
+                self._rest = head
                 return
             if head.split(b" ", 2)[1] != b"200":
-                raise RuntimeError(f"a stream was refused: {(head + received)[:500]!r}")
+                raise RuntimeError(f"stream refused: {(head + rest)[:500]!r}")
             self._in_head = False
         start = 0
-        while (line_end := received.find(b"\r\n", start)) >= 0:
-            end = line_end + 2 + int(received[start:line_end], 16)
-            if len(received) < end + 2:
+        while (line_end := rest.find(b"\r\n", start)) >= 0:
+            end = line_end + 2 + int(rest[start:line_end], 16)
+            if len(rest) < end + 2:
                 break
-            self._took(received[line_end + 2 : end])
+            self._received(rest[line_end + 2 : end])
             start = end + 2
-        self._received = received[start:]
+        self._rest = rest[start:]
 
     def connection_lost(self, error: Exception | None) -> None:
         self._ended()
@@ -111,13 +111,13 @@ class Frame:
     type: str
     payload: Json
     position: int | None
-    #: With `id:`, `data:` and the blank line.
+    #: Including `id:`, `data:` and the blank line.
     size_bytes: int
 
 
 @dataclass(eq=False)
 class Stream:
-    """An open event stream, every frame kept with the time at which it came."""
+    """An open event stream. Keeps every frame with the time of its arrival."""
 
     frames: list[Frame] = field(default_factory=list)
     ended: bool = False
@@ -140,8 +140,8 @@ class Stream:
 
     def _take(self, data: bytes) -> None:
         at = time.perf_counter()
-        *whole, self._rest = (self._rest + data).split(b"\n\n")
-        for text in whole:
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        for text in events:
             self._connected = True
             id_line, _, data_line = text.rpartition(b"\n")
             if data_line.startswith(b"data: "):
@@ -164,24 +164,25 @@ class Stream:
         return value
 
     def find(self, kind: str, start: int = 0, **fields: Any) -> list[Frame]:
-        """Frames of this type with these fields, from the `start`-th frame on."""
-        wanted = fields.items()
-        return [frame for frame in self.frames[start:] if frame.type == kind and wanted <= frame.payload.items()]
+        """Return the frames of this type with these fields, beginning at index `start`."""
+        return [
+            frame for frame in self.frames[start:] if frame.type == kind and fields.items() <= frame.payload.items()
+        ]
 
     async def until_delta(self, start: int) -> Frame:
-        """The first delta from the `start`-th frame on."""
-        found: list[Frame] = await self.until(lambda: self.find("delta", start) or self.find("run_complete", start))
-        if found[0].type != "delta":
-            raise RuntimeError(f"a run ended without a delta: {found[0].payload}")
-        return found[0]
+        """Wait for the first delta, beginning at index `start`."""
+        frames: list[Frame] = await self.until(lambda: self.find("delta", start) or self.find("run_complete", start))
+        if frames[0].type != "delta":
+            raise RuntimeError(f"a run ended without a delta: {frames[0].payload}")
+        return frames[0]
 
     async def until_complete(self, run_id: str, start: int = 0) -> Frame:
-        found: list[Frame] = await self.until(lambda: self.find("run_complete", start, run_id=run_id))
-        return found[0]
+        frames: list[Frame] = await self.until(lambda: self.find("run_complete", start, run_id=run_id))
+        return frames[0]
 
 
 class Client:
-    """One client in one workspace: calls over one connection."""
+    """A client of one workspace with one connection."""
 
     def __init__(self, connection: Connection, workspace_id: str) -> None:
         self.connection = connection

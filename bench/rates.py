@@ -1,4 +1,4 @@
-"""How many of them a second: prompts accepted over HTTP, and appends to the store below."""
+"""Throughput: prompts accepted over HTTP, and appends to the store."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kedge.store.base import LaneWrite, Write
 from kedge.store.sqlite import SqliteStore
 
 CALLERS = 32
-#: Below the queue's bound of 100. Items.
+#: Prompts per session; the queue limit is 100. Items.
 PROMPTS = 60
 
 
 async def submit_rate(setting: Setting) -> list[Line]:
-    """Each caller has a session of its own whose first Run hangs, so that the others are accepted into the queue."""
+    """Submit prompts from concurrent callers. The first Run of each session hangs, so the others are queued."""
     rates: list[float] = []
     cpu_us: list[float] = []
     prompts = setting.count(PROMPTS, 20)
@@ -36,9 +36,9 @@ async def submit_rate(setting: Setting) -> list[Line]:
                 for _ in range(prompts):
                     await caller.submit(session, "script: say hello")
 
-            begun, used = time.perf_counter(), setting.running.cpu_s
+            start, used = time.perf_counter(), setting.running.cpu_s
             await asyncio.gather(*(call(*pair) for pair in zip(callers, sessions, strict=True)))
-            wall, cpu = time.perf_counter() - begun, setting.running.cpu_s - used
+            wall, cpu = time.perf_counter() - start, setting.running.cpu_s - used
             rates.append(CALLERS * prompts / wall)
             cpu_us.append(cpu / (CALLERS * prompts) * 1e6)
             for session in sessions:
@@ -48,26 +48,26 @@ async def submit_rate(setting: Setting) -> list[Line]:
 
 
 async def append_rate(setting: Setting) -> list[Line]:
-    """The store alone, in this process: what an accept writes, durable."""
+    """Append the same data as an accept directly to the store, in this process."""
     count = setting.count(100, 30)
     with home() as directory:
         store = SqliteStore(directory / "data")
         await store.open()
         try:
             record = await store.workspace("/bench", WorkspaceRecord("w", "/bench", 1, 1_000))
-            begun = time.perf_counter()
+            start = time.perf_counter()
             await asyncio.gather(*(_append(store, record.id, f"s{number}", count) for number in range(CALLERS)))
-            together = CALLERS * count / (time.perf_counter() - begun)
+            together = CALLERS * count / (time.perf_counter() - start)
             commits = store.commits
-            begun = time.perf_counter()
+            start = time.perf_counter()
             await _append(store, record.id, "alone", count)
-            alone = count / (time.perf_counter() - begun)
+            alone = count / (time.perf_counter() - start)
         finally:
             await store.close()
-    note = f"{CALLERS} callers, durable, {CALLERS * count / commits:.0f} in a transaction"
+    note = f"{CALLERS} callers, durable, {CALLERS * count / commits:.0f} per transaction"
     return [
         Line("store appends", together, "/s", note),
-        Line("store appends, 1 caller", alone, "/s", "a disk flush each"),
+        Line("store appends, 1 caller", alone, "/s", "one disk flush each"),
     ]
 
 

@@ -1,7 +1,7 @@
-"""Many event streams in a process of their own, which counts what comes: the server's CPU is not shared with theirs.
+"""Many event streams in a separate process, so that its CPU time is not counted as the server's.
 
-`Readers` is that process seen from outside. It says `ready` when all streams are open; for each line it is told it
-says, once every reader has seen one more Run complete, what they got meanwhile, as one line of JSON.
+`Readers` controls the process. The process prints `ready` when all streams are open. For each line of input it waits
+until every reader has received one more `run_complete`, and prints the totals since the last line as JSON.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bench.load import WAIT_S, Body, request
 from bench.server import Address, process
 
 
-class Got(msgspec.Struct):
-    """What all readers of the process got, together."""
+class Received(msgspec.Struct):
+    """The totals of all readers of the process."""
 
     delta_frames: int = 0
     delta_bytes: int = 0
-    #: All frames, the durable ones too.
+    #: All frames, including the durable ones.
     all_bytes: int = 0
 
 
@@ -35,43 +35,43 @@ class Readers:
     @classmethod
     @contextlib.contextmanager
     def open(cls, address: Address, path: str, count: int) -> Iterator[Self]:
-        where = [address.host, str(address.port), address.token]
-        with process("bench.readers", *where, path, str(count)) as child:
+        server = [address.host, str(address.port), address.token]
+        with process("bench.readers", *server, path, str(count)) as child:
             readers = cls(child)
             if readers._line() != "ready":
-                raise RuntimeError("the readers did not open")
+                raise RuntimeError("the readers' streams did not open")
             yield readers
 
     def _line(self) -> str:
         assert self._child.stdout is not None
         return self._child.stdout.readline().strip()
 
-    async def until_complete(self) -> Got:
-        """Until every reader has seen one more Run complete."""
+    async def until_complete(self) -> Received:
+        """Wait until every reader has received one more `run_complete`."""
         assert self._child.stdin is not None
         self._child.stdin.write("next\n")
         self._child.stdin.flush()
-        return msgspec.json.decode(await asyncio.to_thread(self._line), type=Got)
+        return msgspec.json.decode(await asyncio.to_thread(self._line), type=Received)
 
 
-# --- inside that process ---------------------------------------------------------------------------------------------
+# --- the process -----------------------------------------------------------------------------------------------------
 
 
 class _Reader:
-    def __init__(self, got: Got, changed: asyncio.Event) -> None:
-        self._got = got
+    def __init__(self, received: Received, changed: asyncio.Event) -> None:
+        self._received = received
         self._changed = changed
         self._rest = b""
         self.connected = False
         self.completed = 0
 
     def take(self, data: bytes) -> None:
-        self._got.all_bytes += len(data)
+        self._received.all_bytes += len(data)
         *frames, self._rest = (self._rest + data).split(b"\n\n")
         for frame in frames:
             if frame.startswith(b'data: {"type":"delta",'):
-                self._got.delta_frames += 1
-                self._got.delta_bytes += len(frame) + 2
+                self._received.delta_frames += 1
+                self._received.delta_bytes += len(frame) + 2
             elif b'\ndata: {"type":"run_complete",' in frame:
                 self.completed += 1
                 self._changed.set()
@@ -80,7 +80,7 @@ class _Reader:
                 self._changed.set()
 
     def end(self) -> None:
-        # The process that counts on this reader waits for a line, and gets none: it fails by the end of this one.
+        # The benchmark process waits for a line, reads end of file instead, and fails.
         sys.exit("a stream ended")
 
 
@@ -93,8 +93,8 @@ async def _until_all(changed: asyncio.Event, readers: list[_Reader], connected: 
 
 async def _main(address: Address, path: str, count: int) -> None:
     loop = asyncio.get_running_loop()
-    got, changed = Got(), asyncio.Event()
-    readers = [_Reader(got, changed) for _ in range(count)]
+    received, changed = Received(), asyncio.Event()
+    readers = [_Reader(received, changed) for _ in range(count)]
     for reader in readers:
         transport, _ = await loop.create_connection(
             lambda reader=reader: Body(reader.take, reader.end),  # type: ignore[misc]
@@ -108,8 +108,8 @@ async def _main(address: Address, path: str, count: int) -> None:
     while await asyncio.to_thread(sys.stdin.readline):
         rounds += 1
         await _until_all(changed, readers, connected=True, completed=rounds)
-        print(msgspec.json.encode(got).decode(), flush=True)
-        got.delta_frames = got.delta_bytes = got.all_bytes = 0
+        print(msgspec.json.encode(received).decode(), flush=True)
+        received.delta_frames = received.delta_bytes = received.all_bytes = 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The yardstick: the least that any server in this language can do with a word, in a process of its own.
+"""The baseline for streaming: a minimal Python server in a separate process.
 
-It asks the model, and writes each word to each reader as it comes, as the frame that the server would send: no session,
-no store, no pace, nothing to resume, no HTTP library, no checks. What the server costs beside it, in the same minute on
-the same machine, tells more than seconds do. (The server may well be cheaper: it runs words together.)
+It calls the model and writes each word to each reader immediately, in the frame format of the server. It has no
+session, store, flush interval, resume, HTTP library or checks. The ratio of the server's cost to the relay's, measured
+in the same run, depends less on the machine than seconds do. (The server can be cheaper: it merges words.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMPLETE = b'id: 1\ndata: {"type":"run_complete","payload":{"type":"created","p
 
 
 class Relay:
-    """The process, seen from outside."""
+    """The relay process."""
 
     def __init__(self, pid: int, address: Address) -> None:
         self._pid = pid
@@ -45,7 +45,7 @@ class Relay:
         return cpu_s(self._pid)
 
 
-# --- inside that process ---------------------------------------------------------------------------------------------
+# --- the process -----------------------------------------------------------------------------------------------------
 
 
 class _Delta(msgspec.Struct):
@@ -64,14 +64,14 @@ _frames = msgspec.json.Decoder(_Frame)
 
 
 class _Client(asyncio.Protocol):
-    """A reader (GET) or one that submits (POST, the whole request in one piece)."""
+    """A reader (GET) or a submitter (POST, with the request in one piece)."""
 
     transport: asyncio.Transport
 
     def __init__(self, model: Address, readers: list[asyncio.Transport]) -> None:
         self._model = model
         self._readers = readers
-        self._asking: asyncio.Task[None] | None = None
+        self._call: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -83,18 +83,18 @@ class _Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if data.startswith(b"GET "):
             self._readers.append(self.transport)
-            return self.transport.write(_HEAD + _piece(b": connected\n\n"))
+            return self.transport.write(_HEAD + _chunk(b": connected\n\n"))
         prompt = msgspec.json.decode(data.partition(b"\r\n\r\n")[2])["prompt"]
-        self._asking = asyncio.get_running_loop().create_task(self._ask(prompt))
+        self._call = asyncio.get_running_loop().create_task(self._call_model(prompt))
         return self.transport.write(_ACCEPTED)
 
-    async def _ask(self, prompt: str) -> None:
+    async def _call_model(self, prompt: str) -> None:
         connect = asyncio.get_running_loop().create_connection
-        transport, _ = await connect(lambda: Body(self._took, lambda: None), self._model.host, self._model.port)
+        transport, _ = await connect(lambda: Body(self._receive, lambda: None), self._model.host, self._model.port)
         body = {"model": "fake-large", "stream": True, "messages": [{"role": "user", "content": prompt}]}
         transport.write(request(self._model, "POST", "/v1/chat/completions", body))
 
-    def _took(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         for event in data.split(b"\n\n"):
             if event.startswith(b"data: {"):
                 choices = _frames.decode(event[6:]).choices
@@ -104,12 +104,12 @@ class _Client(asyncio.Protocol):
                 self._write(_COMPLETE)
 
     def _write(self, frame: bytes) -> None:
-        piece = _piece(frame)
+        chunk = _chunk(frame)
         for reader in self._readers:
-            reader.write(piece)
+            reader.write(chunk)
 
 
-def _piece(frame: bytes) -> bytes:
+def _chunk(frame: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(frame), frame)
 
 

@@ -1,4 +1,4 @@
-"""What was measured, beside what is to be reached."""
+"""The measured values and the table that compares them with the targets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench.figures import FIGURES
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One measured value. `name` is that of its figure in `figures.py`, where it has one."""
+    """One measured value. `name` is also the key of its target in `figures.py`, if it has one."""
 
     name: str
     value: float
     unit: str
-    #: How it came about: spread, counts, what it compares with.
+    #: Spread, counts and the baseline.
     note: str = ""
 
     @property
@@ -27,8 +27,8 @@ class Line:
         figure = FIGURES.get(self.name)
         if figure is None:
             return ""
-        reached = self.value >= figure.reach if figure.at_least else self.value <= figure.reach
-        return "ok" if reached else "behind"
+        reached = self.value >= figure.target if figure.at_least else self.value <= figure.target
+        return "ok" if reached else "missed"
 
 
 def median(values: Iterable[float]) -> float:
@@ -36,13 +36,13 @@ def median(values: Iterable[float]) -> float:
 
 
 def p95(values: Iterable[float]) -> float:
-    """The value that 95 % stay below; of so few values the next one up, never an invented one."""
+    """Return the 95th percentile: always one of the values, rounded up, never interpolated."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
 
 
 def shown(value: float) -> str:
-    """Three digits that count."""
+    """Return the value with three significant digits."""
     if value == int(value):
         return f"{int(value):,}"
     digits = max(0, 2 - int(f"{abs(value):e}".partition("e")[2]))
@@ -50,13 +50,13 @@ def shown(value: float) -> str:
 
 
 def table(lines: list[Line]) -> str:
-    """The lines in Markdown, in columns."""
-    rows = [("measured", "value", "unit", "to reach", "", "best of the others", "note")]
+    """Return the lines as an aligned Markdown table."""
+    rows = [("measured", "value", "unit", "target", "", "best other server", "note")]
     for line in lines:
         figure = FIGURES.get(line.name)
-        reach = f"{'>=' if figure.at_least else '<='} {shown(figure.reach)}" if figure else ""
+        target = f"{'>=' if figure.at_least else '<='} {shown(figure.target)}" if figure else ""
         rows.append(
-            (line.name, shown(line.value), line.unit, reach, line.verdict, figure.best if figure else "", line.note)
+            (line.name, shown(line.value), line.unit, target, line.verdict, figure.best if figure else "", line.note)
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     text = [
@@ -76,7 +76,7 @@ def as_json(lines: list[Line]) -> dict[str, Any]:
         },
         "lines": [
             asdict(line)
-            | {"reach": FIGURES[line.name].reach if line.name in FIGURES else None, "verdict": line.verdict}
+            | {"target": FIGURES[line.name].target if line.name in FIGURES else None, "verdict": line.verdict}
             for line in lines
         ],
     }

@@ -1,4 +1,4 @@
-"""Runs and cancels: how fast they go, and whether every one ends as it must."""
+"""Runs and cancels: their latency, and the correctness of every outcome."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bench.setting import Setting
 from bench.streams import PACE_MS, ask_directly
 
 SESSIONS = 50
-#: 1.0 s of model time: 50 words, 20 ms before each.
+#: 1.0 s of model time: 50 words with a pause of 20 ms before each.
 ONE_SECOND = "script: pause 20 | words 50"
-#: How long a dropped client stays away, and words of the answer it drops out of. Seconds, items.
+#: Time between disconnect and reconnect, and words in the answer. Seconds, items.
 AWAY_S, DROP_WORDS = 0.075, 150
 
 
@@ -33,21 +33,21 @@ async def sessions_at_once(setting: Setting) -> list[Line]:
     async with setting.client() as client, connections(setting, SESSIONS) as opened, client.stream() as stream:
         for _ in range(setting.count(4, 2)):
             sessions = [await client.session() for _ in opened]
-            begun = time.perf_counter()
+            start = time.perf_counter()
             await asyncio.gather(*(ask_directly(setting.model, ONE_SECOND) for _ in opened))
-            alone.append(time.perf_counter() - begun)
-            begun, used = time.perf_counter(), setting.running.cpu_s
+            alone.append(time.perf_counter() - start)
+            start, used = time.perf_counter(), setting.running.cpu_s
             submits = [Client(one, client.workspace_id).submit for one in opened]
             run_ids = await asyncio.gather(*(one(s, ONE_SECOND) for one, s in zip(submits, sessions, strict=True)))
             ends = [await stream.until_complete(run_id) for run_id in run_ids]
-            walls.append(max(end.at for end in ends) - begun)
+            walls.append(max(end.at for end in ends) - start)
             cpu.append(setting.running.cpu_s - used)
             if any(end.payload["outcome"] != "completed" for end in ends):
                 raise RuntimeError("a run did not complete")
-    # The first round fills connection pools on both sides.
+    # Skip the first round, which fills the connection pools.
     wall, own = median(walls[1:]), median(alone[1:])
-    note = f"the model alone: {own:.2f} s (x{wall / own:.2f}); {median(cpu[1:]):.2f} s of CPU"
-    return [Line("50 sessions at once, 1.0 s of model each", wall, "s", note)]
+    note = f"model only: {own:.2f} s (x{wall / own:.2f}); {median(cpu[1:]):.2f} s of CPU"
+    return [Line("50 concurrent sessions, 1.0 s of model time each", wall, "s", note)]
 
 
 async def cancel_latency(setting: Setting) -> list[Line]:
@@ -64,17 +64,17 @@ async def cancel_latency(setting: Setting) -> list[Line]:
             took_ms.append(((await stream.until_complete(run_id, start)).at - sent) * 1000)
         async with Connection.open(setting.model) as model:
             left = (await model.call("GET", "/stats"))["open"]
-    note = f"{count} times; model connections left open: {left}"
+    note = f"{count} samples; model connections left open: {left}"
     return [
-        Line("cancel to end seen by a client", median(took_ms), "ms", note),
-        Line("cancel to end, 95 % stay below", p95(took_ms), "ms"),
+        Line("cancel to run_complete at a client", median(took_ms), "ms", note),
+        Line("cancel to run_complete, p95", p95(took_ms), "ms"),
     ]
 
 
 async def cancel_after_accept(setting: Setting) -> list[Line]:
-    """The cancel leaves when the 202 has come: the Run is accepted, so it must be covered and end cancelled."""
+    """Cancel after the 202. The Run is accepted, so the cancel must cover it and it must end cancelled."""
     count = setting.count(50, 50)
-    wrong = 0
+    failures = 0
     async with setting.client() as client, client.stream() as stream:
         for _ in range(count):
             session = await client.session()
@@ -82,15 +82,17 @@ async def cancel_after_accept(setting: Setting) -> list[Line]:
             reply = await client.cancel(session)
             end = await stream.until_complete(run_id)
             covered = [run["run_id"] for run in reply["covered"]] == [run_id]
-            wrong += not (covered and end.payload["outcome"] == "cancelled" and await _is_over(client, session, run_id))
-        wrong += _ended_twice(stream)
-    return [Line("cancel right after the accept, wrong", wrong, "", f"of {count}")]
+            failures += not (
+                covered and end.payload["outcome"] == "cancelled" and await _has_ended(client, session, run_id)
+            )
+        failures += _ended_twice(stream)
+    return [Line("cancel right after the accept, failures", failures, "", f"of {count}")]
 
 
 async def cancel_with_prompt(setting: Setting) -> list[Line]:
-    """Both leave at once, on two connections: covered, and then cancelled; or not covered, and then completed."""
+    """Send a prompt and a cancel at the same time. The Run ends cancelled if it was covered, otherwise completed."""
     count = setting.count(50, 50)
-    wrong = hit = 0
+    failures = hit = 0
     async with (
         setting.client() as client,
         Connection.open(setting.running.address) as other,
@@ -107,19 +109,24 @@ async def cancel_with_prompt(setting: Setting) -> list[Line]:
             run_id = receipt["run_id"]
             covered = run_id in [run["run_id"] for run in reply["covered"]]
             end = await stream.until_complete(run_id)
-            right = end.payload["outcome"] == ("cancelled" if covered else "completed")
-            wrong += not (right and await _is_over(client, session, run_id))
+            correct = end.payload["outcome"] == ("cancelled" if covered else "completed")
+            failures += not (correct and await _has_ended(client, session, run_id))
             hit += covered
-        wrong += _ended_twice(stream)
+        failures += _ended_twice(stream)
     return [
-        Line("prompt and cancel together, wrong", wrong, "", f"of {count}; the cancel covered the prompt {hit} times")
+        Line(
+            "concurrent prompt and cancel, failures",
+            failures,
+            "",
+            f"of {count}; the cancel covered the prompt {hit} times",
+        )
     ]
 
 
 async def cancel_between(setting: Setting) -> list[Line]:
-    """A active, B queued, cancel, then C at once: A and B are cancelled, C completes."""
+    """Cancel with A active and B queued, then submit C: A and B must end cancelled, C must complete."""
     count = setting.count(30, 10)
-    wrong = 0
+    failures = 0
     async with setting.client() as client, client.stream() as stream:
         for _ in range(count):
             session = await client.session()
@@ -127,14 +134,14 @@ async def cancel_between(setting: Setting) -> list[Line]:
             await client.cancel(session)
             spared = await client.submit(session, "script: say c")
             ends = [(await stream.until_complete(run_id)).payload["outcome"] for run_id in (*covered, spared)]
-            right = ends == ["cancelled", "cancelled", "completed"]
-            wrong += not (right and await _is_over(client, session, spared))
-        wrong += _ended_twice(stream)
-    return [Line("A active, B queued, cancel, C at once, wrong", wrong, "", f"of {count}")]
+            correct = ends == ["cancelled", "cancelled", "completed"]
+            failures += not (correct and await _has_ended(client, session, spared))
+        failures += _ended_twice(stream)
+    return [Line("A active, B queued, cancel, then C, failures", failures, "", f"of {count}")]
 
 
 async def dropped_stream(setting: Setting) -> list[Line]:
-    """A client loses its stream in the middle of an answer, comes back, and puts the text together."""
+    """Drop a stream in the middle of an answer, resume it, and assemble the text."""
     count = setting.count(3, 1)
     lost = 0
     async with setting.client() as client:
@@ -149,14 +156,14 @@ async def dropped_stream(setting: Setting) -> list[Line]:
             async with client.stream(f"after={last}") as stream:
                 await stream.until_complete(run_id)
             message_id = next(frame for frame in before if frame.type == "delta").payload["message_id"]
-            # Only what a client shows while it streams: the durable message at the end would hide a loss.
+            # Count only streamed text: the durable message at the end would hide a loss.
             lost += DROP_WORDS - len(_shown(before + stream.frames, message_id).split())
-    note = f"of {count * DROP_WORDS}; away for {AWAY_S * 1000:.0f} ms"
-    return [Line("stream dropped in mid-run and resumed, words lost", lost, "words", note)]
+    note = f"of {count * DROP_WORDS}; disconnected for {AWAY_S * 1000:.0f} ms"
+    return [Line("stream dropped mid-run and resumed, words lost", lost, "words", note)]
 
 
 def _shown(frames: list[Frame], message_id: str) -> str:
-    """The text of a message as a client builds it: a `message` replaces it, a `delta` adds to it."""
+    """Return the text of a message as a client assembles it: `message` replaces the text, `delta` appends to it."""
     text = ""
     for frame in frames:
         if frame.type == "message" and frame.payload["id"] == message_id:
@@ -166,8 +173,8 @@ def _shown(frames: list[Frame], message_id: str) -> str:
     return text
 
 
-async def _is_over(client: Client, session: str, run_id: str) -> bool:
-    """The Run has ended by its record too, and the session is idle."""
+async def _has_ended(client: Client, session: str, run_id: str) -> bool:
+    """Return whether the record of the Run is ended and the session is idle."""
     run = await client.run(run_id)
     record = await client.connection.call("GET", f"{client.at}/sessions/{session}")
     return run["state"] == "ended" and not record["is_busy"]

@@ -1,7 +1,6 @@
-"""The processes that are measured: a server with a data directory of its own, and the scripted model behind it.
+"""The measured processes: a server with its own data directory, and the scripted model that it calls.
 
-Both are real processes and everything else (clients, readers) runs in others, so that what the kernel says about the
-server's process is about the server alone.
+Clients and readers run in other processes, so that the kernel's figures for the server process cover only the server.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from tempfile import TemporaryDirectory
 from typing import IO
 
 ROOT = Path(__file__).parent.parent
-#: For a process to start or to end. Only a hang reaches it. Seconds.
+#: Limit for a process to start or exit; only a hang reaches it. Seconds.
 WAIT_S = 20.0
 _CPUCLOCK_SCHED = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens, and what to say to it."""
+    """The address of a server, and its bearer token."""
 
     host: str
     port: int
@@ -40,9 +39,9 @@ class Address:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process, all its threads, in user and kernel mode.
+    """Return the user and system CPU time of all threads of a process.
 
-    By its CPU clock (clock_getcpuclockid(3)): the same as utime + stime of /proc/PID/stat, without the 10 ms ticks."""
+    Uses its CPU clock (clock_getcpuclockid(3)): like utime + stime of /proc/PID/stat, but not rounded to 10 ms."""
     return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
 
 
@@ -56,13 +55,13 @@ def first_line(output: IO[str] | None) -> str:
     assert output is not None
     line = output.readline().strip()
     if not line.startswith("listening on "):
-        raise RuntimeError(f"a process did not start: it said {line!r}")
+        raise RuntimeError(f"a process did not start; its first line is {line!r}")
     return line.removeprefix("listening on ")
 
 
 @contextlib.contextmanager
 def process(module: str, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A Python process of ours, ended at the end by its own id."""
+    """Run a Python module in a child process; terminate it on exit."""
     child = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
@@ -87,13 +86,13 @@ def process(module: str, *arguments: str, environment: dict[str, str] | None = N
 
 @contextlib.contextmanager
 def endpoint() -> Iterator[Address]:
-    """The scripted model, in its own process."""
+    """Run the scripted model in its own process."""
     with process("kedge.testing.endpoint", "--port", "0") as child:
         yield Address.of(first_line(child.stdout))
 
 
 class Server:
-    """A `kedge serve` process; `home` holds its data and outlives it, so that a second one can go on from there."""
+    """The configuration of a `kedge serve` process. `home` holds its data; `run` can start a second process on it."""
 
     def __init__(self, home: Path, model: Address) -> None:
         self.home = home
@@ -124,7 +123,7 @@ class Running:
     server: Server
     child: subprocess.Popen[str]
     address: Address
-    #: `time.perf_counter()` when its process was started.
+    #: `time.perf_counter()` before the start of the process.
     started: float
 
     @property
@@ -141,7 +140,7 @@ class Running:
 
     @property
     def stalls(self) -> int:
-        """How often its event loop stood still for over 100 ms."""
+        """The number of times its event loop was blocked for more than 100 ms."""
         url = f"http://{self.address.host}:{self.address.port}/v1/metrics"
         request = urllib.request.Request(url, headers={"authorization": f"Bearer {self.address.token}"})
         with urllib.request.urlopen(request, timeout=WAIT_S) as reply:
@@ -149,13 +148,13 @@ class Running:
         return next(int(line.split()[1]) for line in lines if line.startswith("kedge_loop_stalls_total "))
 
     def kill(self) -> None:
-        """As `kill -9` does."""
+        """Send SIGKILL."""
         self.child.kill()
         self.child.wait()
 
 
 @contextlib.contextmanager
 def home() -> Iterator[Path]:
-    # Below TMPDIR: set it to measure on another disk.
+    # Set TMPDIR to measure another disk.
     with TemporaryDirectory(prefix="kedge-bench-") as directory:
         yield Path(directory)

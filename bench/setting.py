@@ -1,4 +1,4 @@
-"""What every measure is given."""
+"""The input of every measure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.server import Address, Running
 class Setting:
     #: The scripted model.
     model: Address
-    #: A warm server that all measures share, but those that start or kill their own.
+    #: A warm server, shared by all measures that do not start or kill their own.
     running: Running
     quick: bool
 

@@ -1,6 +1,6 @@
-"""The terminal interface in a terminal of its own: until it can be used, what it costs at rest and while text streams.
+"""The terminal interface in a pseudo-terminal: time to start, and cost while idle and while text streams.
 
-Beside it, in turns, an app of the same library that shows one line: what no app of it can do without.
+The baseline, measured alternately, is an app of the same library that shows one line of text.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bench.server import ROOT, WAIT_S, Running, cpu_s, rss_mib
 from bench.setting import Setting
 
 ROWS, COLUMNS = 40, 120
-#: How long nothing is done to see what that costs. Seconds.
-REST_S = 10.0
-#: Words of one answer, and the pause before each: as quick as people read at a glance. Items, milliseconds.
+#: Duration of the idle measurement. Seconds.
+IDLE_S = 10.0
+#: Words of one answer, and the pause before each: about as fast as a user skims. Items, milliseconds.
 WORDS, PAUSE_MS = 400, 10
 
 _BARE = """
@@ -46,21 +46,23 @@ class Terminal:
     child: subprocess.Popen[bytes]
     screen: int
     started: float
-    #: All that was written to the terminal.
-    seen: bytearray = field(default_factory=bytearray)
+    #: All bytes written to the terminal.
+    output: bytearray = field(default_factory=bytearray)
     at: float = 0.0
 
     def read(self) -> None:
         with contextlib.suppress(OSError):
-            self.seen += os.read(self.screen, 65536)
+            self.output += os.read(self.screen, 65536)
         self.at = time.perf_counter()
 
     async def shows(self, text: str, since: int = 0) -> float:
-        """When it was first written, behind so many bytes."""
+        """Return the time at which the text appeared after the first `since` bytes of output."""
         deadline = time.perf_counter() + WAIT_S
-        while text.encode() not in self.seen[since:]:
+        while text.encode() not in self.output[since:]:
             if time.perf_counter() > deadline:
-                raise RuntimeError(f"the terminal never showed {text!r}, but {bytes(self.seen[-2000:])!r}")
+                raise RuntimeError(
+                    f"the terminal did not show {text!r}; its output ends with {bytes(self.output[-2000:])!r}"
+                )
             await asyncio.sleep(0.002)
         return self.at
 
@@ -70,23 +72,23 @@ class Terminal:
 
 @contextlib.asynccontextmanager
 async def terminal(arguments: list[str], environment: dict[str, str], cwd: Path) -> AsyncIterator[Terminal]:
-    screen, inside = pty.openpty()
+    screen, terminal_side = pty.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     started = time.perf_counter()
-    child = subprocess.Popen(  # noqa: ASYNC220 -- nothing else is going on
+    child = subprocess.Popen(  # noqa: ASYNC220 -- no other task is running
         [sys.executable, *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm-256color", **environment},
-        stdin=inside,
-        stdout=inside,
-        stderr=inside,
+        stdin=terminal_side,
+        stdout=terminal_side,
+        stderr=terminal_side,
         start_new_session=True,
     )
-    os.close(inside)
-    made = Terminal(child, screen, started)
-    asyncio.get_running_loop().add_reader(screen, made.read)
+    os.close(terminal_side)
+    opened = Terminal(child, screen, started)
+    asyncio.get_running_loop().add_reader(screen, opened.read)
     try:
-        yield made
+        yield opened
     finally:
         asyncio.get_running_loop().remove_reader(screen)
         child.terminate()
@@ -118,13 +120,13 @@ async def terminal_costs(setting: Setting) -> list[Line]:
     async with terminal(*kedge) as own, terminal(*bare_app) as bare:
         await own.shows("local/fake-large")
         await bare.shows("enter: send")
-        await asyncio.sleep(1.0)  # what follows the first picture is not rest
+        await asyncio.sleep(1.0)  # let the work after the first frame finish
         memory, bare_memory = rss_mib(own.child.pid), rss_mib(bare.child.pid)
-        own_rest, bare_rest = cpu_s(own.child.pid), cpu_s(bare.child.pid)
-        written = len(own.seen)
-        await asyncio.sleep(REST_S)
-        own_rest, bare_rest = cpu_s(own.child.pid) - own_rest, cpu_s(bare.child.pid) - bare_rest
-        written = len(own.seen) - written
+        own_idle, bare_idle = cpu_s(own.child.pid), cpu_s(bare.child.pid)
+        written = len(own.output)
+        await asyncio.sleep(IDLE_S)
+        own_idle, bare_idle = cpu_s(own.child.pid) - own_idle, cpu_s(bare.child.pid) - bare_idle
+        written = len(own.output) - written
         streamed = cpu_s(own.child.pid)
         own.type(f"script: pause {PAUSE_MS} | words {WORDS}")
         own.type("\r")
@@ -133,17 +135,17 @@ async def terminal_costs(setting: Setting) -> list[Line]:
     start, bare_start = median(ready_s), median(bare_s)
     return [
         Line(
-            "kedge to the session on the screen",
+            "kedge to the session on screen",
             start,
             "s",
-            f"the first picture {median(first_s):.2f} s; a bare app: {bare_start:.2f} s (x{start / bare_start:.1f})",
+            f"first frame {median(first_s):.2f} s; bare app: {bare_start:.2f} s (x{start / bare_start:.1f})",
         ),
-        Line("terminal, memory", memory, "MiB", f"a bare app: {bare_memory:.0f} MiB (x{memory / bare_memory:.1f})"),
+        Line("terminal, memory", memory, "MiB", f"bare app: {bare_memory:.0f} MiB (x{memory / bare_memory:.1f})"),
         Line(
-            "terminal at rest, CPU",
-            100 * own_rest / REST_S,
+            "terminal idle, CPU",
+            100 * own_idle / IDLE_S,
             "%",
-            f"of one core, in {REST_S:.0f} s; a bare app: {100 * bare_rest / REST_S:.2f} %; bytes written: {written}",
+            f"of one core, in {IDLE_S:.0f} s; bare app: {100 * bare_idle / IDLE_S:.2f} %; bytes written: {written}",
         ),
         Line(
             "terminal, CPU per 1,000 deltas",

@@ -1,4 +1,4 @@
-"""Processes of tools: how long it takes until one runs, and until a cancelled one is dead with all it started."""
+"""Tool processes: the time to start one, and the time from a cancel to the death of its whole tree."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from kedge.tools.background import GRACE_S
 from kedge.warden.base import ProcessSpec
 from kedge.warden.warden import Warden
 
-#: Four processes: the shell, a child, one in a session of its own, an orphan.
+#: Four processes: the shell, a child, a child in its own session, an orphan.
 TREE = "export BENCH_MARK={mark}; sleep 1000 & setsid sleep 1000 & (sleep 1000 &); touch ready-{mark}; wait"
-#: The same, and none of them takes note of SIGTERM: that is inherited.
+#: The same tree with SIGTERM ignored; children inherit that.
 STUBBORN = "trap '' TERM; " + TREE + "; sleep 1000"
 TREE_PROCESSES = 4
-#: Between two looks whether something has come about. Seconds.
-LOOK_S = 0.002
+#: Poll interval. Seconds.
+POLL_S = 0.002
 
 
 async def tool_start(setting: Setting) -> list[Line]:
-    """`true`, in a shell: through the server; then, in turns, through the warden alone and as a plain subprocess."""
+    """Run `true` in a shell: through the server, then alternately with the warden and as a plain subprocess."""
     count = setting.count(20, 8)
-    # Never the same command again, for a model that repeats itself is stopped.
+    # A different command each time: a model that repeats a call is stopped.
     steps = " | step | ".join(f"tool bash {json.dumps({'command': f'true {number}'})}" for number in range(count + 1))
     async with setting.client() as client, client.stream() as stream:
         run_id = await client.submit(await client.session(), f"script: {steps} | say done", skip_approvals=True)
@@ -41,23 +41,23 @@ async def tool_start(setting: Setting) -> list[Line]:
     through, warden, plain = median(through_ms), median(ended_ms), median(plain_ms)
     return [
         Line(
-            "bash true, from the model's call to its result",
+            "bash true, from tool call to result",
             through,
             "ms",
-            f"95 % below {p95(through_ms):.1f} ms, the first of a server {first_ms:.0f} ms; "
-            f"a plain subprocess: {plain:.1f} ms (x{through / plain:.1f})",
+            f"p95 {p95(through_ms):.1f} ms, first call of a server {first_ms:.0f} ms; "
+            f"plain subprocess: {plain:.1f} ms (x{through / plain:.1f})",
         ),
         Line(
-            "warden, until a process runs",
+            "warden, time to start a process",
             median(started_ms),
             "ms",
-            f"until it is over: {warden:.1f} ms; a plain subprocess: {plain:.1f} ms (x{warden / plain:.1f})",
+            f"until it has ended: {warden:.1f} ms; plain subprocess: {plain:.1f} ms (x{warden / plain:.1f})",
         ),
     ]
 
 
 def _call_times_ms(stream: Stream) -> list[float]:
-    """From each call as a client sees it to its result."""
+    """Return the times from each call to its result, as seen by a client."""
     called: dict[str, float] = {}
     took_ms: list[float] = []
     for frame in stream.find("message"):
@@ -70,7 +70,7 @@ def _call_times_ms(stream: Stream) -> list[float]:
 
 
 async def _bare_times_ms(count: int, directory: str) -> tuple[list[float], list[float], list[float]]:
-    """(the warden until it runs, the warden until it is over, a plain subprocess until it is over)"""
+    """Return the warden's times to start and to end a process, and the times of a plain subprocess."""
     started_ms: list[float] = []
     ended_ms: list[float] = []
     plain_ms: list[float] = []
@@ -79,32 +79,32 @@ async def _bare_times_ms(count: int, directory: str) -> tuple[list[float], list[
     try:
         spec = ProcessSpec(("bash", "-c", "true"), directory, {"PATH": os.environ.get("PATH", os.defpath)})
         for _ in range(count):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             process = await warden.run(spec)
-            started_ms.append((time.perf_counter() - begun) * 1000)
+            started_ms.append((time.perf_counter() - start) * 1000)
             await process.wait()
             await process.end(0)
-            ended_ms.append((time.perf_counter() - begun) * 1000)
-            begun = time.perf_counter()
+            ended_ms.append((time.perf_counter() - start) * 1000)
+            start = time.perf_counter()
             plain = await asyncio.create_subprocess_exec("bash", "-c", "true", cwd=directory, env=dict(spec.env))
             await plain.wait()
-            plain_ms.append((time.perf_counter() - begun) * 1000)
+            plain_ms.append((time.perf_counter() - start) * 1000)
     finally:
         await warden.close()
     return started_ms, ended_ms, plain_ms
 
 
-# --- a tree and its end ----------------------------------------------------------------------------------------------
+# --- the end of a process tree ---------------------------------------------------------------------------------------
 
 
 async def cancel_to_dead(setting: Setting) -> list[Line]:
-    """From the POST cancel until every process of the tree is dead, and until a client sees the end of the Run."""
+    """Time from the POST cancel to the death of every process of the tree, and to `run_complete` at a client."""
     lines: list[Line] = []
     async with setting.client() as client, client.stream() as stream:
         for name, command, grace_s, number, count in (
-            ("cancel to dead, a tree that obeys", TREE, 0.0, signal.SIGTERM, setting.count(15, 5)),
+            ("cancel to dead process tree", TREE, 0.0, signal.SIGTERM, setting.count(15, 5)),
             (
-                "cancel to dead, a stubborn tree, beyond its grace",
+                "cancel to dead process tree that ignores SIGTERM, excluding grace",
                 STUBBORN,
                 GRACE_S,
                 signal.SIGKILL,
@@ -121,18 +121,18 @@ async def cancel_to_dead(setting: Setting) -> list[Line]:
                 bare_ms.append(await _killed_s(setting.running.server.workspace, command, number) * 1000)
             dead, bare = median(dead_ms), median(bare_ms)
             note = (
-                f"{TREE_PROCESSES} processes, {count} times, at most {max(dead_ms):.1f} ms; end seen "
-                f"{median(seen_ms):.1f} ms later; a bare {number.name} to each: {bare:.1f} ms (x{dead / bare:.1f})"
+                f"{TREE_PROCESSES} processes, {count} samples, max {max(dead_ms):.1f} ms; run_complete "
+                f"{median(seen_ms):.1f} ms later; bare {number.name} to each: {bare:.1f} ms (x{dead / bare:.1f})"
             )
             lines.append(Line(name, dead, "ms", note))
     return lines
 
 
 async def _cancelled(setting: Setting, client: Client, stream: Stream, command: str) -> tuple[float, float]:
-    """(until the last of them was dead, until the end of the Run was seen), in seconds from the cancel."""
+    """Return the seconds from the cancel to the last death, and to `run_complete`."""
     mark, session, start = uuid.uuid4().hex, await client.session(), len(stream.frames)
-    given = json.dumps({"command": command.format(mark=mark)})
-    run_id = await client.submit(session, f"script: tool bash {given} | say never", skip_approvals=True)
+    arguments = json.dumps({"command": command.format(mark=mark)})
+    run_id = await client.submit(session, f"script: tool bash {arguments} | say never", skip_approvals=True)
     async with _deaths(setting.running.server.workspace, mark) as last_death:
         sent = time.perf_counter()
         await client.cancel(session)
@@ -144,7 +144,7 @@ async def _cancelled(setting: Setting, client: Client, stream: Stream, command: 
 
 
 async def _killed_s(directory: Path, command: str, number: signal.Signals) -> float:
-    """The baseline: the same tree as a plain subprocess, and one signal to each of its processes."""
+    """The baseline: the same tree as a plain subprocess, with one signal sent to each process."""
     mark = uuid.uuid4().hex
     shell = await asyncio.create_subprocess_exec("bash", "-c", command.format(mark=mark), cwd=directory)
     async with _deaths(directory, mark) as last_death:
@@ -158,9 +158,9 @@ async def _killed_s(directory: Path, command: str, number: signal.Signals) -> fl
 
 @contextlib.asynccontextmanager
 async def _deaths(directory: Path, mark: str) -> AsyncIterator[Callable[[], asyncio.Future[float]]]:
-    """When the tree is complete: what tells the time of the last death in it, by the kernel's own word."""
+    """Wait until the tree is complete, then yield a function for the time of its last death (from pidfds)."""
     while not (directory / f"ready-{mark}").exists() or len(_marked(mark)) < TREE_PROCESSES:  # noqa: ASYNC110
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     loop = asyncio.get_running_loop()
     alive = {os.pidfd_open(pid) for pid in _marked(mark)}
     last: asyncio.Future[float] = loop.create_future()
@@ -183,13 +183,13 @@ async def _deaths(directory: Path, mark: str) -> AsyncIterator[Callable[[], asyn
 
 
 def _marked(mark: str) -> list[int]:
-    """The processes of this machine with the mark in their environment, and the shell that was given it."""
-    found = []
+    """Return the processes with the mark in their environment or command line."""
+    pids = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             if (
                 mark.encode()
                 in Path(f"/proc/{entry}/environ").read_bytes() + Path(f"/proc/{entry}/cmdline").read_bytes()
             ):
-                found.append(int(entry))
-    return found
+                pids.append(int(entry))
+    return pids
