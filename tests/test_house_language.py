@@ -45,9 +45,9 @@ TEST_NAME_CHARS_MAX = 60
 SIBLINGS = {"__init__", "__main__", "base", "codec"}
 #: The ratchet: how many breaches are left. A number may only fall.
 LEFT = {
-    "phrases": 256,
-    "docstrings": 106,
-    "locals": 39,
+    "phrases": 244,
+    "docstrings": 99,
+    "locals": 32,
     "classes": 3,
     "modules": 1,
     "starred": 135,
