@@ -360,7 +360,7 @@ def test_nobody_is_asked_about_what_they_cannot_be_shown() -> None:
 
 
 def test_deny_covers_both_names_of_a_path_and_allow_the_real_one() -> None:
-    linked = replace(COMMAND, names=("view",), action="read", subject="real", given="link")
+    linked = replace(COMMAND, names=("view",), action="read", subject="real", unresolved="link")
     for pattern in ("real", "link"):
         assert permit(linked, parse_rules([], [f"view({pattern})"]), (), skip=True).decision == "deny"
     assert permit(linked, parse_rules(["view(link)"], []), ()).decision == "ask"

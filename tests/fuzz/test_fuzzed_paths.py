@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kedge.tools import disk
-from kedge.tools.paths import GUARDED_DIRECTORIES, Target, resolve
 from kedge.tools.tool_failed import ToolFailed
+from kedge.tools.workspace_paths import GUARDED_DIRECTORIES, Target, resolve
 from proof.figures import IS_LONG, proof
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
 

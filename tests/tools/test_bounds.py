@@ -18,9 +18,9 @@ from kedge.tools.disk import READ_FILE_BYTES_MAX
 from kedge.tools.edit import EDITS_MAX, EditTool, MultiEditTool
 from kedge.tools.ls import NODES_MAX, LsTool
 from kedge.tools.matching import TOLERANT_CHARS_MAX, replace
-from kedge.tools.paths import resolve
 from kedge.tools.search import GrepTool
 from kedge.tools.view import ViewTool
+from kedge.tools.workspace_paths import resolve
 from kedge.tools.write import WriteTool
 from tests.tools.contexts import call, make_context, prepare
 
@@ -153,7 +153,7 @@ def test_diff_of_many_lines_is_cut() -> None:
 def test_moved_changes_are_matched_in_linear_time() -> None:
     lines = [f"{n}\n" for n in range(SPLIT_LINES_MAX // 2)]
     diff = compare("".join(lines), "".join("x\n" if n % 2 else line for n, line in enumerate(lines)), "x")
-    assert len(diff.places) == SPLIT_LINES_MAX // 4
+    assert len(diff.positions) == SPLIT_LINES_MAX // 4
     assert is_the_same(diff, diff, diff)
 
 

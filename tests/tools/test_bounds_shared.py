@@ -16,12 +16,12 @@ from kedge.tools.background import FOREGROUND_MAX
 from kedge.tools.base import ToolContext, ToolFailed
 from kedge.tools.ls import LsTool, _choose, _Node
 from kedge.tools.path_patterns import path_filter
-from kedge.tools.paths import LINKS_MAX, real_path
 from kedge.tools.process_port import Process
 from kedge.tools.ripgrep import LIMITED
 from kedge.tools.search import GlobInput, GlobTool, GrepTool
 from kedge.tools.shell import BashTool
 from kedge.tools.tool_threads import RUN_FETCHES_MAX, RUN_SEARCHES_MAX, RUN_THREADS_MAX, ToolThreads
+from kedge.tools.workspace_paths import LINKS_MAX, real_path
 from tests.tools.contexts import PlainProcesses, call, make_context, prepare
 
 pytestmark = pytest.mark.timeout(20)

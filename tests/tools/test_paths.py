@@ -15,9 +15,9 @@ import pytest
 from kedge.core.approvals import is_hidden, parse_rules, permit
 from kedge.tools import disk
 from kedge.tools.base import ToolFailed
-from kedge.tools.paths import resolve
 from kedge.tools.search import GrepTool
 from kedge.tools.view import ViewTool
+from kedge.tools.workspace_paths import resolve
 from kedge.tools.write import WriteTool
 from tests.tools.contexts import call, make_context, prepare
 

@@ -22,7 +22,7 @@ from kedge.config.repository import UntrustedFile, read_inside, read_regular, re
 from kedge.config.schema import Config
 from kedge.core.approvals import is_hidden
 from kedge.errors import Invalid
-from kedge.tools.paths import guards, is_below, subject_of
+from kedge.tools.workspace_paths import guards, is_below, subject_of
 
 if TYPE_CHECKING:
     from kedge.core.records import RunRecord

@@ -29,7 +29,7 @@ class _Listing(click.Group):
         return super().parse_args(ctx, ["list", *args] if is_bare else args)
 
 
-class PendingAsks(Struct):
+class ApprovalsReport(Struct):
     approvals: list[PermissionRequest]
     questions: list[QuestionBatch]
     grants: list[GrantBody]
@@ -59,10 +59,10 @@ def approvals() -> None:
 def list_(as_json: bool, cwd: str, host: str | None) -> int:
     """List pending approvals and questions, and standing grants."""
 
-    async def read() -> PendingAsks:
+    async def read() -> ApprovalsReport:
         async with opened(host, cwd) as workspace:
             client = workspace.client
-            return PendingAsks(
+            return ApprovalsReport(
                 approvals=await client.permissions(workspace.id),
                 questions=await client.questions(workspace.id),
                 grants=await client.grants(workspace.id),

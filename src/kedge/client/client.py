@@ -324,12 +324,12 @@ class Client:
         self, workspace_id: str, run_id: str, prompt: str, attachments: list[m.AttachmentBody] | None = None
     ) -> m.RunBody:
         """Replace the prompt of a queued Run, and its attachments unless they are None."""
-        body = m.EditRun(prompt=prompt, attachments=attachments)
+        body = m.EditPrompt(prompt=prompt, attachments=attachments)
         return await self._inside("PATCH", workspace_id, "agent", "runs", run_id, body=body, reply=m.RunBody)
 
     async def move_run(self, workspace_id: str, run_id: str, before: str | None = None) -> m.RunBody:
         """Move a queued Run before another one, or to the end."""
-        body = m.MoveRun(before=before)
+        body = m.MoveInQueue(before=before)
         return await self._inside("POST", workspace_id, "agent", "runs", run_id, "move", body=body, reply=m.RunBody)
 
     async def fold_run(self, workspace_id: str, run_id: str) -> m.RunBody:

@@ -22,8 +22,8 @@ from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import QUEUE_RUNS_MAX, OnCrash, WhenBusy
 from kedge.core.patterns import has_wildcard
 from kedge.llm.provider_types import ProviderType
-from kedge.tools.paths import real_path
 from kedge.tools.tool_failed import ToolFailed
+from kedge.tools.workspace_paths import real_path
 
 #: Instruction files: each is searched for in every directory from the repository's root down. Items.
 CONTEXT_FILES_MAX = 50

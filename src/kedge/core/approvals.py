@@ -75,7 +75,7 @@ class Intent(Struct, frozen=True):
     #: Why it cannot be displayed in full; then the user is not asked. Empty: it can.
     unshown: str = ""
     #: The path before links were resolved, if it differs: a deny rule may use either name.
-    given: str = ""
+    unresolved: str = ""
 
 
 class Rule(Struct, frozen=True):
@@ -242,7 +242,7 @@ def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str |
         return True
     if intent.action != "execute":
         # The subject of a file in the workspace is its relative path; a rule may use the absolute path.
-        return any(rule.denies_path(name) for name in (intent.subject, intent.given, intent.path) if name)
+        return any(rule.denies_path(name) for name in (intent.subject, intent.unresolved, intent.path) if name)
     patterns = _split(rule.pattern)
     program, last = patterns[0], patterns[-1]
     # A user who denies `git push*` means `git push origin` as well.

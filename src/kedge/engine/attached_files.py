@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from kedge.core.records import Attachment, Prompt
 from kedge.errors import Invalid, TooLarge
 from kedge.tools import disk
-from kedge.tools.paths import resolve
 from kedge.tools.tool_failed import ToolFailed
+from kedge.tools.workspace_paths import resolve
 
 #: One file. It is sent to the model completely, with every Step. Bytes.
 ATTACHMENT_BYTES_MAX = 5 * 1024 * 1024

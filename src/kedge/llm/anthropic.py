@@ -167,7 +167,7 @@ class _MessagesReply(Reply):
             if self._signature_chars > SIGNATURE_CHARS_MAX:
                 raise ModelFailed(
                     f"Provider {self._endpoint.name} sent a signature of more than {SIGNATURE_CHARS_MAX} characters; "
-                    "that is no reply of a model, check base_url."
+                    "this is not a reply of a model; check base_url."
                 )
         if delta.partial_json and (call := self._call(index)):
             self._add_input(call, delta.partial_json)

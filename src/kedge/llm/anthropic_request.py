@@ -1,7 +1,7 @@
 """Request bodies for Anthropic messages.
 
 That format is strict, and a session may hold what another provider's model did in it. So whatever comes in, this goes
-out: user and assistant by turns with a user first and last, each call answered in the message behind it, results in
+out: user and assistant by turns with a user first and last, each call answered in the next message, results in
 front, ids and names of the letters that are allowed, and no text without content. Thoughts go back only to the
 provider that signed them, which wants them unchanged and in their places.
 """
@@ -45,7 +45,7 @@ ID_CHARS_MAX: Final = 64
 #: Accepted files, for messages.
 TAKEN: Final = "a PDF nor a PNG, JPEG, GIF or WebP image"
 #: The user message that the format requires after an interrupted reply.
-GO_ON: Final = "Go on."
+GO_ON: Final = "Continue."
 #: The first message of a shortened transcript.
 LEFT_OUT: Final = "[The beginning of this conversation was left out.]"
 
@@ -100,7 +100,7 @@ def _thinking(request: ModelRequest, messages: _Messages) -> Json:
 
 
 def _mark_for_cache(body: Json) -> None:
-    """Mark what the provider shall cache: the tools, the system prompt, and the last two user messages. The next
+    """Mark what the provider should cache: the tools, the system prompt, and the last two user messages. The next
     Step then finds the last one of this Step."""
     users = [message["content"][-1] for message in body["messages"] if message["role"] == "user"]
     blocks = [*body.get("tools", [])[-1:], *body.get("system", [])[-1:], *users[-2:]]

@@ -3,7 +3,7 @@
 `catalogue.json` is written by `scripts/catalogue` from the package genai-prices and read when first asked. A model is
 looked for at the provider that the address belongs to, then at the one of that name, then at its maker: a gateway
 charges about what the maker does. Elsewhere only its size is believed, since the same open model costs something else
-(or nothing) at each place.
+(or nothing) at each entry.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def cost_usd(price: Price, usage: Usage) -> float:
 
 def known(provider: str) -> list[str]:
     """Return the ids of the models of a provider; [] if the provider is unknown."""
-    found = _named(provider.lower().strip())
-    return [model.id for model in found.models] if found else []
+    entry = _named(provider.lower().strip())
+    return [model.id for model in entry.models] if entry else []
 
 
 def source() -> str:
@@ -159,11 +159,11 @@ def _facts(provider: str, model: str, base_url: str, today: date) -> ModelFacts:
 
 
 def _looked_up(provider: str, model: str, base_url: str, today: date) -> ModelFacts:
-    found = next(_priced(provider, model, base_url), None)
-    window = found.context_window if found else None
+    priced = next(_priced(provider, model, base_url), None)
+    window = priced.context_window if priced else None
     return ModelFacts(
-        context_window=window or _windows().get(_bare(model)) or (_windows().get(_bare(found.id)) if found else None),
-        price=_price(found, today.isoformat()) if found else None,
+        context_window=window or _windows().get(_bare(model)) or (_windows().get(_bare(priced.id)) if priced else None),
+        price=_price(priced, today.isoformat()) if priced else None,
         takes_images=next((value for pattern, value in _TAKES_IMAGES if pattern.search(model)), None),
         output_tokens_max=next((value for pattern, value in _OUTPUT_TOKENS_MAX if pattern.search(model)), None),
     )
@@ -172,50 +172,50 @@ def _looked_up(provider: str, model: str, base_url: str, today: date) -> ModelFa
 def _priced(provider: str, model: str, base_url: str) -> Iterator[_Model]:
     """Yield catalogue entries for the model, best first."""
     vendor, _, bare = model.rpartition("/")
-    at_address = [place for place in _file().providers if base_url and re.match(place.api, base_url)]
-    for place in (*at_address, _named(provider)):
-        if place and (found := _at(place, model)):
-            yield found
-    if vendor and (maker := _named(vendor)) and (found := _at(maker, bare)):
-        yield found
+    at_address = [entry for entry in _file().providers if base_url and re.match(entry.api, base_url)]
+    for entry in (*at_address, _named(provider)):
+        if entry and (priced := _at(entry, model)):
+            yield priced
+    if vendor and (maker := _named(vendor)) and (priced := _at(maker, bare)):
+        yield priced
     if ":" in bare:
         return  # such as "deepseek-r1:8b": an open model on the user's own machine, which costs nothing
     for name in (model, bare):
         for maker in _file().providers:
-            if maker.makes and _fits(maker.makes, name) and (found := _at(maker, name)):
-                yield found
+            if maker.makes and _fits(maker.makes, name) and (priced := _at(maker, name)):
+                yield priced
 
 
 @cache
 def _windows() -> dict[str, int]:
     """Map model ids without the vendor to context windows; the first provider that states one counts."""
-    found: dict[str, int] = {}
-    for place in _file().providers:
-        for model in place.models:
+    windows: dict[str, int] = {}
+    for entry in _file().providers:
+        for model in entry.models:
             if model.context_window:
-                found.setdefault(_bare(model.id.lower()), model.context_window)
-    return found
+                windows.setdefault(_bare(model.id.lower()), model.context_window)
+    return windows
 
 
 def _bare(model: str) -> str:
     return model.rpartition("/")[2]
 
 
-def _at(place: _Provider, model: str) -> _Model | None:
-    others = [other for other in _file().providers if other.id in place.also]
+def _at(entry: _Provider, model: str) -> _Model | None:
+    others = [other for other in _file().providers if other.id in entry.also]
     # Gateways write the date of a model as 20251211 where its vendor writes 2025-12-11.
     for name in dict.fromkeys((model, re.sub(r"-(20\d\d)([01]\d)([0-3]\d)(?=[-:]|$)", r"-\1-\2-\3", model))):
-        for one in (place, *others):
-            if found := one.find(name):
-                return found
+        for one in (entry, *others):
+            if priced := one.find(name):
+                return priced
     return None
 
 
 def _named(provider: str) -> _Provider | None:
     if not provider:
         return None
-    by_id = next((place for place in _file().providers if place.id == provider), None)
-    return by_id or next((place for place in _file().providers if place.names and _fits(place.names, provider)), None)
+    by_id = next((entry for entry in _file().providers if entry.id == provider), None)
+    return by_id or next((entry for entry in _file().providers if entry.names and _fits(entry.names, provider)), None)
 
 
 def _fits(rule: Any, name: str) -> bool:

@@ -296,9 +296,9 @@ def _decoded(body: bytes) -> object:
     return value
 
 
-def error_in(given: msgspec.Raw) -> object:
+def error_in(event: msgspec.Raw) -> object:
     """Return the error in an event, or None; of a long error only the beginning, as text."""
-    raw = bytes(given)
+    raw = bytes(event)
     if raw in (b"", b"null"):
         return None
     return _decoded(raw) if len(raw) <= ERROR_BYTES_MAX else raw[:ERROR_BYTES_MAX].decode("utf-8", "replace")

@@ -89,7 +89,7 @@ class AgentRoutes:
         return run_body(await request.while_connected(waiting))
 
     async def edit(self, request: HttpRequest) -> m.RunBody:
-        body: m.EditRun = request.body
+        body: m.EditPrompt = request.body
         attachments = None if body.attachments is None else _attachments(body.attachments)
         run = await self._engine.edit_run(
             self._workspace(request), request.path["run_id"], _prompt_text(body.prompt), attachments
@@ -97,7 +97,7 @@ class AgentRoutes:
         return run_body(run)
 
     async def move(self, request: HttpRequest) -> m.RunBody:
-        body: m.MoveRun = request.body
+        body: m.MoveInQueue = request.body
         return run_body(await self._engine.move_run(self._workspace(request), request.path["run_id"], body.before))
 
     async def fold(self, request: HttpRequest) -> m.RunBody:
@@ -151,11 +151,11 @@ class AgentRoutes:
                 run,
                 self.edit,
                 "Edit a queued prompt",
-                body=m.EditRun,
+                body=m.EditPrompt,
                 reply=m.RunBody,
                 body_bytes_max=BODY_BYTES_MAX,
             ),
-            route("POST", f"{run}/move", self.move, "Move a queued run", body=m.MoveRun, reply=m.RunBody),
+            route("POST", f"{run}/move", self.move, "Move a queued run", body=m.MoveInQueue, reply=m.RunBody),
             route("POST", f"{run}/fold", self.fold, "Fold a queued run into the active run", reply=m.RunBody),
         ]
 

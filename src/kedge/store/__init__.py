@@ -1,1 +1,1 @@
-"""The durable log and the rows behind it: one contract (`base`), one file per store, one test suite for all of them."""
+"""The durable log and its rows: one contract (`base`), one file per store, one test suite for all of them."""

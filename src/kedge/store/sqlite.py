@@ -61,8 +61,8 @@ def _read(
         @wraps(method)
         async def read(store: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
             _, reader = store._threads()
-            about = " ".join([subject, *map(str, args[:1])])
-            return await reader.ask(lambda db: method(store, db, *args, **kwargs), about)
+            named = " ".join([subject, *map(str, args[:1])])
+            return await reader.ask(lambda db: method(store, db, *args, **kwargs), named)
 
         return read
 
@@ -136,8 +136,8 @@ class SqliteStore:
 
     async def append(self, write: Write) -> int:
         writer, _ = self._threads()
-        about = f"workspace {write.workspace_id}"
-        return await writer.ask(lambda db: sqlite_write.append(db, write), about, durable=write.durable)
+        subject = f"workspace {write.workspace_id}"
+        return await writer.ask(lambda db: sqlite_write.append(db, write), subject, durable=write.durable)
 
     async def trim(self, workspace_id: str, keep: int) -> None:
         writer, _ = self._threads()
@@ -194,8 +194,8 @@ class SqliteStore:
 
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
         writer, _ = self._threads()
-        about = f"the workspace of {path}"
-        return await writer.ask(lambda db: sqlite_write.workspace(db, path, new), about, durable=True)
+        subject = f"the workspace of {path}"
+        return await writer.ask(lambda db: sqlite_write.workspace(db, path, new), subject, durable=True)
 
     @_read("the list of workspaces")
     def workspaces(self, db: apsw.Connection) -> list[WorkspaceRecord]:

@@ -33,7 +33,7 @@ PENDING_REQUESTS_MAX = 10_000
 class ThreadRequest:
     work: Callable[[apsw.Connection], Any]
     future: asyncio.Future[Any]
-    about: str
+    subject: str
     durable: bool
 
 
@@ -70,16 +70,16 @@ class StoreThread:
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         self._thread.start()
 
-    async def ask(self, work: Callable[[apsw.Connection], T], about: str = "", *, durable: bool = False) -> T:
+    async def ask(self, work: Callable[[apsw.Connection], T], subject: str = "", *, durable: bool = False) -> T:
         """Run `work` in the thread and return its result. The work is done even if the caller is cancelled.
 
-        `about` names what is read or written, such as "workspace w1", in an error about damage."""
+        `subject` names what is read or written, such as "workspace w1", in an error about damage."""
         if self._stopped:
             raise StoreUnavailable("the store is closed; open it again")
         if self._requests.qsize() >= PENDING_REQUESTS_MAX:
             raise StoreUnavailable(f"{PENDING_REQUESTS_MAX} requests are waiting for the disk; try again later")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._requests.put(ThreadRequest(work, future, about, durable))
+        self._requests.put(ThreadRequest(work, future, subject, durable))
         return await future
 
     def stop(self) -> None:
@@ -104,7 +104,7 @@ class StoreThread:
         self._at_end()
 
     def _take(self) -> tuple[list[ThreadRequest], bool]:
-        """Wait for a request; return all that are waiting, and False if the thread shall stop after them."""
+        """Wait for a request; return all that are waiting, and False if the thread has to stop after them."""
         batch: list[ThreadRequest] = []
         request = self._requests.get()
         while request is not None:
@@ -123,7 +123,7 @@ class StoreThread:
             self._loop.call_soon_threadsafe(_settle, results)
 
     def _failed(self, request: ThreadRequest, error: Exception) -> ThreadResult:
-        return ThreadResult(request.future, error=store_error(error, self.db.filename, request.about))
+        return ThreadResult(request.future, error=store_error(error, self.db.filename, request.subject))
 
     def _serve(self, batch: list[ThreadRequest]) -> list[ThreadResult]:
         raise NotImplementedError
@@ -224,11 +224,11 @@ class WriteThread(StoreThread):
                 self.db.execute("ROLLBACK")
 
 
-def store_error(error: Exception, database: str, about: str = "") -> Exception:
+def store_error(error: Exception, database: str, subject: str = "") -> Exception:
     """Convert an exception of apsw to an error that states what happened and what to do."""
     converted = _converted(error, database)
-    if isinstance(converted, StoreDamaged) and about not in str(converted):
-        return StoreDamaged(f"{converted.damage}; found while reading {about}", converted.remedy)
+    if isinstance(converted, StoreDamaged) and subject not in str(converted):
+        return StoreDamaged(f"{converted.damage}; found while reading {subject}", converted.remedy)
     return converted
 
 
@@ -255,7 +255,7 @@ def _converted(error: Exception, database: str) -> Exception:
         case apsw.Error():
             remedy = "try again, and report the error if it persists"
         case _:
-            return error  # a bug of ours: report it as it is
+            return error  # a bug: report it unchanged
     return StoreUnavailable(f"the database {database} failed ({error}): {remedy}")
 
 

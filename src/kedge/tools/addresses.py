@@ -68,12 +68,12 @@ def is_public(address: Address) -> bool:
 
 
 def is_reachable(address: Address) -> bool:
-    """Whether an address is public and not our own. Reads kernel files: call it in a thread."""
+    """Return whether an address is public and not our own. Reads kernel files: call it in a thread."""
     return is_public(address) and not is_own(address)
 
 
 def is_own(address: Address) -> bool:
-    """Whether an address leads to this machine or, with IPv6, into one of its networks.
+    """Return whether an address leads to this machine or, with IPv6, into one of its networks.
 
     A service that listens on all addresses, or trusts its network, can be reached by a public address of the machine,
     as by 127.0.0.1. `bind` would find that out, too, but not if `ip_nonlocal_bind` is set."""

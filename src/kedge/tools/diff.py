@@ -39,7 +39,7 @@ class Diff(Struct, frozen=True):
     #: A digest of the removed and added lines in order, without their positions.
     changed: str
     #: Their positions: lines a to b of the old text became c to d of the new one, from 0, without b and d.
-    places: tuple[LineChange, ...]
+    positions: tuple[LineChange, ...]
     #: The first and the last changed line of the new text, from 1.
     first_line: int
     last_line: int
@@ -80,25 +80,25 @@ def compare(old: str, new: str, path: str, *, is_new: bool = False) -> Diff:
     end = shift + removed + len(lines_of(tail))
     for hunk in _hunks(changes):
         _write_hunk(page, hunk, before, after, end, skipped)
-    places = tuple((a + skipped, b + skipped, c + skipped, d + skipped) for a, b, c, d in changes)
-    first, last = (places[0][2] + 1, max(places[-1][3], places[0][2] + 1)) if places else (1, 1)
-    deletions, additions = sum(b - a for a, b, _, _ in places), sum(d - c for _, _, c, d in places)
-    return Diff(page.text(), page.is_whole, additions, deletions, changed, places, first, last)
+    positions = tuple((a + skipped, b + skipped, c + skipped, d + skipped) for a, b, c, d in changes)
+    first, last = (positions[0][2] + 1, max(positions[-1][3], positions[0][2] + 1)) if positions else (1, 1)
+    deletions, additions = sum(b - a for a, b, _, _ in positions), sum(d - c for _, _, c, d in positions)
+    return Diff(page.text(), page.is_whole, additions, deletions, changed, positions, first, last)
 
 
 def is_the_same(made: Diff, shown: Diff, between: Diff) -> bool:
-    """Whether `made` changes the same lines in the same way as `shown`, although `between` moved them meanwhile."""
-    inserted = {a: d - c for a, b, c, d in between.places if a == b}
-    ends = [b for _, b, _, _ in between.places]
-    grown = [0, *accumulate(d - c - b + a for a, b, c, d in between.places)]
+    """Return whether `made` changes the same lines in the same way as `shown`, although `between` moved them."""
+    inserted = {a: d - c for a, b, c, d in between.positions if a == b}
+    ends = [b for _, b, _, _ in between.positions]
+    grown = [0, *accumulate(d - c - b + a for a, b, c, d in between.positions)]
 
     def now(line: int) -> tuple[int, int]:
         after = line + grown[bisect_right(ends, line)]
         return after - inserted.get(line, 0), after  # before or after inserted lines
 
-    if made.changed != shown.changed or len(made.places) != len(shown.places):
+    if made.changed != shown.changed or len(made.positions) != len(shown.positions):
         return False
-    pairs = zip(made.places, shown.places, strict=True)
+    pairs = zip(made.positions, shown.positions, strict=True)
     return all(one[0] in now(other[0]) for one, other in pairs)
 
 
@@ -167,16 +167,16 @@ def _steps(before: list[str], after: list[str]) -> int:
 def _landmarks(before: list[str], after: list[str]) -> list[tuple[int, int]]:
     """Return where to split a long comparison: at lines that are unique on both sides and in the same order."""
     counts, others = Counter(before), Counter(after)
-    places = {line: place for place, line in enumerate(after)}
-    pairs = [(a, places[line]) for a, line in enumerate(before) if counts[line] == 1 and others[line] == 1]
+    positions = {line: position for position, line in enumerate(after)}
+    pairs = [(a, positions[line]) for a, line in enumerate(before) if counts[line] == 1 and others[line] == 1]
     # The longest sequence of pairs that is in order on both sides, by patience sorting.
     ends: list[int] = []  # for each length, the least end of a sequence
     last_of: list[int] = []  # the pair at that end
     earlier: list[int] = []  # for each pair, the one before it in its sequence
-    for number, (_, place) in enumerate(pairs):
-        length = bisect_left(ends, place)
+    for number, (_, position) in enumerate(pairs):
+        length = bisect_left(ends, position)
         earlier.append(last_of[length - 1] if length else -1)
-        ends[length : length + 1] = [place]
+        ends[length : length + 1] = [position]
         last_of[length : length + 1] = [number]
     run: list[tuple[int, int]] = []
     number = last_of[-1] if last_of else -1

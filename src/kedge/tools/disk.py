@@ -20,8 +20,8 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from kedge.tools.paths import printable
 from kedge.tools.tool_failed import ToolFailed
+from kedge.tools.workspace_paths import printable
 
 #: Limit of a file that is read whole. A larger text is not a source file, and its diff is of no use. Bytes.
 READ_FILE_BYTES_MAX = 5_000_000

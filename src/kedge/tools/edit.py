@@ -12,8 +12,8 @@ from kedge.tools.base import Prepared, Tool, ToolContext, ToolFailed, count_of
 from kedge.tools.disk import READ_FILE_BYTES_MAX
 from kedge.tools.file_change import Rewritten, prepare_change
 from kedge.tools.matching import WorkBudget, replace, too_large
-from kedge.tools.paths import printable
 from kedge.tools.textfile import TextFile, decode
+from kedge.tools.workspace_paths import printable
 
 #: Limit of one multiedit: beyond that, write is simpler. Items.
 EDITS_MAX = 200
@@ -26,7 +26,7 @@ Replaces one part of a file.
 - `old_string` must occur exactly once: add surrounding lines until it does, or set `replace_all` to replace them all.
 - An empty `old_string` creates a new file with `new_string` as its content.
 - The file keeps its line endings, encoding and mode. If only whitespace differs and only one place matches, that place
-  is changed, and the result says so.
+  is changed, and the result states it.
 - For several changes in one file use multiedit; to replace a whole file use write.
 - The user may have to approve the diff. If the file changes in the meantime, nothing is written: view it again.
 """

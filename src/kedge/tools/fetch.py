@@ -76,7 +76,7 @@ class _Reply(Struct, frozen=True):
     #: The reason of a failure; empty on success.
     failed: str = ""
     addresses: list[str] = []
-    #: The target of a redirect; empty if there is none.
+    #: The target of a redirect, or empty.
     location: str = ""
     content_type: str = ""
     text: str = ""

@@ -24,8 +24,8 @@ from kedge.tools import disk
 from kedge.tools.base import Prepared, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.diff import DIFF_BYTES_MAX, Diff, compare, is_the_same
 from kedge.tools.known_files import bind, digest
-from kedge.tools.paths import Target, resolve
 from kedge.tools.textfile import decode, line_endings, line_start, plain_endings
+from kedge.tools.workspace_paths import Target, resolve
 from kedge.waiting import wait_uncancelled
 
 #: Lines that the result shows before and after a change, and its limits, so that the model can verify the change. Lines
@@ -204,7 +204,7 @@ def _intent(names: tuple[str, ...], target: Target, change: FileChange) -> Inten
         exact_only=is_special,
         grant="" if is_special else "edit(**)",
         unshown="" if diff.is_whole else too_large,
-        given=target.given,
+        unresolved=target.unresolved,
     )
 
 

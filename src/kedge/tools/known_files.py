@@ -62,7 +62,7 @@ class KnownFiles:
             raise ToolFailed(f"{shown} changed since you read it; view it again")
 
     def wrote(self, path: Path, content_digest: str) -> bool:
-        """Whether the agent's own tools wrote this content."""
+        """Return whether the agent's own tools wrote this content."""
         sight = self._sights.get(path)
         return sight is not None and sight.is_ours and sight.digest == content_digest
 

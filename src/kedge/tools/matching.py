@@ -169,9 +169,9 @@ def _tolerant(plain: str, old: str, new: str, shown: str, work: WorkBudget) -> t
         )
     work.spend(TOLERANT_COST * len(plain))
     has_end = old.endswith("\n")
-    wanted = (old[:-1] if has_end else old).split("\n")
+    old_lines = (old[:-1] if has_end else old).split("\n")
     lines = plain.split("\n")
-    stripped = [line.strip() for line in wanted]
+    stripped = [line.strip() for line in old_lines]
     if not any(stripped):
         raise ToolFailed(f"old_string is not in {shown}; give some text, not whitespace alone")
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
@@ -179,24 +179,24 @@ def _tolerant(plain: str, old: str, new: str, shown: str, work: WorkBudget) -> t
     def whole_lines(at: int, put: str) -> tuple[tuple[int, int], str]:
         """Return the span of these lines, with the last newline if `old` has one. A file without a last newline stays
         so."""
-        start, end = starts[at], starts[at + len(wanted)] - 1
+        start, end = starts[at], starts[at + len(old_lines)] - 1
         if not has_end:
             return (start, end), put
         return ((start, end + 1), put) if end < len(plain) else ((start, end), put.removesuffix("\n"))
 
-    places = _places([line.rstrip() for line in lines], [line.rstrip() for line in wanted], 2)
+    places = _places([line.rstrip() for line in lines], [line.rstrip() for line in old_lines], 2)
     if len(places) == 1:
         return (*whole_lines(places[0], new), "ignoring whitespace at line ends")
     checkpoint()
     bare = [line.strip() for line in lines]
-    places = _same_shape(lines, starts, wanted, bare, stripped)
+    places = _same_shape(lines, starts, old_lines, bare, stripped)
     if len(places) > 1:
         raise ToolFailed(
             f"old_string has no exact match in {shown}, but {len(places)} matches with other whitespace; "
             "view the file and copy the text exactly"
         )
     if places:
-        moved = _moved(new, _indent(wanted), _indent(lines[places[0] : places[0] + len(wanted)]))
+        moved = _moved(new, _indent(old_lines), _indent(lines[places[0] : places[0] + len(old_lines)]))
         if moved is not None:
             return (*whole_lines(places[0], moved), "with its own indentation")
     first = next(line for line in stripped if line)
@@ -205,34 +205,34 @@ def _tolerant(plain: str, old: str, new: str, shown: str, work: WorkBudget) -> t
     raise ToolFailed(f"old_string is not in {shown}{hint}; view the file and copy the text exactly")
 
 
-def _places(lines: list[str], wanted: list[str], count_max: int) -> list[int]:
+def _places(lines: list[str], old_lines: list[str], count_max: int) -> list[int]:
     """Return the first matches of these lines.
 
     Each distinct line becomes a character, so that `str.find` searches in linear time."""
-    letters = {line: chr(number) for number, line in enumerate(dict.fromkeys(wanted), 1)}
+    letters = {line: chr(number) for number, line in enumerate(dict.fromkeys(old_lines), 1)}
     text = "".join([letters.get(line, "\0") for line in lines])
-    return _starts(text, "".join([letters[line] for line in wanted]), count_max)
+    return _starts(text, "".join([letters[line] for line in old_lines]), count_max)
 
 
 def _same_shape(
-    lines: list[str], starts: list[int], wanted: list[str], bare: list[str], stripped: list[str]
+    lines: list[str], starts: list[int], old_lines: list[str], bare: list[str], stripped: list[str]
 ) -> list[int]:
     """Return at most two matches without the common indentation."""
-    sought = _without_indent(wanted)
+    sought = _without_indent(old_lines)
     left = INDENTED_CHARS_MAX
-    found: list[int] = []
-    for at in _places(bare, stripped, INDENTED_CHARS_MAX // len(wanted) + 1):
-        left -= starts[at + len(wanted)] - starts[at]
+    matches: list[int] = []
+    for at in _places(bare, stripped, INDENTED_CHARS_MAX // len(old_lines) + 1):
+        left -= starts[at + len(old_lines)] - starts[at]
         if left < 0:
             raise ToolFailed(
                 "old_string has no exact match, but many with other whitespace; view the file and copy the text exactly"
             )
         checkpoint()
-        if _without_indent(lines[at : at + len(wanted)]) == sought:
-            found.append(at)
-        if len(found) == 2:
+        if _without_indent(lines[at : at + len(old_lines)]) == sought:
+            matches.append(at)
+        if len(matches) == 2:
             break
-    return found
+    return matches
 
 
 def _indent(lines: list[str]) -> str:

@@ -65,28 +65,28 @@ class _Names:
     def __init__(self) -> None:
         self._compiled: dict[str, re.Pattern[str]] = {}
 
-    def places(self, want: str, parts: list[str]) -> int:
+    def places(self, pattern: str, parts: list[str]) -> int:
         """Return the matching components as bits."""
-        if not any(special in want for special in "*?["):
-            fits = {want}
+        if not any(special in pattern for special in "*?["):
+            fits = {pattern}
         else:
-            if want not in self._compiled:
-                self._compiled[want] = re.compile(translate(want))
-            fits = set(filter(self._compiled[want].match, set(parts)))
+            if pattern not in self._compiled:
+                self._compiled[pattern] = re.compile(translate(pattern))
+            fits = set(filter(self._compiled[pattern].match, set(parts)))
         return sum(1 << at for at, part in enumerate(parts) if part in fits)
 
 
-def _match(wanted: list[str], parts: list[str], places: dict[str, int], names: _Names) -> bool:
+def _match(patterns: list[str], parts: list[str], places: dict[str, int], names: _Names) -> bool:
     end = 1 << len(parts)
     reached = 1  # bit n: the pattern so far may have matched n components
-    for want in wanted:
-        if want == "**":
+    for pattern in patterns:
+        if pattern == "**":
             reached = 2 * end - (reached & -reached)  # every position from the first one on
         else:
-            if want not in places:
+            if pattern not in places:
                 checkpoint()
-                places[want] = names.places(want, parts)
-            reached = (reached & places[want]) << 1
+                places[pattern] = names.places(pattern, parts)
+            reached = (reached & places[pattern]) << 1
         if not reached:
             return False
     return bool(reached & end)

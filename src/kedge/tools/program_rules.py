@@ -187,7 +187,7 @@ def program_name(word: str) -> str:
 
 
 def runs_others(words: tuple[str, ...]) -> bool:
-    """Whether a command runs other programs or code, or writes to a place that it names."""
+    """Return whether a command runs other programs or code, or writes to a place that it names."""
     name = program_name(words[0]).lower().removesuffix(".exe")  # some file systems ignore case
     rest = words[1:]
     if _runs_any_code(name):
@@ -288,7 +288,7 @@ def _git_runs_others(rest: tuple[str, ...]) -> bool:
 
 
 def _pushes_to_path(rest: tuple[str, ...]) -> bool:
-    """Whether a push goes to a repository on this machine, whose hooks would run."""
+    """Return whether a push goes to a repository on this machine, whose hooks would run."""
     remote = next((word for word in rest if not word.startswith("-")), "")
     return "/" in remote or any(re.match(r"[./~]|file:", word) for word in rest)
 
@@ -302,7 +302,7 @@ def without_git_options(words: tuple[str | None, ...]) -> tuple[str | None, ...]
 
 
 def _sed_runs_others(rest: tuple[str, ...]) -> bool:
-    """Whether sed does more than print, delete and substitute: `w` and -i write, `e` runs, -f reads a script."""
+    """Return whether sed does more than print, delete and substitute: `w` and -i write, `e` runs, -f reads a script."""
     scripts: list[str] = []
     words = list(rest)
     while words:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from kedge.programs import program_outside
 from kedge.tools import disk
 from kedge.tools.base import ToolContext, ToolFailed
-from kedge.tools.paths import Target, missing, printable
+from kedge.tools.workspace_paths import Target, missing, printable
 from kedge.waiting import wait_uncancelled
 
 #: Limit of one search. Seconds.

@@ -17,9 +17,9 @@ from msgspec import Meta
 
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
 from kedge.tools.path_patterns import PATTERN_CHARS_MAX, path_filter
-from kedge.tools.paths import Target, guards, is_below, printable, read_intent, resolve
 from kedge.tools.ripgrep import INPUT, SEARCH_S, TOO_MUCH_MEMORY, error_text, list_files, search
 from kedge.tools.tool_threads import checkpoint
+from kedge.tools.workspace_paths import Target, guards, is_below, printable, read_intent, resolve
 
 #: Limit of the files that one glob returns: a longer list is not useful to a model. Items.
 GLOB_FILES_MAX = 200
@@ -158,7 +158,7 @@ class GrepTool(Tool):
             if is_included is not None and not is_included(file):
                 return False
             # The approval covers the directory. A file that may not be viewed is still hidden.
-            names = {_below(base, file) for base in (target.subject, target.given or target.subject)}
+            names = {_below(base, file) for base in (target.subject, target.unresolved or target.subject)}
             path = target.path / file
             is_hidden = any(map(context.is_hidden, {*names, str(path)})) or is_below(path, self._guarded)
             if not target.is_inside and guards(path, self._guarded):
@@ -206,13 +206,13 @@ async def _grep(args: GrepInput, target: Target, matches: Callable[[str], bool],
     if args.include and "/" not in args.include:
         # As a file type, not as --glob, which would override .gitignore. See `path_patterns`.
         arguments += [f"--type-add=wanted:{args.include}", "--type=wanted"]
-    found = _Matches(target, matches)
-    searched = await search(context, target, (*arguments, f"--regexp={args.pattern}"), found.take)
-    if searched.code == -signal.SIGABRT and not found.count:
+    collected = _Matches(target, matches)
+    searched = await search(context, target, (*arguments, f"--regexp={args.pattern}"), collected.take)
+    if searched.code == -signal.SIGABRT and not collected.count:
         raise ToolFailed(TOO_MUCH_MEMORY)
     if searched.code not in (0, 1, None) and not searched.data.startswith(b"{"):
         raise ToolFailed(f"the search failed: {error_text(searched.data)}")
-    return found.output(is_all=searched.code is not None and searched.code >= 0, is_directory=searched.is_directory)
+    return collected.output(is_all=searched.code is not None and searched.code >= 0, is_directory=searched.is_directory)
 
 
 @dataclass

@@ -20,9 +20,9 @@ from kedge.programs import first_program, is_outside, program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
 from kedge.tools.head_tail import HeadTail
-from kedge.tools.paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
 from kedge.tools.shell_parser import parse_line
 from kedge.tools.tool_threads import checkpoint
+from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
 
 #: Limit of a command. The kernel takes no argument above 128 KiB, and no user approves a text of that size. Bytes.
 COMMAND_BYTES_MAX = 100_000
@@ -205,7 +205,7 @@ def _directory(root: Path, path: str) -> Path:
 
 
 def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
-    """Whether a word, or the value of an option, is a guarded file: `cp x .git/hooks/pre-commit`. The author of
+    """Return whether a word, or the value of an option, is a guarded file: `cp x .git/hooks/pre-commit`. The author of
     `bash(cp *)` does not expect that."""
     names = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
     for name in names - {""}:
@@ -256,14 +256,16 @@ _BUILTINS = frozenset({"echo", "pwd"})
 
 
 def _loads_code(variable: str) -> bool:
-    """Whether the shell or the dynamic loader runs code from a file that this variable names. (A configuration may pass
-    any variable.)"""
+    """Return whether the shell or the dynamic loader runs code from a file that this variable names.
+
+    A configuration may pass any variable."""
     return variable.startswith(("BASH_ENV", "BASH_FUNC_", "ENV", "SHELLOPTS", "LD_", "DYLD_", "GCONV_PATH", "LOCPATH"))
 
 
 def _is_read_only(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
-    """Whether a command only reads, only inside the workspace, and no repository can make it do more. git is not in the
-    list because its configuration names programs to run."""
+    """Return whether a command only reads, only inside the workspace, and no repository can make it do more.
+
+    git is not in the list because its configuration names programs to run."""
     match words:
         case ("pwd",) | ("whoami",) | ("date",) | ("uname",) | ("uname", "-a"):
             return True

@@ -231,28 +231,28 @@ def _parsed(source: bytes, budget: _Budget) -> Node:
 def find_commands(text: str, work_max: int, cpu_s_max: float = math.inf) -> tuple[Words, ...] | None:
     """Return all commands of a line, those after wrappers included. None if that exceeds the limits."""
     budget = _Budget(work_max, cpu_s_max)
-    found: dict[Words, None] = {}
+    commands: dict[Words, None] = {}
     texts: set[str] = set()
     waiting: list[tuple[Words | str, int]] = [(text, 0)]
     words = 0
     try:
         while waiting:
             item, depth = waiting.pop()
-            if len(found) >= COMMANDS_MAX or words > LINE_WORDS_MAX or depth > DEPTH_MAX:
-                found[_UNKNOWN] = None
+            if len(commands) >= COMMANDS_MAX or words > LINE_WORDS_MAX or depth > DEPTH_MAX:
+                commands[_UNKNOWN] = None
                 break
             if isinstance(item, str):
                 if item not in texts:
                     texts.add(item)
                     waiting += [(one, depth) for one in dict.fromkeys(_commands_of_text(item, budget))]
-            elif item not in found:
+            elif item not in commands:
                 budget.spend(len(item))
-                found[item] = None
+                commands[item] = None
                 words += min(len(item), RULE_WORDS_MAX)
                 waiting += [(inner, depth + isinstance(inner, str)) for inner in _run_by(item)]
     except _TooMuch:
         return None
-    return tuple(dict.fromkeys(map(_for_rules, found)))
+    return tuple(dict.fromkeys(map(_for_rules, commands)))
 
 
 def _for_rules(command: Words) -> Words:

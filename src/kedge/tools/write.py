@@ -11,8 +11,8 @@ from msgspec import Meta
 from kedge.tools.base import Prepared, Tool, ToolContext, ToolFailed
 from kedge.tools.disk import READ_FILE_BYTES_MAX
 from kedge.tools.file_change import Rewritten, prepare_change
-from kedge.tools.paths import printable
 from kedge.tools.textfile import TextFile, decode, in_manner_of
+from kedge.tools.workspace_paths import printable
 
 _DESCRIPTION = """\
 Writes a whole file: creates it with its directories, or replaces its content.

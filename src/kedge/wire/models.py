@@ -111,13 +111,13 @@ class UndoRun(Struct, kw_only=True):
     run_id: str | None = None
 
 
-class EditRun(Struct, kw_only=True):
+class EditPrompt(Struct, kw_only=True):
     prompt: str = ""
     #: The new attachments; None: keep the present ones.
     attachments: list[AttachmentBody] | None = None
 
 
-class MoveRun(Struct, kw_only=True):
+class MoveInQueue(Struct, kw_only=True):
     before: str | None = None
 
 

@@ -12,7 +12,7 @@ Ask = m.PermissionRequest | m.QuestionBatch
 
 @dataclass(slots=True)
 class ViewChanges:
-    """What changed in the view, and has to be drawn again."""
+    """The parts of the view that changed and have to be drawn again."""
 
     messages: set[str] = field(default_factory=set)
     #: Messages were added, removed or reordered.

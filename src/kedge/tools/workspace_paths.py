@@ -79,35 +79,35 @@ class Target(Struct, frozen=True):
     #: One of kedge's own files: keys and the token, which a model must not read even inside its workspace.
     is_secret: bool = False
     #: As `subject`, with symlinks unresolved. Empty if it is equal.
-    given: str = ""
+    unresolved: str = ""
 
     @property
     def shown(self) -> str:
         return printable(self.subject)
 
 
-def resolve(given: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
+def resolve(path: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
     """Resolve a path. `root` is the workspace's real path; `guarded` are further guarded files and directories (kedge's
     own). ToolFailed for an invalid path. Blocking."""
-    if "\0" in given:
+    if "\0" in path:
         raise ToolFailed("a path cannot contain a NUL character")
     try:
-        size = len(os.fsencode(given))
+        size = len(os.fsencode(path))
     except UnicodeEncodeError:
         raise ToolFailed("the path is not valid text") from None
     if size + len(os.fsencode(root)) > PATH_BYTES_MAX:
         raise ToolFailed(f"the path is too long: {size} bytes")
-    lexical = Path(os.path.normpath(root / given))
-    real = real_path(root / given)
+    lexical = Path(os.path.normpath(root / path))
+    real = real_path(root / path)
     if real.parts[:2] == ("/", "proc"):
         # It has the environment of this server, with its keys.
-        raise ToolFailed(f"{printable(given)} is not a file on disk but a view of running processes; use bash")
+        raise ToolFailed(f"{printable(path)} is not a file on disk but a view of running processes; use bash")
     is_inside = real.is_relative_to(root)
-    subject, given_as = subject_of(real, root), subject_of(lexical, root)
+    subject, unresolved = subject_of(real, root), subject_of(lexical, root)
     # Both: .git/hooks may be a symlink to a harmless directory, and a harmless name may be a symlink into .git.
     is_guarded = any(guards(path, guarded) for path in {lexical, real})
     return Target(
-        real, subject, is_inside, is_guarded, is_below(real, guarded), given_as if given_as != subject else ""
+        real, subject, is_inside, is_guarded, is_below(real, guarded), unresolved if unresolved != subject else ""
     )
 
 
@@ -150,7 +150,7 @@ def is_below(path: Path, guarded: tuple[Path, ...]) -> bool:
 
 
 def guards(path: Path, guarded: tuple[Path, ...] = ()) -> bool:
-    """Whether a file is guarded: it makes programs run, grants access, or is secret."""
+    """Return whether a file is guarded: it makes programs run, grants access, or is secret."""
     if is_below(path, guarded) or len(path.parts) > GUARD_PARTS_MAX:
         return True
     # Case-folded: on some file systems .GIT is .git.
@@ -163,7 +163,7 @@ def guards(path: Path, guarded: tuple[Path, ...] = ()) -> bool:
 
 
 def _is_git_directory(path: Path) -> bool:
-    """Whether this is a git directory under another name: a bare repository, or the target of a `.git` file."""
+    """Return whether this is a git directory under another name: a bare repository, or the target of a `.git` file."""
     checkpoint()
     has_refs = os.path.isdir(path / "objects") and os.path.isdir(path / "refs")
     return os.path.isfile(path / "HEAD") and (has_refs or os.path.isfile(path / "commondir"))
@@ -184,7 +184,7 @@ def read_intent(names: tuple[str, ...], target: Target, description: str, params
         needs_approval=not is_open,
         exact_only=target.is_guarded and not is_open,
         grant="" if target.is_inside or target.is_guarded else _grant(names[0], target.path),
-        given=target.given,
+        unresolved=target.unresolved,
     )
 
 
