@@ -224,5 +224,5 @@ async def test_context_without_processes_is_reported(tmp_path: Path) -> None:
     context: ToolContext = replace(
         make_context(tmp_path), processes=await NoMachine().processes(Config(), str(tmp_path))
     )
-    with pytest.raises(ToolFailed, match="No process can be started"):
+    with pytest.raises(ToolFailed, match="cannot start processes"):
         await call(here(), context, url="http://site.example/")
