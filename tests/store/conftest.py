@@ -1,4 +1,4 @@
-"""Every test that asks for `store` or `place` runs once for each store there is."""
+"""Fixtures that run a test once for each store implementation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kedge.store.memory import MemoryData, MemoryStore
 from kedge.store.sqlite import SqliteStore
 
 
-class Place:
-    """Where a store keeps its data: stores can be opened on it one after the other."""
+class StoreData:
+    """The data of a store, on which several stores can be opened in turn."""
 
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
@@ -36,12 +36,12 @@ class Place:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.close()
+async def data(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreData]:
+    data = StoreData(request.param, tmp_path)
+    yield data
+    await data.close()
 
 
 @pytest.fixture
-async def store(place: Place) -> Store:
-    return await place.open()
+async def store(data: StoreData) -> Store:
+    return await data.open()

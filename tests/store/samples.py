@@ -1,4 +1,4 @@
-"""Small records for the store's tests. They live here and not in conftest.py so that they can be imported."""
+"""Small records for the tests of stores."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def session(session_id: str = S, workspace_id: str = W, **fields: Any) -> Sessio
 
 
 def run(run_id: str = "r1", session_id: str = S, workspace_id: str = W, **fields: Any) -> RunRecord:
-    given = {"seq": 1, "prompt": Prompt("Hello"), "options": RunOptions(), "content": "c", "accepted_at": 1, **fields}
-    return RunRecord(run_id, session_id, workspace_id, **given)
+    values = {"seq": 1, "prompt": Prompt("Hello"), "options": RunOptions(), "content": "c", "accepted_at": 1, **fields}
+    return RunRecord(run_id, session_id, workspace_id, **values)
 
 
 def message(message_id: str = "m1", text: str = "Hello", session_id: str = S, **fields: Any) -> Message:
-    given = {"role": "assistant", "parts": (Text(text),), "created_at": 1, "updated_at": 1, **fields}
-    return Message(message_id, session_id, **given)
+    values = {"role": "assistant", "parts": (Text(text),), "created_at": 1, "updated_at": 1, **fields}
+    return Message(message_id, session_id, **values)
 
 
 def tail(text: str, message_id: str = "m1", part: int = 0, **fields: Any) -> Tail:
@@ -52,8 +52,8 @@ def tail(text: str, message_id: str = "m1", part: int = 0, **fields: Any) -> Tai
 
 
 def ask(ask_id: str = "a1", session_id: str = S, workspace_id: str = W, **fields: Any) -> Ask:
-    given = {"run_id": "r1", "tool_call_id": "c1", "tool": "bash", "kind": "approval", "asked_at": 1, **fields}
-    return Ask(ask_id, workspace_id, session_id, **{"description": "run ls", "params": "{}", **given})
+    values = {"run_id": "r1", "tool_call_id": "c1", "tool": "bash", "kind": "approval", "asked_at": 1, **fields}
+    return Ask(ask_id, workspace_id, session_id, **{"description": "run ls", "params": "{}", **values})
 
 
 def grant(grant_id: str = "g1", session_id: str = S, workspace_id: str = W, **fields: Any) -> Grant:
@@ -61,8 +61,8 @@ def grant(grant_id: str = "g1", session_id: str = S, workspace_id: str = W, **fi
 
 
 def file_version(version_id: str = "f1", session_id: str = S, workspace_id: str = W, **fields: Any) -> FileVersion:
-    given = {"run_id": "r1", "path": "/home/w1/a", "before": b"old", "after": "digest", "created_at": 1, **fields}
-    return FileVersion(version_id, workspace_id, session_id, **given)
+    values = {"run_id": "r1", "path": "/home/w1/a", "before": b"old", "after": "digest", "created_at": 1, **fields}
+    return FileVersion(version_id, workspace_id, session_id, **values)
 
 
 def lane(version: int, expected: int, session_id: str = S) -> LaneWrite:
@@ -81,5 +81,5 @@ def ended(run_id: str = "r1") -> RunEnded:
     return RunEnded(run_id, "completed", "", 3)
 
 
-def events(*given: Any, session_id: str = S, **fields: Any) -> Write:
-    return Write(fields.pop("workspace_id", W), tuple((session_id, event) for event in given), **fields)
+def events(*items: Any, session_id: str = S, **fields: Any) -> Write:
+    return Write(fields.pop("workspace_id", W), tuple((session_id, event) for event in items), **fields)

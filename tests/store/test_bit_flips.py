@@ -1,4 +1,4 @@
-"""G12: damage in the database or its WAL is seen, or does no harm. A wrong answer is never given."""
+"""G12: damage to the database or its WAL is detected or harmless. The store never returns a wrong answer."""
 
 from __future__ import annotations
 
@@ -13,75 +13,77 @@ from kedge.errors import StoreDamaged
 from kedge.store.base import Write
 from kedge.store.sqlite import SqliteStore
 from proof.figures import IS_LONG, proof, slices
-from tests.store.flips import DAMAGES_EACH, PAGE_BYTES, answers, damage_all, meet, swap, victim
-from tests.store.power import DATABASE, NOTE, WAL
+from tests.store.damage import DAMAGES_EACH, PAGE_BYTES, answers, check_damage, check_damages, killed_store, swap
+from tests.store.recording_disk import DATABASE, HEAD_FILE, WAL
 from tests.store.samples import BASE, W, accepted, events, file_version, message, run, session, with_workspace
-from tests.store.story import held, memory_directory, put
 from tests.store.test_sqlite import append_together, opened
+from tests.store.workload import memory_directory, read_files, write_files
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(600 if IS_LONG else 200)
 @pytest.mark.parametrize("numbers", slices(2_000, 200_000, DAMAGES_EACH), ids=lambda numbers: f"from {numbers.start}")
-async def test_damage_is_seen_or_harmless(numbers: range) -> None:
+async def test_damage_is_detected_or_harmless(numbers: range) -> None:
     with proof("G12", "bit flips and other damage", "served") as figure:
-        tally = await damage_all(await victim(numbers.start // DAMAGES_EACH), numbers)
+        tally = await check_damages(await killed_store(numbers.start // DAMAGES_EACH), numbers)
         figure.count = tally.damages
         figure.notes = dict(tally.outcomes)
-        assert tally.wrong == [], tally.wrong[0]
-        assert tally.outcomes["seen at the start"] > 0
-        assert tally.outcomes["seen when it was read"] > 0
+        assert tally.failures == [], tally.failures[0]
+        assert tally.outcomes["detected at open"] > 0
+        assert tally.outcomes["detected on read"] > 0
 
 
-async def test_the_damage_would_be_served_without_the_note_beside_the_database() -> None:
-    """What the proof is worth: SQLite itself drops the end of a damaged WAL without a word."""
-    struck = await victim(0)
-    struck.image[NOTE] = b""
-    place = memory_directory()
+async def test_damage_is_served_without_the_head_file() -> None:
+    """The proof detects failures: SQLite itself silently drops the end of a damaged WAL."""
+    store_files = await killed_store(0)
+    store_files.image[HEAD_FILE] = b""
+    base = memory_directory()
     try:
-        content = bytearray(struck.image[WAL])
+        content = bytearray(store_files.image[WAL])
         content[len(content) // 2] ^= 1
-        outcome, wrong = await meet(place / "data", struck, {**struck.image, WAL: bytes(content)})
+        outcome, failure = await check_damage(base / "data", store_files, {**store_files.image, WAL: bytes(content)})
     finally:
-        shutil.rmtree(place)
-    assert (outcome, "a wrong answer" in wrong) == ("wrong", True)
+        shutil.rmtree(base)
+    assert (outcome, "a wrong answer" in failure) == ("wrong", True)
 
 
-async def test_pages_that_swapped_places_never_tell_another_history() -> None:
-    """Each page is whole, so only the log's chain can tell. (Of records, wrong ones may be given: none is chained.)"""
-    struck, place = await victim(0), memory_directory()
-    logs = {name: look for name, look in struck.looks.items() if name.startswith("log of")}
-    seen = 0
+async def test_swapped_pages_never_yield_a_different_log() -> None:
+    """Each page is valid, so only the hash chain of the log detects the swap. Records have none and may be wrong."""
+    store_files, base = await killed_store(0), memory_directory()
+    logs = {name: query for name, query in store_files.queries.items() if name.startswith("log of")}
+    detected = 0
     try:
         for number in range(100):
-            content = bytearray(struck.image[DATABASE])
+            content = bytearray(store_files.image[DATABASE])
             swap(content, 0, PAGE_BYTES, Random(number))
-            put(place / "data", {**struck.image, DATABASE: bytes(content)})
-            store = SqliteStore(place / "data")
+            write_files(base / "data", {**store_files.image, DATABASE: bytes(content)})
+            store = SqliteStore(base / "data")
             try:
                 await store.open()
                 for name, answer in (await answers(store, logs)).items():
-                    assert answer == struck.truth[name] or isinstance(answer, StoreDamaged), f"swap {number}: {answer}"
-                    seen += isinstance(answer, StoreDamaged)
+                    assert answer == store_files.truth[name] or isinstance(answer, StoreDamaged), (
+                        f"swap {number}: {answer}"
+                    )
+                    detected += isinstance(answer, StoreDamaged)
             except StoreDamaged:
-                seen += 1
+                detected += 1
             finally:
                 await store.close()
     finally:
-        shutil.rmtree(place)
-    assert seen > 0
+        shutil.rmtree(base)
+    assert detected > 0
 
 
-# --- Found by the damage ---------------------------------------------------------------------------------------------
+# --- Regressions -------- ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.found(
     "bit flips in the headers",
-    "one flipped bit in byte 20 of the database switched all page checksums off, for reading and for good; the byte is "
-    "now checked against the first page's own checksum",
+    "one flipped bit in byte 20 of the database permanently disabled all page checksums; the byte is now checked "
+    "against the checksum of the first page",
 )
 @pytest.mark.parametrize("bit", range(8))
-async def test_a_flip_that_denies_the_checksums_is_seen(tmp_path: Path, bit: int) -> None:
+async def test_flip_that_disables_checksums_is_detected(tmp_path: Path, bit: int) -> None:
     async with opened(tmp_path) as store:
         await with_workspace(store)
     content = bytearray((tmp_path / DATABASE).read_bytes())
@@ -94,21 +96,21 @@ async def test_a_flip_that_denies_the_checksums_is_seen(tmp_path: Path, bit: int
 
 @pytest.mark.found(
     "damage 52",
-    "a database file cut short beside a WAL was read as if zeros were in its place, and long texts and files were "
-    "served with them; a file that is too short for what is neither in it nor in the WAL is refused now",
+    "a truncated database file with a WAL was read as if padded with zeros, and long texts and files were served with "
+    "them; a file that lacks pages which are not in the WAL either is now refused",
 )
-async def test_a_database_that_lost_its_end_while_there_is_a_wal_is_refused(tmp_path: Path) -> None:
+async def test_truncated_database_with_a_wal_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path / "first") as store:
         await with_workspace(store)
         await store.append(Write(W, files=(file_version(before=b"x" * 50_000),)))
     async with opened(tmp_path / "first") as store:
         await store.append(events(accepted()))
-        image = held(tmp_path / "first")
-    whole = len(image[DATABASE])
-    for left in (whole, whole - 1, whole - PAGE_BYTES, whole // 2):
-        put(tmp_path / "cut", {**image, DATABASE: image[DATABASE][:left]})
+        image = read_files(tmp_path / "first")
+    full = len(image[DATABASE])
+    for size in (full, full - 1, full - PAGE_BYTES, full // 2):
+        write_files(tmp_path / "cut", {**image, DATABASE: image[DATABASE][:size]})
         store = SqliteStore(tmp_path / "cut")
-        if left == whole:
+        if size == full:
             await store.open()
             await store.close()
             continue
@@ -116,24 +118,24 @@ async def test_a_database_that_lost_its_end_while_there_is_a_wal_is_refused(tmp_
             await store.open()
 
 
-async def test_a_database_that_has_grown_in_its_wal_alone_has_lost_nothing(tmp_path: Path) -> None:
-    """Also with pages that were freed again, which nobody needs."""
+async def test_database_that_grew_only_in_its_wal_is_complete(tmp_path: Path) -> None:
+    """Also with missing pages that were freed again, which are not needed."""
     async with opened(tmp_path / "first") as store:
         await with_workspace(store)
         await store.append(Write(W, files=(file_version(before=b"x" * 500_000),), sessions=(session(),)))
         await store.append(Write(W, deleted_sessions=("s1",)))
-        put(tmp_path / "killed", held(tmp_path / "first"))
+        write_files(tmp_path / "killed", read_files(tmp_path / "first"))
     async with opened(tmp_path / "killed") as store:
         assert await store.sessions(W) == []
 
 
 async def two_workspaces(directory: Path) -> None:
-    """In each a message of many pages; those of the second workspace are damaged."""
+    """Create two workspaces with a message of many pages each, and damage the pages of the second."""
     async with opened(directory) as store:
         await with_workspace(store, W, "w2")
         for workspace_id in (W, "w2"):
-            said = message(f"m-{workspace_id}", f"{workspace_id} says " * 2_000, f"s-{workspace_id}")
-            records = {"sessions": (session(f"s-{workspace_id}", workspace_id),), "messages": (said,)}
+            long = message(f"m-{workspace_id}", f"{workspace_id} says " * 2_000, f"s-{workspace_id}")
+            records = {"sessions": (session(f"s-{workspace_id}", workspace_id),), "messages": (long,)}
             live = (run(f"r-{workspace_id}", f"s-{workspace_id}", workspace_id),)
             await store.append(
                 events(accepted(), session_id=f"s-{workspace_id}", workspace_id=workspace_id, runs=live, **records)
@@ -143,16 +145,16 @@ async def two_workspaces(directory: Path) -> None:
     (directory / DATABASE).write_bytes(content)
 
 
-async def test_the_workspace_that_is_damaged_is_named_and_the_other_one_served(tmp_path: Path) -> None:
+async def test_damaged_workspace_is_named_and_others_are_served(tmp_path: Path) -> None:
     await two_workspaces(tmp_path)
     async with opened(tmp_path) as store:
         with pytest.raises(StoreDamaged, match=r"kedge\.db is damaged .*checksum.* found while reading session s-w2;"):
             await store.messages("s-w2", None, 10)
         with pytest.raises(StoreDamaged, match=r"found while reading workspace w2;"):
             await store.search("w2", "says", 10)
-        found = await store.message(W, "m-w1")
-        assert found is not None
-        assert found.text == "w1 says " * 2_000
+        intact = await store.message(W, "m-w1")
+        assert intact is not None
+        assert intact.text == "w1 says " * 2_000
         assert [len(await store.live_runs(workspace_id)) for workspace_id in (W, "w2")] == [1, 1]
         assert await store.append(events(accepted("next"))) == BASE + 2
         assert [await store.verify(workspace_id) for workspace_id in (W, "w2")] == [2, 1]
@@ -160,20 +162,20 @@ async def test_the_workspace_that_is_damaged_is_named_and_the_other_one_served(t
 
 @pytest.mark.found(
     "damage in one workspace of two",
-    "a Write that met damage took all others of its batch with it, those of whole workspaces too, and blamed their "
-    "workspaces; each is now tried alone",
+    "a Write that hit damage failed all others of its batch, also those of intact workspaces, and blamed their "
+    "workspaces; each is now retried alone",
 )
-async def test_a_write_that_meets_damage_does_not_take_the_others_of_its_batch_with_it(tmp_path: Path) -> None:
+async def test_write_that_hits_damage_fails_alone_in_its_batch(tmp_path: Path) -> None:
     await two_workspaces(tmp_path)
     async with opened(tmp_path) as store:
-        # Putting the message anew must free its old pages, and reads the damaged one for that.
+        # Replacing the message frees its old pages, which reads the damaged one.
         broken = events(accepted("x"), workspace_id="w2", messages=(message("m-w2", "short", "s-w2"),))
         one, two, three = await append_together(store, [events(accepted("a")), broken, events(accepted("b"))])
         assert (one, three) == (BASE + 2, BASE + 3)
         assert isinstance(two, StoreDamaged)
         assert str(two).count("found while reading workspace w2;")
         assert await store.verify(W) == 3
-    assert held(tmp_path).keys() >= {DATABASE}
+    assert read_files(tmp_path).keys() >= {DATABASE}
     db = apsw.Connection(str(tmp_path / DATABASE), vfs="cksmvfs")
     assert db.execute("SELECT count(*) FROM log").fetchall() == [(4,)]
     db.close()

@@ -1,4 +1,4 @@
-"""The contract of `kedge.store.base`, sentence by sentence, for every store: the log, and what makes a Write one."""
+"""The contract of `kedge.store.base`, for every store: the log and the atomicity of a Write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kedge.core.records import LaneRecord, Todo
 from kedge.errors import StoreError, StoreUnavailable, VersionConflict, WorkspaceNotFound, WrongType
 from kedge.store import codec
 from kedge.store.base import Store, Write
-from tests.store.conftest import Place
+from tests.store.conftest import StoreData
 from tests.store.samples import (
     BASE,
     S,
@@ -34,7 +34,7 @@ from tests.store.samples import (
     workspace,
 )
 
-#: A value for each field there is in an event.
+#: A value for each field of an event.
 VALUES: dict[str, Any] = {
     "run_id": "r1",
     "session_id": S,
@@ -64,7 +64,7 @@ ONE_OF_EACH: list[Event] = [
 
 
 async def everything(store: Store, *sessions: str) -> dict[str, Any]:
-    """All that can be observed of workspace W."""
+    """Everything that can be read from workspace W."""
     seen: dict[str, Any] = {
         "bounds": await store.bounds(W),
         "log": await store.read(W, 0, 1_000),
@@ -88,7 +88,7 @@ async def everything(store: Store, *sessions: str) -> dict[str, Any]:
 # --- Positions -------------------------------------------------------------------------------------------------------
 
 
-async def test_an_empty_log_begins_at_the_base_of_its_workspace(store: Store) -> None:
+async def test_empty_log_starts_at_the_base_of_its_workspace(store: Store) -> None:
     await with_workspace(store)
     assert await store.bounds(W) == (BASE, BASE)
     assert await store.read(W, 0, 10) == []
@@ -103,7 +103,7 @@ async def test_append_returns_the_position_of_its_last_entry(store: Store) -> No
     assert [entry.position for entry in await store.read(W, 0, 10)] == [BASE + 1, BASE + 2, BASE + 3]
 
 
-async def test_every_kind_of_event_is_read_as_it_was_appended(store: Store) -> None:
+async def test_every_event_type_round_trips(store: Store) -> None:
     await with_workspace(store)
     await store.append(events(*ONE_OF_EACH))
     assert [entry.event for entry in await store.read(W, 0, 100)] == ONE_OF_EACH
@@ -111,18 +111,18 @@ async def test_every_kind_of_event_is_read_as_it_was_appended(store: Store) -> N
     assert await store.verify(W) == len(ONE_OF_EACH)
 
 
-async def test_concurrent_appends_get_consecutive_positions_in_the_order_of_the_log(store: Store) -> None:
+async def test_concurrent_appends_get_consecutive_positions(store: Store) -> None:
     await with_workspace(store)
-    given = await asyncio.gather(*(store.append(events(accepted(f"r{i}"), started(f"r{i}"))) for i in range(50)))
+    positions = await asyncio.gather(*(store.append(events(accepted(f"r{i}"), started(f"r{i}"))) for i in range(50)))
     log = await store.read(W, 0, 1_000)
     assert [entry.position for entry in log] == list(range(BASE + 1, BASE + 101))
     by_position = {entry.position: entry.event for entry in log}
-    for i, last in enumerate(given):
+    for i, last in enumerate(positions):
         assert (by_position[last - 1], by_position[last]) == (accepted(f"r{i}"), started(f"r{i}"))
     assert await store.verify(W) == 100
 
 
-async def test_workspaces_count_their_positions_apart(store: Store) -> None:
+async def test_workspaces_count_positions_independently(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     await store.append(events(accepted(), workspace_id="w1"))
     assert await store.append(events(accepted("r2"), workspace_id="w2")) == BASE + 1
@@ -130,7 +130,7 @@ async def test_workspaces_count_their_positions_apart(store: Store) -> None:
     assert [entry.event for entry in await store.read("w2", 0, 10)] == [accepted("r2")]
 
 
-async def test_read_goes_page_by_page(store: Store) -> None:
+async def test_read_returns_pages(store: Store) -> None:
     await with_workspace(store)
     await store.append(events(*(accepted(f"r{i}") for i in range(7))))
     seen, after = [], 0
@@ -145,10 +145,13 @@ async def test_read_goes_page_by_page(store: Store) -> None:
     assert await store.read(W, -5, 1) == seen[:1]
 
 
-async def test_an_unknown_workspace_is_not_found(store: Store) -> None:
+async def test_unknown_workspace_is_not_found(store: Store) -> None:
     for call in (
-        *(store.append(events(accepted(), workspace_id="w9")), store.read("w9", 0, 1)),
-        *(store.bounds("w9"), store.trim("w9", 1), store.verify("w9")),
+        store.append(events(accepted(), workspace_id="w9")),
+        store.read("w9", 0, 1),
+        store.bounds("w9"),
+        store.trim("w9", 1),
+        store.verify("w9"),
     ):
         with pytest.raises(WorkspaceNotFound, match="w9"):
             await call
@@ -171,7 +174,7 @@ async def test_trim_keeps_the_last_entries_and_raises_the_floor(store: Store) ->
     assert await store.bounds(W) == (BASE + 6, BASE + 10)
 
 
-async def test_the_log_goes_on_after_all_of_it_was_trimmed(store: Store) -> None:
+async def test_log_continues_after_a_complete_trim(store: Store) -> None:
     await with_workspace(store)
     await store.append(events(accepted(), started()))
     await store.trim(W, 0)
@@ -181,7 +184,7 @@ async def test_the_log_goes_on_after_all_of_it_was_trimmed(store: Store) -> None
     assert await store.verify(W) == 1
 
 
-async def test_a_long_log_is_trimmed_in_one_call(store: Store) -> None:
+async def test_long_log_is_trimmed_in_one_call(store: Store) -> None:
     await with_workspace(store)
     for _ in range(6):
         await store.append(events(*(MessageChanged("m1", "updated") for _ in range(2_000)), durable=False))
@@ -193,11 +196,12 @@ async def test_a_long_log_is_trimmed_in_one_call(store: Store) -> None:
 # --- All or nothing --------------------------------------------------------------------------------------------------
 
 
-async def test_a_write_does_all_it_says(store: Store) -> None:
+async def test_write_stores_all_its_parts(store: Store) -> None:
     await with_workspace(store)
     await store.append(
         events(
-            *(accepted(), started()),
+            accepted(),
+            started(),
             lane=lane(2, 0),
             sessions=(session(),),
             runs=(run(state="active"),),
@@ -233,7 +237,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-async def test_a_write_whose_last_part_is_refused_leaves_nothing(store: Store, reason: str) -> None:
+async def test_write_whose_last_part_is_refused_stores_nothing(store: Store, reason: str) -> None:
     await with_workspace(store, "w1", "w2")
     w2 = Write("w2", sessions=(session("s-of-w2", "w2"),), asks=(ask("a-of-w2", S, "w2"),))
     await store.append(replace(w2, grants=(grant("g-of-w2", S, "w2"),), files=(file_version("f-of-w2", S, "w2"),)))
@@ -247,7 +251,7 @@ async def test_a_write_whose_last_part_is_refused_leaves_nothing(store: Store, r
     assert await store.append(events(accepted("r9"))) == BASE + 3
 
 
-async def test_a_refused_write_does_not_hurt_those_beside_it(store: Store) -> None:
+async def test_refused_write_does_not_affect_concurrent_writes(store: Store) -> None:
     await with_workspace(store)
     writes = [events(accepted(f"r{i}"), lane=lane(1, 0, f"s{i % 5}"), session_id=f"s{i % 5}") for i in range(20)]
     results = await asyncio.gather(*map(store.append, writes), return_exceptions=True)
@@ -256,7 +260,7 @@ async def test_a_refused_write_does_not_hurt_those_beside_it(store: Store) -> No
     assert await store.bounds(W) == (BASE, BASE + 5)
 
 
-async def test_a_lane_must_have_the_version_the_write_was_decided_on(store: Store) -> None:
+async def test_lane_must_have_the_expected_version(store: Store) -> None:
     await with_workspace(store)
     await store.append(events(accepted(), lane=lane(1, 0)))
     for expected in (0, 2):
@@ -267,7 +271,7 @@ async def test_a_lane_must_have_the_version_the_write_was_decided_on(store: Stor
     assert await store.bounds(W) == (BASE, BASE + 2)
 
 
-async def test_a_second_end_of_a_run_is_refused_whatever_else_is_in_the_write(store: Store) -> None:
+async def test_second_end_of_a_run_is_refused(store: Store) -> None:
     await with_workspace(store)
     await store.append(events(accepted(), ended()))
     with pytest.raises(VersionConflict, match="r1"):
@@ -278,7 +282,7 @@ async def test_a_second_end_of_a_run_is_refused_whatever_else_is_in_the_write(st
     await store.append(events(ended("r2")))
 
 
-async def test_a_second_end_is_refused_also_when_the_log_has_forgotten_the_first(store: Store) -> None:
+async def test_second_end_is_refused_after_a_trim(store: Store) -> None:
     await with_workspace(store)
     await store.append(events(accepted(), ended(), runs=(run(state="ended"),)))
     await store.trim(W, 0)
@@ -286,8 +290,8 @@ async def test_a_second_end_is_refused_also_when_the_log_has_forgotten_the_first
         await store.append(events(ended()))
 
 
-async def test_a_run_that_takes_the_id_of_a_deleted_one_can_end(store: Store) -> None:
-    """Otherwise it would be accepted and stay for ever."""
+async def test_run_that_reuses_the_id_of_a_deleted_run_can_end(store: Store) -> None:
+    """Otherwise the Run would be accepted and stay live forever."""
     await with_workspace(store)
     await store.append(events(accepted(), ended(), sessions=(session(),), runs=(run(state="ended"),)))
     await store.append(Write(W, deleted_sessions=(S,)))
@@ -296,11 +300,13 @@ async def test_a_run_that_takes_the_id_of_a_deleted_one_can_end(store: Store) ->
     assert await store.live_runs(W) == []
 
 
-async def test_a_record_of_another_workspace_is_refused(store: Store) -> None:
+async def test_record_of_another_workspace_is_refused(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     for write in (
-        *(Write("w1", runs=(run(workspace_id="w2"),)), Write("w1", sessions=(session(workspace_id="w2"),))),
-        *(Write("w1", asks=(ask(workspace_id="w2"),)), Write("w1", grants=(grant(workspace_id="w2"),))),
+        Write("w1", runs=(run(workspace_id="w2"),)),
+        Write("w1", sessions=(session(workspace_id="w2"),)),
+        Write("w1", asks=(ask(workspace_id="w2"),)),
+        Write("w1", grants=(grant(workspace_id="w2"),)),
         Write("w1", files=(file_version(workspace_id="w2"),)),
     ):
         with pytest.raises(StoreError, match="w2"):
@@ -334,7 +340,7 @@ BROKEN = "half \ud83d of one"
         Write(W, sessions=(session(usage=replace(session().usage, cost_usd=float("nan"))),)),
     ],
 )
-async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(store: Store, write: Write) -> None:
+async def test_unstorable_values_are_refused_and_store_nothing(store: Store, write: Write) -> None:
     await with_workspace(store)
     before = await everything(store)
     with pytest.raises(WrongType):
@@ -342,15 +348,17 @@ async def test_what_cannot_be_stored_is_refused_and_leaves_nothing(store: Store,
     assert await everything(store) == before
 
 
-# --- Life and death --------------------------------------------------------------------------------------------------
+# --- Open and close --------------------------------------------------------------------------------------------------
 
 
-async def test_what_was_appended_is_read_by_the_next_store(place: Place) -> None:
-    first = await place.open()
+async def test_appended_data_is_read_by_the_next_store(data: StoreData) -> None:
+    first = await data.open()
     await with_workspace(first)
     await first.append(
         events(
-            *(accepted(), started(), accepted("r2", 2)),
+            accepted(),
+            started(),
+            accepted("r2", 2),
             lane=lane(3, 0),
             sessions=(session(),),
             runs=(run(state="active"), run("r2", seq=2)),
@@ -365,48 +373,48 @@ async def test_what_was_appended_is_read_by_the_next_store(place: Place) -> None
     await first.trim(W, 2)
     before = await everything(first)
     await first.close()
-    second = await place.open()
+    second = await data.open()
     assert await everything(second) == before
     assert await second.verify(W) == 2
     assert (await second.messages(S, None, 10))[0].text == "Hello you"
     assert await second.append(events(ended())) == BASE + 4
 
 
-async def test_closing_does_what_was_asked_before_and_nothing_after(place: Place) -> None:
-    store = await place.open()
+async def test_close_finishes_earlier_requests_and_refuses_later(data: StoreData) -> None:
+    store = await data.open()
     await with_workspace(store)
-    asked = [asyncio.ensure_future(store.append(events(accepted(f"r{i}")))) for i in range(20)]
+    appends = [asyncio.ensure_future(store.append(events(accepted(f"r{i}")))) for i in range(20)]
     await asyncio.sleep(0)
     await store.close()
     await store.close()
-    assert await asyncio.gather(*asked) == list(range(BASE + 1, BASE + 21))
+    assert await asyncio.gather(*appends) == list(range(BASE + 1, BASE + 21))
     for call in (store.append(events(accepted())), store.read(W, 0, 1), store.workspaces()):
         with pytest.raises(StoreUnavailable):
             await call
-    assert await (await place.open()).bounds(W) == (BASE, BASE + 20)
+    assert await (await data.open()).bounds(W) == (BASE, BASE + 20)
 
 
-async def test_a_store_that_is_not_open_says_so(place: Place) -> None:
-    store = place.store()
+async def test_store_that_is_not_open_raises(data: StoreData) -> None:
+    store = data.store()
     await store.close()
     with pytest.raises(StoreUnavailable):
         await store.workspaces()
 
 
-async def test_a_cancelled_append_leaves_the_store_usable(store: Store) -> None:
+async def test_cancelled_append_leaves_the_store_usable(store: Store) -> None:
     await with_workspace(store)
     for i in range(10):
-        asking = asyncio.ensure_future(store.append(events(accepted(f"r{i}"))))
+        append = asyncio.ensure_future(store.append(events(accepted(f"r{i}"))))
         await asyncio.sleep(0)
-        asking.cancel()
+        append.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
-    # Each was in the queue, so each has happened: a cancel of the caller is no answer about the Write.
+            await append
+    # Each was queued, so each was written: cancelling the caller does not cancel the Write.
     assert await store.append(events(accepted("last"))) == BASE + 11
     assert await store.verify(W) == 11
 
 
-async def test_a_damaged_entry_is_refused_and_named(place: Place) -> None:
+async def test_damaged_entry_is_refused_and_named(data: StoreData) -> None:
     rows = codec.log_rows(events(accepted(), started(), ended()), BASE, codec.first_hash(W, BASE))
     entries = codec.checked_entries(W, codec.first_hash(W, BASE), BASE, rows)
     assert [entry.position for entry in entries] == [BASE + 1, BASE + 2, BASE + 3]
@@ -427,7 +435,7 @@ async def test_a_damaged_entry_is_refused_and_named(place: Place) -> None:
         codec.checked_entries("w2", codec.first_hash("w2", BASE), BASE, rows)
 
 
-async def test_a_workspace_is_made_once_for_a_path(store: Store) -> None:
+async def test_workspace_is_created_once_for_a_path(store: Store) -> None:
     first = workspace("w1")
     made = await asyncio.gather(*(store.workspace("/home/x", replace(first, id=f"w{i}")) for i in range(5)))
     assert len({record.id for record in made}) == 1

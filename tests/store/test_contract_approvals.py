@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kedge.core.events import Asked, AskSettled
 from kedge.errors import VersionConflict
 from kedge.store.base import Store, Write
-from tests.store.conftest import Place
+from tests.store.conftest import StoreData
 from tests.store.samples import BASE, S, W, ask, events, file_version, grant, session, with_workspace
 
 ALLOWED = ask(state="answered", answer="allow", answered_by="client-1", answered_at=5)
@@ -19,9 +19,9 @@ DENIED = ask(state="answered", answer="deny", message="not today", answered_by="
 # --- Asks ------------------------------------------------------------------------------------------------------------
 
 
-async def test_an_ask_is_read_as_it_was_put(store: Store) -> None:
+async def test_ask_round_trips(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
-    whole = ask(
+    full = ask(
         "a~1",
         kind="question",
         asked_at=2**53,
@@ -37,34 +37,34 @@ async def test_an_ask_is_read_as_it_was_put(store: Store) -> None:
         answered_by="client",
         answered_at=2**53 + 1,
     )
-    await store.append(Write(W, asks=(whole,)))
-    assert await store.ask(W, "a~1") == whole
+    await store.append(Write(W, asks=(full,)))
+    assert await store.ask(W, "a~1") == full
     assert await store.ask("w2", "a~1") is None
     assert await store.ask(W, "a") is None
 
 
-async def test_pending_asks_are_listed_in_the_order_in_which_they_were_put(store: Store) -> None:
-    """Not by their times: the clock may have been set between two of them."""
+async def test_pending_asks_are_listed_in_insertion_order(store: Store) -> None:
+    """They are not sorted by time: the clock may have been set in between."""
     await with_workspace(store, "w1", "w2")
-    given = (ask("d", asked_at=7), ask("c", "s2", asked_at=5), ask("b", asked_at=5), ask("a", asked_at=6))
-    await store.append(Write(W, asks=given))
+    pending = (ask("d", asked_at=7), ask("c", "s2", asked_at=5), ask("b", asked_at=5), ask("a", asked_at=6))
+    await store.append(Write(W, asks=pending))
     await store.append(Write(W, asks=(ask("e", asked_at=5), ask("f", asked_at=1, state="withdrawn"))))
     await store.append(Write("w2", asks=(ask("x", "s3", "w2", asked_at=0),)))
-    assert [found.id for found in await store.asks(W)] == ["d", "c", "b", "a", "e"]
-    assert [found.id for found in await store.session_asks(S)] == ["d", "b", "a", "e"]
-    assert [found.id for found in await store.session_asks("s2")] == ["c"]
-    assert [found.id for found in await store.asks("w2")] == ["x"]
+    assert [row.id for row in await store.asks(W)] == ["d", "c", "b", "a", "e"]
+    assert [row.id for row in await store.session_asks(S)] == ["d", "b", "a", "e"]
+    assert [row.id for row in await store.session_asks("s2")] == ["c"]
+    assert [row.id for row in await store.asks("w2")] == ["x"]
     assert await store.asks("w9") == []
     assert await store.session_asks("s9") == []
-    # One that is put again while it is pending keeps its place; one that is settled is not listed any more.
-    await store.append(Write(W, asks=(replace(given[2], message="changed"), replace(given[3], state="answered"))))
-    assert [found.id for found in await store.asks(W)] == ["d", "c", "b", "e"]
+    # A pending Ask that is rewritten keeps its position; a settled one is not listed.
+    await store.append(Write(W, asks=(replace(pending[2], message="changed"), replace(pending[3], state="answered"))))
+    assert [row.id for row in await store.asks(W)] == ["d", "c", "b", "e"]
     assert (await store.asks(W))[2].message == "changed"
-    assert await store.ask(W, "a") == replace(given[3], state="answered")
+    assert await store.ask(W, "a") == replace(pending[3], state="answered")
 
 
 @pytest.mark.parametrize("other", [DENIED, ask(state="withdrawn"), ask(), replace(ALLOWED, answered_at=6)])
-async def test_the_first_answer_wins(store: Store, other: object) -> None:
+async def test_first_answer_wins(store: Store, other: object) -> None:
     assert isinstance(other, type(ALLOWED))
     await with_workspace(store)
     await store.append(events(Asked("r1", "a1"), asks=(ask(),)))
@@ -77,7 +77,7 @@ async def test_the_first_answer_wins(store: Store, other: object) -> None:
     assert await store.bounds(W) == (BASE, BASE + 2)
 
 
-async def test_of_answers_that_come_at_once_one_wins(store: Store) -> None:
+async def test_one_of_several_concurrent_answers_wins(store: Store) -> None:
     await with_workspace(store)
     await store.append(Write(W, asks=(ask(),)))
     answers = [replace(ALLOWED, answered_by=f"client-{i}") for i in range(20)]
@@ -89,13 +89,13 @@ async def test_of_answers_that_come_at_once_one_wins(store: Store) -> None:
     assert await store.ask(W, "a1") == answers[0]
 
 
-async def test_the_very_same_answer_again_is_harmless(place: Place) -> None:
-    first = await place.open()
+async def test_repeating_the_same_answer_is_harmless(data: StoreData) -> None:
+    first = await data.open()
     await with_workspace(first)
     await first.append(Write(W, asks=(ask(), ALLOWED, ALLOWED)))
     await first.append(events(AskSettled("r1", "a1"), asks=(ALLOWED,)))
     await first.close()
-    second = await place.open()
+    second = await data.open()
     assert await second.append(events(AskSettled("r1", "a1"), asks=(ALLOWED,))) == BASE + 2
     assert await second.ask(W, "a1") == ALLOWED
     with pytest.raises(VersionConflict):
@@ -105,7 +105,7 @@ async def test_the_very_same_answer_again_is_harmless(place: Place) -> None:
 # --- Grants ----------------------------------------------------------------------------------------------------------
 
 
-async def test_grants_are_listed_in_the_order_they_were_given_until_they_are_deleted(store: Store) -> None:
+async def test_grants_are_listed_in_order_until_deleted(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     always = grant("b", "", rule='bash(git "status") 🧰', created_at=9, given_by="client")
     await store.append(Write(W, grants=(always, grant("a"), grant("c", "s2"))))
@@ -113,11 +113,11 @@ async def test_grants_are_listed_in_the_order_they_were_given_until_they_are_del
     assert await store.grants(W) == [always, grant("a"), grant("c", "s2")]
     await store.append(Write(W, grants=(grant("a", rule="view"),)))
     assert await store.grants(W) == [always, grant("a", rule="view"), grant("c", "s2")]
-    # Those of another workspace are left alone, and so is what is not there.
+    # Grants of another workspace stay; unknown ids are ignored.
     await store.append(Write(W, deleted_grants=("x", "a", "nothing", "a")))
     assert await store.grants(W) == [always, grant("c", "s2")]
     assert await store.grants("w2") == [grant("x", "", "w2")]
-    # Deletions come last. The id is free again.
+    # Deletions are applied last. The id can be reused.
     await store.append(Write(W, grants=(grant("d"),), deleted_grants=("d",)))
     await store.append(Write(W, grants=(grant("a", "s3"),)))
     assert await store.grants(W) == [always, grant("c", "s2"), grant("a", "s3")]
@@ -127,32 +127,32 @@ async def test_grants_are_listed_in_the_order_they_were_given_until_they_are_del
 # --- File versions ---------------------------------------------------------------------------------------------------
 
 CONTENTS = {
-    "nothing, since it was not there": None,
+    "file did not exist": None,
     "empty": b"",
-    "no text": bytes(range(256)),
+    "binary": bytes(range(256)),
     "NULs": b"\0\0",
     "large": b"\xff\xfe" * 2_500_000,
 }
 
 
 @pytest.mark.parametrize("what", CONTENTS)
-async def test_a_file_version_is_read_as_it_was_put(place: Place, what: str) -> None:
-    first = await place.open()
+async def test_file_version_round_trips(data: StoreData, what: str) -> None:
+    first = await data.open()
     await with_workspace(first)
     version = file_version(path="/home/ü 🗂/\n", before=CONTENTS[what], after="", created_at=2**53)
     await first.append(Write(W, files=(version,)))
     await first.close()
-    second = await place.open()
-    (found,) = await second.file_versions(W, S, "r1")
-    assert found == version
-    assert found.before is None if version.before is None else type(found.before) is bytes
-    # Put whole: all of it may change, from there to not there as well.
+    second = await data.open()
+    (stored,) = await second.file_versions(W, S, "r1")
+    assert stored == version
+    assert stored.before is None if version.before is None else type(stored.before) is bytes
+    # A rewrite replaces the version, also to one of a file that did not exist.
     for changed in (replace(version, undone=True), replace(version, before=None), replace(version, before=b"other")):
         await second.append(Write(W, files=(changed,)))
         assert await second.file_versions(W, S, "r1") == [changed]
 
 
-async def test_file_versions_come_in_the_order_they_were_put(store: Store) -> None:
+async def test_file_versions_keep_insertion_order(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     b, a, c = file_version("b", run_id="r2"), file_version("a", created_at=0), file_version("c", run_id="r2")
     await store.append(Write(W, files=(b, a, file_version("x", "s2", run_id="r2"))))
@@ -165,7 +165,7 @@ async def test_file_versions_come_in_the_order_they_were_put(store: Store) -> No
     assert await store.file_versions(W, "s9", None) == []
 
 
-async def test_runs_with_files_are_those_with_something_to_undo_oldest_first(store: Store) -> None:
+async def test_runs_with_files_lists_runs_to_undo_oldest_first(store: Store) -> None:
     await with_workspace(store)
     versions = [file_version(f"f{i}", run_id=run_id) for i, run_id in enumerate(["r9", "r2", "r9", "r5", "r2"])]
     await store.append(Write(W, files=(*versions, file_version("x", "s2", run_id="r1"))))
@@ -174,7 +174,7 @@ async def test_runs_with_files_are_those_with_something_to_undo_oldest_first(sto
     assert await store.runs_with_files(S) == ["r2", "r9"]
     await store.append(Write(W, files=tuple(replace(version, undone=True) for version in versions)))
     assert await store.runs_with_files(S) == []
-    # And an undone change can be done again.
+    # An undone change can be redone.
     await store.append(Write(W, files=(versions[3],)))
     assert await store.runs_with_files(S) == ["r5"]
     assert await store.runs_with_files("s9") == []
@@ -183,7 +183,7 @@ async def test_runs_with_files_are_those_with_something_to_undo_oldest_first(sto
 # --- Deletion --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_deleted_session_takes_its_asks_grants_and_file_versions_with_it(store: Store) -> None:
+async def test_deleting_a_session_deletes_asks_grants_and_versions(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     for session_id in ("s1", "s2"):
         await store.append(
@@ -199,16 +199,16 @@ async def test_a_deleted_session_takes_its_asks_grants_and_file_versions_with_it
     assert len(await store.asks(W)) == 2, "a session is not deleted through another workspace"
     assert len(await store.grants(W)) == 4
     assert await store.runs_with_files("s1") == ["r1"]
-    # Whatever else the Write puts for the session goes with it.
+    # Other records of the session in the same Write are deleted too.
     await store.append(Write(W, asks=(ask("late"),), grants=(grant("late"),), deleted_sessions=("s1",)))
-    assert [found.id for found in await store.asks(W)] == ["a-s2"]
+    assert [row.id for row in await store.asks(W)] == ["a-s2"]
     assert await store.session_asks("s1") == []
     assert [await store.ask(W, ask_id) for ask_id in ("a-s1", "z-s1", "late")] == [None] * 3
-    assert [found.id for found in await store.grants(W)] == ["always-s1", "g-s2", "always-s2"]
+    assert [row.id for row in await store.grants(W)] == ["always-s1", "g-s2", "always-s2"]
     assert await store.file_versions(W, "s1", None) == []
     assert await store.runs_with_files("s1") == []
     assert await store.file_versions(W, "s2", None) == [file_version("f-s2", "s2", before=b"first")]
-    # The ids are free, and nothing old comes back with them.
+    # The ids can be reused, and no old data returns.
     again = (ask("z-s1", "s3"), grant("g-s1", "s3"), file_version("f-s1", "s3", before=None))
     await store.append(Write(W, asks=again[:1], grants=again[1:2], files=again[2:]))
     assert await store.session_asks("s3") == [again[0]]

@@ -59,32 +59,32 @@ async def test_sessions_are_listed_last_updated_first(store: Store) -> None:
     await store.append(Write(W, sessions=(session("a", updated_at=5), session("b", updated_at=9))))
     await store.append(Write(W, sessions=(session("c", updated_at=7),)))
     await store.append(Write("w2", sessions=(session("d", "w2", updated_at=8),)))
-    assert [found.id for found in await store.sessions(W)] == ["b", "c", "a"]
+    assert [row.id for row in await store.sessions(W)] == ["b", "c", "a"]
     changed = session("a", title="New 🏷", updated_at=10, message_count=3, usage=Usage(1, 2, 0.1), parent_session_id="b")
     todos = (Todo("Look 👀", "completed", "Looking"), Todo("Leap"))
     changed = replace(changed, todos=todos, summary_message_id="m9", title_is_makeshift=True)
     await store.append(Write(W, sessions=(changed,)))
-    assert [found.id for found in await store.sessions(W)] == ["a", "b", "c"]
+    assert [row.id for row in await store.sessions(W)] == ["a", "b", "c"]
     assert await store.session(W, "a") == changed
     assert await store.session("w2", "a") is None
     assert await store.session(W, "z") is None
     assert await store.sessions("w9") == []
 
 
-async def test_a_lane_nobody_wrote_to_is_fresh(store: Store) -> None:
-    assert await store.lane("nobody's") == (LaneRecord("nobody's"), [])
+async def test_unwritten_lane_is_empty(store: Store) -> None:
+    assert await store.lane("unwritten") == (LaneRecord("unwritten"), [])
 
 
-async def test_a_lane_comes_with_its_live_runs(store: Store) -> None:
+async def test_lane_includes_its_live_runs(store: Store) -> None:
     await with_workspace(store)
     runs = (run("a", seq=1, state="ended"), run("c", seq=3), run("b", seq=2, state="active"), run("d", "s2", seq=4))
     await store.append(Write(W, runs=runs, lane=lane(4, 0)))
     assert await store.lane(S) == (LaneRecord(S, 4, 5, 0), [runs[2], runs[1]])
     await store.append(Write(W, runs=(run("b", seq=2, state="ended", outcome="failed", reason="it broke"),)))
-    assert [found.run_id for found in (await store.lane(S))[1]] == ["c"]
+    assert [row.run_id for row in (await store.lane(S))[1]] == ["c"]
 
 
-async def test_a_run_is_read_as_it_was_put(store: Store) -> None:
+async def test_run_round_trips(store: Store) -> None:
     await with_workspace(store)
     odd: dict[str, Any] = {
         "position": 77,
@@ -111,9 +111,9 @@ async def test_a_run_is_read_as_it_was_put(store: Store) -> None:
         ),
         "prompt": Prompt("Do it \0 🛠", (Attachment("/a/b", "b", "image/png", "aGk="), Attachment("", "", "", ""))),
     }
-    whole = run("r~1", **odd)
-    await store.append(Write(W, runs=(whole,)))
-    assert await store.run(W, "r~1") == whole
+    full = run("r~1", **odd)
+    await store.append(Write(W, runs=(full,)))
+    assert await store.run(W, "r~1") == full
     plain = run("r~1", seq=2)
     await store.append(Write(W, runs=(plain,)))
     assert await store.run(W, "r~1") == plain
@@ -121,20 +121,20 @@ async def test_a_run_is_read_as_it_was_put(store: Store) -> None:
     assert await store.run(W, "r") is None
 
 
-async def test_an_accepted_run_gets_the_position_of_its_acceptance(store: Store) -> None:
+async def test_accepted_run_gets_the_position_of_its_event(store: Store) -> None:
     await with_workspace(store)
     await store.append(
         events(started("r0"), accepted("r1"), started("r1"), accepted("r2"), runs=(run("r1"), run("r2")))
     )
     assert await store.run(W, "r1") == run("r1", position=BASE + 2)
     assert await store.run(W, "r2") == run("r2", position=BASE + 4)
-    # Without an acceptance in the Write, the record is put as it is.
+    # Without an acceptance in the Write, the record is stored unchanged.
     await store.append(events(ended("r1"), runs=(run("r1", position=BASE + 2, state="ended"), run("r2", position=5))))
     assert await store.run(W, "r1") == run("r1", position=BASE + 2, state="ended")
     assert await store.run(W, "r2") == run("r2", position=5)
 
 
-async def test_one_run_id_in_two_workspaces_is_two_runs(store: Store) -> None:
+async def test_same_run_id_in_two_workspaces_is_two_runs(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     await store.append(events(accepted(), ended(), runs=(run(state="ended"),)))
     other = run("r1", "s2", "w2")
@@ -144,16 +144,16 @@ async def test_one_run_id_in_two_workspaces_is_two_runs(store: Store) -> None:
     assert await store.run("w1", "r1") == run(state="ended", position=BASE + 1)
 
 
-async def test_runs_gives_the_last_ones_by_seq(store: Store) -> None:
+async def test_runs_returns_the_last_runs_by_seq(store: Store) -> None:
     await with_workspace(store)
     await store.append(Write(W, runs=tuple(run(f"r{seq}", seq=seq) for seq in (3, 1, 5, 2, 4))))
-    assert [found.seq for found in await store.runs(S, 3)] == [3, 4, 5]
-    assert [found.seq for found in await store.runs(S, 100)] == [1, 2, 3, 4, 5]
+    assert [row.seq for row in await store.runs(S, 3)] == [3, 4, 5]
+    assert [row.seq for row in await store.runs(S, 100)] == [1, 2, 3, 4, 5]
     assert await store.runs(S, 0) == []
     assert await store.runs("s2", 5) == []
 
 
-async def test_live_runs_are_those_of_one_workspace(store: Store) -> None:
+async def test_live_runs_are_per_workspace(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     await store.append(Write("w2", runs=(run("x", "s3", "w2", seq=1),)))
     await store.append(Write("w1", runs=(run("c", "s2", seq=1), run("b", "s1", seq=2), run("a", "s1", seq=1))))
@@ -167,51 +167,52 @@ async def test_live_runs_are_those_of_one_workspace(store: Store) -> None:
 # --- Messages --------------------------------------------------------------------------------------------------------
 
 
-async def test_every_kind_of_part_is_read_as_it_was_put(store: Store) -> None:
+async def test_every_message_part_round_trips(store: Store) -> None:
     await with_workspace(store)
     parts = (
-        *(Text("a"), Reasoning("b", "sig", 1, 2), ToolCall("c", "n", '{"malformed', False)),
-        *(
-            ToolResult("c", "n", "out", "meta", True, ("data:image/png;base64,aGk=",)),
-            FinishPart("tool_use", 5, "m", "d"),
-            Binary("/p", "t/t", "aGk="),
-        ),
-        *(ImageUrl("https://x", "high"), ShellCommand("ls", "out", -1)),
+        Text("a"),
+        Reasoning("b", "sig", 1, 2),
+        ToolCall("c", "n", '{"malformed', False),
+        ToolResult("c", "n", "out", "meta", True, ("data:image/png;base64,aGk=",)),
+        FinishPart("tool_use", 5, "m", "d"),
+        Binary("/p", "t/t", "aGk="),
+        ImageUrl("https://x", "high"),
+        ShellCommand("ls", "out", -1),
     )
-    whole = Message("m1", S, "tool", parts, 1, 2**53, "r1", "model", "provider")
-    await store.append(Write(W, messages=(whole,)))
-    assert await store.message(W, "m1") == whole
+    full = Message("m1", S, "tool", parts, 1, 2**53, "r1", "model", "provider")
+    await store.append(Write(W, messages=(full,)))
+    assert await store.message(W, "m1") == full
     assert await store.message("w2", "m1") is None
     assert await store.message(W, "m2") is None
 
 
 @pytest.mark.parametrize("text", ODD_TEXTS)
-async def test_any_text_is_read_as_it_was_put(store: Store, text: str) -> None:
+async def test_any_text_round_trips(store: Store, text: str) -> None:
     await with_workspace(store)
-    given = message(text=text, model=text)
-    await store.append(Write(W, messages=(given,), runs=(run(prompt=Prompt(text), error=text),), tails=(tail(text),)))
+    stored = message(text=text, model=text)
+    await store.append(Write(W, messages=(stored,), runs=(run(prompt=Prompt(text), error=text),), tails=(tail(text),)))
     assert await store.message(W, "m1") == message(text=text + text, model=text)
     assert await store.run(W, "r1") == run(prompt=Prompt(text), error=text)
 
 
-async def test_a_large_message_is_read_as_it_was_put(store: Store) -> None:
+async def test_large_message_round_trips(store: Store) -> None:
     await with_workspace(store)
     large = "Grüße 🌍 " * 550_000
     assert len(large.encode()) > 5_000_000
     await store.append(Write(W, messages=(message(text=large),), tails=(tail("end"),)))
-    found = await store.message(W, "m1")
-    assert found is not None
-    assert found.text == large + "end"
+    stored = await store.message(W, "m1")
+    assert stored is not None
+    assert stored.text == large + "end"
 
 
-async def test_messages_come_in_the_order_they_were_first_put(store: Store) -> None:
+async def test_messages_keep_the_order_of_their_first_write(store: Store) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=(message("b"), message("a"), message("x", session_id="s2"))))
     await store.append(Write(W, messages=(message("c"), message("b", "changed"))))
-    assert [found.id for found in await store.messages(S, None, 10)] == ["b", "a", "c"]
-    assert [found.id for found in await store.messages(S, None, 2)] == ["b", "a"]
-    assert [found.id for found in await store.messages(S, "b", 1)] == ["a"]
-    assert [found.id for found in await store.messages(S, "a", 10)] == ["c"]
+    assert [row.id for row in await store.messages(S, None, 10)] == ["b", "a", "c"]
+    assert [row.id for row in await store.messages(S, None, 2)] == ["b", "a"]
+    assert [row.id for row in await store.messages(S, "b", 1)] == ["a"]
+    assert [row.id for row in await store.messages(S, "a", 10)] == ["c"]
     assert await store.messages(S, "c", 10) == []
     assert await store.messages(S, None, 0) == []
     assert await store.messages("s9", None, 10) == []
@@ -220,18 +221,18 @@ async def test_messages_come_in_the_order_they_were_first_put(store: Store) -> N
             await store.messages(S, unknown, 10)
 
 
-async def test_the_last_messages_come_in_the_same_order(store: Store) -> None:
+async def test_last_messages_have_the_same_order(store: Store) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=(message("b"), message("a"), message("x", session_id="s2"), message("c"))))
     await store.append(Write(W, tails=(tail(" more", message_id="c"),)))
-    assert [found.id for found in await store.last_messages(S, 2)] == ["a", "c"]
+    assert [row.id for row in await store.last_messages(S, 2)] == ["a", "c"]
     assert (await store.last_messages(S, 1))[0].text == "Hello more"
-    assert [found.id for found in await store.last_messages(S, 10)] == ["b", "a", "c"]
+    assert [row.id for row in await store.last_messages(S, 10)] == ["b", "a", "c"]
     assert await store.last_messages(S, 0) == []
     assert await store.last_messages("s9", 10) == []
 
 
-async def test_tails_are_part_of_the_message_until_it_is_put_whole(store: Store) -> None:
+async def test_tails_extend_a_message_until_it_is_replaced(store: Store) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=(message(text=""), message("m2", "two"))))
     await store.append(Write(W, tails=(tail("a"), tail("think", part=1, kind="reasoning"), tail("b"))))
@@ -250,17 +251,17 @@ async def test_many_tails_are_read_in_order(store: Store) -> None:
     await store.append(Write(W, messages=(message(text=""),)))
     for start in range(0, 3_000, 500):
         await store.append(Write(W, tails=tuple(tail(f"{i} ") for i in range(start, start + 500)), durable=False))
-    found = await store.message(W, "m1")
-    assert found is not None
-    assert found.text == "".join(f"{i} " for i in range(3_000))
+    stored = await store.message(W, "m1")
+    assert stored is not None
+    assert stored.text == "".join(f"{i} " for i in range(3_000))
 
 
-async def test_a_deleted_session_takes_everything_but_the_log_with_it(store: Store) -> None:
+async def test_deleting_a_session_deletes_everything_but_the_log(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     for session_id in ("s1", "s2"):
         await store.append(
             events(
-                *(accepted(f"r-{session_id}"),),
+                accepted(f"r-{session_id}"),
                 session_id=session_id,
                 lane=lane(1, 0, session_id),
                 sessions=(session(session_id),),
@@ -272,19 +273,19 @@ async def test_a_deleted_session_takes_everything_but_the_log_with_it(store: Sto
     await store.append(Write("w2", deleted_sessions=("s1",)))
     assert await store.session(W, "s1") is not None, "a session is not deleted through another workspace"
     assert await store.messages("s1", None, 10) != []
-    # Whatever else the Write puts for the session goes with it.
+    # Other records of the session in the same Write are deleted too.
     await store.append(events(ended("r-s1"), deleted_sessions=("s1",), runs=(run("r-s1", state="ended"),)))
-    assert [found.id for found in await store.sessions(W)] == ["s2"]
+    assert [row.id for row in await store.sessions(W)] == ["s2"]
     assert await store.lane("s1") == (LaneRecord("s1"), [])
     assert await store.runs("s1", 10) == []
     assert await store.run(W, "r-s1") is None
     assert await store.messages("s1", None, 10) == []
     assert await store.message(W, "m-s1") is None
     assert [hit.session_id for hit in await store.search(W, "hello", 10)] == ["s2"]
-    assert [found.run_id for found in await store.live_runs(W)] == ["r-s2"]
+    assert [row.run_id for row in await store.live_runs(W)] == ["r-s2"]
     assert (await store.messages("s2", None, 10))[0].text == "hello!"
     assert len(await store.read(W, 0, 10)) == 3
-    # The ids are free, and nothing old comes back with them.
+    # The ids can be reused, and no old data returns.
     await store.append(Write(W, messages=(message("m-s1", "new", "s3"),), runs=(run("r-s1", "s3"),)))
     assert await store.message(W, "m-s1") == message("m-s1", "new", "s3")
 
@@ -296,7 +297,7 @@ async def found_by(store: Store, query: str, limit: int = 100) -> list[str]:
     return [hit.message_id for hit in await store.search(W, query, limit)]
 
 
-async def test_search_finds_the_beginnings_of_words_ignoring_case_newest_first(store: Store) -> None:
+async def test_search_matches_word_prefixes_newest_first(store: Store) -> None:
     await with_workspace(store, "w1", "w2")
     texts = {"a": "The quick brown fox", "b": "a QUICKSAND pit", "c": "slow_quick", "d": "Straße über Ödland, 東京都"}
     for message_id, text in texts.items():
@@ -315,7 +316,7 @@ async def test_search_finds_the_beginnings_of_words_ignoring_case_newest_first(s
 
 
 @pytest.mark.parametrize("query", ["", " ", '"', "***", "()", "\0", "-", "🦊", "'; --", "\ud83d"])
-async def test_a_query_without_a_word_finds_nothing(store: Store, query: str) -> None:
+async def test_query_without_a_word_finds_nothing(store: Store, query: str) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=(message(text='" * ( ) - 🦊 fox'),)))
     assert await store.search(W, query, 10) == []
@@ -325,13 +326,13 @@ async def test_a_query_without_a_word_finds_nothing(store: Store, query: str) ->
     "query",
     ['"fox', 'fox"', "fox*", "fox AND hound", "fox OR hound", "fox NOT hound", "NEAR(fox hound)", "words:fox", "^fox"],
 )
-async def test_a_query_has_words_and_no_operators(store: Store, query: str) -> None:
+async def test_query_operators_are_plain_words(store: Store, query: str) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=(message("plain", "fox"), message("all", f"hound {query} hound"))))
     assert await found_by(store, query) == (["all"] if len(search_tokens.query_tokens(query)) > 1 else ["all", "plain"])
 
 
-async def test_search_sees_a_message_as_it_was_last_put_whole(store: Store) -> None:
+async def test_search_ignores_tails(store: Store) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=(message(text="before"), message("m2", "other"))))
     await store.append(Write(W, tails=(tail(" streamed"),)))
@@ -343,7 +344,7 @@ async def test_search_sees_a_message_as_it_was_last_put_whole(store: Store) -> N
     assert await found_by(store, "streamed") == []
 
 
-async def test_a_hit_shows_a_line_around_the_first_match(store: Store) -> None:
+async def test_hit_has_a_snippet_around_the_first_match(store: Store) -> None:
     await with_workspace(store)
     text = "x " * 200 + "here\nis the  Needle,\u2028found " + "y " * 200
     await store.append(Write(W, messages=(message(text=text), message("m2", "needle"), message("m3", "\0 a\nneedle"))))
@@ -356,7 +357,7 @@ async def test_a_hit_shows_a_line_around_the_first_match(store: Store) -> None:
     assert hits["m1"].session_id == S
 
 
-async def test_search_takes_words_of_any_length_and_messages_of_any_size(store: Store) -> None:
+async def test_search_accepts_long_words_and_long_messages(store: Store) -> None:
     await with_workspace(store)
     endless = "k" * 100_000
     far = search_tokens.SEARCHED_CHARS_MAX

@@ -1,4 +1,4 @@
-"""G7: each operation of the disk fails in its turn: right answers or clean errors, and nothing is lost by it."""
+"""G7: when any disk operation fails, answers are correct or clean errors, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -7,53 +7,55 @@ import shutil
 import pytest
 
 from proof.figures import IS_LONG, proof, slices
-from tests.store.faults import ERRORS, aim, attempt, plot
-from tests.store.story import memory_directory
+from tests.store.disk_faults import ERRORS, planned_fault, record_baseline, run_trial
+from tests.store.workload import memory_directory
 
-#: Trials in one part.
+#: Trials of one test.
 TRIALS_EACH = 100
-#: Two for each operation in the small size; in the large one as many for each of up to three errors. Trials.
+#: Two trials for each operation; in the long run two for each of its up to three errors.
 CI_TRIALS, LONG_TRIALS = 2_000, 6_000
-PARTS = slices(CI_TRIALS, LONG_TRIALS, TRIALS_EACH)
+SLICES = slices(CI_TRIALS, LONG_TRIALS, TRIALS_EACH)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(600 if IS_LONG else 200)
-@pytest.mark.parametrize("numbers", PARTS, ids=lambda numbers: f"from {numbers.start}")
-async def test_whatever_operation_fails_the_answer_is_right_or_a_clean_error(numbers: range) -> None:
-    """Two trials for each operation: it fails once, and all fail from it on. The large size has each error of each."""
+@pytest.mark.parametrize("numbers", SLICES, ids=lambda numbers: f"from {numbers.start}")
+async def test_disk_fault_gives_a_correct_answer_or_a_clean_error(numbers: range) -> None:
+    """Two trials for each operation: it fails once, and it fails with all later ones. The long run tries each error."""
     with proof("G7", "failed operations of the disk", "wrong answers or losses") as figure:
-        told = await plot()
-        place = memory_directory()
+        baseline = await record_baseline()
+        base = memory_directory()
         try:
             for number in numbers:
-                wrong, disk, _ = await attempt(number, told, place)
-                assert not wrong, wrong
+                failure, disk, _ = await run_trial(number, baseline, base)
+                assert not failure, failure
                 figure.count += 1
                 kind = disk.failed[0].partition(" ")[0]
                 figure.notes[kind] = int(figure.notes.get(kind, 0)) + 1
         finally:
-            shutil.rmtree(place)
+            shutil.rmtree(base)
 
 
-async def test_the_trials_let_each_operation_fail_in_each_way() -> None:
-    """Those of this size, and with all errors those of the large one. A story of more operations needs more trials."""
-    told = await plot()
-    assert set(told.asked) == set(ERRORS)
-    tried = {aim(number, told)[:3] for numbers in PARTS for number in numbers}
-    wanted = {(at, kind, how) for at, kind in enumerate(told.asked) for how in (False, True)}
-    assert tried == wanted, f"{len(wanted - tried)} trials are missing for {told.operations} operations"
-    with_errors = {(aimed[:3], aimed.error) for aimed in (aim(number, told) for number in range(LONG_TRIALS))}
-    all_errors = {(way, error) for way in wanted for error in ERRORS[way[1]]}
-    assert with_errors == all_errors, f"{len(all_errors - with_errors)} errors are missing in the large size"
+async def test_trials_cover_each_operation_and_each_error() -> None:
+    """Holds for this size, and with all errors for the long run. A workload of more operations needs more trials."""
+    baseline = await record_baseline()
+    assert set(baseline.kinds) == set(ERRORS)
+    tried = {planned_fault(number, baseline)[:3] for numbers in SLICES for number in numbers}
+    expected = {(at, kind, permanent) for at, kind in enumerate(baseline.kinds) for permanent in (False, True)}
+    assert tried == expected, f"{len(expected - tried)} trials are missing for {baseline.operations} operations"
+    with_errors = {
+        (fault[:3], fault.error) for fault in (planned_fault(number, baseline) for number in range(LONG_TRIALS))
+    }
+    all_errors = {(fault, error) for fault in expected for error in ERRORS[fault[1]]}
+    assert with_errors == all_errors, f"{len(all_errors - with_errors)} errors are missing in the long run"
 
 
-async def test_the_trials_find_a_store_that_forgets_what_it_acknowledged() -> None:
-    told = await plot()
-    place = memory_directory()
+async def test_trials_detect_a_lost_acknowledged_write() -> None:
+    baseline = await record_baseline()
+    base = memory_directory()
     try:
-        assert (await attempt(0, told, place))[0] == ""
-        told.standings[-1] = b"as if there had been more"
-        assert "holds something else" in (await attempt(0, told, place))[0]
+        assert (await run_trial(0, baseline, base))[0] == ""
+        baseline.digests[-1] = b"a state with one more Write"
+        assert "is in another state" in (await run_trial(0, baseline, base))[0]
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(base)

@@ -1,4 +1,4 @@
-"""G7 on real disks: full, read-only, locked by another program; and migrations killed at each of their statements."""
+"""G7 on real disks: full, read-only, locked by another program; and migrations killed at each statement."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.store.test_sqlite_damage import fill as fill_store
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MB of its own."""
+    """A separate file system of 1 MB."""
     path = tmp_path / "disk"
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "kedge-test", str(path)]
     if os.geteuid() != 0:
-        pytest.skip("mounting a small disk takes root")
+        pytest.skip("mounting a small disk requires root")
     if (done := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+        pytest.skip(f"cannot mount a disk: {done.stderr.strip()}")
     try:
         yield path
     finally:
@@ -45,17 +45,17 @@ def remount(path: Path, how: str) -> None:
 
 
 def fill(path: Path) -> None:
-    """To the last byte."""
+    """Fill the disk completely."""
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(4096))
 
 
 async def fill_with_writes(store: SqliteStore) -> int:
-    """Until the disk is full; the number of Writes that were acknowledged."""
+    """Append until the disk is full; return the number of acknowledged Writes."""
     count = 0
 
-    async def go_on() -> None:
+    async def append_forever() -> None:
         nonlocal count
         while True:
             version = file_version(f"f{count}", before=b"x" * 20_000)
@@ -63,12 +63,12 @@ async def fill_with_writes(store: SqliteStore) -> int:
             count += 1
 
     with pytest.raises(StoreUnavailable, match="free some space"):
-        await go_on()
+        await append_forever()
     assert count > 0, "the disk was full before anything was acknowledged"
     return count
 
 
-async def test_a_disk_that_fills_up_costs_nothing_that_was_acknowledged(small_disk: Path) -> None:
+async def test_full_disk_loses_no_acknowledged_write(small_disk: Path) -> None:
     data = small_disk / "data"
     (small_disk / "ballast").write_bytes(bytes(200_000))
     async with opened(data) as store:
@@ -77,9 +77,9 @@ async def test_a_disk_that_fills_up_costs_nothing_that_was_acknowledged(small_di
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match="free some space"):
                 await store.append(events(accepted("more"), files=(file_version("more", before=b"x" * 90_000),)))
-        assert await store.verify(W) == count, "it can still be read"
+        assert await store.verify(W) == count, "the store can still be read"
     fill(small_disk / "rest")
-    # It opens on the full disk, or says cleanly that it cannot.
+    # It opens on the full disk or raises a clean error.
     store = SqliteStore(data)
     try:
         await store.open()
@@ -95,7 +95,7 @@ async def test_a_disk_that_fills_up_costs_nothing_that_was_acknowledged(small_di
         assert await store.append(events(accepted("next"))) == BASE + count + 1
 
 
-async def test_a_store_that_stays_open_goes_on_when_there_is_room_again(small_disk: Path) -> None:
+async def test_open_store_continues_when_there_is_space_again(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes(300_000))
     async with opened(small_disk / "data") as store:
         await with_workspace(store)
@@ -107,10 +107,10 @@ async def test_a_store_that_stays_open_goes_on_when_there_is_room_again(small_di
 
 @pytest.mark.found(
     "a full disk",
-    "on a disk without room for the pid in the lock file, opening the store raised a bare OSError and left the "
-    "directory locked; the pid is left out then",
+    "on a disk without space for the pid in the lock file, opening the store raised a bare OSError and left the "
+    "directory locked; the pid is now omitted",
 )
-async def test_a_new_store_on_a_full_disk_is_a_clean_error_and_leaves_nothing_locked(small_disk: Path) -> None:
+async def test_new_store_on_a_full_disk_fails_cleanly_and_unlocked(small_disk: Path) -> None:
     (small_disk / "data").mkdir(mode=0o700)
     fill(small_disk / "rest")
     for _ in range(2):
@@ -121,7 +121,7 @@ async def test_a_new_store_on_a_full_disk_is_a_clean_error_and_leaves_nothing_lo
         await with_workspace(store)
 
 
-async def test_a_disk_that_turns_read_only_is_said_and_nothing_is_lost(small_disk: Path) -> None:
+async def test_read_only_disk_is_reported_and_loses_nothing(small_disk: Path) -> None:
     data = small_disk / "data"
     async with opened(data) as store:
         await with_workspace(store)
@@ -145,7 +145,7 @@ sys.stdin.read()
 """
 
 
-async def test_a_program_that_locks_the_database_is_named_and_its_end_is_enough(tmp_path: Path) -> None:
+async def test_append_fails_while_another_program_holds_the_lock(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_workspace(store)
         other = python(HOLD_THE_LOCK, tmp_path / "kedge.db")
@@ -153,7 +153,7 @@ async def test_a_program_that_locks_the_database_is_named_and_its_end_is_enough(
             assert first_line(other) == "held"
             with pytest.raises(StoreUnavailable, match="another program holds its lock"):
                 await store.append(events(accepted()))
-            assert await store.bounds(W) == (BASE, BASE), "who reads is not held up"
+            assert await store.bounds(W) == (BASE, BASE), "readers are not blocked"
         finally:
             end(other)
         assert await store.append(events(accepted())) == BASE + 1
@@ -182,10 +182,10 @@ asyncio.run(main())
 
 @pytest.mark.found(
     "failing system calls",
-    "on a file system that cannot lock, opening the store raised a bare OSError; it says now what is wrong",
+    "on a file system without locks, opening the store raised a bare OSError; it now raises StoreUnavailable",
 )
 @pytest.mark.parametrize(
-    ("call", "name", "said"),
+    ("call", "name", "message"),
     [
         ("flock", "kedge.lock", "StoreUnavailable cannot lock"),
         ("pwrite64", "kedge.lock", "1001"),
@@ -194,9 +194,7 @@ asyncio.run(main())
         ("pread64", "kedge.db", "StoreUnavailable cannot use"),
     ],
 )
-def test_a_system_call_that_fails_beside_the_database_is_a_clean_error(
-    tmp_path: Path, call: str, name: str, said: str
-) -> None:
+def test_failed_system_call_outside_sqlite_is_a_clean_error(tmp_path: Path, call: str, name: str, message: str) -> None:
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace, which makes system calls fail, is not installed")
@@ -207,14 +205,14 @@ def test_a_system_call_that_fails_beside_the_database_is_a_clean_error(
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [*wrap, sys.executable, "-c", OPEN_AND_APPEND, str(data)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert re.match(said, done.stdout), done.stdout
+    assert re.match(message, done.stdout), done.stdout
     again = subprocess.run(command[len(wrap) :], capture_output=True, text=True, check=True, env=environment)
     assert re.match("100[12]$", again.stdout), again.stdout
 
 
 # --- Migrations ------------------------------------------------------------------------------------------------------
 
-#: For each statement that a migration runs, a process that is killed just before it. Prints how many there were.
+#: For each statement of a migration, kills a process just before it. Prints the number of statements.
 DIE_AT_EACH_STATEMENT = """
 import os, shutil, signal, sys
 from pathlib import Path
@@ -245,7 +243,7 @@ print(number)
 """
 
 
-async def test_kill_at_any_statement_undoes_a_migration(tmp_path: Path) -> None:
+async def test_kill_at_any_statement_rolls_back_a_migration(tmp_path: Path) -> None:
     await fill_store(tmp_path / "first")
     (tmp_path / "killed").mkdir()
     process = python(DIE_AT_EACH_STATEMENT, tmp_path / "first", tmp_path / "killed")

@@ -1,4 +1,4 @@
-"""What only the SQLite store promises: the directory, the lock, group commit, and what a disk and a kill do to it."""
+"""Properties of the SQLite store: its directory, lock, group commit, and behaviour on disk faults and kills."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kedge.store.base import Write
 from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite import SqliteStore
 from kedge.store.sqlite_threads import BATCH_WRITES_MAX, PENDING_REQUESTS_MAX
-from tests.store.disk import Disk
+from tests.store.counting_disk import CountingDisk
 from tests.store.samples import (
     BASE,
     S,
@@ -55,29 +55,29 @@ async def opened(directory: Path, vfs: str | None = None) -> AsyncIterator[Sqlit
 
 @asynccontextmanager
 async def writer_held(store: SqliteStore) -> AsyncIterator[None]:
-    """The writer's thread does nothing in here, so that what is asked meanwhile comes to it all at once."""
+    """Block the writer thread, so that requests made meanwhile form one batch."""
     assert store._writer is not None
-    loop, held, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    loop, held, released = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def hold(_: apsw.Connection) -> None:
         loop.call_soon_threadsafe(held.set)
-        go_on.wait()
+        released.wait()
 
     holding = asyncio.ensure_future(store._writer.ask(hold))
     await held.wait()
     try:
         yield
     finally:
-        go_on.set()
+        released.set()
         await holding
 
 
 async def append_together(store: SqliteStore, writes: list[Write]) -> list[Any]:
-    """The results, errors included."""
+    """Append in one batch; return the results, errors included."""
     async with writer_held(store):
-        asked = [asyncio.ensure_future(store.append(write)) for write in writes]
+        appends = [asyncio.ensure_future(store.append(write)) for write in writes]
         await asyncio.sleep(0)
-    return await asyncio.gather(*asked, return_exceptions=True)
+    return await asyncio.gather(*appends, return_exceptions=True)
 
 
 def mode(path: Path) -> int:
@@ -87,7 +87,7 @@ def mode(path: Path) -> int:
 # --- The directory ---------------------------------------------------------------------------------------------------
 
 
-async def test_only_the_owner_may_read_what_is_stored(tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_the_stored_data(tmp_path: Path) -> None:
     directory = tmp_path / "deep" / "data"
     before = os.umask(0)
     try:
@@ -102,7 +102,7 @@ async def test_only_the_owner_may_read_what_is_stored(tmp_path: Path) -> None:
         os.umask(before)
 
 
-async def test_files_that_others_could_read_are_closed_to_them(tmp_path: Path) -> None:
+async def test_files_readable_by_others_are_made_private(tmp_path: Path) -> None:
     async with opened(tmp_path):
         pass
     (tmp_path / "kedge.db").chmod(0o644)
@@ -110,14 +110,14 @@ async def test_files_that_others_could_read_are_closed_to_them(tmp_path: Path) -
         assert mode(tmp_path / "kedge.db") == 0o600
 
 
-async def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+async def test_directory_writable_by_others_is_refused(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o777)
     with pytest.raises(StoreError, match="chmod 700"):
         await SqliteStore(tmp_path).open()
     assert not (tmp_path / "kedge.db").exists()
 
 
-async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+async def test_error_names_a_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreUnavailable, match="file"):
         await SqliteStore(tmp_path / "file" / "data").open()
@@ -159,17 +159,17 @@ def end(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-async def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+async def test_second_process_is_refused_with_pid_of_the_first(tmp_path: Path) -> None:
     async with opened(tmp_path):
         second = python(OPEN_AND_WAIT, tmp_path)
-        said = first_line(second)
+        message = first_line(second)
         end(second)
-        assert f"in use by process {os.getpid()}" in said
-        assert str(tmp_path) in said
-        assert "stop it" in said
+        assert f"in use by process {os.getpid()}" in message
+        assert str(tmp_path) in message
+        assert "stop it" in message
 
 
-async def test_the_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
+async def test_lock_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
     first = python(OPEN_AND_WAIT, tmp_path)
     try:
         assert first_line(first) == "open"
@@ -183,7 +183,7 @@ async def test_the_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> No
         assert await store.workspaces() == []
 
 
-#: Holds the directory, begins a process that has the lock as well, and is gone; that one stays until it is told to go.
+#: Claims the directory, forks a child that inherits the lock, and exits; the child runs until its stdin closes.
 LEAVE_AN_ORPHAN = """
 import os, sys
 from pathlib import Path
@@ -202,25 +202,25 @@ os._exit(0)
 
 @pytest.mark.found(
     "kills of a real server, seed 307",
-    "A server that was killed while it started a process left that one with a copy of its lock for a moment, and the "
-    "next server, started at once, said that the directory was in use by the dead one. It waits for that moment now.",
+    "A server that was killed while it started a process left that process with a copy of its lock for a moment. The "
+    "next server, started at once, reported that the directory was in use by the dead one. It now waits for a moment.",
 )
-async def test_the_lock_of_a_dead_process_is_waited_for_while_one_that_it_began_has_it(tmp_path: Path) -> None:
+async def test_claim_waits_for_a_lock_inherited_from_a_dead_process(tmp_path: Path) -> None:
     first, directory = python(LEAVE_AN_ORPHAN, tmp_path), DataDirectory(tmp_path)
     try:
         assert first_line(first) == "alone"
         first.wait()
         claiming = asyncio.create_task(asyncio.to_thread(directory.claim))
         done, _ = await asyncio.wait({claiming}, timeout=0.2)
-        assert not done, "it was refused, or took what another has"
+        assert not done, "it was refused, or took a lock that is held"
     finally:
         await asyncio.to_thread(first.communicate)
     await claiming
     directory.release()
 
 
-async def test_a_store_that_failed_to_open_leaves_nothing_locked(tmp_path: Path) -> None:
-    (tmp_path / "kedge.db").write_bytes(b"this is no database, but it is long enough to be looked at" * 100)
+async def test_failed_open_releases_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "kedge.db").write_bytes(b"this is not a database, but it is long enough to be read" * 100)
     with pytest.raises(StoreError, match="is damaged"):
         await SqliteStore(tmp_path).open()
     (tmp_path / "kedge.db").unlink()
@@ -231,19 +231,19 @@ async def test_a_store_that_failed_to_open_leaves_nothing_locked(tmp_path: Path)
 # --- Group commit and durability -------------------------------------------------------------------------------------
 
 
-async def test_writes_that_come_together_share_a_commit(tmp_path: Path) -> None:
-    disk = Disk()
+async def test_concurrent_writes_share_a_commit(tmp_path: Path) -> None:
+    disk = CountingDisk()
     async with opened(tmp_path, disk.name) as store:
         await with_workspace(store)
         commits, syncs = store.commits, disk.syncs["wal"]
-        given = await append_together(store, [events(accepted(f"r{i}")) for i in range(200)])
-        assert given == list(range(BASE + 1, BASE + 201))
-        assert store.commits - commits == 2, "the one that held the writer, and the one for all"
+        positions = await append_together(store, [events(accepted(f"r{i}")) for i in range(200)])
+        assert positions == list(range(BASE + 1, BASE + 201))
+        assert store.commits - commits == 2, "one that blocked the writer, and one for all"
         assert disk.syncs["wal"] - syncs == 1
         assert await store.verify(W) == 200
 
 
-async def test_one_commit_takes_a_bounded_number_of_writes(tmp_path: Path) -> None:
+async def test_commit_holds_a_bounded_number_of_writes(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_workspace(store)
         commits = store.commits
@@ -251,8 +251,8 @@ async def test_one_commit_takes_a_bounded_number_of_writes(tmp_path: Path) -> No
         assert store.commits - commits == 1 + 3
 
 
-async def test_only_a_durable_write_waits_for_the_disk(tmp_path: Path) -> None:
-    disk = Disk()
+async def test_only_durable_writes_wait_for_the_disk(tmp_path: Path) -> None:
+    disk = CountingDisk()
     async with opened(tmp_path, disk.name) as store:
         await with_workspace(store)
         for durable in (False, True, False, False, True, True, False):
@@ -262,8 +262,8 @@ async def test_only_a_durable_write_waits_for_the_disk(tmp_path: Path) -> None:
             assert store.durable_commits - counted == (1 if durable else 0)
 
 
-async def test_a_batch_with_one_durable_write_waits_for_the_disk(tmp_path: Path) -> None:
-    disk = Disk()
+async def test_batch_with_one_durable_write_waits_for_the_disk(tmp_path: Path) -> None:
+    disk = CountingDisk()
     async with opened(tmp_path, disk.name) as store:
         await with_workspace(store)
         syncs = disk.syncs["wal"]
@@ -271,7 +271,7 @@ async def test_a_batch_with_one_durable_write_waits_for_the_disk(tmp_path: Path)
         assert disk.syncs["wal"] == syncs + 1
 
 
-async def test_all_is_in_the_database_file_when_close_returns(tmp_path: Path) -> None:
+async def test_close_moves_everything_into_the_database_file(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_workspace(store)
         await store.append(events(accepted(), durable=False))
@@ -280,7 +280,7 @@ async def test_all_is_in_the_database_file_when_close_returns(tmp_path: Path) ->
     assert list(apsw.Connection(str(tmp_path / "copy.db")).execute("SELECT kind FROM log")) == [("RunAccepted",)]
 
 
-async def test_too_many_requests_are_refused_and_those_before_are_served(tmp_path: Path) -> None:
+async def test_requests_beyond_the_limit_are_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_workspace(store)
         results = await append_together(store, [Write(W)] * (PENDING_REQUESTS_MAX + 50))
@@ -292,7 +292,7 @@ async def test_too_many_requests_are_refused_and_those_before_are_served(tmp_pat
 
 
 async def bytes_for_tails(directory: Path, count: int) -> int:
-    disk = Disk()
+    disk = CountingDisk()
     async with opened(directory, disk.name) as store:
         await with_workspace(store)
         await store.append(Write(W, messages=(message(text=""),)))
@@ -307,14 +307,14 @@ async def bytes_for_tails(directory: Path, count: int) -> int:
     return written + stored * 4096
 
 
-async def test_a_streamed_message_costs_its_length(tmp_path: Path) -> None:
+async def test_cost_of_a_streamed_message_is_linear(tmp_path: Path) -> None:
     few = await bytes_for_tails(tmp_path / "few", 2_000)
     many = await bytes_for_tails(tmp_path / "many", 8_000)
     assert many / few < 5, "four times the tails must cost about four times the bytes"
 
 
-async def test_a_long_prompt_is_not_written_again_with_each_step(tmp_path: Path) -> None:
-    disk = Disk()
+async def test_long_prompt_is_not_rewritten_with_each_step(tmp_path: Path) -> None:
+    disk = CountingDisk()
     long = Prompt("x" * 1_000_000)
     async with opened(tmp_path, disk.name) as store:
         await with_workspace(store)
@@ -326,8 +326,8 @@ async def test_a_long_prompt_is_not_written_again_with_each_step(tmp_path: Path)
         assert await store.run(W, "r1") == run(prompt=long, steps=19)
 
 
-async def test_the_content_of_a_file_is_not_written_again_when_its_change_is_undone(tmp_path: Path) -> None:
-    disk = Disk()
+async def test_undo_does_not_rewrite_the_content_of_the_file(tmp_path: Path) -> None:
+    disk = CountingDisk()
     version = file_version(before=b"x" * 1_000_000)
     async with opened(tmp_path, disk.name) as store:
         await with_workspace(store)
@@ -338,14 +338,14 @@ async def test_the_content_of_a_file_is_not_written_again_when_its_change_is_und
         assert await store.file_versions(W, S, "r1") == [replace(version, undone=True)]
 
 
-async def test_a_deleted_session_leaves_no_row_behind(tmp_path: Path) -> None:
+async def test_deleted_session_leaves_no_rows(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_workspace(store)
         assert store._writer is not None
         db = store._writer.db
         tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         tables = [name for name in tables if name not in ("log", "transactions", "message_tokens")]
-        # The index keeps what is deleted until it merges its parts; its list of messages is exact.
+        # The index keeps deleted tokens until it merges its segments; its list of messages is exact.
         tables = [name for name in tables if not name.startswith("message_tokens_") or name.endswith("_docsize")]
 
         def rows() -> dict[str, int]:
@@ -355,7 +355,7 @@ async def test_a_deleted_session_leaves_no_row_behind(tmp_path: Path) -> None:
         records = Write(W, runs=(run(),), messages=(message(),), tails=(tail("x"),), sessions=(session(),))
         records = replace(records, lane=lane(1, 0), asks=(ask(),), grants=(grant(),), files=(file_version(),))
         await store.append(records)
-        # Two for the Run (itself and its prompt), two for the file version (itself and its content).
+        # Two rows for the Run (with its prompt), two for the file version (with its content).
         assert sum(rows().values()) == sum(before.values()) + 11
         await store.append(Write(W, deleted_sessions=("s1",)))
         assert rows() == before
@@ -364,7 +364,7 @@ async def test_a_deleted_session_leaves_no_row_behind(tmp_path: Path) -> None:
 # --- Faults ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_is_said_and_gone_when_there_is_room_again(tmp_path: Path) -> None:
+async def test_full_disk_is_reported_until_there_is_space_again(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_workspace(store)
         await store.append(events(accepted("first")))
@@ -382,10 +382,8 @@ async def test_a_full_disk_is_said_and_gone_when_there_is_room_again(tmp_path: P
 
 
 @pytest.mark.parametrize("error", [apsw.IOError, apsw.FullError])
-async def test_a_failing_disk_fails_the_whole_batch_and_later_writes_work(
-    tmp_path: Path, error: type[apsw.Error]
-) -> None:
-    disk = Disk()
+async def test_failing_disk_fails_the_batch_and_later_writes_work(tmp_path: Path, error: type[apsw.Error]) -> None:
+    disk = CountingDisk()
     async with opened(tmp_path, disk.name) as store:
         await with_workspace(store)
         await store.append(events(accepted("first"), lane=lane(1, 0)))
@@ -402,7 +400,7 @@ async def test_a_failing_disk_fails_the_whole_batch_and_later_writes_work(
         assert await store.verify(W) == 2
 
 
-async def test_another_program_that_holds_the_database_is_named_as_the_cause(tmp_path: Path) -> None:
+async def test_error_names_another_program_that_holds_the_database(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_workspace(store)
         assert store._writer is not None
@@ -442,15 +440,15 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("lines", [1, 40, 700])
-async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, lines: int) -> None:
+async def test_acknowledged_writes_survive_kill_9(tmp_path: Path, lines: int) -> None:
     process = python(APPEND_FOR_EVER, tmp_path)
     assert process.stdout is not None
-    told = [process.stdout.readline() for _ in range(lines)]
+    lines_read = [process.stdout.readline() for _ in range(lines)]
     process.send_signal(signal.SIGKILL)
-    # Through the same reader: what it has taken from the pipe already may end in the middle of a line.
-    told += process.stdout.readlines()
+    # With the same reader: its buffer may end in the middle of a line.
+    lines_read += process.stdout.readlines()
     process.communicate()
-    acknowledged = dict(line.split() for line in told if line.endswith("\n"))
+    acknowledged = dict(line.split() for line in lines_read if line.endswith("\n"))
     assert len(acknowledged) >= lines
     async with opened(tmp_path) as store:
         floor, head = await store.bounds(W)
@@ -460,7 +458,7 @@ async def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, lines: int)
             position: accepted(run_id, 1) for position, run_id in acknowledged.items()
         }
         for caller in range(5):
-            found = await store.message(W, f"c{caller}")
-            assert found is not None
-            assert len(found.text) == 15 * len([e for e in log.values() if str(e).find(f"'c{caller}-") > 0])
+            streamed = await store.message(W, f"c{caller}")
+            assert streamed is not None
+            assert len(streamed.text) == 15 * len([e for e in log.values() if str(e).find(f"'c{caller}-") > 0])
         assert await store.append(events(accepted("next"))) == head + 1

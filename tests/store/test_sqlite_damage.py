@@ -1,4 +1,4 @@
-"""Damage is seen, never served; and a migration happens or does not."""
+"""Damage is detected and never served; migrations are atomic."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def fill(directory: Path, runs: int = 20) -> None:
         await store.append(Write(W, asks=(ask(),), grants=(grant(),), files=(file_version(before=b"old " * 3_000),)))
         for i in range(runs):
             state = "ended" if i % 2 else "queued"
-            happened = (accepted(f"r{i}", i),) if state == "queued" else (accepted(f"r{i}", i), ended(f"r{i}"))
+            added = (accepted(f"r{i}", i),) if state == "queued" else (accepted(f"r{i}", i), ended(f"r{i}"))
             await store.append(
-                events(*happened, lane=lane(i + 1, i), runs=(run(f"r{i}", seq=i, state=state),), durable=False)
+                events(*added, lane=lane(i + 1, i), runs=(run(f"r{i}", seq=i, state=state),), durable=False)
             )
 
 
@@ -68,7 +68,7 @@ async def observed(store: SqliteStore) -> dict[str, Any]:
 
 # --- The log's chain -------------------------------------------------------------------------------------------------
 
-#: What a faulty program, disk or person could do behind our back while every page stays well-formed.
+#: Changes by another program, with every page still well-formed.
 CHANGES = {
     "an entry has another content": "UPDATE log SET payload = replace(payload, 'r4', 'r5') WHERE position = 1007",
     "an entry has another session": "UPDATE log SET session_id = 's2' WHERE position = 1007",
@@ -78,15 +78,15 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-async def test_a_changed_log_is_refused_by_read_and_verify(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+async def test_changed_log_is_refused_by_read_and_verify(tmp_path: Path, change: str) -> None:
     await fill(tmp_path)
     db = apsw.Connection(str(tmp_path / "kedge.db"), vfs="cksmvfs")
-    db.execute(CHANGES[what].replace("replace(payload, 'r4', 'r5')", "CAST(replace(payload, 'r4', 'r5') AS BLOB)"))
+    db.execute(CHANGES[change].replace("replace(payload, 'r4', 'r5')", "CAST(replace(payload, 'r4', 'r5') AS BLOB)"))
     assert db.changes() == 1
     db.close()
     async with opened(tmp_path) as store:
-        assert len(await store.read(W, 0, 6)) == 6, "what is before the damage can still be read"
+        assert len(await store.read(W, 0, 6)) == 6, "entries before the damage can still be read"
         for call in (store.read(W, 0, 100), store.read(W, BASE + 6, 1), store.verify(W)):
             with pytest.raises(StoreDamaged, match=f"workspace {W} is damaged at position 1007"):
                 await call
@@ -100,7 +100,7 @@ async def test_a_changed_log_is_refused_by_read_and_verify(tmp_path: Path, what:
         ("UPDATE workspaces SET floor_hash = head_hash", 1001),
     ],
 )
-async def test_the_ends_of_the_log_are_checked_too(tmp_path: Path, change: str, position: int) -> None:
+async def test_both_ends_of_the_log_are_checked(tmp_path: Path, change: str, position: int) -> None:
     await fill(tmp_path)
     db = apsw.Connection(str(tmp_path / "kedge.db"), vfs="cksmvfs")
     db.execute(change)
@@ -111,8 +111,8 @@ async def test_the_ends_of_the_log_are_checked_too(tmp_path: Path, change: str, 
                 await call
 
 
-async def test_a_file_version_without_its_content_is_refused(tmp_path: Path) -> None:
-    """Taken for a file that was not there, undoing would remove it."""
+async def test_file_version_without_its_content_is_refused(tmp_path: Path) -> None:
+    """If it counted as a file that did not exist, undo would remove the file."""
     await fill(tmp_path)
     db = apsw.Connection(str(tmp_path / "kedge.db"), vfs="cksmvfs")
     db.execute("DELETE FROM file_contents")
@@ -125,7 +125,7 @@ async def test_a_file_version_without_its_content_is_refused(tmp_path: Path) -> 
 # --- Bits ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_flipped_bit_in_an_entry_is_refused_by_read_and_verify(tmp_path: Path) -> None:
+async def test_flipped_bit_in_an_entry_is_detected(tmp_path: Path) -> None:
     await fill(tmp_path)
     path = tmp_path / "kedge.db"
     content = bytearray(path.read_bytes())
@@ -138,63 +138,63 @@ async def test_a_flipped_bit_in_an_entry_is_refused_by_read_and_verify(tmp_path:
                 await call
 
 
-async def check_flips(place: Path, name: str, choose: random.Random, truth: dict[str, Any]) -> None:
-    """Flip one bit of this file of `place / "good"`, again and again: the truth is seen, or nothing."""
-    size = (place / "good" / name).stat().st_size
-    seen = 0
+async def check_flips(base: Path, name: str, rng: random.Random, expected: dict[str, Any]) -> None:
+    """Flip one bit of this file of `base / "good"`, several times: the store returns correct data or an error."""
+    size = (base / "good" / name).stat().st_size
+    detected = 0
     for number in range(25):
-        directory = place / str(number)
-        shutil.copytree(place / "good", directory)
+        directory = base / str(number)
+        shutil.copytree(base / "good", directory)
         with (directory / name).open("r+b") as file:
-            file.seek(choose.randrange(size))
+            file.seek(rng.randrange(size))
             (byte,) = file.read(1)
             file.seek(-1, 1)
-            file.write(bytes([byte ^ 1 << choose.randrange(8)]))
+            file.write(bytes([byte ^ 1 << rng.randrange(8)]))
         store = SqliteStore(directory)
         try:
             await store.open()
-            assert await observed(store) == truth
+            assert await observed(store) == expected
         except StoreDamaged:
-            seen += 1
+            detected += 1
         finally:
             await store.close()
         shutil.rmtree(directory)
-    assert seen > 0
+    assert detected > 0
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_flipped_bits_in_the_database_are_seen_or_harmless(tmp_path: Path, seed: int) -> None:
+async def test_flipped_bits_in_the_database_are_detected_or_harmless(tmp_path: Path, seed: int) -> None:
     await fill(tmp_path / "good")
     async with opened(tmp_path / "good") as store:
-        truth = await observed(store)
-    await check_flips(tmp_path, "kedge.db", random.Random(seed), truth)
+        expected = await observed(store)
+    await check_flips(tmp_path, "kedge.db", random.Random(seed), expected)
 
 
-async def crashed(directory: Path, kept: Path) -> dict[str, Any]:
-    """What a kill leaves in `kept`: the database as of old, and all that is new in the WAL. Returns what was to see."""
+async def crashed(directory: Path, copy: Path) -> dict[str, Any]:
+    """Leave the files of a killed store in `copy`: an old database and a WAL with the rest. Return its data."""
     await fill(directory, 10)
     async with opened(directory) as store:
         for i in range(10, 20):
             await store.append(events(accepted(f"r{i}", i), lane=lane(i + 1, i), runs=(run(f"r{i}", seq=i),)))
-        truth = await observed(store)
-        shutil.copytree(directory, kept, ignore=shutil.ignore_patterns("*-shm"))
-    return truth
+        expected = await observed(store)
+        shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*-shm"))
+    return expected
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_flipped_bits_in_the_wal_are_seen_or_harmless(tmp_path: Path, seed: int) -> None:
-    """SQLite drops what follows a damaged frame without a word."""
-    truth = await crashed(tmp_path / "first", tmp_path / "good")
-    await check_flips(tmp_path, "kedge.db-wal", random.Random(seed), truth)
+async def test_flipped_bits_in_the_wal_are_detected_or_harmless(tmp_path: Path, seed: int) -> None:
+    """SQLite silently drops the frames after a damaged one."""
+    expected = await crashed(tmp_path / "first", tmp_path / "good")
+    await check_flips(tmp_path, "kedge.db-wal", random.Random(seed), expected)
 
 
-async def test_a_crash_without_damage_is_no_damage(tmp_path: Path) -> None:
-    truth = await crashed(tmp_path / "first", tmp_path / "good")
+async def test_crash_alone_is_not_reported_as_damage(tmp_path: Path) -> None:
+    expected = await crashed(tmp_path / "first", tmp_path / "good")
     async with opened(tmp_path / "good") as store:
-        assert await observed(store) == truth
+        assert await observed(store) == expected
 
 
-async def test_a_database_that_lost_its_end_is_refused_until_somebody_decides(tmp_path: Path) -> None:
+async def test_database_without_its_wal_is_refused_until_overridden(tmp_path: Path) -> None:
     await crashed(tmp_path / "first", tmp_path / "good")
     (tmp_path / "good" / "kedge.db-wal").unlink()
     with pytest.raises(StoreDamaged, match=r"acknowledged transactions are lost.*remove .*kedge\.head"):
@@ -205,7 +205,7 @@ async def test_a_database_that_lost_its_end_is_refused_until_somebody_decides(tm
 
 
 @pytest.mark.parametrize(("durable", "refused"), [(True, True), (False, False)])
-async def test_after_a_loss_of_power_only_what_was_durable_must_be_there(
+async def test_power_cut_may_lose_writes_that_were_not_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, refused: bool
 ) -> None:
     await fill(tmp_path / "first")
@@ -224,20 +224,20 @@ async def test_after_a_loss_of_power_only_what_was_durable_must_be_there(
         await store.close()
 
 
-@pytest.mark.parametrize("content", [b"no database " * 1_000, b"SQLite format 3\0" + b"\xff" * 8_000])
-async def test_a_file_that_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"not a database " * 1_000, b"SQLite format 3\0" + b"\xff" * 8_000])
+async def test_file_that_is_not_a_database_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "kedge.db").write_bytes(content)
     with pytest.raises(StoreDamaged, match=r"kedge\.db is damaged"):
         await SqliteStore(tmp_path).open()
     assert (tmp_path / "kedge.db").read_bytes() == content
 
 
-async def test_loading_the_page_checksums_leaves_other_databases_of_the_process_alone() -> None:
+async def test_checksum_vfs_is_not_the_default_of_the_process() -> None:
     assert has_page_checksums()
     assert apsw.vfs_names()[0] != "cksmvfs"
 
 
-async def test_a_database_made_without_page_checksums_is_used_as_it_is(
+async def test_database_without_page_checksums_is_used_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kedge.store.sqlite_connect.has_page_checksums", lambda: False)
@@ -249,9 +249,7 @@ async def test_a_database_made_without_page_checksums_is_used_as_it_is(
         assert await store.append(events(accepted("new"))) == BASE + 31
 
 
-async def test_a_database_with_page_checksums_is_not_written_without_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_database_with_page_checksums_requires_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill(tmp_path)
     monkeypatch.setattr("kedge.store.sqlite_connect.has_page_checksums", lambda: False)
     with pytest.raises(StoreError, match="install the apsw wheel"):
@@ -267,7 +265,7 @@ def tables(db: apsw.Connection) -> list[str]:
     return [str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema ORDER BY name")]
 
 
-def test_a_fresh_database_gets_every_migration() -> None:
+def test_new_database_gets_every_migration() -> None:
     db = apsw.Connection(":memory:")
     assert migrate(db, TWO) == 2
     assert tables(db) == ["more", "one", "two"]
@@ -275,7 +273,7 @@ def test_a_fresh_database_gets_every_migration() -> None:
     assert migrate(db, TWO) == 0
 
 
-def test_an_older_database_gets_what_it_lacks() -> None:
+def test_older_database_gets_missing_migrations() -> None:
     db = apsw.Connection(":memory:")
     migrate(db, TWO[:1])
     db.execute("INSERT INTO one VALUES (5)")
@@ -283,7 +281,7 @@ def test_an_older_database_gets_what_it_lacks() -> None:
     assert list(db.execute("SELECT a FROM one")) == [(5,)]
 
 
-def test_a_migration_that_fails_leaves_the_old_version() -> None:
+def test_failed_migration_leaves_the_old_version() -> None:
     db = apsw.Connection(":memory:")
     migrate(db, TWO[:1])
     with pytest.raises(apsw.SQLError):
@@ -292,16 +290,16 @@ def test_a_migration_that_fails_leaves_the_old_version() -> None:
     assert version_of(db) == 1
 
 
-def test_the_shipped_migrations_are_numbered_without_a_gap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_shipped_migrations_are_numbered_without_gaps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert [migration.number for migration in shipped()] == list(range(1, len(shipped()) + 1))
     (tmp_path / "sql").mkdir()
     (tmp_path / "sql" / "0002_late.sql").write_text("SELECT 1")
     monkeypatch.setattr("kedge.store.migrations.resources.files", lambda _: tmp_path)
     with pytest.raises(StoreError, match="incomplete"):
-        shipped.__wrapped__()  # what was read is kept
+        shipped.__wrapped__()  # bypasses the cache
 
 
-async def test_a_database_of_a_newer_kedge_is_refused_and_not_touched(tmp_path: Path) -> None:
+async def test_database_of_a_newer_kedge_is_refused_unchanged(tmp_path: Path) -> None:
     await fill(tmp_path)
     db = apsw.Connection(str(tmp_path / "kedge.db"), vfs="cksmvfs")
     db.pragma("user_version", 99)
@@ -312,7 +310,7 @@ async def test_a_database_of_a_newer_kedge_is_refused_and_not_touched(tmp_path: 
     assert (tmp_path / "kedge.db").read_bytes() == before
 
 
-async def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+async def test_database_of_another_program_is_refused(tmp_path: Path) -> None:
     db = apsw.Connection(str(tmp_path / "kedge.db"))
     db.execute("CREATE TABLE theirs (a)")
     db.close()
@@ -331,7 +329,7 @@ migrate(db, [*shipped(), last])
 """
 
 
-async def test_a_migration_killed_in_the_middle_has_not_happened(tmp_path: Path) -> None:
+async def test_killed_migration_is_rolled_back(tmp_path: Path) -> None:
     process = python(MIGRATE_AND_DIE, tmp_path / "kedge.db")
     process.communicate()
     assert process.returncode == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""Whatever is written, all stores show the same."""
+"""All stores return the same data after the same writes."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from tests.store.samples import (
 
 WORKSPACES, SESSIONS, DIGITS = ("w1", "w2"), ("s1", "s2", "s3"), "1234"
 RUNS, MESSAGES, ASKS = (tuple(f"{kind}{digit}" for digit in DIGITS) for kind in "rma")
-#: What fits together: the workspace of each session, and the digits of the ids of all that is in it.
-PLACES = {"s1": ("w1", "12"), "s2": ("w1", "3"), "s3": ("w2", "4")}
+#: Session -> its workspace, and the digits of the ids that belong to it.
+HOMES = {"s1": ("w1", "12"), "s2": ("w1", "3"), "s3": ("w2", "4")}
 QUERIES = ("a", "ab b", "É", "_", "0")
-#: Of the Writes drawn. Those that fit are refused only for what was written before them: a Run ends once, an Ask is
-#: settled once, nothing moves. Per cent.
+#: Minimum shares of the generated Writes, in per cent. A consistent Write is refused only because of earlier ones: a
+#: Run ends once, an Ask is settled once, and no record changes its session.
 ACCEPTED_MIN, REFUSED_MIN = 35, 10
 
 texts = st.text(st.sampled_from("aAbB é_É0 ß\0\n🙂\"*'"), max_size=12)
 
 
-def happenings(run_ids: st.SearchStrategy[str], message_ids: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+def log_events(run_ids: st.SearchStrategy[str], message_ids: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.builds(accepted, run_ids, st.integers(1, 5)),
         st.builds(started, run_ids),
@@ -62,53 +62,63 @@ def messages(message_ids: st.SearchStrategy[str], session_ids: st.SearchStrategy
 
 
 @st.composite
-def writes(draw: st.DrawFn, *, fits: bool) -> Write:
-    """One of which all is in its place, or one of which anything may be anywhere."""
+def writes(draw: st.DrawFn, *, consistent: bool) -> Write:
+    """A consistent Write, or one whose records belong to arbitrary sessions."""
     home = draw(st.sampled_from(SESSIONS))
     workspace_id, digits = (
-        PLACES[home] if fits else (draw(st.sampled_from((*WORKSPACES, "w1", "w1", "nowhere"))), DIGITS)
+        HOMES[home] if consistent else (draw(st.sampled_from((*WORKSPACES, "w1", "w1", "nowhere"))), DIGITS)
     )
-    session_ids = st.just(home) if fits else st.sampled_from(SESSIONS)
+    session_ids = st.just(home) if consistent else st.sampled_from(SESSIONS)
     run_ids, message_ids, ask_ids, grant_ids, file_ids = (
         st.sampled_from([f"{kind}{digit}" for digit in digits]) for kind in "rmagf"
     )
     states = st.sampled_from(["queued", "active", "ended"])
     ask_states = st.sampled_from(["pending", "pending", "pending", "answered", "withdrawn"])
 
-    def some(strategy: st.SearchStrategy[Any]) -> tuple[Any, ...]:
+    def few(strategy: st.SearchStrategy[Any]) -> tuple[Any, ...]:
         return tuple(draw(st.lists(strategy, max_size=2)))
 
-    versions, nobody = st.integers(0, 2), st.nothing() if fits else st.just("")
-    put = some(messages(message_ids, session_ids))
-    if fits:  # a tail has its message
+    versions, no_session = st.integers(0, 2), st.nothing() if consistent else st.just("")
+    put = few(messages(message_ids, session_ids))
+    if consistent:  # a tail has its message
         message_ids = st.sampled_from([message.id for message in put]) if put else st.nothing()
     return Write(
         workspace_id,
-        some(st.tuples(session_ids, happenings(run_ids, message_ids))),
+        few(st.tuples(session_ids, log_events(run_ids, message_ids))),
         draw(st.none() | st.builds(lane, versions, versions, session_ids)),
-        some(st.builds(lambda s, at: session(s, workspace_id, updated_at=at), session_ids, st.integers(0, 9))),
-        some(
+        few(st.builds(lambda s, at: session(s, workspace_id, updated_at=at), session_ids, st.integers(0, 9))),
+        few(
             st.builds(
                 lambda r, s, q, x: run(r, s, workspace_id, seq=q, state=x), run_ids, session_ids, versions, states
             )
         ),
         put,
-        some(st.builds(lambda text, m, s: tail(text, m, 0, session_id=s), texts, message_ids, session_ids)),
+        few(st.builds(lambda text, m, s: tail(text, m, 0, session_id=s), texts, message_ids, session_ids)),
         draw(st.just(()) | st.just(()) | st.lists(session_ids, max_size=1).map(tuple)),
-        asks=some(
+        asks=few(
             st.builds(
                 lambda a, s, at, x, why: ask(a, s, workspace_id, asked_at=at, state=x, message=why),
-                *(ask_ids, session_ids, versions, ask_states, texts),
+                ask_ids,
+                session_ids,
+                versions,
+                ask_states,
+                texts,
             )
         ),
-        grants=some(
-            st.builds(lambda g, s, rule: grant(g, s, workspace_id, rule=rule), grant_ids, session_ids | nobody, texts)
+        grants=few(
+            st.builds(
+                lambda g, s, rule: grant(g, s, workspace_id, rule=rule), grant_ids, session_ids | no_session, texts
+            )
         ),
-        deleted_grants=some(grant_ids),
-        files=some(
+        deleted_grants=few(grant_ids),
+        files=few(
             st.builds(
                 lambda f, s, r, old, undone: file_version(f, s, workspace_id, run_id=r, before=old, undone=undone),
-                *(file_ids, session_ids, run_ids, st.none() | st.binary(max_size=3), st.booleans()),
+                file_ids,
+                session_ids,
+                run_ids,
+                st.none() | st.binary(max_size=3),
+                st.booleans(),
             )
         ),
         durable=draw(st.booleans()),
@@ -116,12 +126,12 @@ def writes(draw: st.DrawFn, *, fits: bool) -> Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitting:
-    """A Write that is decided on the Lane as it stands."""
+class ConsistentWrite:
+    """A Write that expects the current version of its Lane."""
 
     write: Write
 
-    async def now(self, store: Store) -> Write:
+    async def on_current_lane(self, store: Store) -> Write:
         if self.write.lane is None:
             return self.write
         session_id = self.write.lane.lane.session_id
@@ -129,9 +139,11 @@ class Fitting:
         return replace(self.write, lane=lane(version + 1, version, session_id))
 
 
-# Three of their own: of one that is given three times Hypothesis would take two away.
-fitting = [writes(fits=True).map(Fitting) for _ in range(3)]
-steps = st.one_of(*fitting, writes(fits=False), st.tuples(st.sampled_from(WORKSPACES), st.integers(0, 4)))
+# Three strategies: Hypothesis removes duplicates of one.
+consistent_writes = [writes(consistent=True).map(ConsistentWrite) for _ in range(3)]
+steps = st.one_of(
+    *consistent_writes, writes(consistent=False), st.tuples(st.sampled_from(WORKSPACES), st.integers(0, 4))
+)
 
 
 async def answer(call: Any) -> Any:
@@ -162,7 +174,7 @@ async def observed(store: Store) -> list[Any]:
     return seen
 
 
-async def same(plan: list[Any], told: Counter[str]) -> None:
+async def compare_stores(plan: list[Any], counts: Counter[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         stores: list[Store] = [MemoryStore(), SqliteStore(Path(directory))]
         for store in stores:
@@ -173,9 +185,9 @@ async def same(plan: list[Any], told: Counter[str]) -> None:
                 if isinstance(step, tuple):
                     results = [await answer(store.trim(*step)) for store in stores]
                 else:
-                    write = await step.now(stores[0]) if isinstance(step, Fitting) else step
+                    write = await step.on_current_lane(stores[0]) if isinstance(step, ConsistentWrite) else step
                     results = [await answer(store.append(write)) for store in stores]
-                    told["accepted" if isinstance(results[0], int) else "refused"] += 1
+                    counts["accepted" if isinstance(results[0], int) else "refused"] += 1
                 assert results[0] == results[1]
             assert await observed(stores[0]) == await observed(stores[1])
         finally:
@@ -184,16 +196,16 @@ async def same(plan: list[Any], told: Counter[str]) -> None:
 
 
 @pytest.mark.proof  # fuzzing, 10 s of CPU time
-@pytest.mark.timeout(400)  # a plan that fails is made small first, for up to 300 s
-def test_the_same_writes_give_the_same_state_in_every_store() -> None:
-    told: Counter[str] = Counter()
+@pytest.mark.timeout(400)  # Hypothesis shrinks a failing plan for up to 300 s
+def test_same_writes_give_the_same_state_in_every_store() -> None:
+    counts: Counter[str] = Counter()
 
     @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(plan=st.lists(steps, min_size=5, max_size=15))
     def compare(plan: list[Any]) -> None:
-        asyncio.run(same(plan, told))
+        asyncio.run(compare_stores(plan, counts))
 
     compare()
-    # Stores that refuse whatever they are given are the same, too; so are two that take everything.
-    assert 100 * told["accepted"] > ACCEPTED_MIN * told.total(), told
-    assert 100 * told["refused"] > REFUSED_MIN * told.total(), told
+    # Stores that refuse everything are equal too, and so are stores that accept everything.
+    assert 100 * counts["accepted"] > ACCEPTED_MIN * counts.total(), counts
+    assert 100 * counts["refused"] > REFUSED_MIN * counts.total(), counts

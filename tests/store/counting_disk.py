@@ -1,4 +1,4 @@
-"""A disk that counts what it is asked, and fails when told to: a SQLite VFS between SQLite and the real one."""
+"""A SQLite VFS that counts syncs and written bytes, and fails on demand."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kedge.store.sqlite_connect import has_page_checksums
 _numbers = itertools.count()
 
 
-class Disk(apsw.VFS):
-    """Pass `disk.name` as the store's vfs. Counts are by file: "db", "wal"."""
+class CountingDisk(apsw.VFS):
+    """A disk whose `name` is passed as the store's vfs. Counts are per file: "db", "wal"."""
 
     def __init__(self) -> None:
         self.name = f"disk-{next(_numbers)}"
@@ -28,11 +28,11 @@ class Disk(apsw.VFS):
 
     def check(self) -> None:
         if self.failing is not None:
-            raise self.failing("the disk was told to fail")
+            raise self.failing("injected disk fault")
 
 
 class _File(apsw.VFSFile):
-    def __init__(self, disk: Disk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+    def __init__(self, disk: CountingDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         self._disk = disk
         path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
         self._kind = path.rpartition("-")[2] if path.endswith(("-wal", "-journal")) else "db"
