@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools": {"tools", "core", "children", "programs", "waiting"},
     "warden": {"warden", "core", "waiting", "children"},
     "config": {"config", "core", "llm", "tools"},
-    "engine": {"engine", "agent", "config", "core", "store", "llm", "tools", "warden", "waiting"},
+    "engine": {"engine", "config", "core", "store", "llm", "tools", "warden", "waiting"},
     "agent": {"agent", "engine", "config", "core", "store", "llm", "tools", "waiting"},
     "server": {
         "server",
