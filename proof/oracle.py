@@ -1,12 +1,12 @@
-"""The oracle: what anyone who watches a Lane from outside may hold it to.
+"""The oracle: an independent model of the Lane's promises.
 
-It sees the commands that go in and the events that come out, keeps its own simple books and never asks the Lane. Where
-the Lane compares numbers to know what a cancel covers, the oracle writes down the names of the Runs that were there
-when the cancel came. Two ways to the same answer: that is the point.
+It receives the commands and the resulting events, and keeps its own state without reading the Lane. The Lane compares
+numbers to find the Runs that a cancel covers; the oracle stores the ids of the Runs that were live at that time. Two
+independent ways to the same answer check each other.
 
-    oracle.refusal(command)         the error the Lane has to raise; None if it has to decide
-    oracle.read(command, events)    the books afterwards, or AssertionError naming the promise that was broken
-    oracle.compare(lane)            AssertionError unless the Lane says the same as the books
+    oracle.refusal(command)         the error that the Lane must raise, or None
+    oracle.read(command, events)    the next state of the oracle; AssertionError with the promise that was broken
+    oracle.compare(lane)            AssertionError unless the Lane has the same state
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ from kedge.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    #: Every Run ever accepted, in that order: its id, seq and content.
+    #: The id, seq and content of every accepted Run, in order.
     accepted: tuple[tuple[str, int, str], ...] = ()
-    #: Who waits for a start, in order; and who of them would rather fold into the active Run.
-    line: tuple[str, ...] = ()
-    steering: frozenset[str] = frozenset()
+    #: The queued Runs in order, and those of them that wait to fold into the active Run.
+    queue: tuple[str, ...] = ()
+    folding: frozenset[str] = frozenset()
     active: str | None = None
-    #: Who has folded into the active Run, in order.
-    inside: tuple[str, ...] = ()
-    #: Live Runs that a cancel was meant for: by name, never by number.
-    told: frozenset[str] = frozenset()
-    #: The latest mark read.
+    #: The Runs folded into the active Run, in order.
+    folded: tuple[str, ...] = ()
+    #: Live Runs covered by a cancel: by id, never by number.
+    covered: frozenset[str] = frozenset()
+    #: The latest mark.
     mark: int = 0
     steps: int = 0
     resumes: int = 0
 
     @property
     def live(self) -> tuple[str, ...]:
-        return ((self.active,) if self.active is not None else ()) + self.inside + self.line
+        return ((self.active,) if self.active is not None else ()) + self.folded + self.queue
 
     @property
     def ended(self) -> list[str]:
@@ -85,29 +85,29 @@ class Oracle:
         return self.accepted[-1][1] if self.accepted else 0
 
     def content_of(self, run_id: str) -> str | None:
-        """What the engine finds in its records under this run_id."""
+        """Return the content of this run_id, as the engine finds it in its records."""
         return next((content for known, _, content in self.accepted if known == run_id), None)
 
     def states(self) -> dict[str, RunState]:
-        """The state of each live Run."""
+        """Return the state of each live Run."""
         states: dict[str, RunState] = {}
         if self.active is not None:
-            states[self.active] = "stopping" if self.active in self.told else "active"
-        states.update(dict.fromkeys(self.inside, "folded"))
-        states.update((run_id, "waiting to fold" if run_id in self.steering else "queued") for run_id in self.line)
+            states[self.active] = "stopping" if self.active in self.covered else "active"
+        states.update(dict.fromkeys(self.folded, "folded"))
+        states.update((run_id, "waiting to fold" if run_id in self.folding else "queued") for run_id in self.queue)
         return states
 
-    def covered(self, command: Cancel | CancelRun | ClearQueue) -> frozenset[str]:
-        """Whom this command means to stop."""
+    def covered_by(self, command: Cancel | CancelRun | ClearQueue) -> frozenset[str]:
+        """Return the Runs that this command covers."""
         match command:
             case Cancel():
                 return frozenset(self.live)
             case CancelRun(run_id=run_id):
                 if run_id == self.active:
-                    return frozenset((run_id, *self.inside))
-                return frozenset((run_id,)) if run_id in self.line else frozenset()
+                    return frozenset((run_id, *self.folded))
+                return frozenset((run_id,)) if run_id in self.queue else frozenset()
             case ClearQueue():
-                return frozenset(self.line)
+                return frozenset(self.queue)
             case _:
                 assert_never(command)
 
@@ -116,16 +116,16 @@ class Oracle:
             case Submit():
                 return self._refusal_of_submit(command)
             case CancelRun(run_id=run_id):
-                return RunIsFolded if run_id in self.inside else None
+                return RunIsFolded if run_id in self.folded else None
             case EditRun(run_id=run_id) | FoldRun(run_id=run_id):
-                return None if run_id in self.line else RunNotQueued
+                return None if run_id in self.queue else RunNotQueued
             case MoveRun(run_id=run_id, before=before):
-                both_wait = run_id in self.line and (before is None or before in self.line)
-                return None if both_wait else RunNotQueued
+                both_queued = run_id in self.queue and (before is None or before in self.queue)
+                return None if both_queued else RunNotQueued
             case BeginStep(run_id=run_id):
                 if run_id != self.active:
                     return RunNotActive
-                return RunIsStopping if run_id in self.told else None
+                return RunIsStopping if run_id in self.covered else None
             case Finish(run_id=run_id):
                 return None if run_id == self.active else RunNotActive
             case Cancel() | ClearQueue() | Recover():
@@ -141,22 +141,22 @@ class Oracle:
             return None
         if command.when_busy == "reject":
             return LaneBusy
-        return QueueFull if len(self.line) >= command.queue_runs_max else None
+        return QueueFull if len(self.queue) >= command.queue_runs_max else None
 
     def read(self, command: Command, events: tuple[LaneEvent, ...]) -> Oracle:
         reader = _Reader(self, command)
         for event in events:
             reader.read(event)
         after = reader.after
-        if after.inside and after.active is None:
-            _broken(f"{', '.join(after.inside)} did not end with the Run it had folded into")
-        if after.line and after.active is None:
-            _broken(f"the Lane is idle while {', '.join(after.line)} waits")
-        for run_id in after.line:
-            if run_id in after.told:
-                _broken(f"{run_id} is covered by a cancel and still waits for a start")
+        if after.folded and after.active is None:
+            _broken(f"{', '.join(after.folded)} did not end with the Run it was folded into")
+        if after.queue and after.active is None:
+            _broken(f"the Lane is idle while {', '.join(after.queue)} waits")
+        for run_id in after.queue:
+            if run_id in after.covered:
+                _broken(f"{run_id} is covered by a cancel and still queued")
         _Promise(self, after, events).check(command)
-        return replace(after, told=after.told.intersection(after.live))
+        return replace(after, covered=after.covered.intersection(after.live))
 
     def compare(self, lane: Lane) -> None:
         runs = lane.live
@@ -172,7 +172,7 @@ class Oracle:
             if run.seq != seqs[run.run_id]:
                 _broken(f"{run.run_id} was accepted with seq {seqs[run.run_id]} and now has {run.seq}")
         if lane.next_seq <= self.last_seq:
-            _broken(f"the next seq, {lane.next_seq}, was given out before")
+            _broken(f"the next seq, {lane.next_seq}, was used before")
 
 
 def _broken(promise: str) -> NoReturn:
@@ -181,21 +181,21 @@ def _broken(promise: str) -> NoReturn:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads one append, event by event; each has to be possible where it stands."""
+    """Reads the events of one append, and checks that each is possible at its position."""
 
     before: Oracle
     command: Command
     after: Oracle = field(init=False)
-    #: The end of the active Run, once it was read.
+    #: The end of the active Run, once it has been read.
     host: RunEnded | None = None
 
     def __post_init__(self) -> None:
-        self.after = replace(self.before, told=self.before.told | self._told())
+        self.after = replace(self.before, covered=self.before.covered | self._covered())
 
-    def _told(self) -> frozenset[str]:
+    def _covered(self) -> frozenset[str]:
         match self.command:
             case Cancel() | CancelRun() | ClearQueue():
-                return self.before.covered(self.command)
+                return self.before.covered_by(self.command)
             case Submit(run_id=run_id, when_busy="interrupt") if self.before.content_of(run_id) is None:
                 return frozenset(self.before.live)
             case _:
@@ -209,36 +209,36 @@ class _Reader:
             case RunStarted(run_id=run_id):
                 if now.active is not None:
                     _broken(f"{run_id} starts while {now.active} is active")
-                if now.line[:1] != (run_id,):
-                    _broken(f"{run_id} starts and is not the first of {list(now.line)}")
-                self.after = replace(now, active=run_id, line=now.line[1:], steering=now.steering - {run_id})
+                if now.queue[:1] != (run_id,):
+                    _broken(f"{run_id} starts, but is not the first of {list(now.queue)}")
+                self.after = replace(now, active=run_id, queue=now.queue[1:], folding=now.folding - {run_id})
             case RunResumed(run_id=run_id):
-                self._needs(isinstance(self.command, Recover) and run_id == now.active, event)
+                self._expect(isinstance(self.command, Recover) and run_id == now.active, event)
                 self.after = replace(now, resumes=now.resumes + 1)
             case StepStarted(run_id=run_id, step=step):
-                self._needs(isinstance(self.command, BeginStep) and run_id == now.active, event)
-                self._needs(step == now.steps + 1 and run_id not in now.told, event)
+                self._expect(isinstance(self.command, BeginStep) and run_id == now.active, event)
+                self._expect(step == now.steps + 1 and run_id not in now.covered, event)
                 self.after = replace(now, steps=step)
             case RunFolded(run_id=run_id, into=into):
-                self._needs(isinstance(self.command, BeginStep) and run_id in now.steering, event)
-                self._needs(into == now.active and into not in now.told, event)
-                line = tuple(waiting for waiting in now.line if waiting != run_id)
-                joined = {*now.inside, run_id}
-                inside = tuple(other for other, _, _ in now.accepted if other in joined)
-                self.after = replace(now, line=line, steering=now.steering - {run_id}, inside=inside)
+                self._expect(isinstance(self.command, BeginStep) and run_id in now.folding, event)
+                self._expect(into == now.active and into not in now.covered, event)
+                queue = tuple(waiting for waiting in now.queue if waiting != run_id)
+                joined = {*now.folded, run_id}
+                folded = tuple(other for other, _, _ in now.accepted if other in joined)
+                self.after = replace(now, queue=queue, folding=now.folding - {run_id}, folded=folded)
             case RunEdited(run_id=run_id):
-                self._needs(isinstance(self.command, EditRun) and run_id in now.line, event)
+                self._expect(isinstance(self.command, EditRun) and run_id in now.queue, event)
             case RunMoved(run_id=run_id, before=before):
-                self._needs(isinstance(self.command, MoveRun) and run_id in now.line, event)
-                self.after = replace(now, line=moved(now.line, run_id, before))
+                self._expect(isinstance(self.command, MoveRun) and run_id in now.queue, event)
+                self.after = replace(now, queue=moved(now.queue, run_id, before))
             case FoldMarked(run_id=run_id):
-                self._needs(isinstance(self.command, FoldRun) and run_id in now.line, event)
-                self.after = replace(now, steering=now.steering | {run_id})
+                self._expect(isinstance(self.command, FoldRun) and run_id in now.queue, event)
+                self.after = replace(now, folding=now.folding | {run_id})
             case CancelMarked(mark=mark, run_id=run_id):
-                self._needs(now.active == run_id and run_id in now.told and mark == now.last_seq, event)
+                self._expect(now.active == run_id and run_id in now.covered and mark == now.last_seq, event)
                 self.after = replace(now, mark=mark)
             case RunCancelMarked(run_id=run_id):
-                self._needs(isinstance(self.command, CancelRun) and run_id == now.active == self.command.run_id, event)
+                self._expect(isinstance(self.command, CancelRun) and run_id == now.active == self.command.run_id, event)
             case RunEnded():
                 self._ended(event)
             case _:
@@ -247,50 +247,50 @@ class _Reader:
     def _accepted(self, event: RunAccepted) -> None:
         now, command, run_id = self.after, self.command, event.run_id
         if not isinstance(command, Submit) or command.run_id != run_id or now.content_of(run_id) is not None:
-            _broken(f"{run_id} is accepted, which nobody asked for or was done before")
+            _broken(f"{run_id} is accepted without a Submit, or for the second time")
         if event.seq <= now.last_seq:
-            _broken(f"{run_id} gets seq {event.seq} after {now.last_seq} was given out")
-        self._needs(event.folds == (now.active is not None and command.when_busy == "fold"), event)
+            _broken(f"{run_id} gets seq {event.seq} after seq {now.last_seq}")
+        self._expect(event.folds == (now.active is not None and command.when_busy == "fold"), event)
         self.after = replace(
             now,
             accepted=(*now.accepted, (run_id, event.seq, command.content)),
-            line=(*now.line, run_id),
-            steering=now.steering | {run_id} if event.folds else now.steering,
+            queue=(*now.queue, run_id),
+            folding=now.folding | {run_id} if event.folds else now.folding,
         )
 
     def _ended(self, event: RunEnded) -> None:
         now, run_id = self.after, event.run_id
         if run_id not in now.live:
-            _broken(f"{run_id} ends, and is not live (any more)")
+            _broken(f"{run_id} ends, but is not live")
         if run_id == now.active:
-            self._needs(event.folded_into is None and event.outcome == self._outcome(run_id), event)
+            self._expect(event.folded_into is None and event.outcome == self._outcome(run_id), event)
             self.host = event
-            self.after = replace(now, active=None, steering=frozenset(), steps=0, resumes=0)
-        elif run_id in now.inside:
+            self.after = replace(now, active=None, folding=frozenset(), steps=0, resumes=0)
+        elif run_id in now.folded:
             host = self.host
             if host is None or (event.folded_into, event.outcome) != (host.run_id, host.outcome):
-                _broken(f"{run_id} ends with {event.outcome} into {event.folded_into}; the Run it is part of: {host}")
-            self.after = replace(now, inside=tuple(other for other in now.inside if other != run_id))
+                _broken(f"{run_id} ends with {event.outcome} in {event.folded_into}; the end of its host: {host}")
+            self.after = replace(now, folded=tuple(other for other in now.folded if other != run_id))
         else:
-            self._needs(event.folded_into is None and event.outcome == "cancelled" and run_id in now.told, event)
-            line = tuple(other for other in now.line if other != run_id)
-            self.after = replace(now, line=line, steering=now.steering - {run_id})
+            self._expect(event.folded_into is None and event.outcome == "cancelled" and run_id in now.covered, event)
+            queue = tuple(other for other in now.queue if other != run_id)
+            self.after = replace(now, queue=queue, folding=now.folding - {run_id})
 
     def _outcome(self, run_id: str) -> str:
-        if run_id in self.after.told:
+        if run_id in self.after.covered:
             return "cancelled"
         if isinstance(self.command, Finish):
             return "interrupted" if self.command.outcome == "stopped" else self.command.outcome
-        return "interrupted" if isinstance(self.command, Recover) else "not to end"
+        return "interrupted" if isinstance(self.command, Recover) else "must not end"
 
-    def _needs(self, possible: bool, event: LaneEvent) -> None:
+    def _expect(self, possible: bool, event: LaneEvent) -> None:
         if not possible:
-            _broken(f"{event} cannot come here: {self.after.states()}, told to stop: {sorted(self.after.told)}")
+            _broken(f"{event} is not possible here: {self.after.states()}, covered: {sorted(self.after.covered)}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Promise:
-    """What a command has to bring about as a whole, and what it has to leave alone."""
+    """The effect that a command must have, and the state that it must not change."""
 
     before: Oracle
     after: Oracle
@@ -302,32 +302,37 @@ class _Promise:
             case Submit():
                 self._submit(command)
             case Cancel():
-                self._holds(not after.line and self._spared_the_active(), "ends all who wait and tells the active one")
-                if before.active is None or (before.active in before.told and not before.line):
-                    self._holds(not self.events, "decides nothing where nobody is left to cover")
+                self._require(
+                    not after.queue and self._active_unchanged(), "ends all queued Runs and marks the active one"
+                )
+                if before.active is None or (before.active in before.covered and not before.queue):
+                    self._require(not self.events, "has no events if no Run is left to cover")
             case CancelRun(run_id=run_id):
-                others = tuple(other for other in before.line if other != run_id)
-                self._holds(after.line == others and self._spared_the_active(), "touches no other Run")
-                meant = run_id in before.line or (run_id == before.active and run_id not in before.told)
-                self._holds(len(self.events) == meant, "is one event for the Run it means, or none")
+                others = tuple(other for other in before.queue if other != run_id)
+                self._require(after.queue == others and self._active_unchanged(), "changes no other Run")
+                meant = run_id in before.queue or (run_id == before.active and run_id not in before.covered)
+                self._require(len(self.events) == meant, "has one event for its Run, or none")
             case ClearQueue():
-                self._holds(not after.line, "leaves nobody in the queue")
-                self._holds(self._spared_the_active() and after.mark == before.mark, "leaves the active Run alone")
+                self._require(not after.queue, "empties the queue")
+                self._require(self._active_unchanged() and after.mark == before.mark, "does not change the active Run")
             case EditRun():
-                self._holds(after == before and len(self.events) == 1, "says that the Run was edited and no more")
-            case MoveRun(run_id=run_id, before=place):
-                expected = replace(before, line=moved(before.line, run_id, place))
-                self._holds(after == expected, "changes the order of the queue and no more")
+                self._require(after == before and len(self.events) == 1, "has one event and no other effect")
+            case MoveRun(run_id=run_id, before=other):
+                expected = replace(before, queue=moved(before.queue, run_id, other))
+                self._require(after == expected, "changes only the order of the queue")
             case FoldRun(run_id=run_id):
-                expected = replace(before, steering=before.steering | {run_id})
-                self._holds(after == expected, "has this Run wait to fold, and no other")
-                self._holds(len(self.events) == (run_id not in before.steering), "is one event, or none when it folds")
+                expected = replace(before, folding=before.folding | {run_id})
+                self._require(after == expected, "makes only this Run wait to fold")
+                self._require(
+                    len(self.events) == (run_id not in before.folding),
+                    "has one event, or none if the Run waits to fold already",
+                )
             case BeginStep(folds=folds):
-                joined = before.steering if folds else frozenset[str]()
-                self._holds(set(after.inside) == {*before.inside, *joined}, "takes in everybody who waits to fold")
-                self._holds(after.steps == before.steps + 1, "begins one step")
+                joined = before.folding if folds else frozenset[str]()
+                self._require(set(after.folded) == {*before.folded, *joined}, "folds all Runs that wait to fold")
+                self._require(after.steps == before.steps + 1, "starts one Step")
             case Finish():
-                self._went_on()
+                self._next_started()
             case Recover():
                 self._recover(command)
             case _:
@@ -336,42 +341,42 @@ class _Promise:
     def _submit(self, command: Submit) -> None:
         before, after, run_id = self.before, self.after, command.run_id
         if before.content_of(run_id) is not None:
-            self._holds(not self.events, "decides nothing when it is repeated")
+            self._require(not self.events, "has no events if it is repeated")
         elif before.active is None:
-            self._holds(after.active == run_id and not after.line, "starts at once on an idle Lane")
+            self._require(after.active == run_id and not after.queue, "starts immediately on an idle Lane")
         elif command.when_busy == "interrupt":
-            next_up = after.line == (run_id,) and self._spared_the_active()
-            self._holds(next_up, "comes next, after the active one and nobody else")
+            is_next = after.queue == (run_id,) and self._active_unchanged()
+            self._require(is_next, "is the only queued Run")
         else:
-            self._holds(after.line == (*before.line, run_id) and self._spared_the_active(), "comes last in the queue")
+            self._require(after.queue == (*before.queue, run_id) and self._active_unchanged(), "is last in the queue")
 
     def _recover(self, command: Recover) -> None:
         before, after = self.before, self.after
         may_resume = before.steps == 0 or command.on_crash == "resume"
         if before.active is None:
-            self._holds(not self.events, "decides nothing on an idle Lane")
-        elif may_resume and before.resumes < command.resumes_max and before.active not in before.told:
-            self._holds(after == replace(before, resumes=before.resumes + 1), "resumes the active Run and no more")
+            self._require(not self.events, "has no events on an idle Lane")
+        elif may_resume and before.resumes < command.resumes_max and before.active not in before.covered:
+            self._require(after == replace(before, resumes=before.resumes + 1), "only resumes the active Run")
         else:
-            self._went_on()
+            self._next_started()
 
-    def _went_on(self) -> None:
+    def _next_started(self) -> None:
         before, after = self.before, self.after
-        went_on = (after.active,) == (before.line[:1] or (None,)) and after.line == before.line[1:]
-        self._holds(went_on, "ends the active Run, starts the first in line and touches nobody else")
+        next_started = (after.active,) == (before.queue[:1] or (None,)) and after.queue == before.queue[1:]
+        self._require(next_started, "ends the active Run, starts the first queued one and changes no other")
 
-    def _spared_the_active(self) -> bool:
-        return (self.after.active, self.after.inside) == (self.before.active, self.before.inside)
+    def _active_unchanged(self) -> bool:
+        return (self.after.active, self.after.folded) == (self.before.active, self.before.folded)
 
-    def _holds(self, kept: bool, promise: str) -> None:
-        if not kept:
-            _broken(f"not kept: it {promise}. Before: {self.before.states()}, after: {self.after.states()}")
+    def _require(self, holds: bool, promise: str) -> None:
+        if not holds:
+            _broken(f"broken promise: it {promise}. Before: {self.before.states()}, after: {self.after.states()}")
 
 
-def moved(line: tuple[str, ...], run_id: str, before: str | None) -> tuple[str, ...]:
-    """The line after `run_id` was put before another one, or last."""
+def moved(queue: tuple[str, ...], run_id: str, before: str | None) -> tuple[str, ...]:
+    """Return the queue with `run_id` moved before another Run, or to the end."""
     if before == run_id:
-        return line
-    rest = [other for other in line if other != run_id]
+        return queue
+    rest = [other for other in queue if other != run_id]
     rest.insert(rest.index(before) if before is not None else len(rest), run_id)
     return tuple(rest)

@@ -1,7 +1,7 @@
-"""Does the proof bite? Each fault here is put into the Lane on purpose, and the walk has to find it.
+"""Faults seeded in the Lane, which the walk must find.
 
-A fault is a small change of `decide` or `apply`, of the kind that a hurried edit makes. What it says when found is part
-of the test: found for the right reason.
+A fault is a small change of `decide` or `apply`, like a careless edit. The test also checks the message, so that the
+fault is found for the right reason.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cancel_covers_the_next_run_too(lane: Lane, command: Command) -> Events:
 
 def cancel_of_an_idle_lane_leaves_a_mark(lane: Lane, command: Command) -> Events:
     if isinstance(command, Cancel) and lane.active is None:
-        return (CancelMarked(lane.next_seq, "nobody", command.now),)
+        return (CancelMarked(lane.next_seq, "none", command.now),)
     return real.decide(lane, command)
 
 
@@ -103,7 +103,7 @@ def folded_run_completes_though_its_host_is_cancelled(lane: Lane, command: Comma
     )
 
 
-def late_finish_ends_whoever_is_active(lane: Lane, command: Command) -> Events:
+def late_finish_ends_the_active_run(lane: Lane, command: Command) -> Events:
     try:
         return real.decide(lane, command)
     except RunNotActive:
@@ -119,7 +119,7 @@ def covered_run_is_reported_completed(lane: Lane, command: Command) -> Events:
     return tuple(replace(event, outcome=command.outcome) if isinstance(event, RunEnded) else event for event in events)
 
 
-def stopping_run_takes_in_a_fold(lane: Lane, command: Command) -> Events:
+def stopping_run_folds_another(lane: Lane, command: Command) -> Events:
     try:
         return real.decide(lane, command)
     except RunIsStopping:
@@ -164,7 +164,7 @@ def interrupt_spares_the_queue(lane: Lane, command: Command) -> Events:
     return tuple(event for event in events if not (isinstance(command, Submit) and isinstance(event, RunEnded)))
 
 
-def seq_is_given_out_twice(lane: Lane, command: Command) -> Events:
+def seq_is_used_twice(lane: Lane, command: Command) -> Events:
     events = real.decide(lane, command)
     if len(lane.queue) == 1:
         return tuple(replace(event, seq=event.seq - 1) if isinstance(event, RunAccepted) else event for event in events)
@@ -238,73 +238,73 @@ def new_run_revives_a_cancelled_one(lane: Lane, event: LaneEvent) -> Lane:
 
 
 FAULTS_OF_DECIDE: dict[Decide, str] = {
-    cancel_covers_one_run_too_few: "CancelMarked(mark=0, run_id='r1', at=0) cannot come here",
-    cancel_covers_the_next_run_too: "CancelMarked(mark=2, run_id='r1', at=0) cannot come here",
-    cancel_of_an_idle_lane_leaves_a_mark: "CancelMarked(mark=1, run_id='nobody', at=0) cannot come here",
-    cancel_forgets_the_queue: "r2 is covered by a cancel and still waits for a start",
-    cancel_ends_the_active_run_at_once: "not kept: it ends all who wait and tells the active one",
+    cancel_covers_one_run_too_few: "CancelMarked(mark=0, run_id='r1', at=0) is not possible here",
+    cancel_covers_the_next_run_too: "CancelMarked(mark=2, run_id='r1', at=0) is not possible here",
+    cancel_of_an_idle_lane_leaves_a_mark: "CancelMarked(mark=1, run_id='none', at=0) is not possible here",
+    cancel_forgets_the_queue: "r2 is covered by a cancel and still queued",
+    cancel_ends_the_active_run_at_once: "broken promise: it ends all queued Runs and marks the active one",
     cancel_of_one_run_takes_the_queue_along: "RunEnded(run_id='r2', outcome='cancelled'",
     cancel_of_a_folded_run_ends_it_alone: "must be refused with RunIsFolded",
     finish_forgets_to_start_the_next: "the Lane is idle while r2 waits",
     failure_strands_the_queue: "the Lane is idle while r2 waits",
-    finish_forgets_the_folded_runs: "r2 did not end with the Run it had folded into",
-    finish_ends_a_folded_run_twice: "r2 ends, and is not live (any more)",
-    folded_run_completes_though_its_host_is_cancelled: "r2 ends with completed into r1",
-    late_finish_ends_whoever_is_active: "must be refused with RunNotActive",
+    finish_forgets_the_folded_runs: "r2 did not end with the Run it was folded into",
+    finish_ends_a_folded_run_twice: "r2 ends, but is not live",
+    folded_run_completes_though_its_host_is_cancelled: "r2 ends with completed in r1",
+    late_finish_ends_the_active_run: "must be refused with RunNotActive",
     covered_run_is_reported_completed: "RunEnded(run_id='r1', outcome='completed'",
-    stopping_run_takes_in_a_fold: "must be refused with RunIsStopping",
-    fold_does_not_reach_past_a_queued_run: "not kept: it takes in everybody who waits to fold",
+    stopping_run_folds_another: "must be refused with RunIsStopping",
+    fold_does_not_reach_past_a_queued_run: "broken promise: it folds all Runs that wait to fold",
     recovery_drops_the_queue: "RunEnded(run_id='r2', outcome='cancelled'",
-    recovery_resumes_a_covered_run: "not kept: it ends the active Run, starts the first in line",
-    recovery_ends_a_run_that_did_nothing: "not kept: it resumes the active Run and no more",
-    repeated_submit_is_accepted_again: "r1 is accepted, which nobody asked for or was done before",
-    interrupt_spares_the_queue: "r2 is covered by a cancel and still waits for a start",
-    seq_is_given_out_twice: "r3 gets seq 2 after 2 was given out",
+    recovery_resumes_a_covered_run: "broken promise: it ends the active Run, starts the first queued one",
+    recovery_ends_a_run_that_did_nothing: "broken promise: it only resumes the active Run",
+    repeated_submit_is_accepted_again: "r1 is accepted without a Submit, or for the second time",
+    interrupt_spares_the_queue: "r2 is covered by a cancel and still queued",
+    seq_is_used_twice: "r3 gets seq 2 after seq 2",
     queue_has_no_bound: "must be refused with QueueFull",
     second_run_starts_beside_the_first: "r2 starts while r1 is active",
 }
 
 FAULTS_OF_APPLY: dict[Apply, str] = {
     new_run_overtakes_the_queue: "the Lane has the order ['r1', 'r3', 'r2'], the oracle ['r1', 'r2', 'r3']",
-    waiting_run_folds_into_the_run_after: "r2 goes from waiting to fold to active by RunStarted",
+    waiting_run_folds_into_the_run_after: "r2 changes from waiting to fold to active by RunStarted",
     folded_run_stays_in_the_queue: "a Run is in two places: r1, r2, r2",
-    mark_is_forgotten_when_a_run_ends: "the next seq, 1, was given out before",
-    start_keeps_the_steps_of_another_run: "the records say",
-    step_is_not_counted: "the records say",
+    mark_is_forgotten_when_a_run_ends: "the next seq, 1, was used before",
+    start_keeps_the_steps_of_another_run: "the records give",
+    step_is_not_counted: "the records give",
     mark_is_one_too_low: "the Lane has {'r1': 'active', 'r2': 'queued'}, the oracle {'r1': 'stopping'",
-    mark_is_one_too_high: "after this: r2 goes from queued to stopping by RunStarted",
-    new_run_revives_a_cancelled_one: "r1 goes from stopping to active by RunAccepted",
+    mark_is_one_too_high: "after this: r2 changes from queued to stopping by RunStarted",
+    new_run_revives_a_cancelled_one: "r1 changes from stopping to active by RunAccepted",
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_DECIDE, ids=lambda fault: fault.__name__)
-def test_the_walk_finds_a_fault_of_decide(fault: Decide) -> None:
-    with pytest.raises(AssertionError, match=re.escape(FAULTS_OF_DECIDE[fault])) as found:
+def test_walk_finds_fault_of_decide(fault: Decide) -> None:
+    with pytest.raises(AssertionError, match=re.escape(FAULTS_OF_DECIDE[fault])) as raised:
         walk(prompts=3, cancels=1, decide=fault)
-    assert_tells_the_history(found.value)
+    assert_has_history(raised.value)
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_APPLY, ids=lambda fault: fault.__name__)
-def test_the_walk_finds_a_fault_of_apply(fault: Apply) -> None:
-    with pytest.raises(AssertionError, match=re.escape(FAULTS_OF_APPLY[fault])) as found:
+def test_walk_finds_fault_of_apply(fault: Apply) -> None:
+    with pytest.raises(AssertionError, match=re.escape(FAULTS_OF_APPLY[fault])) as raised:
         walk(prompts=3, cancels=1, apply=fault)
-    assert_tells_the_history(found.value)
+    assert_has_history(raised.value)
 
 
-def assert_tells_the_history(found: AssertionError) -> None:
-    lines = str(found).splitlines()[1:]
+def assert_has_history(error: AssertionError) -> None:
+    lines = str(error).splitlines()[1:]
     assert [line[:6] for line in lines] == [f"{number:4}  " for number in range(1, len(lines) + 1)]
     assert lines[-1].endswith(" -> here")
 
 
-def test_without_a_fault_the_same_walk_finds_nothing() -> None:
+def test_walk_without_a_fault_passes() -> None:
     assert walk(prompts=3, cancels=1).states > 0
 
 
-def test_a_history_is_told_in_plain_words() -> None:
-    with pytest.raises(AssertionError) as found:
+def test_message_has_the_history() -> None:
+    with pytest.raises(AssertionError) as raised:
         walk(prompts=3, cancels=1, decide=failure_strands_the_queue)
-    assert str(found.value).splitlines() == [
+    assert str(raised.value).splitlines() == [
         "the Lane is idle while r2 waits",
         "   1  Submit r1 queue 100 -> RunAccepted r1 seq 1, RunStarted r1",
         "   2  Submit r2 queue 100 -> RunAccepted r2 seq 2",
@@ -312,13 +312,13 @@ def test_a_history_is_told_in_plain_words() -> None:
     ]
 
 
-def test_an_unexpected_refusal_is_found() -> None:
-    def never_again(lane: Lane, command: Command) -> Events:
+def test_unexpected_refusal_is_found() -> None:
+    def accepts_one_run(lane: Lane, command: Command) -> Events:
         if isinstance(command, Submit) and lane.next_seq > 1:
             raise RunNotActive("no more")
         return real.decide(lane, command)
 
-    with pytest.raises(AssertionError, match="refused with RunNotActive") as found:
-        walk(prompts=2, decide=never_again)
-    assert isinstance(found.value.__cause__, AssertionError)
-    assert isinstance(found.value.__cause__.__cause__, KedgeError)
+    with pytest.raises(AssertionError, match="refused with RunNotActive") as raised:
+        walk(prompts=2, decide=accepts_one_run)
+    assert isinstance(raised.value.__cause__, AssertionError)
+    assert isinstance(raised.value.__cause__.__cause__, KedgeError)

@@ -1,6 +1,6 @@
-"""The proof of the Lane: every interleaving of so many prompts, cancels and crashes, on the real decide and apply.
+"""The proof of the Lane: every interleaving of a few prompts, cancels and crashes, on the real decide and apply.
 
-Here states are walked and counted; that they are the right ones has a second opinion: test_lane_spec.py.
+test_lane_spec.py compares the states with those of an independent specification.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ def walked(bounds: Bounds) -> WalkResult:
         ) as cancels,
     ):
 
-        def tell(transition: Transition) -> None:
+        def on_transition(transition: Transition) -> None:
             match transition.command:
                 case Cancel() | CancelRun() | ClearQueue():
                     cancels.count += 1
                 case Submit(when_busy="interrupt") if len(transition.events) > 2:  # a Run was covered
                     cancels.count += 1
 
-        result = walk(**asdict(bounds), tell=tell)
+        result = walk(**asdict(bounds), on_transition=on_transition)
         states.count = result.states
         states.notes["commands put"] = result.transitions
     return result
 
 
-# The numbers are pinned: a change of the Lane or of the walk that makes it look at less is seen here.
+# The numbers are pinned, to notice a change of the Lane or the walk that checks fewer states.
 def test_histories_of_3_prompts_2_cancels_1_crash() -> None:
     result = walked(Bounds(prompts=3, cancels=2, crashes=1, run_cancels=2, steps=2, moves=1, clears=1, late_folds=1))
     assert (result.states, result.transitions, result.ended) == (6055, 190679, 311)

@@ -1,12 +1,12 @@
-"""Histories of a Lane: one after the other by hand (`History`), or all there are up to a size (`walk`).
+"""Histories of a Lane: one at a time (`History`), or all of them within bounds (`walk`).
 
-`walk` tries every command in every state that can be reached within its bounds, on the real `decide` and `apply`, and
-holds each answer against the oracle, the LIFECYCLE table and the records. A state that was reached before is not walked
-on again: what can happen from there does not depend on how one got there. That makes "all interleavings" affordable.
+`walk` tries every command in every reachable state within its bounds, on the real `decide` and `apply`, and checks each
+answer against the oracle, the LIFECYCLE table and the records. It explores each state once, since the future of a state
+does not depend on how it was reached. That makes checking all interleavings affordable.
 
     result = walk(prompts=3, cancels=2, crashes=1)      AssertionError with the shortest history that breaks a promise
 
-A Lane of your own making can be put to the same test: pass `decide` and `apply`.
+Pass `decide` and `apply` to check another implementation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LIFECYCLE = frozenset(LIFECYCLE)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A Lane, what the oracle makes of it, and the records of its live Runs."""
+    """A Lane, the oracle for it, and the records of its live Runs."""
 
     lane: Lane = field(default_factory=Lane)
     oracle: Oracle = field(default_factory=Oracle)
@@ -57,14 +57,14 @@ class State:
 
 @dataclass(slots=True)
 class Checker:
-    """Puts one command to a Lane and checks everything there is to check about the answer."""
+    """Executes commands on a Lane and checks the answers."""
 
     decide: Decide = real.decide
     apply: Apply = real.apply
-    #: The rows of LIFECYCLE that were used.
+    #: Rows of LIFECYCLE used so far.
     rows: set[Row] = field(default_factory=set)
 
-    def put(self, state: State, command: Command) -> tuple[State, tuple[LaneEvent, ...] | KedgeError]:
+    def execute(self, state: State, command: Command) -> tuple[State, tuple[LaneEvent, ...] | KedgeError]:
         refusal = state.oracle.refusal(command)
         try:
             events = self.decide(state.lane, command)
@@ -73,11 +73,11 @@ class Checker:
                 raise AssertionError(f"refused with {error!r}; expected: {refusal}") from error
             return state, error
         if refusal is not None:
-            raise AssertionError(f"must be refused with {refusal.__name__}, but gave {events}")
+            raise AssertionError(f"must be refused with {refusal.__name__}, but returned {events}")
         if isinstance(command, Cancel | CancelRun | ClearQueue):
-            answer = {covered.run_id for covered in covered_by(state.lane, command)}
-            if answer != state.oracle.covered(command):
-                raise AssertionError(f"covered_by answers {answer}; meant were {set(state.oracle.covered(command))}")
+            answer, expected = {run.run_id for run in covered_by(state.lane, command)}, state.oracle.covered_by(command)
+            if answer != expected:
+                raise AssertionError(f"covered_by returned {answer}; expected: {set(expected)}")
         if not events:
             state.oracle.read(command, events)
             return state, events
@@ -96,21 +96,21 @@ class Checker:
                 if was != is_now:
                     row: Row = (was, type(event), is_now)
                     if row not in _LIFECYCLE:
-                        raise AssertionError(f"{run_id} goes from {was} to {is_now} by {event}: no row of LIFECYCLE")
+                        raise AssertionError(f"{run_id} changes from {was} to {is_now} by {event}: not in LIFECYCLE")
                     self.rows.add(row)
         return lane
 
     def check_drains(self, state: State) -> None:
-        """Finishing what is active, again and again, ends every Run: nothing is ever stuck."""
+        """Finish the active Run repeatedly and check that every Run ends."""
         for _ in range(len(state.oracle.live) + 1):
             if state.lane.active is None:
                 break
             try:
-                state, _ = self.put(state, Finish(state.lane.active.run_id, "completed", "", 0))
+                state, _ = self.execute(state, Finish(state.lane.active.run_id, "completed", "", 0))
             except AssertionError as broken:
-                raise AssertionError(f"finishing all there is after this: {broken}") from broken
+                raise AssertionError(f"when finishing all Runs after this: {broken}") from broken
         if state.oracle.live:
-            raise AssertionError(f"finishing all there is leaves {state.oracle.states()}")
+            raise AssertionError(f"after finishing all Runs these are left: {state.oracle.states()}")
 
 
 def _states(lane: Lane) -> dict[str, RunState]:
@@ -119,7 +119,7 @@ def _states(lane: Lane) -> dict[str, RunState]:
 
 
 def _recorded(before: State, command: Command, events: tuple[LaneEvent, ...], lane: Lane) -> dict[str, RunRecord]:
-    """The records of the live Runs after these events; together they have to say what the Lane says."""
+    """Return the records of the live Runs after these events. Check that the Lane restored from them is the same."""
     records = dict(before.records)
     if isinstance(command, Submit):
         records[command.run_id] = RunRecord(command.run_id, "s", "w", 0, _PROMPT, _OPTIONS, command.content, 0)
@@ -131,7 +131,7 @@ def _recorded(before: State, command: Command, events: tuple[LaneEvent, ...], la
                 raise AssertionError(f"the record does not show {event}: {ended}")
     stored = restore(LaneRecord("s", lane.version, lane.next_seq, lane.mark), list(records.values()))
     if stored != lane:
-        raise AssertionError(f"the records say {stored}, the events say {lane}")
+        raise AssertionError(f"the records give {stored}, the events give {lane}")
     return records
 
 
@@ -143,25 +143,25 @@ _PROMPT, _OPTIONS = Prompt(""), RunOptions()
 
 @dataclass(slots=True)
 class History:
-    """One history, told command by command. A broken promise is an AssertionError that tells all of it."""
+    """One history, command by command. A broken promise raises an AssertionError that contains the history."""
 
     checker: Checker = field(default_factory=Checker)
     state: State = field(default_factory=State)
-    told: list[tuple[Command, str]] = field(default_factory=list)
+    entries: list[tuple[Command, str]] = field(default_factory=list)
     events: list[LaneEvent] = field(default_factory=list)
 
-    def put(self, command: Command) -> tuple[LaneEvent, ...] | KedgeError:
+    def execute(self, command: Command) -> tuple[LaneEvent, ...] | KedgeError:
         try:
-            self.state, answer = self.checker.put(self.state, command)
+            self.state, answer = self.checker.execute(self.state, command)
         except AssertionError as broken:
             raise AssertionError(f"{broken}\n{self.text(command)}") from broken
-        self.told.append((command, _answer_text(answer)))
+        self.entries.append((command, _answer_text(answer)))
         if isinstance(answer, tuple):
             self.events.extend(answer)
         return answer
 
     def check_replay(self) -> None:
-        """The log alone gives the same Lane."""
+        """Check that replaying the log gives the same Lane."""
         lane = Lane()
         for event in self.events:
             lane = self.checker.apply(lane, event)
@@ -169,16 +169,18 @@ class History:
             raise AssertionError(f"the log gives {lane}, not {self.state.lane}\n{self.text()}")
 
     def text(self, last: Command | None = None) -> str:
-        told = [*self.told, *([(last, "here")] if last is not None else [])]
-        return "\n".join(f"{number:4}  {_command_text(done)} -> {then}" for number, (done, then) in enumerate(told, 1))
+        entries = [*self.entries, (last, "here")] if last is not None else self.entries
+        return "\n".join(
+            f"{number:4}  {_command_text(command)} -> {answer}" for number, (command, answer) in enumerate(entries, 1)
+        )
 
 
 def _command_text(command: Command) -> str:
     hidden = ("now", "content", "accepted_content", "reason")
-    given = [f"{getattr(command, name)}" for name in command.__struct_fields__ if name not in hidden]
+    parts = [f"{getattr(command, name)}" for name in command.__struct_fields__ if name not in hidden]
     if isinstance(command, Submit) and command.accepted_content is not None:
-        given.append("again" if command.content == command.accepted_content else "again with other content")
-    return " ".join([type(command).__name__, *given])
+        parts.append("again" if command.content == command.accepted_content else "again with other content")
+    return " ".join([type(command).__name__, *parts])
 
 
 def _answer_text(answer: tuple[LaneEvent, ...] | KedgeError) -> str:
@@ -201,20 +203,20 @@ def _event_text(event: LaneEvent) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much may happen in one history. Finishes need no bound: there is one for each Run."""
+    """The bounds of one history. Finishes need none: there is one for each Run."""
 
     prompts: int = 3
     cancels: int = 2
     crashes: int = 1
-    #: Cancels of one Run by its id.
+    #: Cancels of a single Run by id.
     run_cancels: int = 1
-    #: Steps that each Run may begin.
+    #: Steps of each Run.
     steps: int = 2
     moves: int = 0
     clears: int = 0
-    #: Queued Runs that are told to fold.
+    #: Fold commands for queued Runs.
     late_folds: int = 0
-    #: How often one Run is resumed before it is ended.
+    #: Resumes of a Run before recovery ends it.
     resumes_max: int = 1
     queue_runs_max: int = 100
 
@@ -222,7 +224,7 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class WalkResult:
     states: int
-    #: Commands put to the Lane, the refused ones and those that change nothing included.
+    #: Executed commands, including refused ones and those without an effect.
     transitions: int
     #: States in which every Run has ended.
     ended: int
@@ -230,7 +232,7 @@ class WalkResult:
 
 
 class Used(NamedTuple):
-    """Times a command of some kind had an effect in a history: what `Bounds` limits."""
+    """The number of commands of each kind that had an effect in a history. `Bounds` limits them."""
 
     cancels: int = 0
     crashes: int = 0
@@ -242,7 +244,7 @@ class Used(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A command that had an effect, and the states it led from and to. (No history: many lead through it.)"""
+    """A command that had an effect, and the states before and after it. Part of many histories."""
 
     before: tuple[State, Used]
     command: Command
@@ -252,10 +254,10 @@ class Transition:
 
 #: The commands that `Used` counts, in its order.
 _KINDS: tuple[type[Command], ...] = (Cancel, Recover, CancelRun, MoveRun, ClearQueue, FoldRun)
-#: The places of the live Runs' records belong to a state too: the order of the queue is read from them.
+#: The last item is the `queue_order` of the live Runs' records, from which the order of the queue is restored.
 _Key = tuple[Lane, Oracle, Used, tuple[int, ...]]
 
-#: `reject` is left to the commands that are tried for their refusal.
+#: `reject` is tried in `_without_effect`.
 _WHEN_BUSY: tuple[WhenBusy, ...] = ("queue", "fold", "interrupt")
 
 
@@ -273,48 +275,48 @@ def walk(
     queue_runs_max: int = 100,
     decide: Decide = real.decide,
     apply: Apply = real.apply,
-    tell: Callable[[Transition], None] | None = None,
+    on_transition: Callable[[Transition], None] | None = None,
 ) -> WalkResult:
-    """Every history within these bounds (see `Bounds`). AssertionError tells the first that breaks a promise.
+    """Check every history within these bounds (see `Bounds`). Raise AssertionError for the first broken promise.
 
-    `tell` is told of each transition, once: for whoever wants to compare more than how many there are."""
+    `on_transition` is called once for each transition."""
     bounds = Bounds(
         prompts, cancels, crashes, run_cancels, steps, moves, clears, late_folds, resumes_max, queue_runs_max
     )
-    return _Walk(bounds, Checker(decide, apply), tell).result()
+    return _Walk(bounds, Checker(decide, apply), on_transition).result()
 
 
 @dataclass(slots=True)
 class _Walk:
     bounds: Bounds
     checker: Checker
-    tell: Callable[[Transition], None] | None = None
-    #: How each state was first reached: breadth first, so by a shortest history.
+    on_transition: Callable[[Transition], None] | None = None
+    #: The first way each state was reached. The search is breadth first, so it is a shortest history.
     came_from: dict[_Key, tuple[_Key, Command] | None] = field(default_factory=dict)
-    ahead: deque[tuple[_Key, State]] = field(default_factory=deque)
+    pending: deque[tuple[_Key, State]] = field(default_factory=deque)
     drained: set[Lane] = field(default_factory=set)
 
     def result(self) -> WalkResult:
         transitions = ended = 0
-        self._reached(State(), Used(), None)
-        while self.ahead:
-            key, state = self.ahead.popleft()
+        self._visit(State(), Used(), None)
+        while self.pending:
+            key, state = self.pending.popleft()
             ended += not state.oracle.live
             for command in _commands(state.oracle, self.bounds, key[2]):
                 transitions += 1
                 try:
-                    after, answer = self.checker.put(state, command)
+                    after, answer = self.checker.execute(state, command)
                     if after is not state:
                         used = _used(key[2], command)
-                        self._reached(after, used, (key, command))
-                        if self.tell and isinstance(answer, tuple):
-                            self.tell(Transition((state, key[2]), command, answer, (after, used)))
+                        self._visit(after, used, (key, command))
+                        if self.on_transition and isinstance(answer, tuple):
+                            self.on_transition(Transition((state, key[2]), command, answer, (after, used)))
                 except AssertionError as broken:
                     raise AssertionError(f"{broken}\n{self._history(key, command)}") from broken
         return WalkResult(len(self.came_from), transitions, ended, frozenset(self.checker.rows))
 
-    def _reached(self, state: State, used: Used, by: tuple[_Key, Command] | None) -> None:
-        # The version only counts events; without it, histories of different length meet in one state.
+    def _visit(self, state: State, used: Used, by: tuple[_Key, Command] | None) -> None:
+        # The version only counts events. Without it, histories of different lengths can reach the same state.
         lane = replace(state.lane, version=0)
         key = (lane, state.oracle, used, tuple(state.records[run.run_id].queue_order for run in lane.live))
         if key in self.came_from:
@@ -324,7 +326,7 @@ class _Walk:
         if lane not in self.drained:
             self.checker.check_drains(state)
             self.drained.add(lane)
-        self.ahead.append((key, state))
+        self.pending.append((key, state))
 
     def _history(self, key: _Key, last: Command) -> str:
         commands: list[Command] = []
@@ -333,7 +335,7 @@ class _Walk:
             commands.append(command)
         history = History(Checker(self.checker.decide, self.checker.apply))
         for command in reversed(commands):
-            history.put(command)
+            history.execute(command)
         return history.text(last)
 
 
@@ -342,7 +344,7 @@ def _used(used: Used, command: Command) -> Used:
 
 
 def _commands(oracle: Oracle, bounds: Bounds, used: Used) -> Iterator[Command]:
-    """Every command worth trying here, the ones that must be refused or change nothing included."""
+    """Yield the commands to try in this state, including those that must be refused or have no effect."""
     cancels, crashes, run_cancels, moves, clears, late_folds = used
     if len(oracle.accepted) < bounds.prompts:
         run_id = f"r{len(oracle.accepted) + 1}"
@@ -354,10 +356,10 @@ def _commands(oracle: Oracle, bounds: Bounds, used: Used) -> Iterator[Command]:
         yield Recover("resume", 0, bounds.resumes_max)
         yield Recover("end", 0, bounds.resumes_max)
     if run_cancels < bounds.run_cancels:
-        for run_id in (*oracle.line, *((oracle.active,) if oracle.active else ())):
+        for run_id in (*oracle.queue, *((oracle.active,) if oracle.active else ())):
             yield CancelRun(run_id, 0)
     if oracle.active is not None:
-        if oracle.steps < bounds.steps or oracle.active in oracle.told:
+        if oracle.steps < bounds.steps or oracle.active in oracle.covered:
             yield BeginStep(oracle.active, 0)
             yield BeginStep(oracle.active, 0, folds=False)
         yield Finish(oracle.active, "completed", "", 0)
@@ -366,32 +368,32 @@ def _commands(oracle: Oracle, bounds: Bounds, used: Used) -> Iterator[Command]:
     if clears < bounds.clears:
         yield ClearQueue(0)
     if moves < bounds.moves:
-        for run_id in oracle.line:
-            for before in (*oracle.line, None):
+        for run_id in oracle.queue:
+            for before in (*oracle.queue, None):
                 yield MoveRun(run_id, before, 0)
     if late_folds < bounds.late_folds:
-        for run_id in oracle.line:
+        for run_id in oracle.queue:
             yield FoldRun(run_id, 0)
     yield from _without_effect(oracle)
 
 
 def _without_effect(oracle: Oracle) -> Iterator[Command]:
-    """Commands that come too late, twice or at a bad time. They cost no bound: the state stays what it is."""
+    """Yield commands that are late, repeated or refused. No bound counts them: they do not change the state."""
     for run_id, _, content in oracle.accepted:
         yield Submit(run_id, content, "queue", 0, content)
         yield Submit(run_id, "other content", "fold", 0, content)
         if run_id != oracle.active:
             yield Finish(run_id, "completed", "", 0)
             yield BeginStep(run_id, 0)
-        if run_id not in oracle.line:
+        if run_id not in oracle.queue:
             yield MoveRun(run_id, None, 0)
             yield FoldRun(run_id, 0)
         yield EditRun(run_id, 0)
-    for run_id in (*oracle.inside, *oracle.ended):
+    for run_id in (*oracle.folded, *oracle.ended):
         yield CancelRun(run_id, 0)
     if oracle.active is None:
         yield from (Cancel(0), Recover("resume", 0), Recover("end", 0), ClearQueue(0))
     else:
         yield Submit("rejected", "", "reject", 0)
-        yield Submit("too many", "", "queue", 0, queue_runs_max=len(oracle.line))
-        yield Submit("too many", "", "fold", 0, queue_runs_max=len(oracle.line))
+        yield Submit("too many", "", "queue", 0, queue_runs_max=len(oracle.queue))
+        yield Submit("too many", "", "fold", 0, queue_runs_max=len(oracle.queue))

@@ -1,348 +1,349 @@
 -------------------------------- MODULE Lane --------------------------------
 (***************************************************************************)
-(* The Lane of one Session, written down a second time: from the rules     *)
+(* The Lane of one Session, specified independently: from the rules        *)
 (* (the docstring of src/kedge/core/lane.py), not from the code.           *)
 (*                                                                         *)
-(* A Run is named by the seq it was accepted with. A command that is       *)
-(* refused, or that changes nothing, is no step here.                      *)
+(* A Run is identified by its seq. A command that is refused or has no     *)
+(* effect is not a step of this specification.                             *)
 (***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets
 
 CONSTANTS
-    Prompts,        \* How often each command has an effect in one history: prompts accepted,
-    Cancels,        \* cancels of all that is live,
-    RunCancels,     \* cancels of one Run,
+    \* The number of commands with an effect in one history:
+    Prompts,        \* prompts accepted,
+    Cancels,        \* cancels of all live Runs,
+    RunCancels,     \* cancels of a single Run,
     Crashes,        \* recoveries after a crash,
-    Moves,          \* changes of the queue's order,
+    Moves,          \* moves within the queue,
     Clears,         \* removals of the whole queue,
-    LateFolds,      \* queued Runs told to fold,
-    Steps,          \* Steps that each Run begins.
-    ResumesMax,     \* A Run is resumed so often, then it is ended.
-    QueueRunsMax    \* The queue takes so many Runs.
+    LateFolds,      \* fold commands for queued Runs.
+    Steps,          \* Steps of each Run.
+    ResumesMax,     \* Resumes of a Run before recovery ends it.
+    QueueRunsMax    \* The limit of the queue.
 
 Runs == 1 .. Prompts
-Nobody == 0
+NoRun == 0
 
 VARIABLES
-    \* What the Lane knows.
+    \* The state of the Lane.
     nextSeq,        \* The seq of the next Run.
-    mark,           \* Runs up to here are covered by a cancel.
-    active,         \* The Run at work, or Nobody.
-    queue,          \* Who waits, in order;
-    steering,       \* and who of them waits to fold into the active Run.
-    folded,         \* Who has folded into the active Run.
-    steps,          \* Steps the active Run has begun.
-    resumes,        \* Times the active Run was resumed.
-    stopped,        \* TRUE: the active Run was told to stop, it alone.
-    \* The last command that had an effect, and what it appended to the log.
+    mark,           \* A cancel covers the Runs up to this seq.
+    active,         \* The active Run, or NoRun.
+    queue,          \* The queued Runs, in order.
+    folding,        \* Queued Runs that wait to fold into the active Run.
+    folded,         \* Runs folded into the active Run.
+    steps,          \* Steps of the active Run.
+    resumes,        \* Resumes of the active Run.
+    stopped,        \* TRUE if the active Run was cancelled by its id.
+    \* The last command that had an effect, and the events that it appended to the log.
     command,
     append,
-    \* How often commands with a bound were used.
+    \* The number of commands used, for those with a bound.
     used,
-    \* What somebody knows who reads the log from its beginning, and nothing else. Watch, below, keeps these.
-    accepted,       \* The seq of each Run, in the order of acceptance.
-    running,        \* Runs that were started and have not ended.
-    ends,           \* How often each Run has ended.
-    told            \* Live Runs that were there when a cancel of all came, or that were told to stop alone. By name.
+    \* The state of a reader of the log, who has no other source. Maintained by ReadLog, below.
+    accepted,       \* The seqs of the accepted Runs, in order.
+    running,        \* Runs that have started and not ended.
+    ends,           \* The number of ends of each Run.
+    coveredRuns     \* Live Runs covered by a cancel: those live when it was appended. By id, not by mark.
 
-lane == <<nextSeq, mark, active, queue, steering, folded, steps, resumes, stopped>>
-vars == <<lane, command, append, used, accepted, running, ends, told>>
+lane == <<nextSeq, mark, active, queue, folding, folded, steps, resumes, stopped>>
+vars == <<lane, command, append, used, accepted, running, ends, coveredRuns>>
 
 -----------------------------------------------------------------------------
 (* Events. *)
 
-Accepted(run, folds)     == <<"RunAccepted", run, folds>>
-Started(run)             == <<"RunStarted", run>>
-Resumed(run)             == <<"RunResumed", run>>
-StepBegun(run, step)     == <<"StepStarted", run, step>>
-Folded(run, host)        == <<"RunFolded", run, host>>
-Edited(run)              == <<"RunEdited", run>>
-Moved(run, before)       == <<"RunMoved", run, before>>
-FoldTold(run)            == <<"FoldMarked", run>>
-AllTold(upTo, host)      == <<"CancelMarked", host, upTo>>
-Told(run)                == <<"RunCancelMarked", run>>
+Accepted(run, folds)      == <<"RunAccepted", run, folds>>
+Started(run)              == <<"RunStarted", run>>
+Resumed(run)              == <<"RunResumed", run>>
+StepStarted(run, step)    == <<"StepStarted", run, step>>
+Folded(run, host)         == <<"RunFolded", run, host>>
+Edited(run)               == <<"RunEdited", run>>
+Moved(run, before)        == <<"RunMoved", run, before>>
+FoldMarked(run)           == <<"FoldMarked", run>>
+CancelMarked(upTo, run)   == <<"CancelMarked", run, upTo>>
+RunCancelMarked(run)      == <<"RunCancelMarked", run>>
 Ended(run, outcome, host) == <<"RunEnded", run, outcome, host>>
 
 Is(event, kind) == event[1] = kind
-Of(event) == event[2]
+RunOf(event) == event[2]
 
 -----------------------------------------------------------------------------
-(* Words. *)
+(* Helpers. *)
 
 Elements(seq) == {seq[i] : i \in DOMAIN seq}
 Without(seq, gone) == SelectSeq(seq, LAMBDA run : run \notin gone)
-Rising(set) == CHOOSE seq \in [1 .. Cardinality(set) -> set] :
+Sorted(set) == CHOOSE seq \in [1 .. Cardinality(set) -> set] :
                    \A i, j \in DOMAIN seq : i < j => seq[i] < seq[j]
-Each(seq, Event(_)) == [i \in DOMAIN seq |-> Event(seq[i])]
+Map(seq, Event(_)) == [i \in DOMAIN seq |-> Event(seq[i])]
 
-IsBusy == active # Nobody
+IsBusy == active # NoRun
 Covered(run) == run <= mark \/ (run = active /\ stopped)
 IsStopping == IsBusy /\ Covered(active)
 Live == (IF IsBusy THEN {active} ELSE {}) \cup folded \cup Elements(queue)
 
-Put(wish) == command' = wish
+SetCommand(value) == command' = value
 Use(kind, most) == used[kind] < most /\ used' = [used EXCEPT ![kind] = @ + 1]
-Dropped(seq) == Each(seq, LAMBDA run : Ended(run, "cancelled", Nobody))
+CancelledEnds(seq) == Map(seq, LAMBDA run : Ended(run, "cancelled", NoRun))
 
 -----------------------------------------------------------------------------
 (* Rule 1: submit. *)
 
-StartAtOnce ==
+StartNow ==
     /\ active' = nextSeq
     /\ append' = <<Accepted(nextSeq, FALSE), Started(nextSeq)>>
-    /\ UNCHANGED <<mark, queue, steering>>
+    /\ UNCHANGED <<mark, queue, folding>>
 
-WaitInLine(folds) ==
+Enqueue(folds) ==
     /\ Len(queue) < QueueRunsMax
     /\ queue' = Append(queue, nextSeq)
-    /\ steering' = IF folds THEN steering \cup {nextSeq} ELSE steering
+    /\ folding' = IF folds THEN folding \cup {nextSeq} ELSE folding
     /\ append' = <<Accepted(nextSeq, folds)>>
     /\ UNCHANGED <<mark, active>>
 
-\* Rule 3: is there anybody whom a cancel would reach and none has reached? Folded Runs share the fate of their host.
-IsAnybodyToCover == IsBusy /\ (~IsStopping \/ queue # <<>>)
-AllTogether == <<AllTold(nextSeq - 1, active)>> \o Dropped(queue)
+\* Rule 3: TRUE if a cancel would cover a Run that is not covered yet. Folded Runs are covered with their host.
+CancelHasEffect == IsBusy /\ (~IsStopping \/ queue # <<>>)
+CancelEvents == <<CancelMarked(nextSeq - 1, active)>> \o CancelledEnds(queue)
 
-ComeNext ==
-    /\ mark' = IF IsAnybodyToCover THEN nextSeq - 1 ELSE mark
+Interrupt ==
+    /\ mark' = IF CancelHasEffect THEN nextSeq - 1 ELSE mark
     /\ queue' = <<nextSeq>>
-    /\ steering' = {}
-    /\ append' = (IF IsAnybodyToCover THEN AllTogether ELSE <<>>) \o <<Accepted(nextSeq, FALSE)>>
+    /\ folding' = {}
+    /\ append' = (IF CancelHasEffect THEN CancelEvents ELSE <<>>) \o <<Accepted(nextSeq, FALSE)>>
     /\ UNCHANGED active
 
 Submit(whenBusy) ==
-    /\ Put(<<"Submit", nextSeq, whenBusy>>)
+    /\ SetCommand(<<"Submit", nextSeq, whenBusy>>)
     /\ nextSeq <= Prompts
     /\ nextSeq' = nextSeq + 1
-    /\ CASE ~IsBusy -> StartAtOnce
-         [] IsBusy /\ whenBusy = "interrupt" -> ComeNext
-         [] IsBusy /\ whenBusy # "interrupt" -> WaitInLine(whenBusy = "fold")
+    /\ CASE ~IsBusy -> StartNow
+         [] IsBusy /\ whenBusy = "interrupt" -> Interrupt
+         [] IsBusy /\ whenBusy # "interrupt" -> Enqueue(whenBusy = "fold")
     /\ UNCHANGED <<folded, steps, resumes, stopped, used>>
 
 -----------------------------------------------------------------------------
 (* Rules 3 and 4: cancel. *)
 
 Cancel ==
-    /\ Put(<<"Cancel">>)
-    /\ IsAnybodyToCover
+    /\ SetCommand(<<"Cancel">>)
+    /\ CancelHasEffect
     /\ Use("cancels", Cancels)
     /\ mark' = nextSeq - 1
     /\ queue' = <<>>
-    /\ steering' = {}
-    /\ append' = AllTogether
+    /\ folding' = {}
+    /\ append' = CancelEvents
     /\ UNCHANGED <<nextSeq, active, folded, steps, resumes, stopped>>
 
-Leave(run) ==
+RemoveFromQueue(run) ==
     /\ queue' = Without(queue, {run})
-    /\ steering' = steering \ {run}
-    /\ append' = <<Ended(run, "cancelled", Nobody)>>
+    /\ folding' = folding \ {run}
+    /\ append' = <<Ended(run, "cancelled", NoRun)>>
     /\ UNCHANGED stopped
 
-TellAlone(run) ==
+StopActive(run) ==
     /\ ~IsStopping
     /\ stopped' = TRUE
-    /\ append' = <<Told(run)>>
-    /\ UNCHANGED <<queue, steering>>
+    /\ append' = <<RunCancelMarked(run)>>
+    /\ UNCHANGED <<queue, folding>>
 
 CancelRun(run) ==
-    /\ Put(<<"CancelRun", run>>)
+    /\ SetCommand(<<"CancelRun", run>>)
     /\ Use("runCancels", RunCancels)
-    /\ \/ run \in Elements(queue) /\ Leave(run)
-       \/ run = active /\ TellAlone(run)
+    /\ \/ run \in Elements(queue) /\ RemoveFromQueue(run)
+       \/ run = active /\ StopActive(run)
     /\ UNCHANGED <<nextSeq, mark, active, folded, steps, resumes>>
 
 -----------------------------------------------------------------------------
-(* The queue, by hand. *)
+(* Changes of the queue. *)
 
 ClearQueue ==
-    /\ Put(<<"ClearQueue">>)
+    /\ SetCommand(<<"ClearQueue">>)
     /\ queue # <<>>
     /\ Use("clears", Clears)
     /\ queue' = <<>>
-    /\ steering' = {}
-    /\ append' = Dropped(queue)
+    /\ folding' = {}
+    /\ append' = CancelledEnds(queue)
     /\ UNCHANGED <<nextSeq, mark, active, folded, steps, resumes, stopped>>
 
-\* The queue with `run` taken out and put back in front of `before`, or last.
+\* The queue with `run` moved before `before`, or to the end.
 Reordered(run, before) ==
     LET rest == Without(queue, {run})
-        place == IF before = Nobody THEN Len(rest) + 1 ELSE CHOOSE i \in DOMAIN rest : rest[i] = before
-    IN  SubSeq(rest, 1, place - 1) \o <<run>> \o SubSeq(rest, place, Len(rest))
+        index == IF before = NoRun THEN Len(rest) + 1 ELSE CHOOSE i \in DOMAIN rest : rest[i] = before
+    IN  SubSeq(rest, 1, index - 1) \o <<run>> \o SubSeq(rest, index, Len(rest))
 
 MoveRun(run, before) ==
-    /\ Put(<<"MoveRun", run, before>>)
+    /\ SetCommand(<<"MoveRun", run, before>>)
     /\ run \in Elements(queue)
-    /\ before \in (Elements(queue) \ {run}) \cup {Nobody}
+    /\ before \in (Elements(queue) \ {run}) \cup {NoRun}
     /\ Reordered(run, before) # queue
     /\ Use("moves", Moves)
     /\ queue' = Reordered(run, before)
     /\ append' = <<Moved(run, before)>>
-    /\ UNCHANGED <<nextSeq, mark, active, steering, folded, steps, resumes, stopped>>
+    /\ UNCHANGED <<nextSeq, mark, active, folding, folded, steps, resumes, stopped>>
 
-\* Rule 8: it waits as if it had been submitted to fold, in its place and with its seq.
+\* Rule 8: the Run waits to fold, as if submitted so. It keeps its seq and its position in the queue.
 FoldRun(run) ==
-    /\ Put(<<"FoldRun", run>>)
-    /\ run \in Elements(queue) \ steering
+    /\ SetCommand(<<"FoldRun", run>>)
+    /\ run \in Elements(queue) \ folding
     /\ Use("lateFolds", LateFolds)
-    /\ steering' = steering \cup {run}
-    /\ append' = <<FoldTold(run)>>
+    /\ folding' = folding \cup {run}
+    /\ append' = <<FoldMarked(run)>>
     /\ UNCHANGED <<nextSeq, mark, active, queue, folded, steps, resumes, stopped>>
 
 EditRun(run) ==
-    /\ Put(<<"EditRun", run>>)
+    /\ SetCommand(<<"EditRun", run>>)
     /\ run \in Elements(queue)
     /\ append' = <<Edited(run)>>
     /\ UNCHANGED <<lane, used>>
 
 -----------------------------------------------------------------------------
-(* Rule 8: a Step takes in all who wait to fold, past those who wait for a start of their own. One that only sums up
-   the past takes in nobody. *)
+(* Rule 8: a Step folds all Runs that wait to fold; they overtake Runs that wait for their own start. A Step that only
+   summarises the history folds none. *)
 
 BeginStep(folds) ==
-    /\ Put(<<"BeginStep", active, folds>>)
+    /\ SetCommand(<<"BeginStep", active, folds>>)
     /\ IsBusy
     /\ ~IsStopping
     /\ steps < Steps
     /\ steps' = steps + 1
-    /\ LET joining == IF folds THEN steering ELSE {}
+    /\ LET joining == IF folds THEN folding ELSE {}
        IN  /\ folded' = folded \cup joining
            /\ queue' = Without(queue, joining)
-           /\ steering' = steering \ joining
-           /\ append' = Each(SelectSeq(queue, LAMBDA run : run \in joining), LAMBDA run : Folded(run, active))
-                        \o <<StepBegun(active, steps + 1)>>
+           /\ folding' = folding \ joining
+           /\ append' = Map(SelectSeq(queue, LAMBDA run : run \in joining), LAMBDA run : Folded(run, active))
+                        \o <<StepStarted(active, steps + 1)>>
     /\ UNCHANGED <<nextSeq, mark, active, resumes, stopped, used>>
 
 -----------------------------------------------------------------------------
-(* Rules 5, 6 and 7: the end of the active Run, and who comes next. *)
+(* Rules 5, 6 and 7: the end of the active Run, and the start of the next. *)
 
 EndActive(reported) ==
     LET outcome == IF IsStopping THEN "cancelled" ELSE reported
         next == IF queue = <<>> THEN <<>> ELSE <<Head(queue)>>
     IN  /\ IsBusy
-        /\ active' = IF queue = <<>> THEN Nobody ELSE Head(queue)
+        /\ active' = IF queue = <<>> THEN NoRun ELSE Head(queue)
         /\ queue' = IF queue = <<>> THEN <<>> ELSE Tail(queue)
-        /\ steering' = {}
+        /\ folding' = {}
         /\ folded' = {}
         /\ steps' = 0
         /\ resumes' = 0
         /\ stopped' = FALSE
-        /\ append' = <<Ended(active, outcome, Nobody)>>
-                     \o Each(Rising(folded), LAMBDA run : Ended(run, outcome, active))
-                     \o Each(next, LAMBDA run : Started(run))
+        /\ append' = <<Ended(active, outcome, NoRun)>>
+                     \o Map(Sorted(folded), LAMBDA run : Ended(run, outcome, active))
+                     \o Map(next, LAMBDA run : Started(run))
         /\ UNCHANGED <<nextSeq, mark>>
 
 Finish(reported) ==
-    /\ Put(<<"Finish", active, reported>>)
+    /\ SetCommand(<<"Finish", active, reported>>)
     /\ EndActive(IF reported = "stopped" THEN "interrupted" ELSE reported)
     /\ UNCHANGED used
 
 -----------------------------------------------------------------------------
-(* Rule 9: recover. A Run that has begun no Step did nothing that could be done twice. *)
+(* Rule 9: recover. A Run without a Step has had no effect that a resume could repeat. *)
 
 Recover(onCrash) ==
-    /\ Put(<<"Recover", onCrash>>)
+    /\ SetCommand(<<"Recover", onCrash>>)
     /\ IsBusy
     /\ Use("crashes", Crashes)
     /\ IF (onCrash = "resume" \/ steps = 0) /\ resumes < ResumesMax /\ ~IsStopping
        THEN /\ resumes' = resumes + 1
             /\ append' = <<Resumed(active)>>
-            /\ UNCHANGED <<nextSeq, mark, active, queue, steering, folded, steps, stopped>>
+            /\ UNCHANGED <<nextSeq, mark, active, queue, folding, folded, steps, stopped>>
        ELSE EndActive("interrupted")
 
 -----------------------------------------------------------------------------
-(* The reader of the log. It sees what is appended and never asks the Lane. *)
+(* The reader of the log. It uses the appended events only, never the state of the Lane. *)
 
-NewEnds(run) == {i \in DOMAIN append' : Is(append'[i], "RunEnded") /\ Of(append'[i]) = run}
-Named(kind) == {Of(append'[i]) : i \in {i \in DOMAIN append' : Is(append'[i], kind)}}
+NewEnds(run) == {i \in DOMAIN append' : Is(append'[i], "RunEnded") /\ RunOf(append'[i]) = run}
+RunsIn(kind) == {RunOf(append'[i]) : i \in {i \in DOMAIN append' : Is(append'[i], kind)}}
 NotEnded == {run \in Elements(accepted) : ends[run] = 0}
 
-Watch ==
-    /\ accepted' = accepted \o Each(SelectSeq(append', LAMBDA event : Is(event, "RunAccepted")), Of)
-    /\ running' = (running \ Named("RunEnded")) \cup Named("RunStarted")
+ReadLog ==
+    /\ accepted' = accepted \o Map(SelectSeq(append', LAMBDA event : Is(event, "RunAccepted")), RunOf)
+    /\ running' = (running \ RunsIn("RunEnded")) \cup RunsIn("RunStarted")
     /\ ends' = [run \in Runs |-> ends[run] + Cardinality(NewEnds(run))]
-    \* Whoever was accepted before the cancel and has not ended: nobody less, nobody more.
-    /\ LET all == IF Named("CancelMarked") = {} THEN {} ELSE NotEnded
-       IN  told' = (told \cup all \cup Named("RunCancelMarked")) \ Named("RunEnded")
+    \* Exactly the Runs accepted before the cancel that have not ended.
+    /\ LET all == IF RunsIn("CancelMarked") = {} THEN {} ELSE NotEnded
+       IN  coveredRuns' = (coveredRuns \cup all \cup RunsIn("RunCancelMarked")) \ RunsIn("RunEnded")
 
 -----------------------------------------------------------------------------
 
 Init ==
     /\ nextSeq = 1 /\ mark = 0
-    /\ active = Nobody /\ queue = <<>> /\ steering = {} /\ folded = {}
+    /\ active = NoRun /\ queue = <<>> /\ folding = {} /\ folded = {}
     /\ steps = 0 /\ resumes = 0 /\ stopped = FALSE
     /\ command = <<>> /\ append = <<>>
     /\ used = [cancels |-> 0, crashes |-> 0, runCancels |-> 0, moves |-> 0, clears |-> 0, lateFolds |-> 0]
-    /\ accepted = <<>> /\ running = {} /\ ends = [run \in Runs |-> 0] /\ told = {}
+    /\ accepted = <<>> /\ running = {} /\ ends = [run \in Runs |-> 0] /\ coveredRuns = {}
 
-ByClients ==
+ClientActions ==
     \/ \E whenBusy \in {"queue", "fold", "interrupt"} : Submit(whenBusy)
     \/ Cancel
     \/ \E run \in Runs : CancelRun(run) \/ EditRun(run) \/ FoldRun(run)
-    \/ \E run \in Runs, before \in Runs \cup {Nobody} : MoveRun(run, before)
+    \/ \E run \in Runs, before \in Runs \cup {NoRun} : MoveRun(run, before)
     \/ ClearQueue
 
 Finishes == \E reported \in {"completed", "failed", "stopped"} : Finish(reported)
 
-ByTheEngine ==
+EngineActions ==
     \/ \E folds \in BOOLEAN : BeginStep(folds)
     \/ Finishes
     \/ \E onCrash \in {"resume", "end"} : Recover(onCrash)
 
-Next == (ByClients \/ ByTheEngine) /\ Watch
+Next == (ClientActions \/ EngineActions) /\ ReadLog
 
-\* The one thing that is asked of the engine: what is at work is finished some day.
-Spec == Init /\ [][Next]_vars /\ WF_vars(Finishes /\ Watch)
+\* Fairness: the engine eventually finishes the active Run.
+Spec == Init /\ [][Next]_vars /\ WF_vars(Finishes /\ ReadLog)
 
 -----------------------------------------------------------------------------
-(* Promises about each state. *)
+(* Invariants of each state. *)
 
 OneEndForEachRun ==
     \A run \in Runs : ends[run] = IF run \in Elements(accepted) /\ run \notin Live THEN 1 ELSE 0
 
-AtMostOneAtWork == Cardinality(running) <= 1 /\ running = Live \cap {active}
+AtMostOneActive == Cardinality(running) <= 1 /\ running = Live \cap {active}
 
-NobodyIsInTwoPlaces ==
+EachRunInOnePlace ==
     /\ Cardinality(Elements(queue)) = Len(queue)
-    /\ Cardinality(Live) = Cardinality({active} \ {Nobody}) + Cardinality(folded) + Len(queue)
-    /\ steering \subseteq Elements(queue)
+    /\ Cardinality(Live) = Cardinality({active} \ {NoRun}) + Cardinality(folded) + Len(queue)
+    /\ folding \subseteq Elements(queue)
 
 NeverIdleWithAQueue == ~IsBusy => queue = <<>> /\ folded = {}
 
-SeqsRise == \A i, j \in DOMAIN accepted : i < j => accepted[i] < accepted[j]
+SeqsIncrease == \A i, j \in DOMAIN accepted : i < j => accepted[i] < accepted[j]
 
-\* The number and the names agree: a cancel reaches exactly those accepted before it, whenever it is worked on.
-CancelCoversExactlyTheEarlier == \A run \in Live : Covered(run) <=> run \in told
+\* The mark and the ids agree: a cancel covers exactly the Runs accepted before it, no matter when it takes effect.
+CancelCoversExactlyEarlierRuns == \A run \in Live : Covered(run) <=> run \in coveredRuns
 
-NobodyCoveredWaits == told \cap Elements(queue) = {}
+NoCoveredRunQueued == coveredRuns \cap Elements(queue) = {}
 
 QueueIsBounded == Len(queue) <= QueueRunsMax
 
 -----------------------------------------------------------------------------
-(* Promises about each append. *)
+(* Properties of each append. *)
 
 EndIn(run) == append'[CHOOSE i \in NewEnds(run) : TRUE]
 
-\* Whatever was reported, and not without a cancel.
-ActiveEndsCancelledIfTold ==
-    [][IsBusy /\ NewEnds(active) # {} => (EndIn(active)[3] = "cancelled" <=> active \in told)]_vars
+\* A covered Run ends cancelled regardless of the reported outcome, and no other Run does.
+ActiveEndsCancelledIffCovered ==
+    [][IsBusy /\ NewEnds(active) # {} => (EndIn(active)[3] = "cancelled" <=> active \in coveredRuns)]_vars
 
 FoldedEndWithTheirHost ==
     [][\A run \in folded :
            /\ NewEnds(run) # {} <=> NewEnds(active) # {}
            /\ NewEnds(run) # {} => EndIn(run)[3] = EndIn(active)[3] /\ EndIn(run)[4] = active]_vars
 
-\* Nobody who waits ends otherwise than cancelled.
-WaitingEndCancelled ==
+\* A queued Run can only end cancelled.
+QueuedEndCancelled ==
     [][\A run \in Elements(queue) : NewEnds(run) # {} => EndIn(run)[3] = "cancelled"]_vars
 
-\* A start takes the first in line, as the line stood before.
-FirstInLineComesNext ==
-    [][IsBusy /\ Named("RunStarted") # {} => Named("RunStarted") = {Head(queue)} /\ NewEnds(active) # {}]_vars
+\* The Run that starts is the head of the queue before the append.
+QueueHeadStartsNext ==
+    [][IsBusy /\ RunsIn("RunStarted") # {} => RunsIn("RunStarted") = {Head(queue)} /\ NewEnds(active) # {}]_vars
 
-NumbersNeverFall == [][nextSeq' >= nextSeq /\ mark' >= mark /\ mark' < nextSeq']_vars
+NumbersNeverDecrease == [][nextSeq' >= nextSeq /\ mark' >= mark /\ mark' < nextSeq']_vars
 
 -----------------------------------------------------------------------------
-(* What comes in the end. *)
+(* Liveness. *)
 
 EveryRunEnds == \A run \in Runs : run \in Elements(accepted) ~> ends[run] = 1
 =============================================================================
