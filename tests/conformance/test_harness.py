@@ -43,7 +43,7 @@ async def stream_of(directory: Path, *pieces: bytes, aborts: bool = False) -> As
 
 
 @pytest.mark.parametrize(
-    ("frame", "told"),
+    ("frame", "reported"),
     [
         ("data: {}\ndata: {}\n\n", "more than one data line"),
         ("event: message\n\n", "unexpected line"),
