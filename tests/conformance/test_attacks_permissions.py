@@ -398,7 +398,7 @@ async def test_a_child_agent_changes_nothing_whatever_is_allowed(kedge: Peer) ->
     viewed, *others = outputs(await kedge.messages(children[0]["id"]))
     assert "old" in viewed["content"]
     assert len(others) == len(calls) - 1
-    assert all("There is no tool named" in other["content"] for other in others)
+    assert all("not found. Available tools" in other["content"] for other in others)
     assert (kedge.directory / "a.txt").read_text() == "old\n"
     assert not (kedge.directory / "made").exists()
 
@@ -456,7 +456,7 @@ async def test_lookalike_tool_names_are_unknown(kedge: Peer, model: str) -> None
     touch = '{"command": "touch made"}'
     results = await tried(kedge, *(f"tool {name} {touch}" for name in names), model=model, skip_approvals=True)
     assert len(results) == len(names)
-    assert all("There is no tool named" in result["content"] for result in results)
+    assert all("not found. Available tools" in result["content"] for result in results)
     assert not (kedge.directory / "made").exists()
 
 

@@ -67,7 +67,7 @@ async def test_i1_a_call_of_an_unknown_tool_is_an_error_result(kedge: Peer) -> N
     session = await kedge.session()
     run = await kedge.wait((await kedge.submit(session, "script: tool teleport {} | say well"))["run_id"])
     assert run["outcome"] == "completed"
-    assert "There is no tool named teleport" in results_of(await kedge.messages(session))[0]["content"]
+    assert "Tool teleport not found" in results_of(await kedge.messages(session))[0]["content"]
 
 
 async def test_i2_a_denial_becomes_an_error_result(kedge: Peer) -> None:
