@@ -52,10 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 #: Imports inside functions, each for start-up time: module -> modules that it loads late.
 LATE_IMPORTS: dict[str, set[str]] = {
-    "kedge.agent.model_choice": {
-        "kedge.llm.demo",
-        "kedge.llm.transport",
-    },
+    "kedge.agent.model_choice": {"kedge.llm.transport"},
     "kedge.cli.command_serve": {"kedge.server.harden", "kedge.server.startup"},
     "kedge.cli.command_stop": {"kedge.warden.proc_fs"},
     "kedge.cli.command_tui": {"kedge.tui.app", "kedge.tui.render.themes"},

@@ -19,7 +19,7 @@ def listed(home: Home) -> dict[str, dict[str, Any]]:
 
 def test_the_configured_and_the_built_in_models_are_listed(home: Home) -> None:
     found = listed(home)
-    assert list(found) == ["local/fake-large", "kedge/offline", "demo/smollm2"]
+    assert list(found) == ["local/fake-large", "kedge/offline"]
     assert (found["local/fake-large"]["is_large"], found["local/fake-large"]["is_small"]) == (True, True)
     assert not (home.data / "server.log").exists()
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kedge.config.model_names import ResolvedModel, resolve_model
-from kedge.config.schema import DEMO, Config, ProviderConfig
+from kedge.config.schema import Config, ProviderConfig
 from kedge.config.secrets import KEYRING
 from kedge.core.records import OFFLINE, Usage
 from kedge.errors import BadConfig
@@ -20,8 +20,6 @@ from kedge.llm.provider_types import PROVIDERS
 
 if TYPE_CHECKING:
     import httpx2
-
-    from kedge.llm.demo import DemoModel
 
 FREE = Price(0.0, 0.0)
 
@@ -35,7 +33,7 @@ class RunModel(Struct, frozen=True):
     thinking_tokens: int | None = None
     takes_images: bool = True
     price: Price | None = None
-    #: The built-in models are not asked for titles: the start of the prompt is as good.
+    #: The built-in model is not asked for titles: the start of the prompt is as good.
     writes_titles: bool = True
 
     def priced(self, usage: Usage) -> Usage:
@@ -64,18 +62,11 @@ class Models:
         self._pools: dict[bool, httpx2.AsyncClient] = {}
         self._loaded: set[str] = set()
         self._opening = asyncio.Lock()
-        self._demo: DemoModel | None = None
 
     async def choose(self, config: Config, name: str) -> RunModel:
         name = name or config.model or OFFLINE
         if name == OFFLINE:
             return RunModel(OfflineModel(), price=FREE, takes_images=False, writes_titles=False)
-        if name == DEMO:
-            from kedge.llm.demo import DemoModel
-
-            pool = await self.pool(tls=False)
-            self._demo = self._demo or DemoModel(lambda: pool)
-            return RunModel(self._demo, price=FREE, takes_images=False, writes_titles=False)
         resolved = resolve_model(config, name)
         known = resolved.facts
         return RunModel(
@@ -110,8 +101,6 @@ class Models:
         return self._pools[tls]
 
     async def close(self) -> None:
-        if self._demo is not None:
-            await self._demo.close()
         for pool in self._pools.values():
             await pool.aclose()
 

@@ -25,12 +25,13 @@ from kedge.config.load import (
     repository_files,
     to_config,
 )
-from kedge.config.model_names import BUILT_IN, resolve_model
+from kedge.config.model_names import resolve_model
 from kedge.config.providers import all_providers
 from kedge.config.rule_checks import ineffective_rules
 from kedge.config.schema import MASK, masked_secret
 from kedge.config.secrets import missing
 from kedge.config.trust import TrustList
+from kedge.core.records import OFFLINE
 from kedge.core.untrusted_text import one_line
 from kedge.errors import BadConfig
 
@@ -116,7 +117,7 @@ def _check_models(loaded: LoadedConfig, environment: Mapping[str, str]) -> Itera
             if key == "model":
                 yield Finding(key, "warn", "not set; the built-in offline model is used", "set model")
             continue
-        if name in BUILT_IN:
+        if name == OFFLINE:
             yield Finding(key, "ok", f"{name}{source}")
             continue
         try:

@@ -8,14 +8,11 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from kedge.config.providers import all_providers, api_key, is_vendor_endpoint, provider_for, unknown_provider
-from kedge.config.schema import DEMO, Config, ModelEntry, ProviderConfig
+from kedge.config.schema import Config, ModelEntry, ProviderConfig
 from kedge.core.records import OFFLINE
 from kedge.errors import BadConfig
 from kedge.llm import catalogue
 from kedge.llm.catalogue import ModelFacts, Price
-
-#: Models that need no provider -> description.
-BUILT_IN = {OFFLINE: "built in: real tools, no language model", DEMO: "a tiny model on this machine, without tools"}
 
 
 class ResolvedModel(Struct, frozen=True):
@@ -88,7 +85,7 @@ def known_models(config: Config, environment: Mapping[str, str] = os.environ) ->
             for model in catalogue.known(_vendor(provider)):
                 models[f"{name}/{model}"] = ResolvedModel(name, provider, model)
     for configured in (config.model, config.small_model):  # these need not be listed anywhere
-        if configured and configured not in BUILT_IN and configured not in models:
+        if configured and configured != OFFLINE and configured not in models:
             try:
                 models[configured] = resolve_model(config, configured, environment)
             except BadConfig:
@@ -97,11 +94,11 @@ def known_models(config: Config, environment: Mapping[str, str] = os.environ) ->
 
 
 def list_models(config: Config, environment: Mapping[str, str] = os.environ) -> list[ModelListing]:
-    """Return the known models, then the built-in ones."""
+    """Return the known models, then the built-in one."""
     default = config.model or OFFLINE
     small = config.small_model or default
     rows = [(model.name, model.provider_name, model.facts, "") for model in known_models(config, environment)]
-    rows += [(name, name.partition("/")[0], ModelFacts(), text) for name, text in BUILT_IN.items()]
+    rows.append((OFFLINE, OFFLINE.partition("/")[0], ModelFacts(), "built in: real tools, no language model"))
     return [
         ModelListing(name, provider_name, facts, name == default, name == small, text)
         for name, provider_name, facts, text in rows

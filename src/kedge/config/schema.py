@@ -27,8 +27,6 @@ from kedge.tools.workspace_paths import real_path
 
 #: Instruction files: each is searched for in every directory from the repository's root down. Items.
 CONTEXT_FILES_MAX = 50
-#: A tiny local language model that needs no network.
-DEMO = "demo/smollm2"
 MASK = "********"
 
 # The upper limits guard against typing errors, and against a repository's file, which may set some of these untrusted.
