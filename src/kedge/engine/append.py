@@ -63,17 +63,18 @@ class Append:
 
     def decide(self, command: Command) -> tuple[LaneEvent, ...]:
         """Decide a command and add its events, with the messages and reports that belong to them."""
-        return self._add(decide(self.lane, command), self.state.runs)
+        return self._add(decide(self.lane, command))
 
     def accept(self, run: RunRecord, command: Submit) -> None:
         """Decide the Submit of a new Run and add its record."""
-        if self._add(decide(self.lane, command), {**self.state.runs, run.run_id: run}):
+        if self._add(decide(self.lane, command), run):
             accepted = self.runs[run.run_id]
             self.change_run(replace(accepted, accepted_state="active" if accepted.state == "active" else "queued"))
 
-    def _add(self, events: tuple[LaneEvent, ...], live: dict[str, RunRecord]) -> tuple[LaneEvent, ...]:
+    def _add(self, events: tuple[LaneEvent, ...], *accepted: RunRecord) -> tuple[LaneEvent, ...]:
         self.lane = apply_all(self.lane, events)
         self.events += events
+        live = self.state.runs | self.runs | {run.run_id: run for run in accepted}
         self.runs |= project(live, events, self.lane)
         for event in events:
             self.log.append(event)
