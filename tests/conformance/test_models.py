@@ -21,7 +21,7 @@ async def test_the_models_are_told_with_their_limits_and_prices(kedge: Peer) -> 
     assert "context_window" not in found["local/fake-small"], "what is not known is left out"
     assert [name for name, model in found.items() if model["is_default"]] == ["local/fake-large"]
     assert [name for name, model in found.items() if model["is_small"]] == ["local/fake-large"]
-    assert found["kedge/offline"]["about"]
+    assert found["kedge/offline"]["description"]
 
 
 async def test_the_models_of_a_workspace_are_those_of_its_configuration(
