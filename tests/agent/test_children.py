@@ -1,4 +1,4 @@
-"""Agents that serve a tool call: a child's Run ends with its parent's, whatever happens to either."""
+"""Child agents: the Run of a child always ends with the Run of its parent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,18 @@ from kedge.llm.catalogue import Price
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, EndReply, Fail, Hold, Reply, Say, ScriptedModel
 from kedge.tools.agent import AgentTool
-from tests.engine.rig import CLIENT, OneModel, Outages, PlainMachine, Rig, begun, no_complaints, rig, spin, until
+from tests.engine.rig import (
+    CLIENT,
+    OneModel,
+    OutageStore,
+    PlainMachine,
+    Rig,
+    no_asyncio_errors,
+    rig,
+    spin,
+    until,
+    until_marked,
+)
 
 
 def agent(number: int = 0) -> Call:
@@ -41,8 +52,8 @@ async def children(r: Rig) -> list[str | None]:
     return [run.outcome for run in r.store.data.runs.values() if run.options.parent_run_id]
 
 
-async def assert_over(r: Rig) -> None:
-    """No Run is live in any session: a child that goes on without its parent would be."""
+async def assert_all_ended(r: Rig) -> None:
+    """Assert that no Run is live in any session. A child that outlives its parent would be."""
     await until(lambda: not r.store.data.live)
     await r.assert_sound()
 
@@ -57,14 +68,14 @@ async def test_many_children_run_concurrently_and_costs_are_summed(tmp_path: Pat
             return [*(agent(number) for number in range(count)), EndReply(usage=Usage(100, 1))]
         return "all of them"
 
-    async with no_complaints(), rig(tmp_path, ScriptedModel(reply), tools=(AgentTool(),)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(reply), tools=(AgentTool(),)) as r:
         ended = await r.end(await r.submit())
         assert (ended.text, ended.usage.input_tokens) == ("all of them", 100 + 10 * count)
         assert sorted(content for _, content in await r.results()) == sorted(
             f"found by child {number}" for number in range(count)
         )
         assert await children(r) == ["completed"] * count
-        await assert_over(r)
+        await assert_all_ended(r)
 
 
 async def test_failed_child_is_an_error_result_of_the_parent(tmp_path: Path) -> None:
@@ -72,30 +83,30 @@ async def test_failed_child_is_an_error_result_of_the_parent(tmp_path: Path) -> 
     async with rig(tmp_path, model, tools=(AgentTool(),)) as r:
         assert (await r.end(await r.submit())).text == "well"
         assert "on fire" in (await r.results())[0][1]
-        await assert_over(r)
+        await assert_all_ended(r)
 
 
 async def test_child_that_ends_before_the_wait_reports_its_end(tmp_path: Path) -> None:
     class NoModelForChildren(OneModel):
         asked = 0
 
-        async def choose(self, config: Config, wanted: str) -> RunModel:
+        async def choose(self, config: Config, name: str) -> RunModel:
             self.asked += 1
             if self.asked == 2:
-                raise BadConfig("there is no model for it")
-            return await super().choose(config, wanted)
+                raise BadConfig("no model for children")
+            return await super().choose(config, name)
 
     model = ScriptedModel([agent()], "well")
     async with rig(tmp_path, model, models=NoModelForChildren(model), tools=(AgentTool(),)) as r:
         assert (await r.end(await r.submit())).text == "well"
-        assert "there is no model for it" in (await r.results())[0][1]
+        assert "no model for children" in (await r.results())[0][1]
 
 
 @pytest.mark.parametrize("what", [makes_child_session, accepts_child])
 async def test_parent_cancelled_during_child_accept_leaves_no_child(tmp_path: Path, what: object) -> None:
-    store = Outages()
+    store = OutageStore()
     async with (
-        no_complaints(),
+        no_asyncio_errors(),
         rig(tmp_path, ScriptedModel([agent()], [Hold("never")]), store, tools=(AgentTool(),)) as r,
     ):
         store.held = what  # type: ignore[assignment]
@@ -106,30 +117,30 @@ async def test_parent_cancelled_during_child_accept_leaves_no_child(tmp_path: Pa
         store.gate.set()
         assert (await r.end(run)).outcome == "cancelled"
         assert await children(r) in ([], ["cancelled"])
-        await assert_over(r)
+        await assert_all_ended(r)
 
 
 @pytest.mark.parametrize("passes", range(0, 40, 3))
 async def test_parent_cancelled_at_any_point_of_child_startup(tmp_path: Path, passes: int) -> None:
     model = ScriptedModel([agent()], [Hold("never")])
-    async with no_complaints(), rig(tmp_path, model, tools=(AgentTool(),)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, model, tools=(AgentTool(),)) as r:
         run = await r.submit()
         await until(lambda: len(r.store.data.sessions) == 2)
         await spin(passes)
         await r.engine.cancel_run(r.workspace, run.run_id)
         assert (await r.end(run)).outcome == "cancelled"
-        await assert_over(r)
+        await assert_all_ended(r)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("what", [makes_child_session, accepts_child])
 async def test_uncertainly_accepted_child_ends_with_its_parent(tmp_path: Path, what: object, when: str) -> None:
-    store = Outages()
+    store = OutageStore()
     model = ScriptedModel([agent()], [Hold("never")])
-    async with no_complaints(), rig(tmp_path, model, store, tools=(AgentTool(),)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, model, store, tools=(AgentTool(),)) as r:
         setattr(store, when, what)
         assert (await r.end(await r.submit())).reason == "store_unavailable"
-        await assert_over(r)
+        await assert_all_ended(r)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -137,9 +148,9 @@ async def test_uncertain_cancel_of_a_child_still_cancels_it(tmp_path: Path, when
     def cancels_child(write: Write) -> bool:
         return any(run.options.parent_run_id and run.stopping and run.state == "active" for run in write.runs)
 
-    store = Outages()
+    store = OutageStore()
     async with (
-        no_complaints(),
+        no_asyncio_errors(),
         rig(tmp_path, ScriptedModel([agent()], [Hold("never")]), store, tools=(AgentTool(),)) as r,
     ):
         run = await r.submit()
@@ -147,12 +158,12 @@ async def test_uncertain_cancel_of_a_child_still_cancels_it(tmp_path: Path, when
         setattr(store, when, cancels_child)
         await r.engine.cancel_run(r.workspace, run.run_id)
         assert (await r.end(run)).outcome == "cancelled"
-        assert await children(r) == ["cancelled"], "it has ended before its parent"
-        await assert_over(r)
+        assert await children(r) == ["cancelled"], "the child ends before its parent"
+        await assert_all_ended(r)
 
 
 async def test_session_with_a_running_child_can_be_deleted(tmp_path: Path) -> None:
-    async with no_complaints(), rig(tmp_path, ScriptedModel([agent()], [Hold("never")]), tools=(AgentTool(),)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel([agent()], [Hold("never")]), tools=(AgentTool(),)) as r:
         await r.submit()
         await r.model.wait_requests(2)
         await r.engine.delete_session(r.workspace, r.session)
@@ -163,7 +174,7 @@ async def test_session_with_a_running_child_can_be_deleted(tmp_path: Path) -> No
 
 async def test_deleted_child_session_is_an_error_result(tmp_path: Path) -> None:
     async with (
-        no_complaints(),
+        no_asyncio_errors(),
         rig(tmp_path, ScriptedModel([agent()], [Hold("never")], "well"), tools=(AgentTool(),)) as r,
     ):
         run = await r.submit()
@@ -172,12 +183,12 @@ async def test_deleted_child_session_is_an_error_result(tmp_path: Path) -> None:
         await r.engine.delete_session(r.workspace, child.id)
         assert (await r.end(run)).text == "well"
         assert "cancelled" in (await r.results())[0][1]
-        await assert_over(r)
+        await assert_all_ended(r)
 
 
 async def test_parent_and_child_keep_an_unclaimed_workspace_open(tmp_path: Path) -> None:
     model = ScriptedModel([agent()], [Hold("k"), Say("found")], "done")
-    async with no_complaints(), rig(tmp_path, model, tools=(AgentTool(),)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, model, tools=(AgentTool(),)) as r:
         await r.submit(run_id="x")
         await r.model.wait_requests(2)
         r.engine.workspaces.release(r.workspace.id, CLIENT)
@@ -187,7 +198,7 @@ async def test_parent_and_child_keep_an_unclaimed_workspace_open(tmp_path: Path)
 
 
 async def test_shutdown_ends_parent_and_child(tmp_path: Path) -> None:
-    async with no_complaints(), rig(tmp_path, ScriptedModel([agent()], [Hold("never")]), tools=(AgentTool(),)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel([agent()], [Hold("never")]), tools=(AgentTool(),)) as r:
         await r.submit(run_id="x")
         await r.model.wait_requests(2)
         await asyncio.wait_for(r.engine.close(), 20)
@@ -196,31 +207,31 @@ async def test_shutdown_ends_parent_and_child(tmp_path: Path) -> None:
 
 
 @pytest.mark.found(
-    "the plans that seed 3547 of the simulator was made into, in another order",
-    "A Run that was to begin a child while its server was shutting down, and had not been stopped yet, failed with "
-    "that refusal. It is interrupted now, as all others are.",
+    "the steps of simulator seed 3547 in another order",
+    "a Run that started a child during a shutdown, before it was stopped itself, failed with the refusal; it is now "
+    "interrupted like all others",
 )
 async def test_child_refused_by_a_shutdown_interrupts_the_parent(tmp_path: Path) -> None:
     model, machine = ScriptedModel([Hold("k"), agent()]), PlainMachine()
-    async with no_complaints(), rig(tmp_path, model, tools=(AgentTool(),), machine=machine) as r:
-        # The server ends people's commands first: one that takes its time keeps the Run from being stopped.
+    async with no_asyncio_errors(), rig(tmp_path, model, tools=(AgentTool(),), machine=machine) as r:
+        # The server ends user commands first. A slow one delays the stop of the Run.
         stubborn = "trap '' TERM; echo $$ > mark; while :; do sleep 0.05; done"
-        asking = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, stubborn))
-        await begun(tmp_path / "mark")
+        command_task = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, stubborn))
+        await until_marked(tmp_path / "mark")
         await r.submit(run_id="x")
         await r.model.wait_requests(1)
         closing = asyncio.create_task(r.engine.close())
         await until(lambda: r.engine.is_closing)
         model.release("k")
         await closing
-        await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.gather(command_task, return_exceptions=True)
         (run,) = r.store.data.runs.values()
         assert (run.outcome, run.reason) == ("interrupted", "shutdown")
 
 
 @pytest.mark.found(
-    "a review of the engine: a Step that begins many agents",
-    "each of them was given all that was left of the budget; they share it",
+    "a review of the engine: a Step that starts many agents",
+    "each of them received the whole remaining budget; they now share it",
 )
 async def test_concurrent_children_share_the_remaining_budget(tmp_path: Path) -> None:
     agents = [Call("agent", {"prompt": f"child {number}", "description": "child"}) for number in range(4)]
@@ -228,29 +239,29 @@ async def test_concurrent_children_share_the_remaining_budget(tmp_path: Path) ->
     models = OneModel(model, price=Price(0.2, 1.0))
     async with rig(tmp_path, model, models=models, tools=(AgentTool(),)) as r:
         assert (await r.end(await r.submit(budget_usd=1.0))).text == "done"
-        given = [run.options.budget_usd or 0.0 for run in r.store.data.runs.values() if run.options.parent_run_id]
-        assert len(given) == 4
-        assert sum(given) <= 0.8 + 1e-9
+        budgets = [run.options.budget_usd or 0.0 for run in r.store.data.runs.values() if run.options.parent_run_id]
+        assert len(budgets) == 4
+        assert sum(budgets) <= 0.8 + 1e-9
 
 
 @pytest.mark.found(
-    "a review of the engine: an agent of a session that has a model of its own",
-    "it had the configured model instead, or none; and a Run with a budget could begin any number of agents without "
-    "one; an agent has the model of its session, and what is left of the budget",
+    "a review of the engine: an agent of a session with its own model",
+    "the agent used the configured model, or none, and a Run with a budget could start any number of agents without "
+    "one; an agent now has the model of its session and the remaining budget",
 )
 async def test_child_inherits_session_model_and_remaining_budget(tmp_path: Path) -> None:
-    class Watching(OneModel):
-        async def choose(self, config: Config, wanted: str) -> RunModel:
-            self.wanted = [*getattr(self, "wanted", []), wanted]
-            return await super().choose(config, wanted)
+    class RecordingModels(OneModel):
+        async def choose(self, config: Config, name: str) -> RunModel:
+            self.names = [*getattr(self, "names", []), name]
+            return await super().choose(config, name)
 
     agent = Call("agent", {"prompt": "child", "description": "child"})
     model = ScriptedModel([agent, EndReply(usage=Usage(1_000_000, 0))], "found", "done")
-    models = Watching(model, price=Price(0.25, 1.0))
+    models = RecordingModels(model, price=Price(0.25, 1.0))
     async with rig(tmp_path, model, models=models, tools=(AgentTool(),)) as r:
         await r.engine.change_session(r.workspace, r.session, None, "own/model")
         assert (await r.end(await r.submit(budget_usd=1.0))).text == "done"
-        assert models.wanted == ["own/model", "own/model"]
+        assert models.names == ["own/model", "own/model"]
         (child,) = (run for run in r.store.data.runs.values() if run.options.parent_run_id)
         assert child.options.budget_usd == pytest.approx(0.75)
         fork = await r.engine.fork_session(

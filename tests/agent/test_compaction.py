@@ -1,4 +1,4 @@
-"""Compaction: what a summary keeps, what comes in meanwhile, and what happens when it fails."""
+"""Compaction: contents of a summary, prompts that arrive during it, and failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge.agent import model_call as asking
+from kedge.agent import model_call as model_call
 from kedge.agent.model_choice import RunModel
 from kedge.config.schema import Config
 from kedge.core.records import Attachment, Prompt, RunOptions, Usage
@@ -15,15 +15,26 @@ from kedge.errors import ContextFull, ModelFailed
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, EndReply, Hold, Say, ScriptedModel
 from kedge.tools.todos import TodosTool
-from tests.engine.rig import ActingTool, OneModel, Outages, Rig, Trouble, TroubledModel, do, no_complaints, rig, spin
+from tests.engine.rig import (
+    ActingTool,
+    Fault,
+    FaultyModel,
+    OneModel,
+    OutageStore,
+    Rig,
+    do,
+    no_asyncio_errors,
+    rig,
+    spin,
+)
 
-FULL = Trouble(ContextFull("maximum context length"))
+FULL = Fault(ContextFull("maximum context length"))
 
 #: A Step whose request was near the limit of a window of 1,000 tokens.
-NEAR = EndReply(usage=Usage(900, 10))
+NEARLY_FULL = EndReply(usage=Usage(900, 10))
 
 
-def narrow(model: ScriptedModel) -> OneModel:
+def small_window(model: ScriptedModel) -> OneModel:
     return OneModel(model, context_window=1000)
 
 
@@ -35,35 +46,35 @@ async def summary_of(r: Rig) -> str:
 
 async def test_summary_replaces_history_and_keeps_todos_and_prompt(tmp_path: Path) -> None:
     todos = Call("todos", {"todos": [{"content": "leap", "status": "in_progress"}]})
-    model = ScriptedModel([todos, NEAR], "in short", "done")
-    async with rig(tmp_path, model, models=narrow(model), tools=(TodosTool(),)) as r:
+    model = ScriptedModel([todos, NEARLY_FULL], "in short", "done")
+    async with rig(tmp_path, model, models=small_window(model), tools=(TodosTool(),)) as r:
         ended = await r.end(await r.submit("please do it"))
         assert (ended.text, ended.steps) == ("done", 3)
-        kept = await summary_of(r)
-        assert kept.startswith("in short")
-        assert "[in_progress] leap" in kept
-        assert "please do it" in kept
+        summary = await summary_of(r)
+        assert summary.startswith("in short")
+        assert "[in_progress] leap" in summary
+        assert "please do it" in summary
         (last,) = model.requests[-1].request.messages
-        assert (last.role, last.text) == ("user", SUMMARY + kept)
+        assert (last.role, last.text) == ("user", SUMMARY + summary)
         assert (await r.engine.session(r.workspace, r.session)).todos[0].content == "leap"
         await r.assert_sound()
 
 
 async def test_summary_of_a_summary_includes_the_first_one(tmp_path: Path) -> None:
     tool = ActingTool()
-    model = ScriptedModel([*do("a"), NEAR], "first", [*do("b"), NEAR], "second", "done")
-    async with rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
+    model = ScriptedModel([*do("a"), NEARLY_FULL], "first", [*do("b"), NEARLY_FULL], "second", "done")
+    async with rig(tmp_path, model, models=small_window(model), tools=(tool,)) as r:
         assert (await r.end(await r.submit("please"))).text == "done"
         asked_for_second = model.requests[3].request.messages
         assert SUMMARY + "first" in asked_for_second[0].text
         assert (await summary_of(r)).startswith("second")
         assert (await summary_of(r)).count("please") == 1
-        assert tool.begun == ["a", "b"]
+        assert tool.started == ["a", "b"]
         await r.assert_sound()
 
 
 async def test_request_refused_as_too_long_is_retried_with_a_summary(tmp_path: Path) -> None:
-    model = TroubledModel("a story", "in short", "fits", troubles=[None, FULL])
+    model = FaultyModel("a story", "in short", "fits", faults=[None, FULL])
     async with rig(tmp_path, model) as r:
         await r.end(await r.submit("tell"))
         assert (await r.end(await r.submit("go on"))).text == "fits"
@@ -72,7 +83,7 @@ async def test_request_refused_as_too_long_is_retried_with_a_summary(tmp_path: P
 
 
 async def test_prompt_too_long_even_after_a_summary_ends_the_run(tmp_path: Path) -> None:
-    model = TroubledModel("in short", "next", troubles=[FULL, None, FULL])
+    model = FaultyModel("in short", "next", faults=[FULL, None, FULL])
     async with rig(tmp_path, model) as r:
         ended = await r.end(await r.submit("much too long"))
         assert (ended.outcome, ended.reason) == ("failed", "context_full")
@@ -83,7 +94,7 @@ async def test_prompt_too_long_even_after_a_summary_ends_the_run(tmp_path: Path)
 async def test_history_too_long_to_summarise_is_cut_from_the_start(tmp_path: Path) -> None:
     tool = ActingTool()
     replies = [reply for number in range(4) for reply in (do(f"a{number}"), f"story {number}")]
-    model = TroubledModel(*replies, "in short", "fits", troubles=[None] * 8 + [FULL, FULL, FULL])
+    model = FaultyModel(*replies, "in short", "fits", faults=[None] * 8 + [FULL, FULL, FULL])
     async with rig(tmp_path, model, tools=(tool,)) as r:
         for number in range(4):
             await r.end(await r.submit(f"tell {number}"))
@@ -95,7 +106,7 @@ async def test_history_too_long_to_summarise_is_cut_from_the_start(tmp_path: Pat
 
 
 async def test_history_that_never_fits_ends_the_run_with_a_reason(tmp_path: Path) -> None:
-    model = TroubledModel("a story", troubles=[None] + [FULL] * 4)
+    model = FaultyModel("a story", faults=[None] + [FULL] * 4)
     async with rig(tmp_path, model) as r:
         await r.end(await r.submit("tell"))
         ended = await r.end(await r.submit("go on"))
@@ -119,9 +130,9 @@ async def test_empty_summary_replaces_nothing(tmp_path: Path, reply: str) -> Non
 
 async def test_model_failure_in_a_summary_replaces_nothing(tmp_path: Path) -> None:
     tool = ActingTool()
-    broken = Trouble(ModelFailed("on fire"), "half a summ")
-    model = TroubledModel([*do("a"), NEAR], "next", troubles=[None, broken])
-    async with rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
+    broken = Fault(ModelFailed("on fire"), "half a summ")
+    model = FaultyModel([*do("a"), NEARLY_FULL], "next", faults=[None, broken])
+    async with rig(tmp_path, model, models=small_window(model), tools=(tool,)) as r:
         ended = await r.end(await r.submit())
         assert (ended.outcome, ended.error) == ("failed", "on fire")
         assert await summary_of(r) == ""
@@ -130,9 +141,9 @@ async def test_model_failure_in_a_summary_replaces_nothing(tmp_path: Path) -> No
 
 async def test_cancel_in_a_summary_replaces_nothing(tmp_path: Path) -> None:
     tool = ActingTool()
-    # The context is as full as before: the next Run sums up first.
-    model = ScriptedModel([*do("a"), NEAR], [Say("half a summ"), Hold("never")], "in short", "next")
-    async with no_complaints(), rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
+    # The context is still full, so the next Run summarises first.
+    model = ScriptedModel([*do("a"), NEARLY_FULL], [Say("half a summ"), Hold("never")], "in short", "next")
+    async with no_asyncio_errors(), rig(tmp_path, model, models=small_window(model), tools=(tool,)) as r:
         run = await r.submit()
         await model.wait_requests(2)
         await spin()
@@ -146,13 +157,13 @@ async def test_cancel_in_a_summary_replaces_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_uncertain_summary_is_stored_completely_or_not_at_all(tmp_path: Path, when: str) -> None:
-    def sums_up(write: Write) -> bool:
+    def stores_summary(write: Write) -> bool:
         return any(session.summary_message_id for session in write.sessions)
 
-    store, tool = Outages(), ActingTool()
-    model = ScriptedModel([*do("a"), NEAR], "in short", "in short again", "next")
-    async with no_complaints(), rig(tmp_path, model, store, models=narrow(model), tools=(tool,)) as r:
-        setattr(store, when, sums_up)
+    store, tool = OutageStore(), ActingTool()
+    model = ScriptedModel([*do("a"), NEARLY_FULL], "in short", "in short again", "next")
+    async with no_asyncio_errors(), rig(tmp_path, model, store, models=small_window(model), tools=(tool,)) as r:
+        setattr(store, when, stores_summary)
         assert (await r.end(await r.submit())).reason == "store_unavailable"
         await r.assert_sound()
         assert (await summary_of(r)).startswith("in short") == (when == "after")
@@ -162,8 +173,8 @@ async def test_uncertain_summary_is_stored_completely_or_not_at_all(tmp_path: Pa
 
 async def test_prompt_folded_during_a_summary_follows_it(tmp_path: Path) -> None:
     tool = ActingTool()
-    model = ScriptedModel([Hold("k"), *do("a"), NEAR], [Hold("s"), Say("in short")], "done with both")
-    async with rig(tmp_path, model, models=narrow(model), tools=(tool,)) as r:
+    model = ScriptedModel([Hold("k"), *do("a"), NEARLY_FULL], [Hold("s"), Say("in short")], "done with both")
+    async with rig(tmp_path, model, models=small_window(model), tools=(tool,)) as r:
         await r.submit("first thing", run_id="x")
         await model.wait_requests(1)
         await r.submit("second thing", run_id="y", when_busy="fold")
@@ -173,13 +184,13 @@ async def test_prompt_folded_during_a_summary_follows_it(tmp_path: Path) -> None
         model.release("s")
         ends = [await r.end(run_id) for run_id in "xyz"]
         assert [end.text for end in ends] == ["done with both"] * 3
-        said = " ".join(message.text for message in model.requests[-1].request.messages)
-        assert all(f"{which} thing" in said for which in ("first", "second", "third"))
+        text = " ".join(message.text for message in model.requests[-1].request.messages)
+        assert all(f"{which} thing" in text for which in ("first", "second", "third"))
         await r.assert_sound()
 
 
 async def test_requested_summary_takes_in_no_folding_prompt(tmp_path: Path) -> None:
-    """A summary answers nobody: whoever waits to fold waits for a Run of their own."""
+    """A summary answers no prompt, so a folding prompt waits for a Run of its own."""
     model = ScriptedModel("a story", "in short", "an answer of its own")
     async with rig(tmp_path, model) as r:
         await r.end(await r.submit("tell"))
@@ -193,21 +204,20 @@ async def test_requested_summary_takes_in_no_folding_prompt(tmp_path: Path) -> N
 
 
 async def test_summary_request_respects_the_limits_of_the_model(tmp_path: Path) -> None:
-    """A model without images and with a limit of its reply: a refused request would be repeated."""
+    """For a model without images and with an output limit. A refused request would be repeated."""
 
-    class Modest(OneModel):
-        async def choose(self, config: Config, wanted: str) -> RunModel:
+    class LimitedModel(OneModel):
+        async def choose(self, config: Config, name: str) -> RunModel:
             return RunModel(self.model, 1000, output_tokens_max=77, takes_images=False)
 
-    model = ScriptedModel([*do("a"), NEAR], "in short", "done")
-    async with rig(tmp_path, model, models=Modest(model), tools=(ActingTool(),)) as r:
+    model = ScriptedModel([*do("a"), NEARLY_FULL], "in short", "done")
+    async with rig(tmp_path, model, models=LimitedModel(model), tools=(ActingTool(),)) as r:
         assert (await r.end(await r.submit())).text == "done"
         asked = model.requests[1].request
         assert (asked.output_tokens_max, asked.accepts_images) == (77, False)
 
 
 async def test_cancelled_partial_summary_is_not_sent_to_the_model(tmp_path: Path) -> None:
-    """It stays in the transcript as an answer like any other, so the next request has it as the assistant's words."""
     model = ScriptedModel("a story", [Say("half a summ"), Hold("never")], "next")
     async with rig(tmp_path, model) as r:
         await r.end(await r.submit("tell"))
@@ -222,12 +232,12 @@ async def test_cancelled_partial_summary_is_not_sent_to_the_model(tmp_path: Path
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a model that answers with megabytes of calls made each request larger than the last, without a limit; a request "
-    "beyond one is summarised as if the provider had refused it",
+    "a model that answered with megabytes of calls made each request larger than the last, without a limit; a request "
+    "beyond the limit is summarised as if the provider had refused it",
 )
 async def test_request_beyond_the_size_limit_is_summarised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedModel("x" * 600, "in short", "done")
-    monkeypatch.setattr(asking, "REQUEST_CHARS_MAX", 1000)
+    monkeypatch.setattr(model_call, "REQUEST_CHARS_MAX", 1000)
     async with rig(tmp_path, model) as r:
         await r.end(await r.submit("first"))
         assert sum(map(chars_of, model.requests[0].request.messages)) == len("first")
@@ -237,33 +247,33 @@ async def test_request_beyond_the_size_limit_is_summarised(tmp_path: Path, monke
 
 
 @pytest.mark.found(
-    "a review of the engine: a request that has too many bytes of pictures",
-    "the provider's 413 ended each later Run of the session, and its summary, too; it leads to a summary now, and that "
-    "leaves pictures out where they are too much",
+    "a review of the engine: a request with too many bytes of images",
+    "the provider's HTTP 413 ended each later Run of the session and its summary; it now leads to a summary, which "
+    "leaves out images that are too large",
 )
 async def test_summary_request_too_large_is_retried_without_images(tmp_path: Path) -> None:
-    full = Trouble(ContextFull("too large"))
-    model = TroubledModel("first", "in short", "done", troubles=[None, full, full])
+    full = Fault(ContextFull("too large"))
+    model = FaultyModel("first", "in short", "done", faults=[None, full, full])
     picture = Attachment("/shots/a.png", "a.png", "image/png", "aGVsbG8=")
-    async with rig(tmp_path, model, models=narrow(model)) as r:
+    async with rig(tmp_path, model, models=small_window(model)) as r:
         await r.end(await r.submit())
         seen = await r.engine.submit(r.workspace, r.session, Prompt("what is this?", (picture,)), RunOptions(), "x")
         assert (await r.end(seen)).text == "done"
-        said = await summary_of(r)
-        assert said.endswith("what is this?\n\nFiles that came with it, and are not repeated here: /shots/a.png")
+        text = await summary_of(r)
+        assert text.endswith("what is this?\n\nFiles that came with it, and are not repeated here: /shots/a.png")
         assert "hello" in [message.text for message in model.requests[1].request.messages]
         assert [asked.request.accepts_images for asked in model.requests] == [True, False, True]
 
 
 @pytest.mark.found(
-    "a review of the engine: a provider that breaks off in a summary, and is asked again",
-    "the summary was taken from the attempt that had failed, so that all but its ruins was lost to the model for good; "
-    "it is that of the last attempt",
+    "a review of the engine: a provider that breaks off during a summary, and a retry",
+    "the summary was taken from the failed attempt, so that the model lost most of the history permanently; it is now "
+    "taken from the last attempt",
 )
 async def test_summary_is_taken_from_the_successful_attempt(tmp_path: Path) -> None:
-    broken = Trouble(ModelFailed("busy", retryable=True, wait_s=0), "half a summ")
-    model = TroubledModel([*do("a"), NEAR], "in short", "done", troubles=[None, broken])
-    async with rig(tmp_path, model, models=narrow(model), tools=(ActingTool(),)) as r:
+    broken = Fault(ModelFailed("busy", retryable=True, wait_s=0), "half a summ")
+    model = FaultyModel([*do("a"), NEARLY_FULL], "in short", "done", faults=[None, broken])
+    async with rig(tmp_path, model, models=small_window(model), tools=(ActingTool(),)) as r:
         assert (await r.end(await r.submit("please"))).text == "done"
         assert (await summary_of(r)).startswith("in short")
         await r.assert_sound()

@@ -23,8 +23,8 @@ async def test_model_receives_the_newest_messages(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a session of 10,000 messages whose Runs each end with a call cost a second on the event loop at every Step, since "
-    "the results of each were looked for among all later messages; now only among those of its own Run",
+    "a session of 10,000 messages whose Runs each end with a call took a second of the event loop at every Step, since "
+    "the results of each were searched in all later messages; now only in those of its own Run",
 )
 @pytest.mark.timeout(20)
 def test_history_of_many_unfinished_runs_takes_linear_time() -> None:
@@ -44,13 +44,13 @@ def test_history_of_many_unfinished_runs_takes_linear_time() -> None:
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a Run that was resumed hashed all its calls and results on the event loop, to compare the last twenty; only these "
-    "are hashed",
+    "a resumed Run hashed all its calls and results on the event loop, to compare the last twenty; now only these are "
+    "hashed",
 )
 @pytest.mark.timeout(20)
 def test_only_the_latest_calls_are_hashed() -> None:
-    given = "\x01" * 1_000_000
-    calls = [ToolCall(f"c{number}", "t", given) for number in range(3000)]
+    arguments = "\x01" * 1_000_000
+    calls = [ToolCall(f"c{number}", "t", arguments) for number in range(3000)]
     own = [
         make_message(1, "assistant", *calls),
         make_message(2, "tool", *(ToolResult(call.id, "t", "x") for call in calls)),
@@ -62,8 +62,8 @@ async def test_history_stays_within_its_limit(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(history, "HISTORY_MESSAGES_MAX", 3)
     async with rig(tmp_path, ScriptedModel("x")) as r:
         lane = await r.engine.workspaces.lane(r.workspace, r.session)
-        kept = history.History(r.store, lane)
-        await kept.read()
+        messages = history.History(r.store, lane)
+        await messages.read()
         for number in range(5):
-            kept.put(Message(f"m{number}", r.session, "user", (Text("x"),), 0, 0))
-        assert list(kept._messages) == ["m2", "m3", "m4"]
+            messages.put(Message(f"m{number}", r.session, "user", (Text("x"),), 0, 0))
+        assert list(messages._messages) == ["m2", "m3", "m4"]

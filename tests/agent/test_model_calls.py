@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kedge.agent import model_call as asking
+from kedge.agent import model_call as model_call
 from kedge.agent.model_choice import new_client
 from kedge.core.transcript import Message
 from kedge.engine.draft import Draft
@@ -17,11 +17,11 @@ from tests.engine.rig import rig
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a model that turns from text to thought and back with every letter made messages of a hundred thousand parts, "
-    "each of which cost half a second to show; a message has at most a thousand",
+    "a model that switched between text and reasoning with every letter made messages of a hundred thousand parts, "
+    "each of which took half a second to encode; a message has at most a thousand parts",
 )
 async def test_message_with_too_many_parts_is_stopped(tmp_path: Path) -> None:
-    acts = [act for _ in range(asking.PARTS_MAX // 2 + 1) for act in (Say("a"), Think("b"))]
+    acts = [act for _ in range(model_call.PARTS_MAX // 2 + 1) for act in (Say("a"), Think("b"))]
     model = ScriptedModel(acts)
     async with rig(tmp_path, model) as r:
         ended = await r.end(await r.submit())

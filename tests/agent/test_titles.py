@@ -1,4 +1,4 @@
-"""Titles: made beside the Run, never in its way, never behind its end, and paid for once."""
+"""Titles are generated concurrently with the Run, never after its end, and are charged once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kedge.errors import ModelFailed
 from kedge.llm.catalogue import Price
 from kedge.store.base import Write
 from kedge.testing.scripted import EndReply, Hold, Linger, Say, ScriptedModel
-from tests.engine.rig import OneModel, Outages, Rig, Trouble, TroubledModel, no_complaints, rig, spin, until
+from tests.engine.rig import Fault, FaultyModel, OneModel, OutageStore, Rig, no_asyncio_errors, rig, spin, until
 
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a small model could answer with 4 MB in one piece, and half a second of the event loop went into finding a title "
-    "in it; it is cut first",
+    "a small model could answer with 4 MB in one piece, and the search for a title in it took half a second of the "
+    "event loop; the reply is now cut first",
 )
 async def test_only_the_start_of_a_reply_is_searched_for_a_title(tmp_path: Path) -> None:
     large = ScriptedModel([Hold("k"), Say("done")])
@@ -32,7 +32,7 @@ async def test_only_the_start_of_a_reply_is_searched_for_a_title(tmp_path: Path)
         assert (await r.engine.session(r.workspace, r.session)).title == "hello"
 
 
-MAKESHIFT = "hello"
+DEFAULT_TITLE = "hello"
 
 
 def renames(write: Write) -> bool:
@@ -56,24 +56,24 @@ async def test_title_is_generated_during_the_run_and_charged_once(tmp_path: Path
         assert (await r.engine.session(r.workspace, r.session)).usage == usage
         large.add("again")
         await r.end(await r.submit())
-        assert len(small.requests) == 1, "a session has its title"
+        assert len(small.requests) == 1, "the session already has a title"
         await r.assert_sound()
 
 
 async def test_title_request_is_cancelled_at_the_end_of_its_run(tmp_path: Path) -> None:
     large, small = ScriptedModel("done"), ScriptedModel([Say("A Title"), Hold("never")])
-    async with no_complaints(), rig(tmp_path, large, models=OneModel(large, small)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, large, models=OneModel(large, small)) as r:
         assert (await r.end(await r.submit())).text == "done"
         assert small.streams_open == 0
         await spin()
-        assert await title(r) == MAKESHIFT
+        assert await title(r) == DEFAULT_TITLE
         assert (await r.log_kinds())[-1] == "SessionChanged"
 
 
 async def test_unstoppable_title_fails_the_cleanup_and_is_not_stored(tmp_path: Path) -> None:
     large, small = ScriptedModel("done", "next"), ScriptedModel([Linger("gone"), Hold("never"), Say("A Title")])
     models = OneModel(large, small)
-    async with no_complaints(), rig(tmp_path, large, models=models, runs={"cleanup_s": 0.05}) as r:
+    async with no_asyncio_errors(), rig(tmp_path, large, models=models, runs={"cleanup_s": 0.05}) as r:
         ended = await r.end(await r.submit())
         assert (ended.outcome, ended.cleanup) == ("completed", "failed")
         entries = len(await r.log())
@@ -82,33 +82,33 @@ async def test_unstoppable_title_fails_the_cleanup_and_is_not_stored(tmp_path: P
         await small.wait_open(0)
         await spin()
         assert len(await r.log()) == entries
-        assert await title(r) == MAKESHIFT
+        assert await title(r) == DEFAULT_TITLE
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_uncertain_title_does_not_affect_the_run(tmp_path: Path, when: str) -> None:
-    store = Outages()
+    store = OutageStore()
     large, small = ScriptedModel([Hold("k"), Say("done")]), ScriptedModel("A Title")
-    async with no_complaints(), rig(tmp_path, large, store, models=OneModel(large, small)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, large, store, models=OneModel(large, small)) as r:
         setattr(store, when, renames)
         run = await r.submit()
         await until(lambda: getattr(store, when) is None)
         await spin()
         large.release("k")
         assert (await r.end(run)).text == "done"
-        assert await title(r) == (MAKESHIFT if when == "before" else "A Title")
+        assert await title(r) == (DEFAULT_TITLE if when == "before" else "A Title")
         await r.assert_sound()
 
 
 async def test_failure_of_the_small_model_loses_only_the_title(tmp_path: Path) -> None:
     large = ScriptedModel([Hold("k"), Say("done")])
-    small = TroubledModel(troubles=[Trouble(ModelFailed("no such model"), "A ")])
-    async with no_complaints(), rig(tmp_path, large, models=OneModel(large, small)) as r:
+    small = FaultyModel(faults=[Fault(ModelFailed("no such model"), "A ")])
+    async with no_asyncio_errors(), rig(tmp_path, large, models=OneModel(large, small)) as r:
         run = await r.submit()
         await until(lambda: bool(small.refused))
         await spin()
         large.release("k")
-        assert ((await r.end(run)).outcome, await title(r)) == ("completed", MAKESHIFT)
+        assert ((await r.end(run)).outcome, await title(r)) == ("completed", DEFAULT_TITLE)
 
 
 async def test_unexpected_title_error_loses_only_the_title(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ async def test_unexpected_title_error_loses_only_the_title(tmp_path: Path) -> No
         raise ZeroDivisionError
 
     large, small = ScriptedModel([Hold("k"), Say("done")]), ScriptedModel(broken)
-    async with no_complaints(), rig(tmp_path, large, models=OneModel(large, small)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, large, models=OneModel(large, small)) as r:
         run = await r.submit()
         await small.wait_requests(1)
         await spin()
         large.release("k")
-        assert ((await r.end(run)).outcome, await title(r)) == ("completed", MAKESHIFT)
+        assert ((await r.end(run)).outcome, await title(r)) == ("completed", DEFAULT_TITLE)
 
 
 async def test_title_set_by_the_user_is_kept(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tool calls of a Run: side by side, in doubt, cancelled, stubborn. Each has one result, and each Run one end."""
+"""Tool calls of a Run, concurrent, uncertain, cancelled or stuck: each has one result, and each Run one end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kedge.tools.base import ToolContext, ToolFailed, ToolOutput
 from tests.engine.rig import (
     TIMEOUT_S,
     ActingTool,
-    LookedAt,
-    Outages,
+    LookupStore,
+    OutageStore,
     do,
     has_results,
     never,
-    no_complaints,
+    no_asyncio_errors,
     rig,
     spin,
     until,
@@ -29,7 +29,7 @@ def result_of(name: str) -> str:
     return f"did {name}"
 
 
-def puts(content: str) -> object:
+def stores_result(content: str) -> object:
     def does(write: Write) -> bool:
         return has_results(write) and any(content in repr(message.parts) for message in write.messages)
 
@@ -53,16 +53,16 @@ async def test_calls_of_one_step_run_concurrently(tmp_path: Path) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("which", ["a", "b", "c"])
 async def test_any_uncertain_result_is_stored_once(tmp_path: Path, when: str, which: str) -> None:
-    """a and b have given theirs at once; c is at work when the append of one of them fails, and is cut off."""
-    store, tool = Outages(), ActingTool(slow=never)
-    async with no_complaints(), rig(tmp_path, ScriptedModel(do("a", "b", "c", "slow")), store, tools=(tool,)) as r:
-        setattr(store, when, puts(result_of(which)))
+    """a, b and c return at once. The append of one result fails, and the running fourth call is cut off."""
+    store, tool = OutageStore(), ActingTool(slow=never)
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(do("a", "b", "c", "slow")), store, tools=(tool,)) as r:
+        setattr(store, when, stores_result(result_of(which)))
         ended = await r.end(await r.submit())
         assert (ended.outcome, ended.reason) == ("failed", "store_unavailable")
-        found = dict(await r.results())
-        assert len(found) == len(await r.results()) == 4
-        assert found[f"call_1_{'abc'.index(which)}"] == result_of(which), "what the tool gave is not lost"
-        assert "cut off" in found["call_1_3"]
+        results = dict(await r.results())
+        assert len(results) == len(await r.results()) == 4
+        assert results[f"call_1_{'abc'.index(which)}"] == result_of(which), "the result of the tool is not lost"
+        assert "cut off" in results["call_1_3"]
         await r.assert_sound()
 
 
@@ -74,45 +74,45 @@ async def test_repeated_failures_of_result_and_end_appends(tmp_path: Path, kind:
     tool = ActingTool()
     async with rig(tmp_path, ScriptedModel([Hold("k"), *do("a", "b", "c")], "next"), tools=(tool,)) as r:
         run = await r.submit(run_id="x")
-        behind = await r.submit(run_id="y")
+        queued = await r.submit(run_id="y")
         await r.model.wait_requests(1)
-        # The first that fails is the message with the calls, or one of the results, or the end.
+        # The first failing append is the message with the calls, one of the results, or the end.
         setattr(r.store, kind, failures)
         r.model.release("k")
         assert (await r.end(run)).reason == "store_unavailable"
-        assert (await r.end(behind)).text == "next"
+        assert (await r.end(queued)).text == "next"
         assert await r.ends() == ["x", "y"]
         await r.assert_sound()
 
 
 async def test_cancel_during_result_appends_stores_each_once(tmp_path: Path) -> None:
-    store, tool = Outages(), ActingTool(slow=never)
+    store, tool = OutageStore(), ActingTool(slow=never)
     async with rig(tmp_path, ScriptedModel(do("a", "b", "slow"), "next"), store, tools=(tool,)) as r:
         store.held = has_results
         run = await r.submit(run_id="x")
         await store.waiting.wait()
-        await r.until_begun(tool, "slow")
+        await r.until_started(tool, "slow")
         cancelling = asyncio.create_task(r.engine.cancel_run(r.workspace, run.run_id))
         await spin()
         store.gate.set()
         await cancelling
         assert (await r.end(run)).outcome == "cancelled"
-        found = dict(await r.results())
-        assert (found["call_1_0"], found["call_1_1"]) == ("did a", "did b")
-        assert "cut off" in found["call_1_2"]
+        results = dict(await r.results())
+        assert (results["call_1_0"], results["call_1_1"]) == ("did a", "did b")
+        assert "cut off" in results["call_1_2"]
         await r.assert_sound()
         assert (await r.end(await r.submit(run_id="y"))).text == "next"
         await r.assert_sound()
 
 
 async def test_timeout_during_a_result_append_keeps_the_result(tmp_path: Path) -> None:
-    store, tool = Outages(), ActingTool()
+    store, tool = OutageStore(), ActingTool()
     async with rig(tmp_path, ScriptedModel(do("a")), store, tools=(tool,)) as r:
         store.held = has_results
         run = await r.submit(timeout_s=TIMEOUT_S)
         await store.waiting.wait()
         lane = r.workspace.lanes[r.session]
-        await until(lambda: bool(lane.lock._waiters))  # the end waits at the door
+        await until(lambda: bool(lane.lock._waiters))  # the end waits for the lock
         store.gate.set()
         assert (await r.end(run)).reason == "timeout"
         assert await r.results() == [("call_1_0", "did a")]
@@ -154,7 +154,7 @@ async def test_tool_slow_to_cancel_ends_before_its_run(tmp_path: Path) -> None:
     tool = ActingTool(slow=slow_to_go)
     async with rig(tmp_path, ScriptedModel(do("slow")), tools=(tool,)) as r:
         run = await r.submit()
-        await r.until_begun(tool, "slow")
+        await r.until_started(tool, "slow")
         await r.engine.cancel(r.workspace, r.session)
         ended = await r.end(run)
         assert (ended.outcome, ended.cleanup, gone.is_set()) == ("cancelled", "clean", True)
@@ -166,17 +166,17 @@ async def test_tool_that_returns_despite_the_cancel_is_clean(tmp_path: Path) -> 
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            return "finished all the same"
+            return "finished anyway"
         raise AssertionError
 
     tool = ActingTool(stubborn=stubborn)
     async with rig(tmp_path, ScriptedModel(do("stubborn"), "next"), tools=(tool,)) as r:
         run = await r.submit()
-        await r.until_begun(tool, "stubborn")
+        await r.until_started(tool, "stubborn")
         await r.engine.cancel(r.workspace, r.session)
         ended = await r.end(run)
         assert (ended.outcome, ended.cleanup) == ("cancelled", "clean")
-        assert await r.results() == [("call_1_0", "finished all the same")]
+        assert await r.results() == [("call_1_0", "finished anyway")]
         await r.assert_sound()
         assert (await r.end(await r.submit())).text == "next"
 
@@ -196,9 +196,9 @@ async def test_tool_that_ignores_cancellation_is_abandoned(tmp_path: Path, how: 
 
     tool = ActingTool(stuck=stuck)
     model = ScriptedModel(do("stuck"), "next")
-    async with no_complaints(), rig(tmp_path, model, tools=(tool,), runs={"cleanup_s": 0.05}) as r:
+    async with no_asyncio_errors(), rig(tmp_path, model, tools=(tool,), runs={"cleanup_s": 0.05}) as r:
         run = await r.submit(run_id="x", timeout_s=TIMEOUT_S if how == "timeout" else None)
-        await r.until_begun(tool, "stuck")
+        await r.until_started(tool, "stuck")
         match how:
             case "cancel":
                 await r.engine.cancel(r.workspace, r.session)
@@ -219,7 +219,7 @@ async def test_tool_that_ignores_cancellation_is_abandoned(tmp_path: Path, how: 
             gate.set()
             await went.wait()
             await spin()
-            assert len(await r.log()) == entries, "what was left behind writes nothing more"
+            assert len(await r.log()) == entries, "the abandoned call writes nothing more"
             assert "cut off" in (await r.results())[0][1]
             await r.assert_sound()
         gate.set()
@@ -243,10 +243,10 @@ async def test_abandoned_tool_returning_during_the_end_append(
     tool = ActingTool(stuck=stuck, other=stuck)
     async with rig(tmp_path, ScriptedModel(do("stuck", "other")), tools=(tool,), runs={"cleanup_s": 0.05}) as r:
         run = await r.submit()
-        await until(lambda: len(tool.begun) == 2)
+        await until(lambda: len(tool.started) == 2)
         await r.engine.cancel(r.workspace, r.session)
         lane = r.workspace.lanes[r.session]
-        async with lane.lock:  # the end waits at the door, and the results come to stand behind it
+        async with lane.lock:  # the end waits for the lock, and the results queue after it
             await until(lambda: bool(lane.lock._waiters))
             gate.set()
             await spin()
@@ -259,12 +259,12 @@ async def test_abandoned_tool_returning_during_the_end_append(
 async def test_abandoned_tool_returning_during_the_end_lookup(
     tmp_path: Path,
 ) -> None:
-    store = LookedAt()
+    store = LookupStore()
 
     async def stuck(context: ToolContext) -> str:
-        while not store.looked.is_set():
+        while not store.looked_up.is_set():
             try:
-                await store.looked.wait()
+                await store.looked_up.wait()
             except asyncio.CancelledError:
                 continue
         return "late"

@@ -34,7 +34,7 @@ def repository(directory: Path, levels: int = 1) -> Path:
 @pytest.mark.found(
     "attack round 2: the event loop",
     "two repository files with 16,000 names each were merged in quadratic time, 4 s on the event loop, and so were "
-    "thousands of named tables; merging is linear",
+    "thousands of named tables; a merge now takes linear time",
 )
 @pytest.mark.timeout(20)
 def test_layers_are_merged_in_linear_time() -> None:
@@ -48,13 +48,13 @@ def test_layers_are_merged_in_linear_time() -> None:
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "each of up to 128 files of a repository could have 128 kB, all parsed on the event loop: 4 s; all of them "
-    "together have one limit",
+    "each of up to 128 files of a repository could have 128 kB, all parsed on the event loop in 4 s; their total size "
+    "is now limited",
 )
 def test_files_of_a_repository_have_a_total_limit(tmp_path: Path) -> None:
     inner = repository(tmp_path, levels=3)
-    for place in (inner.parent.parent, inner.parent, inner):
-        (place / "kedge.toml").write_text("#" * (REPOSITORY_BYTES_MAX // 2))
+    for directory in (inner.parent.parent, inner.parent, inner):
+        (directory / "kedge.toml").write_text("#" * (REPOSITORY_BYTES_MAX // 2))
     assert [file.content is not None for file in repository_files(inner)] == [True, True, False]
     with pytest.raises(BadConfig, match="is not read: the repository's configuration has more than"):
         load_workspace(Config(), inner)
@@ -63,8 +63,8 @@ def test_files_of_a_repository_have_a_total_limit(tmp_path: Path) -> None:
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a repository's file of 60 kB with one deep table and thousands of lines took the parser 2.6 s on the event loop; "
-    "for a repository the limit of dots times lines is fifty times lower",
+    "a repository file of 60 kB with one deep table and thousands of lines took the parser 2.6 s on the event loop; "
+    "the limit of dots times lines is fifty times lower for a repository",
 )
 def test_deep_table_of_a_repository_is_refused(tmp_path: Path) -> None:
     inner = repository(tmp_path)
@@ -77,7 +77,7 @@ def test_deep_table_of_a_repository_is_refused(tmp_path: Path) -> None:
 @pytest.mark.found(
     "attack round 2: the event loop",
     "context.files had no limit: 300 names in a repository of 61 levels kept a thread busy for 30 s before each Run, "
-    "and thousands would have for minutes; names and files have limits, and what is not there costs one look",
+    "and thousands of names for minutes; names and files are limited, and a missing file is checked once",
 )
 def test_instruction_file_names_are_limited(tmp_path: Path) -> None:
     inner = repository(tmp_path, levels=3)
@@ -87,19 +87,19 @@ def test_instruction_file_names_are_limited(tmp_path: Path) -> None:
         load_workspace(Config(), inner)
     (inner / "kedge.toml").write_text(f"context.files = {json.dumps(many[1:])}")
     (inner.parent / "kedge.toml").write_text(f"context.files = {json.dumps(many[:-1])}")
-    found = load_layers(LoadedConfig(Config(), {}, (), {}), inner, TrustList(), {})
-    assert found.config.context.files == many[:-1]
-    assert found.ignored == (f"context.files: only the first {CONTEXT_FILES_MAX} of {len(many)} names are used.",)
-    for place in (inner.parent.parent, inner.parent, inner):
+    loaded = load_layers(LoadedConfig(Config(), {}, (), {}), inner, TrustList(), {})
+    assert loaded.config.context.files == many[:-1]
+    assert loaded.ignored == (f"context.files: only the first {CONTEXT_FILES_MAX} of {len(many)} names are used.",)
+    for directory in (inner.parent.parent, inner.parent, inner):
         for name in many:
-            (place / name).write_text(f"{place} {name}")
-    assert len(instruction_files(inner, found.config)) == INSTRUCTION_FILES_MAX
+            (directory / name).write_text(f"{directory} {name}")
+    assert len(instruction_files(inner, loaded.config)) == INSTRUCTION_FILES_MAX
 
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a repository could let 10,000 Runs wait in a session, and one cancel of all of them took 0.6 s of the event loop; "
-    "a thousand may wait",
+    "a repository could allow a queue of 10,000 Runs, and one cancel of all of them took 0.6 s of the event loop; the "
+    "limit is one thousand",
 )
 def test_repository_cannot_set_a_queue_of_thousands(tmp_path: Path) -> None:
     inner = repository(tmp_path)
@@ -110,8 +110,8 @@ def test_repository_cannot_set_a_queue_of_thousands(tmp_path: Path) -> None:
 
 @pytest.mark.found(
     "a review of the engine: a line of a repository's kedge.toml with 20,000 dots",
-    "the parser keeps a tuple for each beginning of such a key: gigabytes for 40 kilobytes, and with a live Run in "
-    "that workspace no server could start again; the dots are counted before anything is parsed",
+    "the parser stores a tuple for each prefix of such a key: gigabytes for 40 kB of text, and with a live Run in that "
+    "workspace no server could start; the dots are now counted before parsing",
 )
 @pytest.mark.parametrize(
     "text",

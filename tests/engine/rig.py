@@ -1,4 +1,4 @@
-"""The real engine on a machine that does the same every time, with a scripted model."""
+"""Shared helpers: the real engine with a scripted model, a manual clock and counted ids."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from kedge.wire import frames
 from tests.tools.contexts import PlainProcesses
 
 CLIENT = "00000000-0000-4000-8000-000000000001"
-#: A Run that is to time out in the middle of something: longer than a busy machine needs to get there. Seconds.
+#: Timeout of a Run that times out on purpose: longer than a busy machine needs to reach that point. Seconds.
 TIMEOUT_S = 1.0
 
 
 class FaultyStore(MemoryStore):
-    """Fails the appends it is told to: before they happen, or after, when the caller cannot know."""
+    """Fails the next appends: before they happen, or after, when the caller cannot know the result."""
 
     fail_before = 0
     fail_after = 0
     appends = 0
-    #: The next append is refused with this.
+    #: The error of the next append.
     refuse: KedgeError | None = None
 
     async def append(self, write: Write) -> int:
@@ -69,17 +69,17 @@ class FaultyStore(MemoryStore):
 
 @dataclass
 class OneModel:
-    """Every Run gets this model, and titles come from the small one, if there is one."""
+    """Chooses the same model for every Run, and the small model, if any, for titles."""
 
     model: Model
     small: Model | None = None
     price: Price | None = None
     context_window: int | None = None
 
-    async def choose(self, config: Config, wanted: str) -> RunModel:
+    async def choose(self, config: Config, name: str) -> RunModel:
         return RunModel(self.model, self.context_window, price=self.price)
 
-    async def choose_small(self, config: Config, wanted: str) -> RunModel:
+    async def choose_small(self, config: Config, name: str) -> RunModel:
         return RunModel(self.small or self.model, price=self.price, writes_titles=self.small is not None)
 
     async def close(self) -> None:
@@ -87,80 +87,80 @@ class OneModel:
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """A provider fails with this error, having said so much."""
+class Fault:
+    """The failure of a model request after some text."""
 
     error: KedgeError
-    said: str = ""
+    text: str = ""
 
 
-class TroubledModel(ScriptedModel):
-    """Each request meets the next trouble first; None, or none left: it is answered by the script."""
+class FaultyModel(ScriptedModel):
+    """Each request fails with the next fault. The script answers if that is None or no fault is left."""
 
-    def __init__(self, *replies: Reply | Callable[[ModelRequest], Reply], troubles: list[Trouble | None]) -> None:
+    def __init__(self, *replies: Reply | Callable[[ModelRequest], Reply], faults: list[Fault | None]) -> None:
         super().__init__(*replies)
-        self._troubles = deque(troubles)
-        #: Of requests that met a trouble.
+        self._faults = deque(faults)
+        #: The requests that failed.
         self.refused: list[ModelRequest] = []
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPart]]:
-        trouble = self._troubles.popleft() if self._troubles else None
-        if trouble is None:
+        fault = self._faults.popleft() if self._faults else None
+        if fault is None:
             async with super().stream(request) as parts:
                 yield parts
         else:
             self.refused.append(request)
-            async with aclosing(_failing(trouble)) as parts:
+            async with aclosing(_failing(fault)) as parts:
                 yield parts
 
 
-async def _failing(trouble: Trouble) -> AsyncGenerator[ModelPart, None]:
-    if trouble.said:
-        yield TextDelta(trouble.said)
+async def _failing(fault: Fault) -> AsyncGenerator[ModelPart, None]:
+    if fault.text:
+        yield TextDelta(fault.text)
         await asyncio.sleep(0)
-    raise trouble.error
+    raise fault.error
 
 
-class Wanted(msgspec.Struct):
+class ActionInput(msgspec.Struct):
     do: str
-    #: Whether people are asked.
-    leave: bool = False
+    #: True if the call requires approval.
+    ask: bool = False
 
 
 class ActingTool(Tool):
-    """Does what the test wrote down under the name that the call gives: Call("bash", {"do": "name"})."""
+    """Runs the function that the test passes under the name in the call: Call("bash", {"do": "name"})."""
 
     name = "bash"
-    description = "Does what the test defines."
-    input: type[msgspec.Struct] = Wanted
+    description = "Runs an action of the test."
+    input: type[msgspec.Struct] = ActionInput
 
-    def __init__(self, **acts: Callable[[ToolContext], Awaitable[ToolOutput | str]]) -> None:
-        self._acts = acts
-        #: What was begun, in order.
-        self.begun: list[str] = []
+    def __init__(self, **actions: Callable[[ToolContext], Awaitable[ToolOutput | str]]) -> None:
+        self._actions = actions
+        #: The started actions, in order.
+        self.started: list[str] = []
 
-    def title(self, args: Wanted) -> str:
+    def title(self, args: ActionInput) -> str:
         return args.do
 
-    async def prepare(self, given: Wanted, context: ToolContext) -> Prepared:
+    async def prepare(self, args: ActionInput, context: ToolContext) -> Prepared:
         intent = Intent(
             names=("bash",),
             action="execute",
-            subject=given.do,
-            description=given.do,
+            subject=args.do,
+            description=args.do,
             path=str(context.root),
             params="{}",
-            binding=given.do,
-            needs_approval=given.leave,
-            grant=f"bash({given.do})",
+            binding=args.do,
+            needs_approval=args.ask,
+            grant=f"bash({args.do})",
         )
 
         async def run() -> ToolOutput:
-            self.begun.append(given.do)
-            if given.do not in self._acts:
-                return ToolOutput(f"did {given.do}")
-            output = await self._acts[given.do](context)
+            self.started.append(args.do)
+            if args.do not in self._actions:
+                return ToolOutput(f"did {args.do}")
+            output = await self._actions[args.do](context)
             return output if isinstance(output, ToolOutput) else ToolOutput(output)
 
         return Prepared(intent, run)
@@ -179,8 +179,8 @@ class Rig:
     async def submit(
         self, prompt: str = "hello", run_id: str | None = None, when_busy: WhenBusy | None = None, **options: Any
     ) -> RunRecord:
-        wish = RunOptions(**options)
-        return await self.engine.submit(self.workspace, self.session, Prompt(prompt), wish, run_id, when_busy)
+        run_options = RunOptions(**options)
+        return await self.engine.submit(self.workspace, self.session, Prompt(prompt), run_options, run_id, when_busy)
 
     async def end(self, run: RunRecord | str) -> RunRecord:
         run_id = run if isinstance(run, str) else run.run_id
@@ -195,26 +195,29 @@ class Rig:
         return [type(entry.event).__name__ for entry in await self.log()]
 
     async def until_asked(self, count: int = 1) -> list[Ask]:
-        """The pending Asks, once there are so many."""
+        """Wait for so many pending Asks and return them."""
         while len(asks := await self.engine.asks.pending(self.workspace)) < count:  # noqa: ASYNC110
             await asyncio.sleep(0)
         return asks
 
-    async def until_begun(self, tool: ActingTool, name: str) -> None:
-        await until(lambda: name in tool.begun)
+    async def until_started(self, tool: ActingTool, name: str) -> None:
+        await until(lambda: name in tool.started)
 
     async def ends(self) -> list[str]:
-        """The run_ids of all ends in the log, in order."""
+        """Return the run ids of all ends in the log, in order."""
         return [entry.event.run_id for entry in await self.log() if isinstance(entry.event, RunEnded)]
 
     async def results(self) -> list[tuple[str, str]]:
-        """(call id, content) of all results in the transcript, in order."""
+        """Return (call id, content) of all results in the transcript, in order."""
         messages = await self.engine.messages(self.workspace, self.session, None, 10_000)
         return [(result.tool_call_id, result.content) for message in messages for result in message.all(ToolResult)]
 
     async def assert_sound(self) -> None:
-        """Every Run has one end, every answer an end, every call one result, no Ask is left, messages are counted
-        right, nobody is waited for that has ended, and every request there was would be taken by every provider."""
+        """Assert the invariants of an idle session.
+
+        Every Run has one end, every answer is finished, every call has one result, no Ask is pending, the message
+        count is correct, no waiter is left, and every request is valid for each provider.
+        """
         messages = await self.engine.messages(self.workspace, self.session, None, 10_000)
         assert all(message.finish for message in messages if message.role == "assistant"), messages
         results = sorted(call_id for call_id, _ in await self.results())
@@ -227,14 +230,14 @@ class Rig:
         for lane in self.workspace.lanes.values():
             assert (lane.settled, lane.asks, lane.ended, lane.runs) == ({}, {}, {}, {})
         for asked in self.model.requests:
-            assert_taken(asked)
+            assert_valid_for_providers(asked)
 
     async def transcript(self) -> list[tuple[str, str, str | None]]:
         messages = await self.engine.messages(self.workspace, self.session, None, 1000)
         return [(message.role, message.text, message.finish.reason if message.finish else None) for message in messages]
 
 
-async def begin(
+async def start(
     directory: Path,
     model: ScriptedModel,
     store: FaultyStore | None = None,
@@ -244,39 +247,38 @@ async def begin(
     models: OneModel | None = None,
     **config: Any,
 ) -> Rig:
-    """An engine with one workspace and, in a new store, one session. For tests that never close it: see `killed`."""
+    """Start an engine with one workspace and, in a new store, one session. End it with `close` or `kill`."""
     store, clock = store or FaultyStore(), ManualClock()
     ids = CountingIds(after=100 * sum(len(log.rows) for log in store.data.logs.values()))
     chooser = models or OneModel(model)
-    given = msgspec.convert(config, Config)
-    engine = make_engine(store, clock, ids, frames, chooser, given, tools=tools, machine=machine)
+    settings = msgspec.convert(config, Config)
+    engine = make_engine(store, clock, ids, frames, chooser, settings, tools=tools, machine=machine)
     await engine.open()
     workspace = await engine.workspaces.open(str(directory), CLIENT)
-    made = Rig(engine, store, clock, model, workspace, ids=ids)
+    result = Rig(engine, store, clock, model, workspace, ids=ids)
     sessions = [session for session in await engine.sessions(workspace) if not session.parent_session_id]
-    made.session = sessions[0].id if sessions else (await engine.create_session(workspace, "")).id
-    return made
+    result.session = sessions[0].id if sessions else (await engine.create_session(workspace, "")).id
+    return result
 
 
 @asynccontextmanager
 async def rig(
-    directory: Path, model: ScriptedModel, store: FaultyStore | None = None, **given: Any
+    directory: Path, model: ScriptedModel, store: FaultyStore | None = None, **options: Any
 ) -> AsyncIterator[Rig]:
-    """The same, closed at the end. `given`: see `begin`."""
-    made = await begin(directory, model, store, **given)
+    """Start an engine and close it at the end. For `options` see `start`."""
+    result = await start(directory, model, store, **options)
     try:
-        yield made
+        yield result
     finally:
-        await made.engine.close()
+        await result.engine.close()
 
 
-async def killed(r: Rig) -> FaultyStore:
-    """The process is lost in the middle of what it did: its store is taken from it, and nothing of it goes on. What
-    the next process finds."""
+async def kill(r: Rig) -> FaultyStore:
+    """Simulate a crash: detach the store and cancel all tasks. Return the store for the next process."""
     store = FaultyStore(r.store.data)
     await store.open()
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in left:  # again and again: some wait for others that are lost as well, some begin others
+        for task in left:  # repeated: some tasks start others while they are cancelled
             task.cancel()
         await spin(5)
     for timer in (r.engine.workspaces._timer,):
@@ -286,11 +288,11 @@ async def killed(r: Rig) -> FaultyStore:
 
 
 @asynccontextmanager
-async def no_complaints() -> AsyncIterator[None]:
-    """asyncio has nothing to complain about: no error of a task that nobody looked at."""
-    complaints: list[object] = []
+async def no_asyncio_errors() -> AsyncIterator[None]:
+    """Assert that asyncio reports no error, such as an exception that was never retrieved."""
+    errors: list[object] = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda loop, context: complaints.append((context["message"], context.get("exception"))))
+    loop.set_exception_handler(lambda loop, context: errors.append((context["message"], context.get("exception"))))
     try:
         yield
         await spin()
@@ -298,11 +300,11 @@ async def no_complaints() -> AsyncIterator[None]:
         await spin()
     finally:
         loop.set_exception_handler(None)
-    assert not complaints, complaints
+    assert not errors, errors
 
 
-def assert_taken(asked: ScriptedRequest) -> None:
-    """What was asked, in the formats of two providers, breaks none of their rules."""
+def assert_valid_for_providers(asked: ScriptedRequest) -> None:
+    """Assert that the request is valid in the formats of two providers."""
     body = _sent(openai_request.request_body(asked.request, "x/y"))
     assert openai_refusal(body) is None, body
     body = _sent(anthropic_request.request_body(asked.request, "x"))
@@ -314,20 +316,20 @@ def _sent(body: Any) -> Any:
 
 
 async def spin(times: int = 50) -> None:
-    """Let everybody have their pass of the loop."""
+    """Let the other tasks run for some passes of the event loop."""
     for _ in range(times):
         await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """For what no event tells: pass after pass of the loop. A hang is the test's timeout."""
+    """Poll a condition on every pass of the event loop. The timeout of the test ends a hang."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
-def do(*names: str, leave: bool = False) -> list[Say | Call]:
-    """A Step that makes these calls."""
-    return [Say("let me"), *(Call("bash", {"do": name, "leave": leave}) for name in names)]
+def do(*names: str, ask: bool = False) -> list[Say | Call]:
+    """A Step with these calls."""
+    return [Say("let me"), *(Call("bash", {"do": name, "ask": ask}) for name in names)]
 
 
 async def never(context: ToolContext) -> str:
@@ -335,8 +337,8 @@ async def never(context: ToolContext) -> str:
     raise AssertionError
 
 
-class Outages(FaultyStore):
-    """Fails, once, the Write that a condition picks: before it happens or after; or holds it until the gate opens."""
+class OutageStore(FaultyStore):
+    """Fails one Write that matches a condition, before or after it happens, or holds it until the gate opens."""
 
     before: Callable[[Write], bool] | None = None
     after: Callable[[Write], bool] | None = None
@@ -370,18 +372,18 @@ def has_results(write: Write) -> bool:
     return any(message.all(ToolResult) for message in write.messages)
 
 
-class LookedAt(Outages):
-    """What the test waits for happens when a message was looked for, before the answer arrives."""
+class LookupStore(OutageStore):
+    """Signals each lookup of a message before its result arrives."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.looked = asyncio.Event()
+        self.looked_up = asyncio.Event()
 
     async def message(self, workspace_id: str, message_id: str) -> Message | None:
-        found = await super().message(workspace_id, message_id)
-        self.looked.set()
+        message = await super().message(workspace_id, message_id)
+        self.looked_up.set()
         await spin()
-        return found
+        return message
 
 
 def make_message(number: int, role: Role, *parts: Part, run_id: str = "r") -> Message:
@@ -409,9 +411,9 @@ def is_alive(mark: Path) -> bool:
     return Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
 
 
-async def begun(mark: Path) -> None:
+async def until_marked(mark: Path) -> None:
     await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
 
 
-#: One process, so that it ends with the pid it wrote down.
+#: A single process, so that the recorded pid is the one that is ended.
 WAITS = "echo $$ > mark; exec sleep 1000"

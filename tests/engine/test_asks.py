@@ -1,4 +1,4 @@
-"""Approvals and questions while things go wrong: appends in doubt, answers that race each other, cancels and ends."""
+"""Approvals and questions during failures and races: uncertain appends, concurrent answers, cancels and ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kedge.testing.scripted import Call, Hold, ScriptedModel
 from kedge.tools.base import ToolContext
 from kedge.tools.question import QuestionTool
 from kedge.tools.view import ViewTool
-from tests.engine.rig import ActingTool, Outages, do, no_complaints, rig, spin
+from tests.engine.rig import ActingTool, OutageStore, do, no_asyncio_errors, rig, spin
 from tests.engine.test_feed import read_all, reader
 
 ASK = Call("question", {"questions": [{"question": "Which?"}]})
@@ -35,19 +35,25 @@ def withdraws(write: Write) -> bool:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_uncertain_ask_ends_the_run_and_is_not_pending(tmp_path: Path, when: str) -> None:
-    store, tool = Outages(), ActingTool()
-    async with no_complaints(), rig(tmp_path, ScriptedModel(do("a", leave=True)), store, tools=(tool,)) as r:
+    store, tool = OutageStore(), ActingTool()
+    async with (
+        no_asyncio_errors(),
+        rig(tmp_path, ScriptedModel(do("a", ask=True)), store, tools=(tool,)) as r,
+    ):
         setattr(store, when, asks)
         ended = await r.end(await r.submit())
         assert (ended.outcome, ended.reason) == ("failed", "store_unavailable")
-        assert tool.begun == []
+        assert tool.started == []
         assert await r.store.asks(r.workspace.id) == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_uncertain_answer_can_be_retried_and_call_runs_once(tmp_path: Path, when: str) -> None:
-    store, tool = Outages(), ActingTool()
-    async with no_complaints(), rig(tmp_path, ScriptedModel(do("a", leave=True), "ok"), store, tools=(tool,)) as r:
+    store, tool = OutageStore(), ActingTool()
+    async with (
+        no_asyncio_errors(),
+        rig(tmp_path, ScriptedModel(do("a", ask=True), "ok"), store, tools=(tool,)) as r,
+    ):
         run = await r.submit()
         (ask,) = await r.until_asked()
         setattr(store, when, answers)
@@ -56,13 +62,13 @@ async def test_uncertain_answer_can_be_retried_and_call_runs_once(tmp_path: Path
         if when == "before":
             assert (await r.engine.asks.answer(r.workspace, ask.id, "allow")).first
         assert (await r.end(run)).text == "ok"
-        assert tool.begun == ["a"]
+        assert tool.started == ["a"]
         await r.assert_sound()
 
 
 async def test_answer_stored_despite_an_error_wins_over_a_later_one(tmp_path: Path) -> None:
-    store, tool = Outages(), ActingTool()
-    async with rig(tmp_path, ScriptedModel(do("a", leave=True), "ok"), store, tools=(tool,)) as r:
+    store, tool = OutageStore(), ActingTool()
+    async with rig(tmp_path, ScriptedModel(do("a", ask=True), "ok"), store, tools=(tool,)) as r:
         run = await r.submit()
         (ask,) = await r.until_asked()
         store.after = answers
@@ -71,48 +77,51 @@ async def test_answer_stored_despite_an_error_wins_over_a_later_one(tmp_path: Pa
         try:
             again = await r.engine.asks.answer(r.workspace, ask.id, "allow")
         except AskIsOver:
-            pass  # the Run has ended meanwhile
+            pass  # the Run has ended
         else:
             assert (again.first, again.ask.answer) == (False, "deny")
         await r.end(run)
-        assert tool.begun == []
+        assert tool.started == []
 
 
 async def test_one_concurrent_answer_wins_and_all_callers_see_it(tmp_path: Path) -> None:
     tool = ActingTool()
-    async with rig(tmp_path, ScriptedModel(do("a", leave=True), [Hold("k")]), tools=(tool,)) as r:
+    async with rig(tmp_path, ScriptedModel(do("a", ask=True), [Hold("k")]), tools=(tool,)) as r:
         run = await r.submit()
         (ask,) = await r.until_asked()
-        given: list[Answer] = ["allow", "deny", "allow_session", "allow_always"] * 3
+        answers_given: list[Answer] = ["allow", "deny", "allow_session", "allow_always"] * 3
         answer = r.engine.asks.answer
-        told = await asyncio.gather(
-            *(answer(r.workspace, ask.id, one, by=f"c{number}") for number, one in enumerate(given))
+        result = await asyncio.gather(
+            *(answer(r.workspace, ask.id, one, by=f"c{number}") for number, one in enumerate(answers_given))
         )
-        (first,) = [answered for answered in told if answered.first]
-        assert {answered.ask for answered in told} == {first.ask}
+        (first,) = [answered for answered in result if answered.first]
+        assert {answered.ask for answered in result} == {first.ask}
         grants = await r.engine.asks.grants(r.workspace)
         assert len(grants) == (first.ask.answer in ("allow_session", "allow_always"))
         r.model.release("k")
         await r.end(run)
-        assert tool.begun == (["a"] if first.ask.is_allowed else [])
+        assert tool.started == (["a"] if first.ask.is_allowed else [])
 
 
 @pytest.mark.parametrize("passes", range(0, 24, 2))
 async def test_answer_racing_a_cancel_is_accepted_or_refused(tmp_path: Path, passes: int) -> None:
     tool = ActingTool()
-    async with no_complaints(), rig(tmp_path, ScriptedModel(do("a", leave=True), [Hold("never")]), tools=(tool,)) as r:
+    async with (
+        no_asyncio_errors(),
+        rig(tmp_path, ScriptedModel(do("a", ask=True), [Hold("never")]), tools=(tool,)) as r,
+    ):
         run = await r.submit()
         (ask,) = await r.until_asked()
         answering = asyncio.create_task(r.engine.asks.answer(r.workspace, ask.id, "allow"))
         await spin(passes)
         await r.engine.cancel(r.workspace, r.session)
-        (told,) = await asyncio.gather(answering, return_exceptions=True)
+        (result,) = await asyncio.gather(answering, return_exceptions=True)
         assert (await r.end(run)).outcome == "cancelled"
         settled = await r.store.ask(r.workspace.id, ask.id)
         assert settled is not None
-        if isinstance(told, BaseException):
-            assert isinstance(told, AskIsOver)
-            assert (settled.state, tool.begun) == ("withdrawn", [])
+        if isinstance(result, BaseException):
+            assert isinstance(result, AskIsOver)
+            assert (settled.state, tool.started) == ("withdrawn", [])
         else:
             assert settled.state == "answered"
         await r.assert_sound()
@@ -122,30 +131,33 @@ async def test_answer_racing_a_cancel_is_accepted_or_refused(tmp_path: Path, pas
 async def test_answer_racing_the_end_of_its_run_is_harmless(tmp_path: Path, passes: int) -> None:
     gate = asyncio.Event()
 
-    async def breaks_the_run(context: ToolContext) -> str:
+    async def fail_the_store(context: ToolContext) -> str:
         await gate.wait()
         raise StoreUnavailable("the disk is full")
 
-    tool = ActingTool(breaks=breaks_the_run)
-    calls = [Call("bash", {"do": "a", "leave": True}), Call("bash", {"do": "breaks"})]
-    async with no_complaints(), rig(tmp_path, ScriptedModel(calls), tools=(tool,)) as r:
+    tool = ActingTool(breaks=fail_the_store)
+    calls = [Call("bash", {"do": "a", "ask": True}), Call("bash", {"do": "breaks"})]
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(calls), tools=(tool,)) as r:
         run = await r.submit()
         (ask,) = await r.until_asked()
         gate.set()
         await spin(passes)
-        (told,) = await asyncio.gather(r.engine.asks.answer(r.workspace, ask.id, "allow"), return_exceptions=True)
-        assert not isinstance(told, BaseException) or isinstance(told, AskIsOver)
+        (result,) = await asyncio.gather(r.engine.asks.answer(r.workspace, ask.id, "allow"), return_exceptions=True)
+        assert not isinstance(result, BaseException) or isinstance(result, AskIsOver)
         assert (await r.end(run)).reason == "store_unavailable"
         settled = await r.store.ask(r.workspace.id, ask.id)
         assert settled is not None
-        assert settled.state == ("withdrawn" if isinstance(told, BaseException) else "answered")
+        assert settled.state == ("withdrawn" if isinstance(result, BaseException) else "answered")
         await r.assert_sound()
 
 
 @pytest.mark.parametrize("passes", range(0, 40, 2))
 async def test_cancel_during_the_append_of_an_ask_leaves_no_ask(tmp_path: Path, passes: int) -> None:
-    store, tool = Outages(), ActingTool()
-    async with no_complaints(), rig(tmp_path, ScriptedModel(do("a", "b", leave=True)), store, tools=(tool,)) as r:
+    store, tool = OutageStore(), ActingTool()
+    async with (
+        no_asyncio_errors(),
+        rig(tmp_path, ScriptedModel(do("a", "b", ask=True)), store, tools=(tool,)) as r,
+    ):
         store.held = asks
         run = await r.submit()
         await store.waiting.wait()
@@ -154,13 +166,13 @@ async def test_cancel_during_the_append_of_an_ask_leaves_no_ask(tmp_path: Path, 
         store.gate.set()
         await cancelling
         assert (await r.end(run)).outcome == "cancelled"
-        assert tool.begun == []
+        assert tool.started == []
         await r.assert_sound()
 
 
 async def test_shutdown_withdraws_pending_asks_with_the_run(tmp_path: Path) -> None:
     tool = ActingTool()
-    async with rig(tmp_path, ScriptedModel(do("a", "b", leave=True)), tools=(tool,)) as r:
+    async with rig(tmp_path, ScriptedModel(do("a", "b", ask=True)), tools=(tool,)) as r:
         await r.submit(run_id="x")
         first, second = await r.until_asked(2)
         await r.engine.close()
@@ -170,8 +182,8 @@ async def test_shutdown_withdraws_pending_asks_with_the_run(tmp_path: Path) -> N
 
 
 async def test_shutdown_during_the_append_of_an_ask_completes(tmp_path: Path) -> None:
-    store, tool = Outages(), ActingTool()
-    async with rig(tmp_path, ScriptedModel(do("a", leave=True)), store, tools=(tool,)) as r:
+    store, tool = OutageStore(), ActingTool()
+    async with rig(tmp_path, ScriptedModel(do("a", ask=True)), store, tools=(tool,)) as r:
         store.held = asks
         await r.submit(run_id="x")
         await store.waiting.wait()
@@ -186,8 +198,8 @@ async def test_shutdown_during_the_append_of_an_ask_completes(tmp_path: Path) ->
 @pytest.mark.parametrize("how", ["cancel", "cancel_run", "delete", "interrupt"])
 async def test_stopping_a_run_withdraws_its_asks_in_the_same_append(tmp_path: Path, how: str) -> None:
     tool = ActingTool()
-    model = ScriptedModel(do("a", leave=True), "next")
-    async with no_complaints(), rig(tmp_path, model, tools=(tool,)) as r:
+    model = ScriptedModel(do("a", ask=True), "next")
+    async with no_asyncio_errors(), rig(tmp_path, model, tools=(tool,)) as r:
         await r.submit(run_id="x")
         await r.until_asked()
         match how:
@@ -207,21 +219,21 @@ async def test_stopping_a_run_withdraws_its_asks_in_the_same_append(tmp_path: Pa
 
 async def test_denied_call_is_skipped_and_the_others_run(tmp_path: Path) -> None:
     tool = ActingTool()
-    async with rig(tmp_path, ScriptedModel(do("a", "b", "c", leave=True), "ok"), tools=(tool,)) as r:
+    async with rig(tmp_path, ScriptedModel(do("a", "b", "c", ask=True), "ok"), tools=(tool,)) as r:
         run = await r.submit()
         for ask in await r.until_asked(3):
             answer: Answer = "deny" if ask.description == "b" else "allow"
             await r.engine.asks.answer(r.workspace, ask.id, answer, "no b please")
         assert (await r.end(run)).text == "ok"
-        assert sorted(tool.begun) == ["a", "c"]
+        assert sorted(tool.started) == ["a", "c"]
         assert "no b please" in dict(await r.results())["call_1_1"]
         await r.assert_sound()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_uncertain_question_answer_reaches_the_model_once(tmp_path: Path, when: str) -> None:
-    store = Outages()
-    async with no_complaints(), rig(tmp_path, ScriptedModel([ASK], "ok"), store, tools=(QuestionTool(),)) as r:
+    store = OutageStore()
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel([ASK], "ok"), store, tools=(QuestionTool(),)) as r:
         run = await r.submit()
         (ask,) = await r.until_asked()
         setattr(store, when, answers)
@@ -236,17 +248,17 @@ async def test_uncertain_question_answer_reaches_the_model_once(tmp_path: Path, 
 
 
 async def test_only_one_of_identical_answers_is_first(tmp_path: Path) -> None:
-    async with rig(tmp_path, ScriptedModel(do("a", leave=True), "ok"), tools=(ActingTool(),)) as r:
+    async with rig(tmp_path, ScriptedModel(do("a", ask=True), "ok"), tools=(ActingTool(),)) as r:
         run = await r.submit()
         (ask,) = await r.until_asked()
         answer = r.engine.asks.answer
-        told = await asyncio.gather(*(answer(r.workspace, ask.id, "allow") for _ in range(3)))
-        assert sorted(answered.first for answered in told) == [False, False, True]
+        result = await asyncio.gather(*(answer(r.workspace, ask.id, "allow") for _ in range(3)))
+        assert sorted(answered.first for answered in result) == [False, False, True]
         await r.end(run)
 
 
 async def test_question_withdrawn_by_a_cancel_has_no_answer(tmp_path: Path) -> None:
-    async with no_complaints(), rig(tmp_path, ScriptedModel([ASK]), tools=(QuestionTool(),)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel([ASK]), tools=(QuestionTool(),)) as r:
         run = await r.submit()
         await r.until_asked()
         await r.engine.cancel(r.workspace, r.session)
@@ -257,50 +269,50 @@ async def test_question_withdrawn_by_a_cancel_has_no_answer(tmp_path: Path) -> N
 
 
 async def test_uncertain_end_that_withdrew_an_unawaited_ask(tmp_path: Path) -> None:
-    """The call was cancelled with its Run; the Lane is read again and finds its Ask withdrawn."""
-    store, gate = Outages(), asyncio.Event()
+    """The call was cancelled with its Run. The reloaded Lane shows its Ask as withdrawn."""
+    store, gate = OutageStore(), asyncio.Event()
 
-    async def breaks_the_run(context: ToolContext) -> str:
+    async def fail_the_store(context: ToolContext) -> str:
         await gate.wait()
         raise StoreUnavailable("the disk is full")
 
-    tool = ActingTool(breaks=breaks_the_run)
-    calls = [Call("bash", {"do": "a", "leave": True}), Call("bash", {"do": "breaks"})]
-    async with no_complaints(), rig(tmp_path, ScriptedModel(calls, "next"), store, tools=(tool,)) as r:
+    tool = ActingTool(breaks=fail_the_store)
+    calls = [Call("bash", {"do": "a", "ask": True}), Call("bash", {"do": "breaks"})]
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(calls, "next"), store, tools=(tool,)) as r:
         run = await r.submit(run_id="x")
-        behind = await r.submit(run_id="y")
+        queued = await r.submit(run_id="y")
         await r.until_asked()
         store.after = withdraws
         gate.set()
         assert (await r.end(run)).reason == "store_unavailable"
-        assert (await r.end(behind)).text == "next"
+        assert (await r.end(queued)).text == "next"
         assert await r.ends() == ["x", "y"]
         await r.assert_sound()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_uncertain_ask_leaves_no_waiter(tmp_path: Path, when: str) -> None:
-    store = Outages()
-    async with rig(tmp_path, ScriptedModel(do("a", leave=True)), store, tools=(ActingTool(),)) as r:
+    store = OutageStore()
+    async with rig(tmp_path, ScriptedModel(do("a", ask=True)), store, tools=(ActingTool(),)) as r:
         setattr(store, when, asks)
         await r.end(await r.submit())
         await r.assert_sound()
 
 
 @pytest.mark.found(
-    "a review of the store: a link in a repository whose target is no text",
-    "the question about it could be stored but not told: every stream of the workspace broke off there, for good; its "
-    "text is cleaned, and what cannot be told is left out",
+    "a review of the store: a link in a repository whose target is not valid UTF-8",
+    "the Ask about it could be stored but not encoded; every stream of the workspace broke off at that event, "
+    "permanently; its text is now sanitised, and events that cannot be encoded are skipped",
 )
 async def test_ask_about_a_non_utf8_path_is_streamed(tmp_path: Path) -> None:
     os.symlink(b"/tmp/\xff", bytes(tmp_path / "docs"))
     model = ScriptedModel([Call("view", {"path": "docs/x"})], "done")
-    async with no_complaints(), rig(tmp_path, model, tools=(ViewTool(),)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, model, tools=(ViewTool(),)) as r:
         live = await reader(r, after=0)
         run = await r.submit()
         (ask,) = await r.until_asked()
-        told = {payload["id"]: payload for kind, payload, _ in await read_all(live) if kind == "permission_request"}
-        assert "docs" in str(told[ask.id]["params"]) or "tmp" in str(told[ask.id]["params"])
+        result = {payload["id"]: payload for kind, payload, _ in await read_all(live) if kind == "permission_request"}
+        assert "docs" in str(result[ask.id]["params"]) or "tmp" in str(result[ask.id]["params"])
         assert (await read_all(await reader(r, after=0)))[-1][0] == "permission_request"
         await r.engine.asks.answer(r.workspace, ask.id, "deny")
         await r.end(run)

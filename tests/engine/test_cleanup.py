@@ -27,17 +27,17 @@ from tests.engine.rig import (
     ActingTool,
     PlainMachine,
     Rig,
-    begun,
     do,
     is_alive,
-    no_complaints,
+    no_asyncio_errors,
     rig,
     spin,
     until,
+    until_marked,
 )
 from tests.tools.contexts import PlainProcess
 
-#: Longer than the test needs; only a failure waits for it. Seconds.
+#: Longer than the test needs; only a failing test waits that long. Seconds.
 LONG_S = 15.0
 
 SHORT_S = 0.05
@@ -48,8 +48,10 @@ ENOUGH_S = 1.0
 
 @asynccontextmanager
 async def stubborn(directory: Path, cleanup_s: float) -> AsyncIterator[Rig]:
-    """An engine at work on Run "a" of a model that has said "shown", says no more, and cannot be stopped before "gone"
-    is released. That happens at the end in any case, or the event loop could not be closed."""
+    """An engine whose active Run "a" has streamed "shown" and cannot be stopped before "gone" is released.
+
+    It is always released at the end; otherwise the event loop could not be closed.
+    """
     model = ScriptedModel([Linger("gone"), Say("shown"), Hold("never"), Say("late")], "next", "after that")
     async with rig(directory, model, runs={"cleanup_s": cleanup_s}) as r:
         try:
@@ -61,8 +63,8 @@ async def stubborn(directory: Path, cleanup_s: float) -> AsyncIterator[Rig]:
             r.model.release("gone")
 
 
-async def completes(r: Rig) -> list[dict[str, Any]]:
-    """The `run_complete` frames of the log, as a client that replays it gets them."""
+async def run_completes(r: Rig) -> list[dict[str, Any]]:
+    """Return the `run_complete` frames that a client receives when it replays the log."""
     reader = await r.engine.workspaces.read_events(r.workspace, 0, None, deltas=False)
     data = b""
     while frames := await reader.read(0):
@@ -81,9 +83,9 @@ async def test_b16_cleanup_timeout_ends_the_run_with_failed_cleanup(tmp_path: Pa
             await r.engine.cancel_run(r.workspace, "a")
         ended = await r.end("a")
         assert (ended.outcome, ended.cleanup, ended.text) == ("cancelled", "failed", "shown")
-        assert "left behind" in ended.error, "it says what is left"
+        assert "left behind" in ended.error, "the error names what is left"
         assert r.model.streams_open == 1
-        (reported,) = await completes(r)
+        (reported,) = await run_completes(r)
         assert (reported["run_id"], reported["outcome"], reported["cleanup"]) == ("a", "cancelled", "failed")
         assert (await r.transcript())[1] == ("assistant", "shown", "canceled")
 
@@ -100,8 +102,8 @@ async def test_b16_queue_continues_after_an_abandoned_run(tmp_path: Path) -> Non
         r.model.release("never")
         await r.model.wait_open(0)
         await spin()
-        assert len(await r.log()) == entries, "what was left behind writes nothing more"
-        assert [reported["run_id"] for reported in await completes(r)] == ["a", "b"]
+        assert len(await r.log()) == entries, "the abandoned Run writes nothing more"
+        assert [reported["run_id"] for reported in await run_completes(r)] == ["a", "b"]
 
 
 async def test_b16_slow_cleanup_within_the_limit_is_clean(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ async def test_b16_slow_cleanup_within_the_limit_is_clean(tmp_path: Path) -> Non
         await r.engine.cancel(r.workspace, r.session)
         await spin()
         run = await r.engine.run(r.workspace, "a")
-        assert (run.state, run.stopping) == ("active", True), "it ends when its clean-up is done, not before"
+        assert (run.state, run.stopping) == ("active", True), "it ends only after its cleanup"
         r.model.release("gone")
         ended = await r.end("a")
         assert (ended.outcome, ended.cleanup, ended.error) == ("cancelled", "clean", "")
@@ -158,7 +160,7 @@ async def test_b6_later_cancel_covers_prompts_accepted_since(tmp_path: Path) -> 
 
 
 async def test_b4_prompt_accepted_while_a_cancel_is_pending_completes(tmp_path: Path) -> None:
-    """Whatever is sent while the covered Run is still stopping: it waits its time, in any way of waiting, and runs."""
+    """Queued and folding prompts sent while the covered Run is stopping wait for its end and then run."""
     async with stubborn(tmp_path, LONG_S) as r:
         await r.engine.cancel(r.workspace, r.session)
         await r.submit(run_id="b", when_busy="queue")
@@ -167,7 +169,7 @@ async def test_b4_prompt_accepted_while_a_cancel_is_pending_completes(tmp_path: 
         assert (await r.end("a")).outcome == "cancelled"
         ends = [await r.end(run_id) for run_id in "bc"]
         assert [end.outcome for end in ends] == ["completed", "completed"]
-        assert all(run.folded_into != "a" for run in ends), "a Run that is told to stop takes in nobody"
+        assert all(run.folded_into != "a" for run in ends), "a Run that is stopping takes in no prompt"
 
 
 async def test_b2_run_cancelled_before_its_first_step_calls_no_model(tmp_path: Path) -> None:
@@ -180,7 +182,7 @@ async def test_b2_run_cancelled_before_its_first_step_calls_no_model(tmp_path: P
 
 
 class BrokenProcess(PlainProcess):
-    """The warden behind it is gone: it cannot be ended any more, only killed by the test."""
+    """A process whose warden is gone. The engine cannot end it; only the test can kill it."""
 
     async def end(self, grace_s: float) -> tuple[int, ...]:
         raise ConnectionError("the warden is gone")
@@ -189,9 +191,9 @@ class BrokenProcess(PlainProcess):
 async def in_background(context: ToolContext, *, broken: bool = False) -> PlainProcess:
     process = await context.processes.start(("/bin/sh", "-c", WAITS), context.root)
     assert isinstance(process, PlainProcess)
-    kept = BrokenProcess(process._process) if broken else process
-    context.background.add(RunningCommand(kept, WAITS))
-    await begun(context.root / "mark")
+    command = RunningCommand(BrokenProcess(process._process) if broken else process, WAITS)
+    context.background.add(command)
+    await until_marked(context.root / "mark")
     return process
 
 
@@ -204,7 +206,7 @@ async def test_unkillable_background_command_fails_the_cleanup(tmp_path: Path) -
 
     tool, machine = ActingTool(leaves=leaves), PlainMachine()
     async with (
-        no_complaints(),
+        no_asyncio_errors(),
         rig(tmp_path, ScriptedModel(do("leaves"), "ok", "next"), machine=machine, tools=(tool,)) as r,
     ):
         try:
@@ -233,21 +235,21 @@ async def test_background_command_ends_while_a_tool_is_stuck(tmp_path: Path, how
     tool, machine = ActingTool(stuck=stuck), PlainMachine()
     runs = {"cleanup_s": 2.0}
     async with (
-        no_complaints(),
+        no_asyncio_errors(),
         rig(tmp_path, ScriptedModel(do("stuck")), machine=machine, tools=(tool,), runs=runs) as r,
     ):
-        run = await r.submit(timeout_s=2 * TIMEOUT_S if how == "timeout" else None)  # it starts a process
-        await begun(tmp_path / "mark")
+        run = await r.submit(timeout_s=2 * TIMEOUT_S if how == "timeout" else None)  # starting a process takes longer
+        await until_marked(tmp_path / "mark")
         if how == "cancel":
             await r.engine.cancel(r.workspace, r.session)
         assert (await r.end(run)).cleanup == "failed"
-        assert not is_alive(tmp_path / "mark"), "a command goes on behind the end of its Run"
+        assert not is_alive(tmp_path / "mark"), "a command outlives its Run"
         gate.set()
         await spin()
 
 
 async def test_tool_that_cancels_itself_ends_only_its_call(tmp_path: Path) -> None:
-    """Such as one that waits for a task of its own which somebody else ends."""
+    """For example a tool that awaits its own task, which another task cancels."""
 
     async def cancelled(context: ToolContext) -> str:
         inner = asyncio.create_task(asyncio.sleep(0))
@@ -270,9 +272,9 @@ async def test_error_raised_by_a_cancelled_tool_is_retrieved(tmp_path: Path) -> 
             raise ZeroDivisionError
 
     tool = ActingTool(breaks=breaks)
-    async with no_complaints(), rig(tmp_path, ScriptedModel(do("breaks")), tools=(tool,)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(do("breaks")), tools=(tool,)) as r:
         run = await r.submit()
-        await r.until_begun(tool, "breaks")
+        await r.until_started(tool, "breaks")
         await r.engine.cancel(r.workspace, r.session)
         ended = await r.end(run)
         assert (ended.outcome, ended.cleanup) == ("cancelled", "clean")
@@ -280,7 +282,7 @@ async def test_error_raised_by_a_cancelled_tool_is_retrieved(tmp_path: Path) -> 
 
 
 async def test_error_raised_by_a_cancelled_model_is_retrieved(tmp_path: Path) -> None:
-    async with no_complaints(), rig(tmp_path, ScriptedModel([Hold("never")])) as r:
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel([Hold("never")])) as r:
         run = await r.submit()
         await r.model.wait_requests(1)
         await until(lambda: r.model.streams_open == 1)
@@ -290,14 +292,14 @@ async def test_error_raised_by_a_cancelled_model_is_retrieved(tmp_path: Path) ->
 
 @pytest.mark.found(
     "attack 3",
-    "a cancelled Run ended as clean while its threads went on for minutes; a Run waits for its threads now, and a "
-    "thread that is still busy makes the clean-up a failed one",
+    "a cancelled Run reported a clean cleanup while its threads continued for minutes; a Run now waits for its "
+    "threads, and a thread that is still busy fails the cleanup",
 )
 async def test_busy_thread_fails_the_cleanup(tmp_path: Path) -> None:
-    gate, is_begun = threading.Event(), threading.Event()
+    gate, is_started = threading.Event(), threading.Event()
 
     def work() -> None:
-        is_begun.set()
+        is_started.set()
         gate.wait()
 
     async def blocks(context: ToolContext) -> str:
@@ -306,12 +308,12 @@ async def test_busy_thread_fails_the_cleanup(tmp_path: Path) -> None:
 
     tool = ActingTool(blocks=blocks)
     async with (
-        no_complaints(),
+        no_asyncio_errors(),
         rig(tmp_path, ScriptedModel(do("blocks"), "next"), tools=(tool,), runs={"cleanup_s": 0.2}) as r,
     ):
         try:
             run = await r.submit()
-            await until(is_begun.is_set)
+            await until(is_started.is_set)
             await r.engine.cancel(r.workspace, r.session)
             ended = await r.end(run)
             assert (ended.outcome, ended.cleanup) == ("cancelled", "failed")
@@ -323,18 +325,18 @@ async def test_busy_thread_fails_the_cleanup(tmp_path: Path) -> None:
 
 
 async def test_abandoned_run_has_failed_cleanup_and_writes_no_more(tmp_path: Path) -> None:
-    """B16 and B15: the terminal event comes in bounded time; what the abandoned task does later reaches nobody."""
+    """B16 and B15: the Run ends in bounded time. Later output of the abandoned task is dropped."""
     model = ScriptedModel([Linger("gone"), Say("shown"), Hold("never"), Say("late")], "next")
     async with rig(tmp_path, model, runs={"cleanup_s": 0.05}) as r:
         run = await r.submit(run_id="a")
-        behind = await r.submit(run_id="b")
+        queued = await r.submit(run_id="b")
         await r.model.wait_requests(1)
         await spin()
         await r.engine.cancel_run(r.workspace, run.run_id)
         ended = await r.end(run)
         assert (ended.outcome, ended.cleanup, ended.text) == ("cancelled", "failed", "shown")
         assert "could not be stopped" in ended.error
-        assert (await r.end(behind)).text == "next"
+        assert (await r.end(queued)).text == "next"
         entries = len(await r.log())
         model.release("gone")
         model.release("never")
@@ -344,8 +346,8 @@ async def test_abandoned_run_has_failed_cleanup_and_writes_no_more(tmp_path: Pat
 
 
 async def test_b15_abandoned_tool_changes_no_file_after_the_run_end(tmp_path: Path) -> None:
-    """It is told so before it writes: the version that an undo would need can no longer be kept."""
-    ended, said = asyncio.Event(), list[str]()
+    """The tool is refused before it writes, because the version for an undo can no longer be stored."""
+    ended, attempts = asyncio.Event(), list[str]()
 
     async def stubborn(context: ToolContext) -> str:
         while not ended.is_set():
@@ -355,18 +357,18 @@ async def test_b15_abandoned_tool_changes_no_file_after_the_run_end(tmp_path: Pa
                 continue
         try:
             await context.host.keep_version(tmp_path / "a", b"old", "digest")
-            said.append("kept")
+            attempts.append("kept")
         except RunNotActive:
-            said.append("refused")
+            attempts.append("refused")
         return "late"
 
     tool = ActingTool(stubborn=stubborn)
     async with rig(tmp_path, ScriptedModel(do("stubborn")), tools=(tool,), runs={"cleanup_s": 0.05}) as r:
         await r.submit(run_id="x")
-        await r.until_begun(tool, "stubborn")
+        await r.until_started(tool, "stubborn")
         await r.engine.cancel(r.workspace, r.session)
         assert (await r.end("x")).cleanup == "failed"
         ended.set()
-        await until(lambda: bool(said))
-        assert said == ["refused"]
+        await until(lambda: bool(attempts))
+        assert attempts == ["refused"]
         assert "FileChanged" not in await r.log_kinds()

@@ -1,4 +1,4 @@
-"""A session whose deletion the store refuses is still there, and works as before (SCENARIOS C6, G4)."""
+"""Deleted sessions. After a failed delete, a session works as before (SCENARIOS C6, G4)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from kedge.core.events import RunEnded
 from kedge.errors import SessionNotFound, StoreUnavailable
 from kedge.testing.scripted import Call, Hold, ScriptedModel
-from tests.engine.rig import Outages, rig, spin
+from tests.engine.rig import OutageStore, rig, spin
 
 
 async def test_session_accepts_prompts_after_a_failed_delete(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ async def test_session_with_folded_runs_can_be_deleted(tmp_path: Path) -> None:
 
 
 async def test_concurrent_changes_do_not_restore_a_deleted_session(tmp_path: Path) -> None:
-    store = Outages()
+    store = OutageStore()
     async with rig(tmp_path, ScriptedModel("x"), store) as r:
         store.held = lambda write: bool(write.deleted_sessions)
         deleting = asyncio.create_task(r.engine.delete_session(r.workspace, r.session))

@@ -1,4 +1,4 @@
-"""The engine through its own door: what HTTP cannot show or cannot provoke."""
+"""The engine through its Python API: behaviour that HTTP cannot show or provoke."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kedge.errors import StoreUnavailable, WrongType
 from kedge.llm.catalogue import Price
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, EndReply, Fail, Hold, Say, ScriptedModel
-from tests.engine.rig import TIMEOUT_S, FaultyStore, OneModel, Rig, no_complaints, rig, spin, until
+from tests.engine.rig import TIMEOUT_S, FaultyStore, OneModel, Rig, no_asyncio_errors, rig, spin, until
 
 
-class Kept(FaultyStore):
-    """Keeps every Write it is given: the log does not tell which entries came together."""
+class RecordingStore(FaultyStore):
+    """Records every Write. The log does not show which entries were appended together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ def ends(write: Write, run_id: str) -> bool:
 
 
 async def test_end_append_holds_the_last_message_and_the_next_start(tmp_path: Path) -> None:
-    store = Kept()
+    store = RecordingStore()
     async with rig(tmp_path, ScriptedModel([Say("one"), Hold("k")], "two"), store) as r:
         first = await r.submit(run_id="a")
         second = await r.submit(run_id="b")
@@ -54,7 +54,7 @@ async def test_end_append_holds_the_last_message_and_the_next_start(tmp_path: Pa
         runs = [event.run_id for _, event in end.events if isinstance(event, RunEnded | RunStarted)]
         changed = [event.message_id for _, event in end.events if isinstance(event, MessageChanged)]
         assert runs == ["a", "b"]
-        # The last message of the one Run, whole and with its end, and the first of the other.
+        # The finished last message of one Run and the first message of the next.
         assert [message.id for message in end.messages] == changed
         assert [message.text for message in end.messages] == ["one", "hello"]
         assert end.messages[0].finish is not None
@@ -69,7 +69,7 @@ async def test_cancelled_caller_does_not_undo_an_accept(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await submitting
         await spin()
-        # Either it came too early to be accepted, or it is a Run like any other; the Lane in memory agrees.
+        # The Run was accepted although its caller was cancelled, and the Lane in memory agrees.
         run = await r.end("a")
         assert run.outcome == "completed"
         assert (await r.end(await r.submit(run_id="b"))).outcome in ("completed", "failed")
@@ -86,7 +86,7 @@ async def test_failed_accept_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_retried_accept_finds_the_run_by_its_id(tmp_path: Path) -> None:
-    """The append happened, the caller was told it did not: it tries again, and there is one Run, at work."""
+    """The append succeeded but the store reported an error: the caller retries, and there is one active Run."""
     async with rig(tmp_path, ScriptedModel("fine")) as r:
         r.store.fail_after = 1
         with pytest.raises(StoreUnavailable):
@@ -111,12 +111,12 @@ async def test_end_of_a_run_is_retried_until_it_is_stored(tmp_path: Path) -> Non
 async def test_end_stored_despite_an_error_is_not_stored_twice(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel([Say("once"), Hold("k")], "next")) as r:
         run = await r.submit(run_id="a")
-        behind = await r.submit(run_id="b")
+        queued = await r.submit(run_id="b")
         await r.model.wait_requests(1)
         r.store.fail_after = 1
         r.model.release("k")
         assert (await r.end(run)).text == "once"
-        assert (await r.end(behind)).text == "next"
+        assert (await r.end(queued)).text == "next"
         ended = [entry.event.run_id for entry in await r.log() if isinstance(entry.event, RunEnded)]
         reported = [entry.event.run_id for entry in await r.log() if isinstance(entry.event, RunReported)]
         assert ended == reported == ["a", "b"]
@@ -179,24 +179,24 @@ async def test_model_failure_is_in_the_transcript_and_the_record(tmp_path: Path)
 
 
 async def test_refusal_of_a_cancelled_command_is_retrieved(tmp_path: Path) -> None:
-    """Such as the refusal of a Step whose Run was cancelled while it waited for its turn."""
-    complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context["message"]))
+    """For example the refusal of a Step whose Run was cancelled while it waited for the lock."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: errors.append(context["message"]))
 
-    async def ask_and_leave(r: Rig, run_id: str) -> None:
+    async def edit_and_cancel(r: Rig, run_id: str) -> None:
         async with r.workspace.lanes[r.session].lock:
-            asking = asyncio.create_task(r.engine.edit_run(r.workspace, run_id, "too late"))
+            editing = asyncio.create_task(r.engine.edit_run(r.workspace, run_id, "too late"))
             await spin()
-            asking.cancel()
+            editing.cancel()
             await spin()
 
     async with rig(tmp_path, ScriptedModel([Hold("k")])) as r:
         run = await r.submit()
         await r.model.wait_requests(1)
-        await ask_and_leave(r, run.run_id)
+        await edit_and_cancel(r, run.run_id)
         await spin()
     gc.collect()
-    assert complaints == []
+    assert errors == []
 
 
 async def test_lone_surrogate_from_a_model_is_replaced(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ async def test_lone_surrogate_from_a_model_is_replaced(tmp_path: Path) -> None:
 async def test_run_with_an_unstorable_answer_still_ends(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel([Say("unspeakable"), Hold("k")], "next")) as r:
         run = await r.submit(run_id="a")
-        behind = await r.submit(run_id="b")
+        queued = await r.submit(run_id="b")
         await r.model.wait_requests(1)
         await spin()
         r.store.refuse = WrongType("this cannot be stored")
@@ -215,11 +215,11 @@ async def test_run_with_an_unstorable_answer_still_ends(tmp_path: Path) -> None:
         ended = await r.end(run)
         assert (ended.outcome, ended.reason, ended.text) == ("failed", "internal", "")
         assert (await r.transcript())[1] == ("assistant", "", "error")
-        assert (await r.end(behind)).text == "next"
+        assert (await r.end(queued)).text == "next"
 
 
 class BrokenSource:
-    """A configuration that fails in a way nobody foresaw."""
+    """A configuration source that raises an unexpected error."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -233,16 +233,16 @@ class BrokenSource:
 
 
 async def test_accepted_run_starts_with_a_broken_configuration(tmp_path: Path) -> None:
-    async with no_complaints(), rig(tmp_path, ScriptedModel("done")) as r:
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel("done")) as r:
         broken = r.workspace.source = BrokenSource(r.workspace.config)
         broken.fails = True
         assert (await r.end(await r.submit())).text == "done"
 
 
 async def test_run_with_an_infinite_cost_still_ends(tmp_path: Path) -> None:
-    """Infinitely much, which no JSON can say."""
+    """JSON cannot represent infinity."""
     model = ScriptedModel([Say("dear"), EndReply(usage=Usage(10**15, 1))], "next")
-    async with no_complaints(), rig(tmp_path, model, models=OneModel(model, price=Price(1e300, 1.0))) as r:
+    async with no_asyncio_errors(), rig(tmp_path, model, models=OneModel(model, price=Price(1e300, 1.0))) as r:
         ended = await r.end(await r.submit())
         assert (ended.outcome, ended.reason) == ("failed", "internal")
         assert (await r.end(await r.submit())).text == "next"

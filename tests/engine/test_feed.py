@@ -1,4 +1,4 @@
-"""The feed: one ring for all readers, the log for those who are late."""
+"""The feed: one ring for all readers, and the log for readers that fall behind."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_frames_stay_in_order_after_a_lost_publish(tmp_path: Path) -> None
     async with rig(tmp_path, ScriptedModel(lambda request: "x")) as r:
         live = await reader(r, after=0)
         seen = positions(await read_all(live))
-        # An append of which the feed never hears: its answer was lost.
+        # The feed never receives this append, because the store reported an error after it.
         r.store.fail_after = 1
         with pytest.raises(Exception, match="broke off"):
             await r.engine.create_session(r.workspace, "lost")
@@ -199,8 +199,8 @@ def test_draft_text_is_equal_when_sent_saved_and_complete(count: int) -> None:
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "readers without Deltas were sent a growing message whole thirty times a second: with megabytes of it this took "
-    "all of the event loop's time; the pace now depends on its length",
+    "readers without Deltas received a full snapshot of a growing message thirty times a second; with megabytes of "
+    "text this used all of the event loop's time; the interval now depends on the length",
 )
 async def test_large_streaming_message_is_sent_less_often(tmp_path: Path) -> None:
     size = SNAPSHOT_BYTES_PER_S // 10
@@ -211,7 +211,7 @@ async def test_large_streaming_message_is_sent_less_often(tmp_path: Path) -> Non
         run = await r.submit()
         feed = r.workspace.feed
         await until(lambda: bool(feed._snapshots))
-        # What is added from now on is shown one pace behind this time. Its Deltas were flushed at the same time.
+        # The next snapshot is due one interval after the last flush.
         assert feed._snapshot_at - feed._flushed_at > 0.9 * size / SNAPSHOT_BYTES_PER_S
         model.release("k")
         await r.end(run)

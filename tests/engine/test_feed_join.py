@@ -1,4 +1,4 @@
-"""The step of a reader from the log into the ring, which moves on while the step is taken."""
+"""A reader moves from the log to the ring while the ring advances."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.engine.test_feed import positions, read_all, reader
 
 
 async def test_flush_during_a_join_evicts_no_frame_the_reader_needs(tmp_path: Path) -> None:
-    """Found by conformance D4: a `run_complete` was lost to a reader that came back to the ring at this moment."""
+    """Found by conformance D4: a reader that returned to the ring at this point missed a `run_complete`."""
     async with rig(tmp_path, ScriptedModel([Say("x"), Hold("k")])) as r:
         feed = r.workspace.feed
         follower, late = await reader(r), await reader(r)
@@ -24,7 +24,7 @@ async def test_flush_during_a_join_evicts_no_frame_the_reader_needs(tmp_path: Pa
         await r.model.wait_requests(1)
         await until(lambda: any(draft.chars for draft in feed._drafts.values()))
         expected = positions(await read_all(follower))
-        # Text is waiting for its flush, and it is so much that the ring has no room for what the late one lacks.
+        # Unflushed text is so long that the ring would evict the frames the late reader still needs.
         (draft,) = feed._drafts.values()
         draft.add("text", "y" * feed.ring_bytes_max)
         feed.text_added(draft)
@@ -34,28 +34,28 @@ async def test_flush_during_a_join_evicts_no_frame_the_reader_needs(tmp_path: Pa
 
 
 class LateStore(FaultyStore):
-    """What is appended can be read before whoever appended it hears of it."""
+    """Appended entries can be read before the append returns to its caller."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard = asyncio.Event()
-        self.heard.set()
+        self.acknowledged = asyncio.Event()
+        self.acknowledged.set()
 
     async def append(self, write: Write) -> int:
         head = await super().append(write)
-        await self.heard.wait()
+        await self.acknowledged.wait()
         return head
 
 
 async def test_event_read_from_the_log_is_not_repeated_by_the_ring(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel("x"), LateStore()) as r:
         assert isinstance(r.store, LateStore)
-        r.store.heard.clear()
+        r.store.acknowledged.clear()
         creating = asyncio.create_task(r.engine.create_session(r.workspace, "new"))
         await until(lambda: r.store.appends == 2)
         ahead = await reader(r, after=0)
         assert len(await read_all(ahead)) == 2
-        r.store.heard.set()
+        r.store.acknowledged.set()
         await creating
         assert await read_all(ahead) == []
         await r.end(await r.submit())
@@ -63,7 +63,7 @@ async def test_event_read_from_the_log_is_not_repeated_by_the_ring(tmp_path: Pat
 
 
 class HeldLanes(FaultyStore):
-    """Lets nobody read a Lane until the gate is open: whoever is in doubt stays so."""
+    """Blocks reads of Lanes until the gate is open, so that a stale Lane stays stale."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ async def test_uncertain_event_precedes_later_ones_of_other_sessions(tmp_path: P
         await r.engine.create_session(r.workspace, "later")
         seen += await read_all(live)
         store.gate.set()
-        await r.engine.queue(r.workspace, r.session)  # the doubt is over
+        await r.engine.queue(r.workspace, r.session)  # the Lane is reloaded
         assert [body["title"] for _, body, _ in seen] == ["", "happened", "later"]
         assert await read_all(live) == []
         assert positions(seen) == positions(await read_all(await reader(r, after=0)))

@@ -10,7 +10,7 @@ from kedge.llm.base import ModelRequest
 from kedge.testing.scripted import Call, Reply, Say, ScriptedModel
 from tests.engine.rig import CLIENT, ActingTool, OneModel, Rig, rig, spin
 
-#: Enough that one thing left behind by each Run would be seen. Runs.
+#: Enough to detect one object leaked by each Run. Runs.
 MANY = 300
 
 
@@ -25,9 +25,9 @@ def sizes(r: Rig) -> dict[str, int]:
         "runs": len(lane.runs),
         "lanes": len(r.workspace.lanes),
         "seen": len(r.workspace._known_files),
-        "at work": len(runner._running),
-        "tasks of the runner": len(runner._tasks),
-        "under way": len(door._tasks),
+        "running": len(runner._running),
+        "runner tasks": len(runner._tasks),
+        "door tasks": len(door._tasks),
         "cancels": len(r.engine._cancels),
         "tasks": len(asyncio.all_tasks()),
     }
@@ -38,7 +38,11 @@ async def test_hundreds_of_mixed_runs_leave_nothing(tmp_path: Path) -> None:
         last = request.messages[-1]
         if last.role == "tool":
             return "done"
-        return [Say("let me"), Call("bash", {"do": "a"}), Call("bash", {"do": "b", "leave": last.text == "ask"})]
+        return [
+            Say("let me"),
+            Call("bash", {"do": "a"}),
+            Call("bash", {"do": "b", "ask": last.text == "ask"}),
+        ]
 
     model, small, tool = ScriptedModel(reply), ScriptedModel(lambda request: "A Title"), ActingTool()
     async with rig(tmp_path, model, models=OneModel(model, small), tools=(tool,)) as r:
@@ -64,7 +68,7 @@ async def test_hundreds_of_mixed_runs_leave_nothing(tmp_path: Path) -> None:
         before = sizes(r)
         for number in range(MANY):
             await work(number)
-            if number % 10 == 0:  # a long history is not what is looked at here
+            if number % 10 == 0:  # keeps the history short
                 r.session = (await r.engine.create_session(r.workspace, "")).id
                 await work(0)
                 old = [session for session in r.workspace.lanes if session != r.session]

@@ -1,6 +1,7 @@
-"""Nothing grows with the number of sessions or of what was done: a server that is up for weeks stays as it was.
+"""Memory does not grow with the number of sessions or actions, even if a server runs for weeks.
 
-Objects and blocks of memory are counted, so that one that is kept for each act is seen, whatever the machine does."""
+The tests count objects and memory blocks, so that one leaked object per action is detected on any machine.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +30,18 @@ from kedge.wire import frames
 from proof.figures import proof, size
 from tests.engine.rig import CLIENT, ActingTool, OneModel, Rig, rig, spin
 
-#: Sessions; some dozens more than are kept.
+#: More than stay in memory. Sessions.
 MANY = IDLE_LANES_MAX + 40
 
-#: In each the blocks of memory are counted: what is kept for each act is seen in all of them, a list that has grown by
-#: half in one.
+#: Memory blocks are counted after each round. A leak per action shows in all rounds, a resized list in only one.
 ROUNDS = 3
 
-#: What caches may still gain in one round. Items.
+#: Allowance for caches that still fill in one round. Memory blocks.
 CACHE_BLOCKS = 20
 
 
 def lanes_in_memory(workspace: Workspace) -> int:
-    """All of them, found or not."""
+    """Count the Lanes that exist, including unreachable ones of the workspace."""
     gc.collect()
     return sum(isinstance(thing, LaneState) and thing.feed is workspace.feed for thing in gc.get_objects())
 
@@ -53,9 +53,9 @@ async def prompt_in_new_session(r: Rig) -> str:
 
 
 @pytest.mark.found(
-    "reading what grows, for the soak",
-    "each session that was ever looked at stayed in memory, with all the files its agent had read, until its workspace "
-    "was closed, and every command looked through all of them; idle ones beyond a hundred are let go now.",
+    "a review of memory growth for the soak test",
+    "each session that was ever used stayed in memory, with all files its agent had read, until its workspace closed, "
+    "and every command searched all of them; idle sessions beyond one hundred are now evicted",
 )
 async def test_idle_sessions_are_evicted_and_reload_unchanged(tmp_path: Path) -> None:
     tool = ActingTool()
@@ -69,7 +69,7 @@ async def test_idle_sessions_are_evicted_and_reload_unchanged(tmp_path: Path) ->
         for _ in range(MANY):
             await prompt_in_new_session(r)
         await spin()
-        # One more each: it comes in before the next is let go.
+        # Plus one: a session is loaded before the next one is evicted.
         assert len(r.workspace.lanes) <= IDLE_LANES_MAX + 1
         assert len(r.workspace._known_files) <= IDLE_LANES_MAX + 1
         assert lanes_in_memory(r.workspace) <= IDLE_LANES_MAX + 1
@@ -87,7 +87,7 @@ async def test_most_recently_used_session_is_evicted_last(tmp_path: Path) -> Non
         for _ in range(MANY):
             other = await r.engine.create_session(r.workspace, "")
             await r.engine.session(r.workspace, r.session)
-        assert first() is not None, "it was let go and read again"
+        assert first() is not None, "it was evicted and reloaded"
         assert other.id in r.workspace.lanes
         assert len(r.workspace.lanes) <= IDLE_LANES_MAX + 1
 
@@ -107,7 +107,7 @@ async def test_referenced_lane_stays_the_only_one_of_its_session(tmp_path: Path)
 async def test_active_sessions_are_never_evicted(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel(lambda request: [Say("so"), Hold("never")])) as r:
         sessions = [(await r.engine.create_session(r.workspace, "")).id for _ in range(2 * IDLE_LANES_MAX)]
-        # All at once: their Lanes are in somebody's hands, and idle, before the first of them has a Run.
+        # Concurrently: all Lanes are referenced, and idle, before the first of them has a Run.
         runs = await asyncio.gather(
             *(r.engine.submit(r.workspace, session, Prompt("go"), RunOptions()) for session in sessions)
         )
@@ -124,11 +124,11 @@ async def test_active_sessions_are_never_evicted(tmp_path: Path) -> None:
         assert lanes_in_memory(r.workspace) <= IDLE_LANES_MAX + 1
 
 
-class Acts:
+class Actions:
     def __init__(self, engine: Engine, workspace: Workspace, model: ScriptedModel, tool: ActingTool) -> None:
         self.engine, self.workspace, self.model, self.tool = engine, workspace, model, tool
 
-    async def act(self, number: int) -> None:
+    async def perform(self, number: int) -> None:
         engine, workspace = self.engine, self.workspace
         session = (await engine.create_session(workspace, "")).id
         match number % 4:
@@ -151,9 +151,9 @@ class Acts:
                 await engine.delete_session(workspace, forked.id)
         if number % 2:
             await engine.delete_session(workspace, session)
-        # The tests' own parts remember what they were asked.
+        # The test doubles record every request.
         self.model.requests.clear()
-        self.tool.begun.clear()
+        self.tool.started.clear()
 
     async def run(self, session: str, prompt: str) -> str:
         run = await self.engine.submit(self.workspace, session, Prompt(prompt), RunOptions())
@@ -173,20 +173,19 @@ def reply(request: ModelRequest) -> Reply:
 
 
 @asynccontextmanager
-async def acts(directory: Path) -> AsyncIterator[Acts]:
+async def actions(directory: Path) -> AsyncIterator[Actions]:
     model, tool = ScriptedModel(reply), ActingTool()
     store = SqliteStore(directory / "store")
     engine = make_engine(store, ManualClock(), CountingIds(), frames, OneModel(model), Config(), tools=(tool,))
     await engine.open()
     (directory / "workspace").mkdir()
     workspace = await engine.workspaces.open(str(directory / "workspace"), CLIENT)
-    engine.workspaces.stream_opened(
-        workspace, CLIENT, "watching"
-    )  # it takes longer than a client without one is waited for
-    workspace.feed.ring_bytes_max = 10_000  # full soon
+    # The test takes longer than a claim without an open stream lasts.
+    engine.workspaces.stream_opened(workspace, CLIENT, "watching")
+    workspace.feed.ring_bytes_max = 10_000  # fills quickly
     watching = await workspace.feed.reader(None, None, deltas=True)
     try:
-        yield Acts(engine, workspace, model, tool)
+        yield Actions(engine, workspace, model, tool)
     finally:
         watching.close()
         await engine.close()
@@ -196,26 +195,26 @@ async def acts(directory: Path) -> AsyncIterator[Acts]:
 @pytest.mark.timeout(600)
 async def test_no_kind_of_action_leaks_memory_blocks(tmp_path: Path) -> None:
     count = size(ci=100, long=1_500)
-    with proof("G15", "acts between two counts of the blocks of memory", "kept for each act") as figure:
-        async with acts(tmp_path) as doing:
-            # First as many sessions as are kept, and then some: each second act leaves one.
+    with proof("G15", "actions between two counts of memory blocks", "leaked for each action") as figure:
+        async with actions(tmp_path) as performer:
+            # Warm-up: fill the cache of idle sessions. Every second action leaves one session.
             for number in range(2 * MANY):
-                await doing.act(number)
+                await performer.perform(number)
             blocks = [await settled_blocks()]
             for _ in range(ROUNDS):
                 for number in range(count):
-                    await doing.act(number)
+                    await performer.perform(number)
                 blocks.append(await settled_blocks())
-        kept = min(after - before for before, after in pairwise(blocks))
+        growth = min(after - before for before, after in pairwise(blocks))
         figure.count = ROUNDS * count
-        figure.notes["blocks kept for a thousand acts"] = str(round(1000 * kept / count))
-        # Half of what one kind of act would keep if it kept one thing; each kind is a fourth of them.
-        assert kept < max(count / 8, CACHE_BLOCKS), f"{kept} blocks or more for each {count} acts: {blocks}"
+        figure.notes["blocks leaked for a thousand actions"] = str(round(1000 * growth / count))
+        # Half of what one kind of action would leak with one object each; each kind is a quarter of them.
+        assert growth < max(count / 8, CACHE_BLOCKS), f"{growth} blocks or more for each {count} actions: {blocks}"
 
 
 async def settled_blocks() -> int:
     await spin()
     gc.collect()
-    # Python's cache of attributes keeps a name for each of its 4,096 places, and fills them over thousands of acts.
+    # Python's type attribute cache has 4,096 slots, which thousands of actions fill slowly.
     sys._clear_type_cache()
     return sys.getallocatedblocks()

@@ -1,4 +1,4 @@
-"""A process lost in each phase of a Run: the next one ends it, runs no tool twice and leaves a sound transcript."""
+"""A crash in each phase of a Run: the next process ends it, repeats no tool call and leaves a sound transcript."""
 
 from __future__ import annotations
 
@@ -27,34 +27,33 @@ from kedge.wire import frames
 from tests.engine.rig import (
     CLIENT,
     ActingTool,
+    Fault,
+    FaultyModel,
     FaultyStore,
     OneModel,
     Rig,
-    Trouble,
-    TroubledModel,
-    begin,
     do,
-    killed,
+    kill,
     never,
     rig,
     spin,
+    start,
     until,
 )
 
 
 async def test_usage_of_a_step_survives_a_crash_in_its_tools(tmp_path: Path) -> None:
-    """The usage of a Step is written with the next BeginStep or the end: a crash in its tool calls loses it."""
     tool = ActingTool(slow=never)
-    r = await begin(tmp_path, ScriptedModel([*do("slow"), EndReply(usage=Usage(10, 1))]), tools=(tool,))
+    r = await start(tmp_path, ScriptedModel([*do("slow"), EndReply(usage=Usage(10, 1))]), tools=(tool,))
     await r.submit(run_id="x")
-    await r.until_begun(tool, "slow")
-    new = await begin(tmp_path, ScriptedModel("over"), await killed(r), tools=(tool,))
+    await r.until_started(tool, "slow")
+    new = await start(tmp_path, ScriptedModel("over"), await kill(r), tools=(tool,))
     assert (await new.end("x")).usage == Usage(10, 1)
     await new.engine.close()
 
 
-@pytest.mark.parametrize(("on_crash", "outcome"), [("resume", "completed"), ("end", "interrupted")])
-async def test_no_run_stays_active_after_a_crash(tmp_path: Path, on_crash: str, outcome: str) -> None:
+@pytest.mark.parametrize(("on_crash", "expected"), [("resume", "completed"), ("end", "interrupted")])
+async def test_no_run_stays_active_after_a_crash(tmp_path: Path, on_crash: str, expected: str) -> None:
     store = FaultyStore()
     dead = rig(tmp_path, ScriptedModel([Say("lost "), Hold("never")]), store)
     r = await dead.__aenter__()
@@ -62,11 +61,11 @@ async def test_no_run_stays_active_after_a_crash(tmp_path: Path, on_crash: str, 
     await r.submit(run_id="b")
     await r.model.wait_requests(1)
     await spin()
-    # The process is gone: its store is taken from it, nothing is told to stop.
+    # Simulate a crash: take the store away without stopping anything.
     living = FaultyStore(store.data)
     async with rig(tmp_path, ScriptedModel(lambda request: "done"), living, runs={"on_crash": on_crash}) as new:
         first, second = await new.end("a"), await new.end("b")
-        assert (first.outcome, second.outcome) == (outcome, "completed")
+        assert (first.outcome, second.outcome) == (expected, "completed")
         assert (await new.log_kinds()).count("RunEnded") == 2
         for asked in new.model.requests:  # no partial attempt, no empty message is sent to the model
             roles = [message.role for message in asked.request.messages]
@@ -95,12 +94,12 @@ AGENT = Call("agent", {"prompt": "look", "description": "looking"})
 POLICIES = pytest.mark.parametrize("on_crash", ["resume", "end"])
 
 
-async def gone_on(r: Rig, tmp_path: Path, model: ScriptedModel, on_crash: str, **given: Any) -> Rig:
-    """The next process, on what the last one left."""
-    return await begin(tmp_path, model, await killed(r), runs={"on_crash": on_crash}, **given)
+async def restart(r: Rig, tmp_path: Path, model: ScriptedModel, on_crash: str, **options: Any) -> Rig:
+    """Kill the process and start the next one on its store."""
+    return await start(tmp_path, model, await kill(r), runs={"on_crash": on_crash}, **options)
 
 
-def outcome(on_crash: str) -> str:
+def expected_outcome(on_crash: str) -> str:
     return "completed" if on_crash == "resume" else "interrupted"
 
 
@@ -108,13 +107,13 @@ def outcome(on_crash: str) -> str:
 async def test_crash_while_a_step_streams_after_tool_calls(tmp_path: Path, on_crash: str) -> None:
     tool = ActingTool()
     model = ScriptedModel(do("a"), [Say("half"), Hold("never")])
-    r = await begin(tmp_path, model, tools=(tool,))
+    r = await start(tmp_path, model, tools=(tool,))
     await r.submit(run_id="x")
     await r.model.wait_requests(2)
     await spin()
-    new = await gone_on(r, tmp_path, ScriptedModel("whole"), on_crash, tools=(tool,))
-    assert (await new.end("x")).outcome == outcome(on_crash)
-    assert tool.begun == ["a"]
+    new = await restart(r, tmp_path, ScriptedModel("whole"), on_crash, tools=(tool,))
+    assert (await new.end("x")).outcome == expected_outcome(on_crash)
+    assert tool.started == ["a"]
     await new.assert_sound()
     await new.engine.close()
 
@@ -122,42 +121,42 @@ async def test_crash_while_a_step_streams_after_tool_calls(tmp_path: Path, on_cr
 @POLICIES
 @pytest.mark.parametrize("ready", [0, 1, 2])
 async def test_crash_while_tools_are_running(tmp_path: Path, on_crash: str, ready: int) -> None:
-    """Two calls, of which so many have their result."""
+    """Two calls, of which `ready` have their result."""
     names = ["a", "b"][:ready] + ["slow", "slower"][: 2 - ready]
     tool = ActingTool(slow=never, slower=never)
     model = ScriptedModel(do(*names), [Hold("never")])
-    r = await begin(tmp_path, model, tools=(tool,))
+    r = await start(tmp_path, model, tools=(tool,))
     await r.submit(run_id="x")
-    await until(lambda: len(tool.begun) == 2)
+    await until(lambda: len(tool.started) == 2)
     while len(await r.results()) < ready:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    new = await gone_on(r, tmp_path, ScriptedModel("over"), on_crash, tools=(tool,))
-    assert (await new.end("x")).outcome == outcome(on_crash)
-    assert sorted(tool.begun) == sorted(names), "no call is made a second time"
-    found = dict(await new.results())
-    assert [("cut off" in found[f"call_1_{index}"]) for index in range(2)] == [index >= ready for index in range(2)]
+    new = await restart(r, tmp_path, ScriptedModel("over"), on_crash, tools=(tool,))
+    assert (await new.end("x")).outcome == expected_outcome(on_crash)
+    assert sorted(tool.started) == sorted(names), "no call is repeated"
+    results = dict(await new.results())
+    assert [("cut off" in results[f"call_1_{index}"]) for index in range(2)] == [index >= ready for index in range(2)]
     await new.assert_sound()
     await new.engine.close()
 
 
 @POLICIES
 async def test_crash_with_a_pending_ask_and_a_running_call(tmp_path: Path, on_crash: str) -> None:
-    async def at_work(context: ToolContext) -> str:
+    async def block(context: ToolContext) -> str:
         return await never(context)
 
-    tool = ActingTool(b=at_work)
-    ask, b = Call("bash", {"do": "a", "leave": True}), Call("bash", {"do": "b"})
-    r = await begin(tmp_path, ScriptedModel([ask, b]), tools=(tool,))
+    tool = ActingTool(b=block)
+    ask, b = Call("bash", {"do": "a", "ask": True}), Call("bash", {"do": "b"})
+    r = await start(tmp_path, ScriptedModel([ask, b]), tools=(tool,))
     await r.submit(run_id="x")
-    await r.until_begun(tool, "b")
+    await r.until_started(tool, "b")
     (asked,) = await r.until_asked()
-    new = await gone_on(r, tmp_path, ScriptedModel("over"), on_crash, tools=(tool,))
+    new = await restart(r, tmp_path, ScriptedModel("over"), on_crash, tools=(tool,))
     if on_crash == "resume":
         (again,) = await new.until_asked()
-        assert again == asked, "it stands, and is not asked twice"
+        assert again == asked, "the Ask is kept, not repeated"
         await new.engine.asks.answer(new.workspace, asked.id, "allow")
-    assert (await new.end("x")).outcome == outcome(on_crash)
-    assert tool.begun == (["b", "a"] if on_crash == "resume" else ["b"])
+    assert (await new.end("x")).outcome == expected_outcome(on_crash)
+    assert tool.started == (["b", "a"] if on_crash == "resume" else ["b"])
     settled = await new.store.ask(new.workspace.id, asked.id)
     assert settled is not None
     assert settled.state == ("answered" if on_crash == "resume" else "withdrawn")
@@ -168,13 +167,13 @@ async def test_crash_with_a_pending_ask_and_a_running_call(tmp_path: Path, on_cr
 @POLICIES
 async def test_crash_right_after_an_answer_does_not_repeat_the_call(tmp_path: Path, on_crash: str) -> None:
     tool = ActingTool(a=never)
-    r = await begin(tmp_path, ScriptedModel(do("a", leave=True)), tools=(tool,))
+    r = await start(tmp_path, ScriptedModel(do("a", ask=True)), tools=(tool,))
     await r.submit(run_id="x")
     (asked,) = await r.until_asked()
     await r.engine.asks.answer(r.workspace, asked.id, "allow")
-    new = await gone_on(r, tmp_path, ScriptedModel("over"), on_crash, tools=(tool,))
-    assert (await new.end("x")).outcome == outcome(on_crash)
-    assert tool.begun in ([], ["a"])
+    new = await restart(r, tmp_path, ScriptedModel("over"), on_crash, tools=(tool,))
+    assert (await new.end("x")).outcome == expected_outcome(on_crash)
+    assert tool.started in ([], ["a"])
     assert "cut off" in (await new.results())[0][1]
     await new.assert_sound()
     await new.engine.close()
@@ -182,11 +181,11 @@ async def test_crash_right_after_an_answer_does_not_repeat_the_call(tmp_path: Pa
 
 async def test_pending_question_survives_a_crash(tmp_path: Path) -> None:
     question = Call("question", {"questions": [{"question": "Which?"}]})
-    r = await begin(tmp_path, ScriptedModel([question]), tools=(QuestionTool(),))
+    r = await start(tmp_path, ScriptedModel([question]), tools=(QuestionTool(),))
     await r.submit(run_id="x")
     (asked,) = await r.until_asked()
-    new = await gone_on(r, tmp_path, ScriptedModel("thanks"), "resume", tools=(QuestionTool(),))
-    # Before the Run has come so far: the answer must not get lost.
+    new = await restart(r, tmp_path, ScriptedModel("thanks"), "resume", tools=(QuestionTool(),))
+    # The resumed Run has not reached the question yet. The answer must not be lost.
     await new.engine.asks.answer_question(new.workspace, asked.id, '["this"]')
     assert (await new.end("x")).text == "thanks"
     assert "Answer: this" in (await new.results())[0][1]
@@ -196,11 +195,11 @@ async def test_pending_question_survives_a_crash(tmp_path: Path) -> None:
 
 async def test_durable_cancel_takes_effect_after_a_crash(tmp_path: Path) -> None:
     tool = ActingTool(slow=never)
-    r = await begin(tmp_path, ScriptedModel(do("slow")), tools=(tool,))
+    r = await start(tmp_path, ScriptedModel(do("slow")), tools=(tool,))
     await r.submit(run_id="x")
-    await r.until_begun(tool, "slow")
+    await r.until_started(tool, "slow")
     await r.engine.cancel(r.workspace, r.session)
-    new = await gone_on(r, tmp_path, ScriptedModel("never"), "resume", tools=(tool,))
+    new = await restart(r, tmp_path, ScriptedModel("never"), "resume", tools=(tool,))
     assert (await new.end("x")).outcome == "cancelled"
     await new.assert_sound()
     await new.engine.close()
@@ -211,30 +210,30 @@ async def test_crash_while_a_summary_streams(tmp_path: Path, on_crash: str) -> N
     tool = ActingTool()
     models = OneModel(ScriptedModel([*do("a"), EndReply(usage=Usage(1000, 1))], [Say("sum"), Hold("never")]))
     models.context_window = 1000
-    r = await begin(tmp_path, models.model, tools=(tool,), models=models)  # type: ignore[arg-type]
+    r = await start(tmp_path, models.model, tools=(tool,), models=models)  # type: ignore[arg-type]
     await r.submit(run_id="x")
     await r.model.wait_requests(2)
     await spin()
-    new = await gone_on(r, tmp_path, ScriptedModel("whole"), on_crash, tools=(tool,))
-    assert (await new.end("x")).outcome == outcome(on_crash)
+    new = await restart(r, tmp_path, ScriptedModel("whole"), on_crash, tools=(tool,))
+    assert (await new.end("x")).outcome == expected_outcome(on_crash)
     assert (await new.engine.session(new.workspace, new.session)).summary_message_id == ""
-    assert tool.begun == ["a"]
+    assert tool.started == ["a"]
     await new.assert_sound()
     await new.engine.close()
 
 
 @POLICIES
 async def test_crash_during_the_backoff_of_a_retry(tmp_path: Path, on_crash: str) -> None:
-    trouble = Trouble(ModelFailed("busy", retryable=True, wait_s=100), "half an answer")
-    model = TroubledModel("never", troubles=[trouble])
-    r = await begin(tmp_path, model)
+    fault = Fault(ModelFailed("busy", retryable=True, wait_s=100), "half an answer")
+    model = FaultyModel("never", faults=[fault])
+    r = await start(tmp_path, model)
     await r.submit(run_id="x")
     await until(lambda: bool(model.refused))
     while "RetryReported" not in await r.log_kinds():  # noqa: ASYNC110
         await asyncio.sleep(0)
-    new = await gone_on(r, tmp_path, ScriptedModel("whole"), on_crash)
+    new = await restart(r, tmp_path, ScriptedModel("whole"), on_crash)
     ended = await new.end("x")
-    assert (ended.outcome, ended.text) == (outcome(on_crash), "whole" if on_crash == "resume" else "")
+    assert (ended.outcome, ended.text) == (expected_outcome(on_crash), "whole" if on_crash == "resume" else "")
     assert "half" not in str(await new.transcript())
     await new.assert_sound()
     await new.engine.close()
@@ -243,12 +242,12 @@ async def test_crash_during_the_backoff_of_a_retry(tmp_path: Path, on_crash: str
 @POLICIES
 async def test_crash_while_a_child_is_running(tmp_path: Path, on_crash: str) -> None:
     model = ScriptedModel([AGENT], [Say("looking"), Hold("never")])
-    r = await begin(tmp_path, model, tools=(AgentTool(),))
+    r = await start(tmp_path, model, tools=(AgentTool(),))
     await r.submit(run_id="x")
     await r.model.wait_requests(2)
     await spin()
-    new = await gone_on(r, tmp_path, ScriptedModel("over"), on_crash, tools=(AgentTool(),))
-    assert (await new.end("x")).outcome == outcome(on_crash)
+    new = await restart(r, tmp_path, ScriptedModel("over"), on_crash, tools=(AgentTool(),))
+    assert (await new.end("x")).outcome == expected_outcome(on_crash)
     assert "cut off" in (await new.results())[0][1]
     assert await new.engine.workspaces.live_runs() == []
     (child,) = [run for run in new.store.data.runs.values() if run.options.parent_run_id == "x"]
@@ -262,14 +261,14 @@ async def test_run_lost_repeatedly_is_given_up_and_counted_once(tmp_path: Path) 
     store = None
     for number in range(5):
         first = [*do(f"a{number}"), EndReply(usage=Usage(10, 1))]
-        r = await begin(tmp_path, ScriptedModel(first, [Hold("never")]), store, tools=(tool,))
+        r = await start(tmp_path, ScriptedModel(first, [Hold("never")]), store, tools=(tool,))
         if number == 0:
             await r.submit(run_id="x")
         if (await r.engine.run(r.workspace, "x")).state == "ended":
             break
         await r.model.wait_requests(2)
         await spin()
-        store = await killed(r)
+        store = await kill(r)
     ended = await r.end("x")
     assert (ended.outcome, ended.resumes, ended.usage.input_tokens) == ("interrupted", 3, 40)
     assert (await r.engine.session(r.workspace, r.session)).usage.input_tokens == 40
@@ -279,22 +278,22 @@ async def test_run_lost_repeatedly_is_given_up_and_counted_once(tmp_path: Path) 
 
 async def test_runs_queued_after_a_lost_run_continue(tmp_path: Path) -> None:
     tool = ActingTool(slow=never)
-    r = await begin(tmp_path, ScriptedModel(do("slow", "a")), tools=(tool,))
+    r = await start(tmp_path, ScriptedModel(do("slow", "a")), tools=(tool,))
     await r.submit(run_id="x")
     await r.submit(run_id="y")
-    await until(lambda: len(tool.begun) == 2)
-    async with rig(tmp_path, ScriptedModel("next"), await killed(r), runs={"on_crash": "end"}, tools=(tool,)) as new:
+    await until(lambda: len(tool.started) == 2)
+    async with rig(tmp_path, ScriptedModel("next"), await kill(r), runs={"on_crash": "end"}, tools=(tool,)) as new:
         assert ((await new.end("x")).outcome, (await new.end("y")).text) == ("interrupted", "next")
         await new.assert_sound()
 
 
 async def test_g2_step_count_continues_in_a_resumed_run(tmp_path: Path) -> None:
     tool, model = ActingTool(), ScriptedModel(do("a"), [Say("half"), Hold("never")])
-    r = await begin(tmp_path, model, tools=(tool,))
+    r = await start(tmp_path, model, tools=(tool,))
     await r.submit(run_id="x", max_steps=3)
     await r.model.wait_requests(2)
     endless = ScriptedModel(*([Call("bash", {"do": name})] for name in "bcdef"))
-    new = await begin(tmp_path, endless, await killed(r), tools=(tool,))
+    new = await start(tmp_path, endless, await kill(r), tools=(tool,))
     ended = await new.end("x")
     assert (ended.reason, ended.steps) == ("max_steps", 3)
     await new.engine.close()
@@ -305,23 +304,23 @@ EDITS = (ViewTool(), EditTool())
 CHANGE = Call("edit", {"path": "a.txt", "old_string": "old", "new_string": "new"})
 
 
-async def asked_for_an_edit(tmp_path: Path) -> tuple[Rig, Ask]:
+async def pending_edit_ask(tmp_path: Path) -> tuple[Rig, Ask]:
     (tmp_path / "a.txt").write_text("old\n")
     model = ScriptedModel([Call("view", {"path": "a.txt"})], [CHANGE], [Hold("never")])
-    r = await begin(tmp_path, model, tools=EDITS)
+    r = await start(tmp_path, model, tools=EDITS)
     await r.submit(run_id="x")
     (ask,) = await r.until_asked()
     return r, ask
 
 
 @pytest.mark.found(
-    "a review of the engine: a server killed while people are asked about an edit",
-    "the next process had not read the file, gave the call an error, and left the question on people's screens, where "
-    "an answer was taken and nothing happened; what they were shown stands, and one that nobody needs is withdrawn",
+    "a review of the engine: a server killed while an edit waits for approval",
+    "the next process had not read the file, failed the call and left the Ask pending, so that an answer was accepted "
+    "without effect; an Ask now stays valid for the edit it showed, and an obsolete one is withdrawn",
 )
 async def test_pending_edit_approval_survives_a_crash(tmp_path: Path) -> None:
-    r, ask = await asked_for_an_edit(tmp_path)
-    new = await begin(tmp_path, ScriptedModel("done"), await killed(r), tools=EDITS)
+    r, ask = await pending_edit_ask(tmp_path)
+    new = await start(tmp_path, ScriptedModel("done"), await kill(r), tools=EDITS)
     assert [again.id for again in await new.until_asked()] == [ask.id]
     assert (await new.engine.asks.answer(new.workspace, ask.id, "allow")).first
     assert (await new.end("x")).text == "done"
@@ -331,9 +330,9 @@ async def test_pending_edit_approval_survives_a_crash(tmp_path: Path) -> None:
 
 
 async def test_ask_about_an_outdated_edit_is_withdrawn(tmp_path: Path) -> None:
-    r, ask = await asked_for_an_edit(tmp_path)
+    r, ask = await pending_edit_ask(tmp_path)
     (tmp_path / "a.txt").write_text("old, and more\n")
-    new = await begin(tmp_path, ScriptedModel([Hold("k"), Say("done")]), await killed(r), tools=EDITS)
+    new = await start(tmp_path, ScriptedModel([Hold("k"), Say("done")]), await kill(r), tools=EDITS)
     await new.model.wait_requests(1)
     assert await new.engine.asks.pending(new.workspace) == []
     with pytest.raises(AskIsOver):
@@ -348,9 +347,9 @@ async def test_ask_about_an_outdated_edit_is_withdrawn(tmp_path: Path) -> None:
 async def test_ask_allowed_by_config_since_is_withdrawn_first(tmp_path: Path) -> None:
     pending: list[int] = []
 
-    class Counting(EditTool):
-        async def prepare(self, given, place):  # type: ignore[no-untyped-def]
-            prepared = await super().prepare(given, place)
+    class CountingEditTool(EditTool):
+        async def prepare(self, args, context):  # type: ignore[no-untyped-def]
+            prepared = await super().prepare(args, context)
             made = prepared.run
 
             async def run():  # type: ignore[no-untyped-def]
@@ -359,10 +358,10 @@ async def test_ask_allowed_by_config_since_is_withdrawn_first(tmp_path: Path) ->
 
             return type(prepared)(prepared.intent, run)
 
-    r, _ = await asked_for_an_edit(tmp_path)
-    store = await killed(r)
+    r, _ = await pending_edit_ask(tmp_path)
+    store = await kill(r)
     allowed: dict[str, Any] = {"permissions": {"allow": ["edit"]}}
-    new = await begin(tmp_path, ScriptedModel("done"), store, tools=(ViewTool(), Counting()), **allowed)
+    new = await start(tmp_path, ScriptedModel("done"), store, tools=(ViewTool(), CountingEditTool()), **allowed)
     assert (await new.end("x")).text == "done"
     assert pending == [0]
     assert (tmp_path / "a.txt").read_text() == "new\n"
@@ -371,29 +370,29 @@ async def test_ask_allowed_by_config_since_is_withdrawn_first(tmp_path: Path) ->
 
 
 @pytest.mark.found(
-    "a review of the engine: a resumed Run that ends before it went on",
-    "what it had cost was forgotten, and its calls that waited for people had no result; both are known from the start",
+    "a review of the engine: a resumed Run that ends before its first Step",
+    "its usage was lost, and its calls that waited for approval had no result; both are restored first",
 )
 async def test_resumed_run_without_a_model_keeps_usage_and_results(tmp_path: Path) -> None:
     class NoModel(OneModel):
-        async def choose(self, config: Config, wanted: str) -> RunModel:
-            raise BadConfig("there is none any more")
+        async def choose(self, config: Config, name: str) -> RunModel:
+            raise BadConfig("the model was removed")
 
-    tool, model = ActingTool(), ScriptedModel([*do("a", leave=True), EndReply(usage=Usage(100, 7))])
-    r = await begin(tmp_path, model, tools=(tool,))
+    tool, model = ActingTool(), ScriptedModel([*do("a", ask=True), EndReply(usage=Usage(100, 7))])
+    r = await start(tmp_path, model, tools=(tool,))
     await r.submit(run_id="x")
     await r.until_asked()
     none = ScriptedModel()
-    new = await begin(tmp_path, none, await killed(r), tools=(tool,), models=NoModel(none))
+    new = await start(tmp_path, none, await kill(r), tools=(tool,), models=NoModel(none))
     ended = await new.end("x")
-    assert (ended.outcome, ended.usage.input_tokens, tool.begun) == ("failed", 100, [])
+    assert (ended.outcome, ended.usage.input_tokens, tool.started) == ("failed", 100, [])
     assert (await new.engine.session(new.workspace, new.session)).usage.input_tokens == 100
     await new.assert_sound()
     await new.engine.close()
 
 
-class DamagedSince(FaultyStore):
-    """Its transcripts can be read by recovery, and not any more after that."""
+class DamagedAfterRecovery(FaultyStore):
+    """Transcripts can be read once, by recovery, and are damaged after that."""
 
     reads = 0
 
@@ -406,18 +405,18 @@ class DamagedSince(FaultyStore):
 
 async def test_resumed_run_with_an_unreadable_transcript_ends(tmp_path: Path) -> None:
     tool = ActingTool()
-    r = await begin(tmp_path, ScriptedModel(do("a", leave=True)), tools=(tool,))
+    r = await start(tmp_path, ScriptedModel(do("a", ask=True)), tools=(tool,))
     await r.submit(run_id="x")
     await r.until_asked()
-    store = DamagedSince((await killed(r)).data)
-    new = await begin(tmp_path, ScriptedModel(), store, tools=(tool,))
+    store = DamagedAfterRecovery((await kill(r)).data)
+    new = await start(tmp_path, ScriptedModel(), store, tools=(tool,))
     ended = await new.end("x")
     assert (ended.outcome, ended.reason, store.reads) == ("failed", "store_damaged", 3)
     await new.engine.close()
 
 
-class UnreadableSecond(FaultyStore):
-    """The Lane of one session cannot be read, for a while."""
+class UnreadableLane(FaultyStore):
+    """The Lane of one session cannot be read."""
 
     def __init__(self, data: MemoryData | None, session_id: str) -> None:
         super().__init__(data)
@@ -430,24 +429,24 @@ class UnreadableSecond(FaultyStore):
 
 
 @pytest.mark.found(
-    "a review of recovery: a server that fails to start, again and again",
-    "each start resumed the Runs of the first workspaces and then failed at another one: after three of them they were "
-    "ended as having taken their process down; everything is read before anything is written",
+    "a review of recovery: a server that fails to start repeatedly",
+    "each start resumed the Runs of the first workspaces and then failed at another one; after three starts these Runs "
+    "were ended as the cause of the crashes; everything is now read before anything is written",
 )
 async def test_failed_start_does_not_count_as_a_resumption(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
     two.mkdir()
-    r = await begin(one, ScriptedModel([Hold("never")], [Hold("never")]))
+    r = await start(one, ScriptedModel([Hold("never")], [Hold("never")]))
     await r.submit(run_id="x")
     other = await r.engine.workspaces.open(str(two), CLIENT)
     session = await r.engine.create_session(other, "")
     await r.engine.submit(other, session.id, Prompt("y"), RunOptions(), "y")
-    store = await killed(r)
+    store = await kill(r)
     for _ in range(2):
         with pytest.raises(StoreUnavailable):
-            await begin(one, ScriptedModel(), UnreadableSecond(store.data, session.id))
-        store.data.owner = None  # that process is gone, too
-    new = await begin(one, ScriptedModel("first", "second"), FaultyStore(store.data))
+            await start(one, ScriptedModel(), UnreadableLane(store.data, session.id))
+        store.data.owner = None  # that process has ended, too
+    new = await start(one, ScriptedModel("first", "second"), FaultyStore(store.data))
     assert ((await new.end("x")).resumes, (await new.end("x")).outcome) == (1, "completed")
     await new.engine.close()

@@ -52,13 +52,14 @@ async def output(machine: WardenMachine, workspace: Path, script: str, config: C
 
 @pytest.mark.found(
     "attack 23",
-    "an empty TMPDIR opened the working directory of the server to sandboxed commands; only an absolute path counts",
+    "an empty TMPDIR made the working directory of the server writable to sandboxed commands; only an absolute path "
+    "is accepted",
 )
-@pytest.mark.parametrize("given", ["", ".", "cwd", "/", "//"])
-def test_only_an_absolute_tmpdir_is_writable(
-    given: str, tmp_path: Path, own: OwnFiles, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("value", ["", ".", "cwd", "/", "//"])
+def test_only_an_absolute_value_is_writable(
+    value: str, tmp_path: Path, own: OwnFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", given)
+    monkeypatch.setenv("TMPDIR", value)
     monkeypatch.chdir(tmp_path)
     assert sandbox_limits(ON, "/somewhere", own).writable == ("/somewhere", os.path.realpath("/tmp"))
     assert os.path.isabs(environment(ON).get("TMPDIR", "/tmp"))
@@ -68,8 +69,7 @@ def test_only_an_absolute_tmpdir_is_writable(
 
 @pytest.mark.found(
     "attack 15",
-    "where Landlock alone holds the sandbox, kedge's files inside of a writable place cannot be protected; no command "
-    "is run there",
+    "with Landlock alone, kedge's files inside a writable directory cannot be protected; no command runs there",
 )
 async def test_landlock_alone_refuses_a_workspace_with_kedges_files(
     tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine]
@@ -81,7 +81,7 @@ async def test_landlock_alone_refuses_a_workspace_with_kedges_files(
 async def test_link_to_kedges_files_is_refused(
     tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine]
 ) -> None:
-    """A command could put another one in its place, and the next server would read what that leads to."""
+    """A command could replace the link, and the next server would read its target."""
     (tmp_path / "work" / "link").symlink_to(tmp_path / "own")
     linked = replace(own, config=str(tmp_path / "work" / "link" / "config"))
     with pytest.raises(ToolFailed, match="is a link to kedge's own files"):
@@ -93,7 +93,7 @@ async def test_command_cannot_create_missing_files_of_kedge(
 ) -> None:
     one = machine(replace(own, config=str(tmp_path / ".config/kedge")))
     script = "mkdir -p .config/kedge; echo evil > .config/kedge/config.toml; echo over"
-    with suppress(ToolFailed):  # where there are no mount namespaces
+    with suppress(ToolFailed):  # without mount namespaces
         assert "over" in await output(one, tmp_path, script)
     assert not (tmp_path / ".config/kedge/config.toml").exists()
     named = replace(own, config=str(tmp_path / "config.toml"), config_is_file=True)
@@ -104,17 +104,17 @@ async def test_command_cannot_create_missing_files_of_kedge(
 async def test_sockets_configured_as_writable_stay_reachable(own: OwnFiles) -> None:
     docker = "/run/docker.sock"
     config = msgspec.convert({"sandbox": {"mode": "workspace-write", "writable": [docker]}}, Config)
-    found = sandbox_limits(config, "/work", own, {})
-    assert docker in found.reachable
-    assert docker not in found.hidden
+    limits = sandbox_limits(config, "/work", own, {})
+    assert docker in limits.reachable
+    assert docker not in limits.hidden
     assert docker in sandbox_limits(ON, "/work", own, {}).hidden
     assert sandbox_limits(ON, os.path.expanduser("~"), own, {}).reachable == ()
 
 
 @pytest.mark.found(
     "attack round 2: sandbox",
-    "a sandboxed command in a workspace around kedge's own program (a home directory, a project with kedge in its "
-    "environment) changed code that the server runs outside of the sandbox; the program is read-only there now",
+    "a sandboxed command in a workspace that contains kedge's own program (a home directory, a project with kedge in "
+    "its environment) changed code that the server runs outside the sandbox; the program is now read-only there",
 )
 async def test_command_cannot_change_the_program_itself(
     tmp_path: Path, own: OwnFiles, machine: Callable[..., WardenMachine], monkeypatch: pytest.MonkeyPatch
@@ -125,7 +125,7 @@ async def test_command_cannot_change_the_program_itself(
     (package / "fetch.py").write_text("mine")
     installed = replace(own, program=(str(tmp_path / "work" / "venv"), "/usr"))
     script = "echo x >> venv/lib/kedge/fetch.py; mv venv aside; rm -rf venv; touch venv/lib/new; touch beside"
-    with suppress(ToolFailed):  # where there are no mount namespaces
+    with suppress(ToolFailed):  # without mount namespaces
         await output(machine(installed), tmp_path / "work", script)
         assert (tmp_path / "work" / "beside").exists()
     assert (package / "fetch.py").read_text() == "mine"
@@ -139,7 +139,7 @@ async def test_command_cannot_change_the_program_itself(
     "with the temporary directory as workspace, the sockets of all programs in it counted as sockets of the workspace",
 )
 def test_sockets_in_tmpdir_do_not_belong_to_the_workspace(tmp_path: Path, own: OwnFiles) -> None:
-    given = {"TMPDIR": str(tmp_path / "work")}
-    assert sandbox_limits(ON, str(tmp_path), own, given).reachable == ()
-    assert sandbox_limits(ON, str(tmp_path / "work"), own, given).reachable == ()
-    assert sandbox_limits(ON, str(tmp_path / "work/a"), own, given).reachable == (str(tmp_path / "work/a"),)
+    environ = {"TMPDIR": str(tmp_path / "work")}
+    assert sandbox_limits(ON, str(tmp_path), own, environ).reachable == ()
+    assert sandbox_limits(ON, str(tmp_path / "work"), own, environ).reachable == ()
+    assert sandbox_limits(ON, str(tmp_path / "work/a"), own, environ).reachable == (str(tmp_path / "work/a"),)

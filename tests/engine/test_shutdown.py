@@ -10,7 +10,7 @@ import pytest
 from kedge.core.records import Attachment, Prompt, RunOptions
 from kedge.errors import ShuttingDown
 from kedge.testing.scripted import Hold, Say, ScriptedModel
-from tests.engine.rig import CLIENT, FaultyStore, Outages, rig, spin, until
+from tests.engine.rig import CLIENT, FaultyStore, OutageStore, rig, spin, until
 
 
 async def test_shutdown_interrupts_the_active_run_and_keeps_the_queue(tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ async def test_unused_server_refuses_new_clients_once_it_exits(tmp_path: Path) -
 
 
 @pytest.mark.found(
-    "a review of the engine: a submit under way while somebody shuts down an idle server",
-    "a prompt whose append was under way did not count: the server left, and the Run that had just been accepted was "
-    "interrupted or waited for the next start; the decision looks at what is under way, and is in force at once",
+    "a review of the engine: a submit in progress while an idle server shuts down",
+    "a prompt whose append was in progress did not count; the server exited, and the accepted Run was interrupted or "
+    "waited for the next start; the idle check now includes appends in progress, and new work is refused at once",
 )
 async def test_server_with_a_submit_in_progress_is_not_idle(tmp_path: Path) -> None:
-    store = Outages()
+    store = OutageStore()
     async with rig(tmp_path, ScriptedModel("done"), store) as r:
         store.held = lambda write: bool(write.runs)
         submitting = asyncio.create_task(r.submit(run_id="a"))
@@ -80,7 +80,7 @@ async def test_server_reading_attached_files_is_not_idle(tmp_path: Path) -> None
     async with rig(tmp_path, ScriptedModel("done")) as r:
         prompt = Prompt("look", (Attachment(str(tmp_path / "a.txt"), "a.txt", "text/plain", ""),))
         submitting = asyncio.create_task(r.engine.submit(r.workspace, r.session, prompt, RunOptions(), "a"))
-        await asyncio.sleep(0)  # it has begun, and a thread reads
+        await asyncio.sleep(0)  # the submit has started, and a thread reads the file
         was_idle = r.engine.refuse_new_if_idle()
         await submitting
         assert not was_idle

@@ -1,4 +1,4 @@
-"""Appends whose end is unknown, stores that are away for a while: what is shown, and what goes on afterwards."""
+"""Appends with an unknown result and stores that are unavailable for a while."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.engine.rig import (
     TIMEOUT_S,
     ActingTool,
     FaultyStore,
-    LookedAt,
-    Outages,
+    LookupStore,
+    OutageStore,
     Rig,
     do,
     has_results,
-    no_complaints,
+    no_asyncio_errors,
     rig,
     spin,
     until,
@@ -40,8 +40,8 @@ def has_calls(write: Write) -> bool:
     return any(message.all(ToolCall) for message in write.messages)
 
 
-async def assert_sound(r: Rig) -> None:
-    """Every answer has an end, every call one result, and the session counts its messages right."""
+async def assert_transcript_sound(r: Rig) -> None:
+    """Assert that every answer is finished, every call has one result and the message count is correct."""
     messages = await r.engine.messages(r.workspace, r.session, None, 100)
     assert all(message.finish for message in messages if message.role == "assistant"), messages
     results = [result.tool_call_id for message in messages for result in message.all(ToolResult)]
@@ -54,47 +54,47 @@ async def assert_sound(r: Rig) -> None:
 async def test_uncertain_message_is_stored_once_and_complete(
     tmp_path: Path, when: str, which: Callable[[Write], bool]
 ) -> None:
-    store = Outages()
+    store = OutageStore()
     async with rig(tmp_path, ScriptedModel([Say("let me look"), Call("x")], "never"), store) as r:
         setattr(store, when, which)
         ended = await r.end(await r.submit())
         assert (ended.outcome, ended.reason) == ("failed", "store_unavailable")
         if which is not begins_step:
             assert ("assistant", "let me look", "tool_use") in await r.transcript()
-        await assert_sound(r)
+        await assert_transcript_sound(r)
 
 
 async def test_timeout_during_a_step_append_leaves_no_open_message(tmp_path: Path) -> None:
-    store = Outages()
+    store = OutageStore()
     async with rig(tmp_path, ScriptedModel("x"), store) as r:
         store.held = begins_step
         run = await r.submit(timeout_s=TIMEOUT_S)
         await store.waiting.wait()
         lane = r.workspace.lanes[r.session]
-        await until(lambda: bool(lane.lock._waiters))  # the end waits at the door
+        await until(lambda: bool(lane.lock._waiters))  # the end waits for the lock
         store.gate.set()
         assert (await r.end(run)).reason == "timeout"
-        await assert_sound(r)
+        await assert_transcript_sound(r)
 
 
 @pytest.mark.found(
     "seed 108654 of the simulator",
-    "A Run was cancelled when the append of a tool's result had been asked for and not begun: its end looked for the "
-    "result, did not find it and put it, too, so that it was created and counted twice. The end looks in the Lane's "
-    "lock now: an append of its Run has arrived by then, or is refused.",
+    "a Run was cancelled after the append of a tool result was requested and before it started; the end did not find "
+    "the result and stored it, too, so that it was created and counted twice; the end now looks it up while it holds "
+    "the Lane's lock, when an append of its Run is either stored or refused",
 )
 async def test_result_whose_append_starts_late_is_stored_once(tmp_path: Path) -> None:
-    store, tool, late = LookedAt(), ActingTool(), asyncio.Event()
+    store, tool, late = LookupStore(), ActingTool(), asyncio.Event()
 
-    async def beginning_late(work: Coroutine[Any, Any, Any]) -> Any:
+    async def starting_late(work: Coroutine[Any, Any, Any]) -> Any:
         late.set()
-        await store.looked.wait()
+        await store.looked_up.wait()
         return await work
 
-    def new_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **given: Any) -> asyncio.Task[Any]:
-        if getattr(work, "__qualname__", "") == "Door._write" and tool.begun and not late.is_set():
-            work = beginning_late(work)
-        return asyncio.Task(work, loop=loop, **given)
+    def new_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+        if getattr(work, "__qualname__", "") == "Door._write" and tool.started and not late.is_set():
+            work = starting_late(work)
+        return asyncio.Task(work, loop=loop, **options)
 
     async with rig(tmp_path, ScriptedModel([Call("bash", {"do": "x"})]), store, tools=(tool,)) as r:
         asyncio.get_running_loop().set_task_factory(new_task)  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ async def test_result_whose_append_starts_late_is_stored_once(tmp_path: Path) ->
 
 
 async def test_uncertainly_accepted_run_starts_without_its_client(tmp_path: Path) -> None:
-    store = Outages()
+    store = OutageStore()
     async with rig(tmp_path, ScriptedModel("done"), store) as r:
         store.after = lambda write: bool(write.runs)
         submitting = asyncio.create_task(r.submit(run_id="a"))
@@ -135,11 +135,11 @@ async def test_uncertain_cancel_reaches_its_run(tmp_path: Path, what: str) -> No
         await spin()
         assert r.model.streams_open == 0
         assert (await r.end("a")).outcome == "cancelled"
-        await assert_sound(r)
+        await assert_transcript_sound(r)
 
 
 async def test_rename_keeps_the_changes_of_an_uncertain_append(tmp_path: Path) -> None:
-    store = Outages()
+    store = OutageStore()
     async with rig(tmp_path, ScriptedModel([Hold("k")]), store) as r:
         await r.engine.queue(r.workspace, r.session)
         store.after = lambda write: bool(write.runs)
@@ -150,7 +150,7 @@ async def test_rename_keeps_the_changes_of_an_uncertain_append(tmp_path: Path) -
         r.model.release("k")
         await r.end("a")
         assert (await r.engine.session(r.workspace, r.session)).title == "mine"
-        await assert_sound(r)
+        await assert_transcript_sound(r)
 
 
 async def test_failed_session_creation_leaves_no_lane(tmp_path: Path) -> None:
@@ -159,12 +159,12 @@ async def test_failed_session_creation_leaves_no_lane(tmp_path: Path) -> None:
         r.store.fail_before = 1
         with pytest.raises(StoreUnavailable):
             await r.engine.create_session(r.workspace, "")
-        await spin()  # it may be there all the same: the store is asked
+        await spin()  # it may exist anyway: the engine asks the store
         assert set(r.workspace.lanes) == before
 
 
-class Watched(FaultyStore):
-    """Remembers what was told and could be lost, and may be damaged where a Lane is read."""
+class DurabilityStore(FaultyStore):
+    """Records appends with events that are not durable, and reports damage when a Lane is read."""
 
     damaged = 0
 
@@ -185,13 +185,13 @@ class Watched(FaultyStore):
 
 
 @pytest.mark.found(
-    "a review of the simulator: a loss of power that it did not play",
-    "the beginning of a Step was told to clients before it was on disk; after a loss of power its Position was given "
-    "to other events, which a client that resumed there never saw, the end of its Run among them; everything that has "
-    "a Position is durable now before it is told",
+    "a review of the simulator: a power loss that it did not simulate",
+    "the start of a Step was published before it was on disk; after a power loss its Position was reused by other "
+    "events, such as the end of its Run, which a client that resumed there never received; every event with a "
+    "Position is now durable before it is published",
 )
 async def test_events_with_a_position_are_durable(tmp_path: Path) -> None:
-    store = Watched()
+    store = DurabilityStore()
     async with rig(tmp_path, ScriptedModel(do("a"), "over"), store, tools=(ActingTool(),)) as r:
         await r.end(await r.submit())
         assert "StepStarted" in await r.log_kinds()
@@ -199,16 +199,16 @@ async def test_events_with_a_position_are_durable(tmp_path: Path) -> None:
 
 
 @pytest.mark.found(
-    "a review of the engine: damage that is met once",
-    "an append whose end was unknown was not looked for any more when the first look met damage: a Run that had been "
-    "accepted stayed active for ever, and nobody worked on it; the look is repeated, whatever it meets",
+    "a review of the engine: damage that is reported once",
+    "after an append with an unknown result, the Lane was not reloaded again if the first reload met damage; an "
+    "accepted Run stayed active forever and never started; the reload is now retried after any error",
 )
 async def test_stale_lane_reload_is_retried_after_damage(tmp_path: Path) -> None:
-    store = Watched()
-    async with no_complaints(), rig(tmp_path, ScriptedModel("done"), store) as r:
+    store = DurabilityStore()
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel("done"), store) as r:
         store.fail_after, store.damaged = 1, 1
         with pytest.raises(StoreUnavailable):
             await r.submit(run_id="x")
-        async with asyncio.timeout(5):  # the second look comes after a tenth of a second
+        async with asyncio.timeout(5):  # the reload is retried after 0.1 s
             await until(lambda: not r.workspace.lanes[r.session].stale)
         assert (await r.end("x")).outcome == "completed"

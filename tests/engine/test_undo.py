@@ -11,7 +11,7 @@ from kedge.errors import FilesChanged, KedgeError, LaneBusy, RunNotFound, StoreU
 from kedge.testing.scripted import Hold, ScriptedModel
 from kedge.tools.base import ToolContext
 from kedge.tools.known_files import digest
-from tests.engine.rig import ActingTool, Outages, do, no_complaints, rig, spin, until
+from tests.engine.rig import ActingTool, OutageStore, do, no_asyncio_errors, rig, spin, until
 
 
 def writes(path: Path, text: str) -> ActingTool:
@@ -26,7 +26,7 @@ def writes(path: Path, text: str) -> ActingTool:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_uncertain_undo_can_be_repeated(tmp_path: Path, when: str) -> None:
-    file, store = tmp_path / "a.txt", Outages()
+    file, store = tmp_path / "a.txt", OutageStore()
     file.write_text("one")
     async with rig(tmp_path, ScriptedModel(do("write"), "ok"), store, tools=(writes(file, "two"),)) as r:
         run = await r.end(await r.submit())
@@ -42,11 +42,11 @@ async def test_uncertain_undo_can_be_repeated(tmp_path: Path, when: str) -> None
 
 
 async def test_run_accepted_during_an_undo_starts_after_it(tmp_path: Path) -> None:
-    """Else the Run may change the very files that are being put back."""
-    file, store = tmp_path / "a.txt", Outages()
+    """Otherwise the Run could change the files that the undo restores."""
+    file, store = tmp_path / "a.txt", OutageStore()
     file.write_text("one")
     model = ScriptedModel(do("write"), "ok", [Hold("never")])
-    async with no_complaints(), rig(tmp_path, model, store, tools=(writes(file, "two"),)) as r:
+    async with no_asyncio_errors(), rig(tmp_path, model, store, tools=(writes(file, "two"),)) as r:
         await r.end(await r.submit())
         store.held = lambda write: bool(write.files)
         undoing = asyncio.create_task(r.engine.undo.undo(r.workspace, r.session, None))
@@ -54,10 +54,10 @@ async def test_run_accepted_during_an_undo_starts_after_it(tmp_path: Path) -> No
         submitting = asyncio.create_task(r.submit(run_id="y"))
         await store.waiting.wait()
         await spin()
-        asked = len(model.requests)
+        request_count = len(model.requests)
         store.gate.set()
         assert (await undoing)[1] == [str(file)]
-        assert asked == 2, "nothing of the Run has begun while files are put back"
+        assert request_count == 2, "the Run does not start while files are restored"
         await submitting
         await model.wait_requests(3)
         assert file.read_text() == "one"
@@ -84,7 +84,7 @@ async def test_file_that_cannot_be_restored_is_a_typed_error(tmp_path: Path) -> 
         file.unlink()
         directory.rmdir()
         directory.write_text("a file where the directory was")
-        with pytest.raises(KedgeError) as told:
+        with pytest.raises(KedgeError) as raised:
             await r.engine.undo.undo(r.workspace, r.session, None)
-        assert isinstance(told.value, FilesChanged)
+        assert isinstance(raised.value, FilesChanged)
         await spin()

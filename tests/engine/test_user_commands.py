@@ -10,7 +10,7 @@ import pytest
 from kedge.errors import KedgeError, SessionNotFound, ShuttingDown
 from kedge.testing.scripted import ScriptedModel
 from kedge.tools.base import ToolContext
-from tests.engine.rig import WAITS, ActingTool, PlainMachine, begun, do, is_alive, no_complaints, rig
+from tests.engine.rig import WAITS, ActingTool, PlainMachine, do, is_alive, no_asyncio_errors, rig, until_marked
 
 
 async def test_command_is_part_of_the_transcript(tmp_path: Path) -> None:
@@ -23,30 +23,30 @@ async def test_command_is_part_of_the_transcript(tmp_path: Path) -> None:
 
 
 async def test_command_ends_with_the_client_that_started_it(tmp_path: Path) -> None:
-    async with no_complaints(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
-        asking = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, WAITS))
-        await begun(tmp_path / "mark")
-        asking.cancel()
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
+        command_task = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, WAITS))
+        await until_marked(tmp_path / "mark")
+        command_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await command_task
         assert not is_alive(tmp_path / "mark")
         assert await r.transcript() == []
 
 
 async def test_shutdown_ends_the_command_and_reports_why(tmp_path: Path) -> None:
-    """The client waits for a reply: it is told that the server goes away, and not left with a broken connection."""
-    async with no_complaints(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
-        asking = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, WAITS))
-        await begun(tmp_path / "mark")
+    """The client waits for a reply, so it receives an error instead of a broken connection."""
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
+        command_task = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, WAITS))
+        await until_marked(tmp_path / "mark")
         await r.engine.close()
-        (told,) = await asyncio.gather(asking, return_exceptions=True)
+        (result,) = await asyncio.gather(command_task, return_exceptions=True)
         assert not is_alive(tmp_path / "mark")
-        assert isinstance(told, ShuttingDown), repr(told)
+        assert isinstance(result, ShuttingDown), repr(result)
 
 
 async def test_no_command_starts_during_shutdown(tmp_path: Path) -> None:
     machine = PlainMachine()
-    async with no_complaints(), rig(tmp_path, ScriptedModel(), machine=machine) as r:
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(), machine=machine) as r:
         closing = asyncio.create_task(r.engine.close())
         await asyncio.sleep(0)
         with pytest.raises(KedgeError):
@@ -56,14 +56,14 @@ async def test_no_command_starts_during_shutdown(tmp_path: Path) -> None:
 
 
 async def test_command_does_not_restore_a_deleted_session(tmp_path: Path) -> None:
-    async with no_complaints(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
+    async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
         command = "echo $$ > mark; while [ ! -e go ]; do sleep 0.01; done"
-        asking = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, command))
-        await begun(tmp_path / "mark")
+        command_task = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, command))
+        await until_marked(tmp_path / "mark")
         await r.engine.delete_session(r.workspace, r.session)
         (tmp_path / "go").touch()
         with pytest.raises(SessionNotFound):
-            await asking
+            await command_task
         assert await r.engine.sessions(r.workspace) == []
 
 
@@ -71,7 +71,7 @@ async def test_failed_process_start_is_reported_with_its_reason(tmp_path: Path) 
     machine = PlainMachine()
     machine.fails = "the warden is gone"
     async with (
-        no_complaints(),
+        no_asyncio_errors(),
         rig(tmp_path, ScriptedModel(do("a"), "well"), machine=machine, tools=(ActingTool(),)) as r,
     ):
         with pytest.raises(KedgeError, match="the warden is gone"):
@@ -90,7 +90,7 @@ async def test_command_during_a_run_keeps_requests_valid(tmp_path: Path) -> None
     tool = ActingTool(waits=waits)
     async with rig(tmp_path, ScriptedModel(do("waits"), "ok"), machine=PlainMachine(), tools=(tool,)) as r:
         run = await r.submit()
-        await r.until_begun(tool, "waits")
+        await r.until_started(tool, "waits")
         await r.engine.user_commands.run(r.workspace, r.session, "echo between call and result")
         gate.set()
         assert (await r.end(run)).text == "ok"

@@ -10,7 +10,7 @@ import pytest
 from kedge.errors import WorkspaceClosing, WorkspaceNotFound
 from kedge.store.base import Write
 from kedge.testing.scripted import Hold, ScriptedModel
-from tests.engine.rig import CLIENT, Outages, PlainMachine, rig, spin, until
+from tests.engine.rig import CLIENT, OutageStore, PlainMachine, rig, spin, until
 
 
 async def test_workspace_closes_after_an_uncertain_last_end(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ async def test_workspace_closes_after_an_uncertain_last_end(tmp_path: Path) -> N
 
 
 async def test_unclaimed_run_is_cancelled_once_the_store_recovers(tmp_path: Path) -> None:
-    store = Outages()
+    store = OutageStore()
     async with rig(tmp_path, ScriptedModel([Hold("never")]), store) as r:
         await r.submit(run_id="a", on_disconnect="cancel")
         await r.model.wait_requests(1)
@@ -60,9 +60,9 @@ async def test_command_in_progress_keeps_its_workspace_open(tmp_path: Path) -> N
 
 
 @pytest.mark.found(
-    "a review of the simulator: a clock that is set",
-    "claims went by the machine's clock: set forward, it ended Runs whose client was away for a moment; set back, it "
-    "kept workspaces open for as long; they go by the loop's own time now",
+    "a review of the simulator: a changed system clock",
+    "claims used the system clock; set forward, it cancelled Runs whose client was away for a moment; set back, it "
+    "kept workspaces open for too long; claims now use the monotonic time of the event loop",
 )
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])
 async def test_clock_change_does_not_affect_claims(tmp_path: Path, step_s: float) -> None:
@@ -84,8 +84,8 @@ async def test_clock_change_does_not_affect_claims(tmp_path: Path, step_s: float
 
 @pytest.mark.found(
     "a review of the engine: a command that outlasts the last claim",
-    "nobody looked again when a person's command, an undo or an answer was over: a workspace that nobody held any more "
-    "stayed open for ever, and its server with it; the last to be over lets go of it",
+    "no sweep followed the end of a user command, an undo or an answer; a workspace without a claim stayed open "
+    "forever, and so did its server; the last of them to end now closes it",
 )
 async def test_user_command_outlasting_the_last_claim_closes_workspace(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel(), machine=PlainMachine(), server={"hold_s": 30.0}) as r:
@@ -101,12 +101,12 @@ async def test_user_command_outlasting_the_last_claim_closes_workspace(tmp_path:
 
 
 @pytest.mark.found(
-    "a review of the engine: a client that comes back while the cancel of its Run cannot be written",
-    "the Run was cancelled when the disk had room again, though its client had long been there; whether it is "
-    "abandoned is asked again before each attempt",
+    "a review of the engine: a client that returns while the cancel of its Run cannot be stored",
+    "the Run was cancelled when the disk had free space again, although its client had returned long before; the claim "
+    "is now checked again before each attempt",
 )
 async def test_run_of_a_returned_client_is_not_cancelled_late(tmp_path: Path) -> None:
-    store, refused = Outages(), asyncio.Event()
+    store, refused = OutageStore(), asyncio.Event()
 
     def fails(write: Write) -> bool:
         refused.set()
