@@ -11,13 +11,13 @@ import asyncio
 import re
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 import msgspec
 
-from kedge.core.transcript import Message, ShellCommand, ToolCall, ToolResult
-from kedge.core.untrusted_text import json_object, one_line, visible
+from kedge.core.transcript import ShellCommand, ToolCall, ToolResult
+from kedge.core.untrusted_text import json_object, visible
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, TextDelta
 
 #: Pause between two pieces, so that the answer visibly streams. Seconds.
@@ -67,34 +67,21 @@ class _Result(msgspec.Struct, frozen=True):
     session_id: str
 
 
-class _CallFailed(Exception):
-    """A tool call failed; the text is the answer unless the script handles it."""
-
-
 #: Yields tool calls (name and arguments), receives their results, and returns the answer.
 Script = Generator[tuple[str, dict[str, Any]], _Result, str]
 
 
 def _list(path: str = ".") -> Script:
-    try:
-        listing = yield "ls", {"path": path, "depth": 1}
-    except _CallFailed:
-        return (yield from _read(path))  # it may be a file
+    listing = yield "ls", {"path": path, "depth": 1}
     rows = [row for row in listing.content.split("\n") if row.startswith("  ")]
     folders = sum(bool(re.search(r"/(?: \(.*\))?$", row)) for row in rows)
     name = "This directory" if path == "." else f"{path.rstrip('/')}/"
-    lines = [f"{name} contains {_count(len(rows) - folders, 'file')} and {_count(folders, 'folder')}."]
-    if readme := next((row.strip() for row in rows if row.lower().startswith("  readme")), ""):
-        with suppress(_CallFailed):  # a rule may hide it; the listing is still the answer
-            view = yield "view", {"path": f"{path}/{readme}", "limit": LINES_MAX}
-            if title := next((line for line in _viewed_lines(view) if line.startswith("# ")), ""):
-                lines.append(f"The title of {readme} is: {one_line(title[2:], 100)}")
-    return "\n".join([*lines, "", _cut(rows)])
+    return f"{name} contains {_count(len(rows) - folders, 'file')} and {_count(folders, 'folder')}.\n\n{_cut(rows)}"
 
 
 def _read(path: str) -> Script:
     view = yield "view", {"path": path, "limit": LINES_MAX}
-    lines, total = _viewed_lines(view), view.metadata.get("lines")
+    lines, total = re.findall(r"^ *\d+\t(.*)$", view.content, re.MULTILINE), view.metadata.get("lines")
     if not lines:
         return view.content  # an empty file, a picture or a binary file
     if total == len(lines):
@@ -117,10 +104,7 @@ def _run(command: str) -> Script:
 
 def _replace(old: str, new: str, path: str) -> Script:
     yield "view", {"path": path, "limit": LINES_MAX}  # the edit tool requires that the file was read
-    try:
-        edit = yield "edit", {"path": path, "old_string": old, "new_string": new, "replace_all": True}
-    except _CallFailed as failed:
-        return str(failed).replace("old_string", f'"{old}"')
+    edit = yield "edit", {"path": path, "old_string": old, "new_string": new, "replace_all": True}
     diff = _cut(str(edit.metadata.get("diff", "")).rstrip("\n").split("\n"))
     summary, _, _ = edit.content.partition("\n")
     return f"{summary}\n\n{diff}\n\nUndo with: kedge sessions undo {edit.session_id}"
@@ -138,38 +122,28 @@ def _cut(lines: list[str], *, from_end: bool = False) -> str:
     return "\n".join([more, *rows[-LINES_MAX:]] if from_end else [*rows[:LINES_MAX], more])
 
 
-def _viewed_lines(view: _Result) -> list[str]:
-    """Return the lines of the file, without the line numbers and remarks of the view tool."""
-    return re.findall(r"^ *\d+\t(.*)$", view.content, re.MULTILINE)
-
-
 _QUOTED: Final = r"\"[^\"]+\"|'[^']+'|`[^`]+`"
-_HERE: Final = r"(?:here|(?:all )?(?:the )?files|(?:this|the|my) (?:directory|folder|project|repository|code))"
-_PATH: Final = rf"(?:(?!{_HERE})the )?(?:file )?(?P<path>{_QUOTED}|{_HERE}|(?!\w+://)\S+?)(?: folder| directory)?"
+_PATH: Final = rf"(?P<path>{_QUOTED}|(?!\w+://)\S+?)"
 #: Single spaces instead of repeats bound the time of a match for any prompt.
 _REQUESTS: Final[tuple[tuple[str, Callable[..., Script]], ...]] = (
-    (rf"(?:ls(?: -\w+)?|list)(?: {_PATH})?", _list),
-    (rf"(?:(?:list|show(?: me)?) (?:all )?(?:the )?files(?: in)?|what(?:'s| is| files are) in)(?: {_PATH})?", _list),
-    (rf"(?:read|show|view|open|cat|print)(?: me)? {_PATH}", _read),
-    (rf"(?:find|search for|grep(?: for)?|look for) (?P<text>{_QUOTED}|.+?)(?: in {_PATH})?", _find),
-    (rf"(?:replace|change) (?P<old>{_QUOTED}|.+?) (?:with|by|to) (?P<new>{_QUOTED}|.+?) in {_PATH}", _replace),
+    (r"(?:list|what is in) (?:this directory|the files|files)|list|ls", _list),
+    (rf"(?:list|ls|what is in) {_PATH}", _list),
+    (rf"(?:read|show) {_PATH}", _read),
+    (rf"find (?P<text>{_QUOTED}|.+?)(?: in {_PATH})?", _find),
+    (rf"replace (?P<old>{_QUOTED}|.+?) with (?P<new>{_QUOTED}|.+?) in {_PATH}", _replace),
 )
 #: A command is taken verbatim, to the last character. "Run the tests" is not a command.
-_COMMAND: Final = r"(?:(?:run|execute) (?:the command:? )?|\$ )(?!(?:the|this|my|all|a|an|it)\b)(?P<command>.+)"
+_COMMAND: Final = r"run (?!(?:the|this|my|all|a|an|it)\b)(?P<command>.+)"
 
 
 def understand(prompt: str) -> Script | None:
     """Return the script of a request, or None. A request is one line: text piped in before a prompt is not one."""
     if len(prompt) > REQUEST_CHARS_MAX or "\n" in prompt or "\0" in prompt:
         return None
-    line = re.sub(r"^(?:(?:please|now|can you|could you),? )+", "", prompt, flags=re.IGNORECASE)
-    plain = re.sub(r"(?:,? please)?(?:[?!]+|(?<=[\w\"'`/])\.)?$", "", line, flags=re.IGNORECASE)
-    for pattern, script, text in [(_COMMAND, _run, line), *((*request, plain) for request in _REQUESTS)]:
+    plain = re.sub(r"(?:\?|(?<=[\w\"'`/])\.)$", "", prompt)
+    for pattern, script, text in [(_COMMAND, _run, prompt), *((*request, plain) for request in _REQUESTS)]:
         if match := re.fullmatch(pattern, text, re.IGNORECASE):
-            groups = {key: value for key, value in match.groupdict().items() if value}
-            if re.fullmatch(_HERE, groups.get("path", ""), re.IGNORECASE):
-                groups["path"] = "."
-            return script(**{key: _unquoted(value) for key, value in groups.items()})
+            return script(**{key: _unquoted(value) for key, value in match.groupdict().items() if value})
     return None
 
 
@@ -202,36 +176,29 @@ class OfflineModel:
 
 def _next_step(request: ModelRequest) -> ToolCall | str:
     """Return the next tool call of the last request of the user, or the answer."""
-    last = max((index for index, message in enumerate(request.messages) if _is_prompt(message)), default=-1)
-    script = understand(request.messages[last].text.strip()) if last >= 0 else None
+    prompts = [
+        index
+        for index, message in enumerate(request.messages)
+        if message.role == "user" and not message.all(ShellCommand)
+    ]
+    script = understand(request.messages[prompts[-1]].text.strip()) if prompts else None
     if script is None:
         return ABOUT
-    results = [
-        (result, message.session_id) for message in request.messages[last:] for result in message.all(ToolResult)
-    ]
     try:
         name, arguments = next(script)
-        for result, session_id in results:
-            name, arguments = _send(script, result, session_id)
+        for message in request.messages[prompts[-1] :]:
+            for result in message.all(ToolResult):
+                metadata = json_object(result.metadata)
+                if metadata.get("denied"):
+                    return f"You denied the request, so nothing was done.\n\n{FOOTER}"
+                if result.is_error:
+                    return f"That did not work: {result.content.replace('old_string', 'the text')}\n\n{FOOTER}"
+                name, arguments = script.send(_Result(result.content, metadata, message.session_id))
     except StopIteration as ended:
         return f"{ended.value}\n\n{FOOTER}"
-    except _CallFailed as failed:
-        return f"{failed}\n\n{FOOTER}"
     if name not in (tool.name for tool in request.tools):
         return f"This request needs the tool {name}, which is not available in this session.\n\n{FOOTER}"
     return ToolCall(f"call_{uuid.uuid4().hex}", name, msgspec.json.encode(arguments).decode())
-
-
-def _is_prompt(message: Message) -> bool:
-    return message.role == "user" and not message.all(ShellCommand)
-
-
-def _send(script: Script, result: ToolResult, session_id: str) -> tuple[str, dict[str, Any]]:
-    metadata = json_object(result.metadata)
-    if not result.is_error:
-        return script.send(_Result(result.content, metadata, session_id))
-    denied = "You denied the request, so nothing was done."
-    return script.throw(_CallFailed(denied if metadata.get("denied") else f"That did not work: {result.content}"))
 
 
 def pieces(text: str) -> list[str]:
