@@ -54,10 +54,10 @@ def is_language_model(model: types.ModelInfo) -> bool:
 
 
 def dated_prices(model: types.ModelInfo) -> list[tuple[str, types.ModelPrice]]:
-    """(first day, price), the last that has begun counts.
+    """Return (first day, price) pairs. The last pair that has begun applies.
 
-    A price for some hours of the day counts all day: those hours are the dear ones, and a Run with a budget should
-    rather end early than late.
+    A price for certain hours applies all day: it is the higher one, and a Run with a budget should end early rather
+    than late.
     """
     if isinstance(model.prices, types.ModelPrice):
         return [("", model.prices)]
@@ -66,7 +66,7 @@ def dated_prices(model: types.ModelInfo) -> list[tuple[str, types.ModelPrice]]:
         if isinstance(entry.constraint, types.StartDateConstraint):
             dated.append((entry.constraint.start_date.isoformat(), entry.prices))
         else:
-            # It counts whatever the day: those before it are over, but for ones that begin some day behind it.
+            # Valid on any day: it replaces the prices before it. Only later entries with a start date are kept.
             dated = [("", entry.prices)]
     return dated
 

@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md: every setting with its default, read off the schema of the configuration."""
+"""Write the tables of docs/configuration.md: every setting with its default, from the configuration schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from kedge.config import schema
 
 PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
-#: The part of the page that is written from here.
+#: The generated part of the page.
 PART = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- /settings -->)", re.DOTALL)
 TABLES: dict[str, type[msgspec.Struct]] = {
     "At the top": schema.Config,
@@ -36,9 +36,9 @@ def page() -> str:
 def settings() -> str:
     parts = []
     for heading, table in TABLES.items():
-        words = inspect.cleandoc(table.__doc__ or "")
-        rows = [f"| `{key}` | {default} | {said} |" for key, default, said in rows_of(table)]
-        parts += [f"\n### `{heading}`" if "[" in heading else f"\n### {heading}", "", words, ""]
+        text = inspect.cleandoc(table.__doc__ or "")
+        rows = [f"| `{key}` | {default} | {description} |" for key, default, description in rows_of(table)]
+        parts += [f"\n### `{heading}`" if "[" in heading else f"\n### {heading}", "", text, ""]
         parts += ["| key | default | |", "|---|---|---|", *rows]
     return "\n".join([*parts, "", ""])
 
@@ -48,40 +48,40 @@ def rows_of(table: type[msgspec.Struct]) -> Iterator[tuple[str, str, str]]:
     kinds = get_type_hints(table)
     for setting in msgspec.structs.fields(table):
         if table is schema.Config and setting.default_factory is not msgspec.NODEFAULT:
-            continue  # a table with a heading of its own
-        said = comments[setting.name]
-        assert said, f"{table.__name__}.{setting.name} has no comment in its source"
-        if words := choices(kinds[setting.name]):
-            said += f" One of {', '.join(f'`{word}`' for word in words)}."
-        yield setting.name, default_of(setting), said
+            continue  # has its own table
+        description = comments[setting.name]
+        assert description, f"{table.__name__}.{setting.name} has no comment in its source"
+        if values := choices(kinds[setting.name]):
+            description += f" One of {', '.join(f'`{value}`' for value in values)}."
+        yield setting.name, default_of(setting), description
 
 
 def default_of(setting: msgspec.structs.FieldInfo) -> str:
     if setting.default_factory is not msgspec.NODEFAULT:
         return f"`{json.dumps(setting.default_factory())}`"
     if setting.default is msgspec.NODEFAULT:
-        return "must be set"
+        return "required"
     return "not set" if setting.default is None else f"`{json.dumps(setting.default)}`"
 
 
 def choices(kind: Any) -> list[str]:
-    """The words that can be said, where there are only some."""
+    """Return the allowed values of a setting, if it is an enumeration."""
     if get_origin(kind) is Literal:
         return list(get_args(kind))
-    return [word for part in get_args(kind) for word in choices(part)]
+    return [value for part in get_args(kind) for value in choices(part)]
 
 
 def comments_of(table: type[msgspec.Struct]) -> dict[str, str]:
-    """What stands above each setting in the source."""
-    found: dict[str, str] = {}
+    """Return the comment above each setting in the source."""
+    comments: dict[str, str] = {}
     above: list[str] = []
     for line in inspect.getsource(table).splitlines():
         if comment := re.match(r"    #: (.*)", line):
             above.append(comment[1])
         elif setting := re.match(r"    (\w+): ", line):
-            found[setting[1]] = " ".join(above)
+            comments[setting[1]] = " ".join(above)
             above = []
-    return found
+    return comments
 
 
 if __name__ == "__main__":

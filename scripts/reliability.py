@@ -1,9 +1,8 @@
-"""docs/reliability.md: what is guaranteed, how far that was tried, and what the trying has found. None of it is typed.
+"""Write docs/reliability.md: the guarantees, the figures of their proofs, and the bugs found.
 
-`reliability.py LINES [SECONDS]` first sums the lines that proofs wrote (proof/figures.py) into docs/figures.json; the
-seconds are what a run of all of them took, and are left out for a run of some. The page, and the part of the README
-about it, are written from that file and from the tests themselves: which proofs there are, and which faults they keep
-from coming back (`@pytest.mark.found`).
+`reliability.py LINES [SECONDS]` first sums the lines that proofs wrote (proof/figures.py) into docs/figures.json.
+SECONDS is the duration of a run of all proofs, and omitted for a partial run. The page, and its part of the README, are
+generated from that file and from the tests: their proofs, and their regression tests (`@pytest.mark.found`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures.json"
 PAGE = ROOT / "docs" / "reliability.md"
 README = ROOT / "README.md"
-#: The part of the README that is written from here.
+#: The generated part of the README.
 README_PART = re.compile(r"(?<=<!-- proofs -->\n).*?(?=<!-- /proofs -->)", re.DOTALL)
 
 GUARANTEES = {
@@ -158,20 +157,20 @@ def texts(call: ast.Call) -> list[str]:
 
 @cache
 def proofs() -> list[Proof]:
-    found = []
+    result = []
     for file, tree in test_files().items():
         for node in ast.walk(tree):
             match node:
                 case ast.Call(func=ast.Name(id="proof")):
                     # An argument that is not a literal cannot be listed.
                     guarantee, what, *_ = [*texts(node), "", ""]
-                    found.append(Proof(tuple(guarantee.split()), what, file))
-    return found
+                    result.append(Proof(tuple(guarantee.split()), what, file))
+    return result
 
 
 @cache
 def all_found() -> list[Found]:
-    found = []
+    result = []
     for file, tree in test_files().items():
         for test in ast.walk(tree):
             if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -179,14 +178,14 @@ def all_found() -> list[Found]:
             for node in (part for decorator in test.decorator_list for part in ast.walk(decorator)):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.found":
                     by, what, *_ = [*texts(node), "", ""]
-                    found.append(Found(by, what, f"{file}::{test.name}"))
-    return found
+                    result.append(Found(by, what, f"{file}::{test.name}"))
+    return result
 
 
-def says_of_itself(file: str) -> str:
+def summary_of(file: str) -> str:
     """Return the first paragraph of a module's docstring."""
-    told = ast.get_docstring(test_files()[file]) or ""
-    return " ".join(told.partition("\n\n")[0].split())
+    docstring = ast.get_docstring(test_files()[file]) or ""
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -215,7 +214,7 @@ def gather(lines: list[str], wall_s: int) -> list[Figure]:
         "system": f"{platform.system()} {platform.machine()}",
     }
     if wall_s == 0 and FIGURES.exists():
-        run = json.loads(FIGURES.read_text())["run"]  # a run of some proofs keeps the last run of all
+        run = json.loads(FIGURES.read_text())["run"]  # a partial run keeps the last full run
     rows = [asdict(kept[key]) for key in sorted(kept, key=lambda key: (number(key[0]), key))]
     FIGURES.write_text(json.dumps({"run": run, "figures": rows}, indent=1, ensure_ascii=False) + "\n")
     return [new[key] for key in sorted(new, key=lambda key: (number(key[0]), key))]
@@ -238,23 +237,23 @@ def figures() -> list[Figure]:
     return [Figure(**row) for row in json.loads(FIGURES.read_text())["figures"]] if FIGURES.exists() else []
 
 
-def table(told: list[Figure]) -> str:
+def table(shown: list[Figure]) -> str:
     """Return the figures as a table for the terminal."""
     heads = ("", "what", "tried", "wrong", "seconds")
     rows = [
         (figure.guarantee, figure.what, f"{figure.count:,}", f"{figure.wrong:,}", f"{figure.seconds:,.0f}")
-        for figure in told
+        for figure in shown
     ]
     widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
     lines = [
         "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(row))
         for row in (list(zip(cells, widths, strict=True)) for cells in (heads, *rows))
     ]
-    return "\n".join([*(line.rstrip() for line in lines), *(f"NOT RUN: {what}" for what in not_run(told))])
+    return "\n".join([*(line.rstrip() for line in lines), *(f"NOT RUN: {what}" for what in not_run(shown))])
 
 
-def not_run(told: list[Figure]) -> list[str]:
-    return sorted({proof.what for proof in proofs()} - {figure.what for figure in told})
+def not_run(run: list[Figure]) -> list[str]:
+    return sorted({proof.what for proof in proofs()} - {figure.what for figure in run})
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -267,36 +266,36 @@ def page() -> str:
         parts.append(f"## {guarantee}\n\n{sentence}\n")
         parts.append(NOT_BUILT[guarantee] + "\n" if guarantee in NOT_BUILT else shown_for(guarantee))
     rows = [(cell(found.by), cell(found.what), f"`{found.test}`") for found in all_found()]
-    return "\n".join([*parts, TRACK_RECORD, grid(("found by", "what was wrong, and the fix", "kept away by"), rows)])
+    return "\n".join([*parts, TRACK_RECORD, grid(("found by", "bug and fix", "regression test"), rows)])
 
 
 def last_run() -> str:
     if not FIGURES.exists():
-        return "There are no figures yet: `scripts/long` writes them.\n"
+        return "There are no figures yet. `scripts/long` creates them.\n"
     run = json.loads(FIGURES.read_text())["run"]
     took = f"It took {duration(run['wall_s'])} on {run['cores']} cores" if run["wall_s"] else f"{run['cores']} cores"
     return (
-        f"The last run of all of them was on {run['date']}, of commit {run['commit']}. {took}, with Python "
+        f"The last full run was on {run['date']}, of commit {run['commit']}. {took}, with Python "
         f"{run['python']} on {run['system']}.\n"
     )
 
 
 def promises() -> str:
-    told = figures()
+    reached = figures()
     rows = []
     for guarantee, sentence in GUARANTEES.items():
-        reached = [str(figure) for figure in told if guarantee in figure.guarantee.split()]
-        last = "not built yet" if guarantee in NOT_BUILT else "<br>".join(reached) or "no figure yet"
+        results = [str(figure) for figure in reached if guarantee in figure.guarantee.split()]
+        last = "not built yet" if guarantee in NOT_BUILT else "<br>".join(results) or "no figure yet"
         rows.append((f"[{guarantee}](#{guarantee.lower()})", sentence, cell(last)))
-    return grid(("", "guarantee", "last reached"), rows)
+    return grid(("", "guarantee", "last result"), rows)
 
 
 def shown_for(guarantee: str) -> str:
     own = [proof for proof in proofs() if guarantee in proof.guarantees]
-    told = {figure.what: figure for figure in figures() if guarantee in figure.guarantee.split()}
+    by_name = {figure.what: figure for figure in figures() if guarantee in figure.guarantee.split()}
     rows, notes = [], []
     for what in dict.fromkeys(proof.what for proof in own):
-        figure = told.get(what)
+        figure = by_name.get(what)
         if figure is None:
             rows.append((cell(what), "no figure yet", "", "", "", ""))
             continue
@@ -307,11 +306,11 @@ def shown_for(guarantee: str) -> str:
         if figure.notes:
             notes.append(f"- {what}: {'; '.join(f'{name} {spelled(value)}' for name, value in figure.notes.items())}.")
     files = sorted({proof.file for proof in own})
-    shown = [f"- [{file}](../{file}): {says_of_itself(file)}" for file in files]
+    shown = [f"- [{file}](../{file}): {summary_of(file)}" for file in files]
     command = f"KEDGE_PROOF=long .venv/bin/python -m pytest -n auto -m proof {' '.join(files)}"
     parts = [grid(("what", "tried", "wrong", "time", "size", "commit"), rows)]
     parts += ["\n".join([*notes, ""])] if notes else []
-    return "\n".join([*parts, "How it is shown:\n", *shown, "", f"```sh\n{command}\n```\n"])
+    return "\n".join([*parts, "Proofs:\n", *shown, "", f"```sh\n{command}\n```\n"])
 
 
 def readme_part() -> str:
@@ -346,16 +345,16 @@ def duration(seconds: float) -> str:
 def main(lines: str = "", wall_s: str = "0") -> int:
     missing = False
     if lines:
-        told = Path(lines)
-        if not told.exists():
-            print(f"{lines} is not there: no proof has told anything. Was KEDGE_FIGURES set?", file=sys.stderr)
+        path = Path(lines)
+        if not path.exists():
+            print(f"{lines} not found: no proof has written figures. Set KEDGE_FIGURES.", file=sys.stderr)
             return 1
-        sums = gather(told.read_text().splitlines(), int(wall_s))
+        sums = gather(path.read_text().splitlines(), int(wall_s))
         print(table(sums))
         missing = bool(int(wall_s)) and bool(not_run(sums))
     PAGE.write_text(page())
     README.write_text(with_part(README.read_text()))
-    return int(missing)  # of a run of all, each has to tell something
+    return int(missing)  # in a full run each proof must have a figure
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/scenarios.md: the numbered behaviour that must hold, read off the names of the tests that hold it."""
+"""Write docs/scenarios.md: the numbered scenarios, from the names of their tests."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ GROUPS = {
 }
 HEAD = """# Scenarios
 
-Numbered behaviour that must hold. Each line is a test of that name, black-box against a real server process where that
-is possible (`tests/conformance/`; some need the engine itself, `tests/engine/`). Written by `scripts/docs`.
+The numbered scenarios that must hold. Each line is the name of a test. Most tests are black-box tests of a real server
+process (`tests/conformance/`); some need the engine itself (`tests/engine/`). `scripts/docs` generates this page.
 """
 
 
-def scenarios() -> str:
-    found: dict[str, list[tuple[int, str]]] = {group: [] for group in GROUPS}
+def page() -> str:
+    scenarios: dict[str, list[tuple[int, str]]] = {group: [] for group in GROUPS}
     for folder in ("conformance", "engine"):
         for path in sorted((ROOT / "tests" / folder).glob("test_*.py")):
             for letter, number, name in re.findall(r"def test_([a-g])(\d+)_(\w+)\(", path.read_text()):
-                found[letter].append((int(number), name.replace("_", " ")))
+                scenarios[letter].append((int(number), name.replace("_", " ")))
     parts = [HEAD]
     for group, title in GROUPS.items():
-        lines = [f"- **{group.upper()}{number}** {name}" for number, name in sorted(set(found[group]))]
+        lines = [f"- **{group.upper()}{number}** {name}" for number, name in sorted(set(scenarios[group]))]
         parts.append("\n".join([f"## {group.upper()}. {title}", "", *lines, ""]))
     return "\n".join(parts)
 
 
 if __name__ == "__main__":
-    (ROOT / "docs" / "scenarios.md").write_text(scenarios())
+    (ROOT / "docs" / "scenarios.md").write_text(page())

@@ -256,7 +256,7 @@ def test_public_surface_is_listed() -> None:
 def test_generated_documents_are_fresh() -> None:
     lifecycle = runpy.run_path(str(ROOT / "scripts" / "lifecycle.py"))["lifecycle_svg"]
     assert (ROOT / "docs" / "lifecycle.svg").read_text() == lifecycle(), "run scripts/docs"
-    scenarios = runpy.run_path(str(ROOT / "scripts" / "scenarios.py"))["scenarios"]
-    assert (ROOT / "docs" / "scenarios.md").read_text() == scenarios(), "run scripts/docs"
+    page = runpy.run_path(str(ROOT / "scripts" / "scenarios.py"))["page"]
+    assert (ROOT / "docs" / "scenarios.md").read_text() == page(), "run scripts/docs"
     configuration = runpy.run_path(str(ROOT / "scripts" / "configuration.py"))["page"]
     assert (ROOT / "docs" / "configuration.md").read_text() == configuration(), "run scripts/docs"

@@ -50,7 +50,7 @@ def test_a_state_without_a_place_is_an_error() -> None:
 
 
 def test_an_arrow_without_a_place_is_an_error() -> None:
-    with pytest.raises(LookupError, match="LIFECYCLE goes from 'ended' to 'queued', the drawing does not"):
+    with pytest.raises(LookupError, match="the change from 'ended' to 'queued' in LIFECYCLE has no arrow"):
         PICTURE["lifecycle_svg"]([*LIFECYCLE, ("ended", RunEdited, "queued")])
 
 

@@ -1,4 +1,4 @@
-"""docs/reliability.md says what the tests and the figures say, and nothing that was typed."""
+"""docs/reliability.md is generated from the tests and the figures."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from typing import Any
 
 import pytest
 
-from proof import figures as proofs  # not by its own name: these are no proofs to be listed
+from proof import figures as proofs  # `proofs.proof` here is not listed as a proof
 
 ROOT = Path(__file__).parent.parent
 RELIABILITY = runpy.run_path(str(ROOT / "scripts" / "reliability.py"))
 FIGURES = json.loads((ROOT / "docs" / "figures.json").read_text())["figures"]
 
 
-def test_the_page_is_fresh() -> None:
+def test_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "reliability.md").read_text() == RELIABILITY["page"](), "run scripts/docs"
 
 
-def test_the_readme_has_the_same_figures() -> None:
+def test_readme_figures_are_up_to_date() -> None:
     readme = (ROOT / "README.md").read_text()
     (part,) = RELIABILITY["README_PART"].findall(readme)
     assert part == RELIABILITY["readme_part"](), "run scripts/docs"
 
 
-def test_every_guarantee_that_is_built_has_a_proof_and_every_proof_a_guarantee() -> None:
+def test_guarantees_and_proofs_match() -> None:
     guarantees, not_built = set(RELIABILITY["GUARANTEES"]), set(RELIABILITY["NOT_BUILT"])
     assert guarantees == {f"G{number}" for number in range(1, 16)}
     proved = {guarantee for proof in RELIABILITY["proofs"]() for guarantee in proof.guarantees}
     assert proved == guarantees - not_built
 
 
-def test_every_proof_says_in_plain_text_what_it_tries() -> None:
-    unsaid = [proof.file for proof in RELIABILITY["proofs"]() if not (proof.guarantees and proof.what)]
-    assert unsaid == []
+def test_every_proof_has_a_literal_description() -> None:
+    missing = [proof.file for proof in RELIABILITY["proofs"]() if not (proof.guarantees and proof.what)]
+    assert missing == []
 
 
-def test_what_the_readme_tells_of_is_proved() -> None:
+def test_proofs_in_the_readme_exist() -> None:
     assert set(RELIABILITY["STRONGEST"]) <= {proof.what for proof in RELIABILITY["proofs"]()}
 
 
-def test_no_figure_tells_of_anything_wrong() -> None:
+def test_no_figure_has_failures() -> None:
     assert [figure["what"] for figure in FIGURES if figure["wrong"] or not figure["count"]] == []
 
 
-def test_no_figure_comes_from_a_trial_of_the_script() -> None:
+def test_no_figure_is_from_a_scaled_run() -> None:
     """With KEDGE_PROOF_SCALE."""
     assert {figure["size"] for figure in FIGURES} <= {"ci", "long"}
 
 
-def test_no_figure_is_of_a_proof_that_is_gone() -> None:
+def test_every_figure_has_a_proof() -> None:
     proved = {(" ".join(proof.guarantees), proof.what) for proof in RELIABILITY["proofs"]()}
     assert [figure["what"] for figure in FIGURES if (figure["guarantee"], figure["what"]) not in proved] == []
 
 
-def test_every_fault_found_says_by_what_and_what_it_was() -> None:
+def test_every_found_marker_is_complete() -> None:
     found = RELIABILITY["all_found"]()
     assert found
     assert [entry.test for entry in found if not (entry.by.strip() and entry.what.strip())] == []
@@ -67,10 +67,10 @@ def test_every_fault_found_says_by_what_and_what_it_was() -> None:
     assert len(found) >= marked
 
 
-# --- what a proof tells ----------------------------------------------------------------------------------------------
+# --- figures of a proof ----------------------------------------------------------------------------------------------
 
 
-def test_a_proof_tells_its_figure_and_which_test_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_proof_writes_its_figure_and_test(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KEDGE_FIGURES", str(tmp_path / "lines"))
     with proofs.proof("G3", "tries") as figure:
         figure.count, figure.notes["of them"] = 3, 2
@@ -82,52 +82,52 @@ def test_a_proof_tells_its_figure_and_which_test_it_is(monkeypatch: pytest.Monke
     ):
         figure.count, figure.wrong = 5, 2
     with pytest.raises(pytest.skip.Exception), proofs.proof("G3", "tries"):
-        pytest.skip("nothing was tried, so there is nothing to tell")
+        pytest.skip("no try, no figure")
     lines = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
     assert [(line["count"], line["wrong"], line["notes"]) for line in lines] == [
         (3, 0, {"of them": 2}),
         (0, 1, {}),
         (5, 2, {}),
     ]
-    own = "tests/test_reliability.py::test_a_proof_tells_its_figure_and_which_test_it_is"
+    own = "tests/test_reliability.py::test_proof_writes_its_figure_and_test"
     assert {line["test"] for line in lines} == {own}
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------
 
 
-def told(**more: Any) -> str:
-    line = {"guarantee": "G3", "what": "simulated power cuts", "count": 10, "wrong": 0, "wrong_is": "lost or corrupt"}
+def line(**more: Any) -> str:
+    fields = {"guarantee": "G3", "what": "simulated power cuts", "count": 10, "wrong": 0, "wrong_is": "lost or corrupt"}
     test = "tests/store/test_power_cuts.py::test_a_loss"
-    return json.dumps({**line, "notes": {}, "seconds": 1.5, "size": "long", "test": test, **more})
+    return json.dumps({**fields, "notes": {}, "seconds": 1.5, "size": "long", "test": test, **more})
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What the script reads and writes, without any figures."""
+    """Return a copy of the files that the script reads, without figures."""
     for name in ("scripts", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "docs").mkdir()
-    (tmp_path / "README.md").write_text("before\n<!-- proofs -->\nold\n<!-- /proofs -->\nbehind\n")
+    (tmp_path / "README.md").write_text("before\n<!-- proofs -->\nold\n<!-- /proofs -->\nafter\n")
     return tmp_path
 
 
 def summed(clone: Path, *lines: str, wall_s: int = 600) -> tuple[str, list[Any]]:
-    """What is printed, and the figures."""
+    """Run the script on these lines, and return its output and the figures."""
     (clone / "lines").write_text("".join(f"{line}\n" for line in lines))
     command = [sys.executable, "scripts/reliability.py", "lines", str(wall_s)]
     done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
-    # A run of all fails if one of them told nothing.
+    # A run of all proofs fails if one of them has no figure.
     assert done.returncode == int(wall_s > 0 and "NOT RUN" in done.stdout), done.stderr
     return done.stdout, json.loads((clone / "docs" / "figures.json").read_text())["figures"]
 
 
-def test_the_parts_of_a_proof_are_added_up(clone: Path) -> None:
+def test_parts_of_a_proof_are_summed(clone: Path) -> None:
     printed, (figure,) = summed(
         clone,
-        told(notes={"torn": 2, "longest": "3 ms"}),
-        told(count=7, wrong=1, seconds=2.0, notes={"torn": 3, "longest": "2 ms"}),
-        told(count=1, size="ci"),
+        line(notes={"torn": 2, "longest": "3 ms"}),
+        line(count=7, wrong=1, seconds=2.0, notes={"torn": 3, "longest": "2 ms"}),
+        line(count=1, size="ci"),
     )
     assert (figure["count"], figure["wrong"], figure["seconds"], figure["longest_s"]) == (17, 1, 3.5, 2.0)
     assert figure["notes"] == {"torn": 5, "longest": "2 ms"}
@@ -140,21 +140,21 @@ def test_the_parts_of_a_proof_are_added_up(clone: Path) -> None:
     readme = (clone / "README.md").read_text()
     assert "- 17 simulated power cuts: 1 lost or corrupt\n" in readme
     assert readme.startswith("before\n")
-    assert readme.endswith("<!-- /proofs -->\nbehind\n")
+    assert readme.endswith("<!-- /proofs -->\nafter\n")
 
 
-def test_a_part_of_the_proofs_run_again_leaves_the_figures_of_the_others(clone: Path) -> None:
-    kills = told(what="kills of a real server", wrong_is="lost, doubled or stuck")
-    summed(clone, told(count=5, wrong=1), kills)
-    _, figures = summed(clone, told(count=20), told(guarantee="G1", what="a proof that is gone"), wall_s=0)
+def test_partial_run_keeps_other_figures(clone: Path) -> None:
+    kills = line(what="kills of a real server", wrong_is="lost, doubled or stuck")
+    summed(clone, line(count=5, wrong=1), kills)
+    _, figures = summed(clone, line(count=20), line(guarantee="G1", what="a removed proof"), wall_s=0)
     assert [(figure["what"], figure["count"], figure["wrong"]) for figure in figures] == [
         ("kills of a real server", 10, 0),
         ("simulated power cuts", 20, 0),
     ]
 
 
-def test_without_lines_it_says_so(clone: Path) -> None:
+def test_missing_lines_are_an_error(clone: Path) -> None:
     command = [sys.executable, "scripts/reliability.py", "nothing"]
     done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "nothing is not there" in done.stderr
+    assert "nothing not found" in done.stderr

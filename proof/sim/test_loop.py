@@ -1,4 +1,4 @@
-"""The simulated event loop itself: time, order, processes, and what it says when nothing goes on."""
+"""The simulated event loop: time, order, processes, and the error when no task can run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from proof.sim.loop import Schedule, SimLoop, SimProcess, Stuck
 
 
-def lived(seed: int, schedule: Schedule, tasks: int = 4, steps: int = 3) -> list[str]:
-    """Who did what in which order: each task notes its steps."""
+def steps_of(seed: int, schedule: Schedule, tasks: int = 4, steps: int = 3) -> list[str]:
+    """Return the steps of all tasks in the order of their execution."""
     loop = SimLoop(seed, schedule)
-    noted: list[str] = []
+    order: list[str] = []
 
     async def walk(name: str) -> None:
         for step in range(steps):
-            noted.append(f"{name}{step}")
+            order.append(f"{name}{step}")
             await asyncio.sleep(0)
 
     async def main() -> None:
@@ -24,7 +24,7 @@ def lived(seed: int, schedule: Schedule, tasks: int = 4, steps: int = 3) -> list
 
     loop.run_until_complete(main())
     loop.dispose()
-    return noted
+    return order
 
 
 def test_time_jumps_to_the_next_timer() -> None:
@@ -39,20 +39,20 @@ def test_time_jumps_to_the_next_timer() -> None:
 
 
 def test_fifo_is_the_order_of_asyncio() -> None:
-    assert lived(1, "fifo") == [f"{name}{step}" for step in range(3) for name in "abcd"]
+    assert steps_of(1, "fifo") == [f"{name}{step}" for step in range(3) for name in "abcd"]
 
 
 @pytest.mark.parametrize("schedule", ["random", "priority"])
 def test_order_depends_on_the_seed_alone(schedule: Schedule) -> None:
-    orders = {tuple(lived(seed, schedule)) for seed in range(20)}
+    orders = {tuple(steps_of(seed, schedule)) for seed in range(20)}
     assert len(orders) > 10
-    assert lived(7, schedule) == lived(7, schedule)
+    assert steps_of(7, schedule) == steps_of(7, schedule)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_order_within_a_task_is_kept(seed: int) -> None:
-    noted = lived(seed, "random")
-    assert all([note for note in noted if note[0] == name] == [f"{name}{step}" for step in range(3)] for name in "abcd")
+    order = steps_of(seed, "random")
+    assert all([note for note in order if note[0] == name] == [f"{name}{step}" for step in range(3)] for name in "abcd")
 
 
 def test_callbacks_of_one_task_keep_their_order() -> None:
@@ -72,15 +72,15 @@ def test_callbacks_of_one_task_keep_their_order() -> None:
 
 def test_a_killed_process_is_frozen_and_runs_no_finally() -> None:
     loop = SimLoop(1)
-    noted: list[str] = []
+    order: list[str] = []
 
     async def work() -> None:
         try:
-            noted.append("begun")
+            order.append("begun")
             await asyncio.sleep(5)
-            noted.append("went on")
+            order.append("went on")
         finally:
-            noted.append("cleaned up")
+            order.append("cleaned up")
 
     async def main() -> None:
         process = SimProcess("server")
@@ -88,20 +88,20 @@ def test_a_killed_process_is_frozen_and_runs_no_finally() -> None:
         await asyncio.sleep(1)
         process.kill()
         await asyncio.sleep(10)
-        noted.append("frozen" if not task.done() else "done")
+        order.append("frozen" if not task.done() else "done")
 
     loop.run_until_complete(main())
     loop.dispose()
-    assert noted == ["begun", "frozen"]
+    assert order == ["begun", "frozen"]
 
 
 def test_tasks_belong_to_the_process_that_starts_them() -> None:
     loop = SimLoop(1)
-    noted: list[str] = []
+    order: list[str] = []
 
     async def child() -> None:
         await asyncio.sleep(5)
-        noted.append("child")
+        order.append("child")
 
     async def parent() -> None:
         await asyncio.gather(asyncio.create_task(child()), child())
@@ -115,7 +115,7 @@ def test_tasks_belong_to_the_process_that_starts_them() -> None:
 
     loop.run_until_complete(main())
     loop.dispose()
-    assert noted == []
+    assert order == []
 
 
 def test_a_deadlock_raises_stuck() -> None:

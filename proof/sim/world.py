@@ -119,7 +119,12 @@ class World:
         tools = (BashTool(), QuestionTool(), AgentTool())
         config = self._config()
         engine = make_engine(
-            *(store, self.state.clock, self.ids, frames, self.model, config),
+            store,
+            self.state.clock,
+            self.ids,
+            frames,
+            self.model,
+            config,
             tools=tools,
             machine=self.machine,
             make_source=lambda path, strict: FixedConfig(config),  # no file of the real machine is read

@@ -92,9 +92,14 @@ def test_title_is_the_first_nonblank_line_and_is_cut() -> None:
 
 def test_every_part_of_a_message_counts_for_its_size() -> None:
     parts = (
-        *(Text("1"), Reasoning("22"), ToolCall("c", "view", "333"), Binary("a.png", "image/png", "4444")),
+        Text("1"),
+        Reasoning("22"),
+        ToolCall("c", "view", "333"),
+        Binary("a.png", "image/png", "4444"),
         ToolResult("c", "view", "55555", images=("666666",)),
-        *(ShellCommand("ls", "7777777", 0), ImageUrl("88888888"), FinishPart("end_turn", 1)),
+        ShellCommand("ls", "7777777", 0),
+        ImageUrl("88888888"),
+        FinishPart("end_turn", 1),
     )
     assert chars_of(Message("m", "s", "user", parts, 1, 1, "r")) == 1 + 2 + 3 + 4 + 5 + 6 + 2 + 7 + 8
 

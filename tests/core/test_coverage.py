@@ -1,4 +1,4 @@
-"""G10: no branch of the core is left untried by its own tests. (Every kind of fault is counted in tests/sim.)"""
+"""G10: the tests of the core take every branch of it. (proof/sim counts the kinds of faults.)"""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from proof.figures import proof
 
 ROOT = Path(__file__).parents[2]
-#: Left out: this file itself.
-REPEATED = ("test_coverage.py",)
-#: The last case of a match that mypy holds to be complete, in functions that return in each: behind it is no way out.
+#: Excludes this file.
+EXCLUDED = ("test_coverage.py",)
+#: The last case of a match that mypy proves exhaustive. Each case returns, so the branch past it is never taken.
 CONFIG = r"""
 [run]
 branch = true
@@ -31,12 +31,12 @@ partial_also =
 def test_every_branch_of_the_core_is_taken(tmp_path: Path) -> None:
     with proof("G10", "branches of the core", "not taken by its tests") as figure:
         (tmp_path / "coverage.ini").write_text(CONFIG)
-        # Its own figures and sizes are no concern of the tests in there.
+        # The sizes and figures of this proof do not apply to the tests.
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("KEDGE_", "PYTEST_"))}
         environment |= {"COVERAGE_FILE": str(tmp_path / "coverage"), "COVERAGE_RCFILE": str(tmp_path / "coverage.ini")}
-        files = [str(path) for path in sorted((ROOT / "tests/core").glob("test_*.py")) if path.name not in REPEATED]
+        files = [str(path) for path in sorted((ROOT / "tests/core").glob("test_*.py")) if path.name not in EXCLUDED]
         select = ("-m", "not long and not proof", "-p", "no:xdist", *files)
-        for arguments in (("run", "-m", "pytest", *select), ("json", "-o", str(tmp_path / "told.json"))):
+        for arguments in (("run", "-m", "pytest", *select), ("json", "-o", str(tmp_path / "coverage.json"))):
             done = subprocess.run(
                 [sys.executable, "-m", "coverage", *arguments],
                 cwd=ROOT,
@@ -46,14 +46,14 @@ def test_every_branch_of_the_core_is_taken(tmp_path: Path) -> None:
                 check=False,
             )
             assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        told = json.loads((tmp_path / "told.json").read_text())
-        totals = told["totals"]
+        report = json.loads((tmp_path / "coverage.json").read_text())
+        totals = report["totals"]
         figure.count = totals["num_branches"]
         figure.wrong = totals["missing_branches"] + totals["missing_lines"]
         figure.notes = {"statements": totals["num_statements"], "covered": f"{totals['percent_covered']:.1f} %"}
         missing = {
             name: {"lines": file["missing_lines"], "branches": file["missing_branches"]}
-            for name, file in told["files"].items()
+            for name, file in report["files"].items()
             if file["missing_lines"] or file["missing_branches"]
         }
         assert missing == {}

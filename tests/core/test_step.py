@@ -39,7 +39,7 @@ from kedge.core.transcript import (
 
 LIMITS = Limits(steps_max=10, budget_usd=1.0, compact_at_tokens=1000)
 CALL = ToolCall("c1", "view", '{"path": "x"}')
-#: Reasons to end that hold all at once; each test takes away what it looks behind.
+#: All reasons to end at once. Each test removes those that take precedence.
 WORST = Progress(
     steps=10,
     cost_usd=1.0,

@@ -59,7 +59,7 @@ async def test_a_plain_message_is_echoed(endpoint: ScriptedEndpoint, client: htt
     assert text_of(response) == "You said: hello  there\nyou"
 
 
-async def test_words_stream_one_by_one_and_the_end_has_reason_and_usage(
+async def test_words_stream_singly_and_the_end_has_reason_and_usage(
     endpoint: ScriptedEndpoint, client: httpx2.AsyncClient
 ) -> None:
     frames = frames_of(await ask(client, endpoint, "script: think so | say a b | words 2 | usage 5 6"))
@@ -104,7 +104,7 @@ async def test_a_hold_shows_what_was_said_before_it_and_waits(
     assert text_of(await ask(client, endpoint, "script: hold k | say at once")) == "at once"
 
 
-async def test_a_client_that_goes_away_is_noticed_whatever_the_answer_waits_for(
+async def test_disconnected_client_is_noticed_during_any_wait(
     endpoint: ScriptedEndpoint, client: httpx2.AsyncClient
 ) -> None:
     scripts = ["hang", "say a | hang", "hold never", "pause 100000 | say a", "words 2000000 | hang"]

@@ -76,11 +76,23 @@ async def test_anthropics_events_come_in_their_order(claude: Asker) -> None:
     found = events_of(response)
     assert named == [event["type"] for event in found]
     assert [event["type"].removeprefix("content_block_") for event in found] == [
-        *("message_start", "ping"),
-        *("start", "delta", "delta", "stop"),
-        *("start", "delta", "delta", "stop"),
-        *("start", "delta", "delta", "delta", "stop"),
-        *("message_delta", "message_stop"),
+        "message_start",
+        "ping",
+        "start",
+        "delta",
+        "delta",
+        "stop",
+        "start",
+        "delta",
+        "delta",
+        "stop",
+        "start",
+        "delta",
+        "delta",
+        "delta",
+        "stop",
+        "message_delta",
+        "message_stop",
     ]
     assert [event["index"] for event in found if "index" in event] == [0] * 4 + [1] * 4 + [2] * 5
     assert found[4]["delta"] == {"type": "signature_delta", "signature": signature_of("hm")}

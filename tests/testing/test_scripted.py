@@ -109,7 +109,7 @@ async def test_leaving_in_the_middle_closes_the_stream_early() -> None:
     assert model.requests[0].closed.is_set()
 
 
-async def test_a_lingering_reply_ignores_every_cancel_until_it_is_released() -> None:
+async def test_lingering_reply_ignores_cancels_until_released() -> None:
     model = ScriptedModel([Linger("let go"), Say("one"), Hold("never")])
     reading = asyncio.create_task(parts_of(model))
     await model.wait_open(1)

@@ -174,14 +174,14 @@ async def test_view_builds_no_list_of_all_lines(tmp_path: Path) -> None:
 
 
 async def test_event_loop_is_free_while_matches_are_read(tmp_path: Path) -> None:
-    """Hidden files are many, and whether they are is asked in a thread, once for each."""
+    """The matches include many hidden files. The check runs in a thread, once for each file."""
     for name in ("a", "b"):
         (tmp_path / name).write_bytes(b"x\n" * 20_000)
     loop_thread, asked = asyncio.get_running_loop(), list[str]()
 
     def is_hidden(subject: str) -> bool:
         with pytest.raises(RuntimeError):
-            asyncio.get_running_loop()  # there is none in this thread
+            asyncio.get_running_loop()  # this thread has no loop
         asked.append(subject)
         return True
 

@@ -80,7 +80,7 @@ def test_changes_at_both_ends_are_two_hunks() -> None:
 
 @given(st.text("ab \n\r", max_size=30), st.text("ab \n", min_size=1, max_size=5), st.text("xy\n", max_size=5))
 def test_replacement_keeps_the_rest(text: str, old: str, new: str) -> None:
-    """Whatever the endings: what comes before and after the replaced piece is still there, character for character."""
+    """Check that the text before and after the replacement is unchanged, with any line endings."""
     try:
         done = replace(text, old, new, False, "x")
     except ToolFailed:
@@ -90,7 +90,7 @@ def test_replacement_keeps_the_rest(text: str, old: str, new: str) -> None:
     if not done.note:
         plain = text.replace("\r\n", "\n")
         start = plain.index(old)
-        # Lone carriage returns may come to stand before a line feed and look like its first half: they are left out.
+        # A lone carriage return may end up before a line feed, like a CRLF. Ignore carriage returns.
         expected = plain[:start] + new + plain[start + len(old) :]
         assert done.text.replace("\r", "") == expected.replace("\r", "")
         lines_before = plain.count("\n", 0, start)

@@ -45,8 +45,14 @@ async def test_single_match_is_replaced_and_shown(tmp_path: Path) -> None:
     assert (tmp_path / "app.py").read_text() == APP.replace("    return x\n", "    y = 2\n    return x + y\n")
     assert output.content.split("\n") == [
         "Edited app.py: 1 replacement.",
-        *("     3\t", "     4\tdef main():", "     5\t    x = 1", "     6\t    y = 2", "     7\t    return x + y"),
-        *("     8\t", "     9\t", "    10\tdef other():"),
+        "     3\t",
+        "     4\tdef main():",
+        "     5\t    x = 1",
+        "     6\t    y = 2",
+        "     7\t    return x + y",
+        "     8\t",
+        "     9\t",
+        "    10\tdef other():",
     ]
     assert output.metadata == {
         "path": "app.py",

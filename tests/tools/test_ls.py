@@ -51,7 +51,10 @@ async def test_depth_collapses_directories_with_counts(tmp_path: Path) -> None:
     lay(tmp_path, "a/b/c/d.txt", "a/b/e.txt", "a/f.txt")
     output = await call(LsTool(), make_context(tmp_path), depth=2)
     assert output.content.split("\n") == [
-        *("./", "  a/", "    b/ (2 files)", "    f.txt"),
+        "./",
+        "  a/",
+        "    b/ (2 files)",
+        "    f.txt",
         "(3 more entries are not shown; give a path or another depth.)",
     ]
 

@@ -70,7 +70,7 @@ async def test_proc_is_refused(root: Path) -> None:
         for given in ["/proc/self/environ", "/proc/self/status", "/proc/self/root/proc/self/maps", "/proc"]:
             with pytest.raises(ToolFailed, match="use bash"):
                 await call(ViewTool(), make_context(root), path=given)
-        # A descriptor of ours is just the file it is open on.
+        # An open descriptor resolves to its file.
         assert resolve(f"/proc/self/fd/{held.fileno()}", root).subject == str(root.parent / "secret")
         with pytest.raises(ToolFailed, match="use bash"):
             resolve("/proc/self/fd/999999", root)

@@ -24,8 +24,19 @@ def test_each_schema_is_plain_and_description_short(tool: Tool) -> None:
 
 def test_tool_names_and_order() -> None:
     assert [tool.name for tool in TOOLSET.offered(to_child=False)] == [
-        *("bash", "jobs", "view", "ls", "glob", "grep", "edit", "multiedit", "write"),
-        *("fetch", "todos", "question", "agent"),
+        "bash",
+        "jobs",
+        "view",
+        "ls",
+        "glob",
+        "grep",
+        "edit",
+        "multiedit",
+        "write",
+        "fetch",
+        "todos",
+        "question",
+        "agent",
     ]
 
 

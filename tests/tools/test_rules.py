@@ -67,7 +67,7 @@ def test_plain_commands_are_covered_by_their_rule() -> None:
 def test_denied_command_is_found_anywhere_in_the_line() -> None:
     lines = corpus("corpus_denied.txt")
     assert len(lines) >= DENIED_MIN
-    # Nobody is asked here, and the command is allowed besides: only the deny rule stands in the way.
+    # Approvals are skipped and bash is allowed, so only the deny rule can refuse the command.
     wrong = [
         command
         for rules, command in lines
@@ -85,9 +85,19 @@ def test_denied_command_is_found_anywhere_in_the_line() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("true\n\\rm x", "echo hi \n\\rm x", "true\n\\\nrm x", "sh -c 'true\n\\rm x'", "true\n\\r\\m x | cat"),
-        *("(( rm x ) > out)", "((rm x); true)", "echo $(( rm x ) ; true)", "(( true; env rm x ) > out 2>&1)"),
-        *("trap 'A=1 rm x' EXIT", "trap 'A=1 B=2 rm *' EXIT", "trap '(rm)' EXIT", "su --command='A=1 rm x'"),
+        "true\n\\rm x",
+        "echo hi \n\\rm x",
+        "true\n\\\nrm x",
+        "sh -c 'true\n\\rm x'",
+        "true\n\\r\\m x | cat",
+        "(( rm x ) > out)",
+        "((rm x); true)",
+        "echo $(( rm x ) ; true)",
+        "(( true; env rm x ) > out 2>&1)",
+        "trap 'A=1 rm x' EXIT",
+        "trap 'A=1 B=2 rm *' EXIT",
+        "trap '(rm)' EXIT",
+        "su --command='A=1 rm x'",
     ],
 )
 def test_denied_command_cannot_hide_from_the_grammar(command: str) -> None:

@@ -23,11 +23,11 @@ from kedge.tools.shell_parser import (
     plain_words,
 )
 
-#: What tricks are made of.
+#: Pieces of tricky command lines.
 PIECES = (
-    *("a", "b", "-x", "if", "time", "A=1", "git", "ü", "日", "0", "."),
-    *("'", '"', "\\", " ", "  ", "$", "`", "(", ")", "{", "}", "[", "]", "*", "?", "~", "^", "!", "#", "=", ":", "@"),
-    *(";", "&", "|", "<", ">", "%", "+", ",", "/", "-", "\n", "\t", "\r", "$(", "''", '""', "'a b'", '"c d"', "\\ "),
+    "a", "b", "-x", "if", "time", "A=1", "git", "ü", "日", "0", ".",
+    "'", '"', "\\", " ", "  ", "$", "`", "(", ")", "{", "}", "[", "]", "*", "?", "~", "^", "!", "#", "=", ":", "@",
+    ";", "&", "|", "<", ">", "%", "+", ",", "/", "-", "\n", "\t", "\r", "$(", "''", '""', "'a b'", '"c d"', "\\ ",
     "HEAD~1",
 )  # fmt: skip
 
@@ -53,7 +53,13 @@ def test_plain_words_match_a_real_shell(shell: str) -> None:
 
 def test_words_lose_their_quotes_and_backslashes() -> None:
     assert plain_words("""git commit -m "a \\"b\\" \\c" 'd "e"' f\\ g ''""") == (
-        *("git", "commit", "-m", 'a "b" \\c', 'd "e"', "f g", ""),
+        "git",
+        "commit",
+        "-m",
+        'a "b" \\c',
+        'd "e"',
+        "f g",
+        "",
     )
 
 
@@ -64,7 +70,12 @@ def test_lines_without_a_command_are_not_plain(line: str) -> None:
 
 def test_every_command_of_a_line_is_found() -> None:
     assert set(parse_line("a 1; b $x | c; (d) && e `f`").commands) == {
-        *(("a", "1"), ("b", None), ("c",), ("d",), ("e", None), ("f",)),
+        ("a", "1"),
+        ("b", None),
+        ("c",),
+        ("d",),
+        ("e", None),
+        ("f",),
     }
     assert ("python", "x") in parse_line('"$VENV/bin/python" x').commands
     assert ("git", "push") in parse_line("git -C a push").commands

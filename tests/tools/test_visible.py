@@ -21,7 +21,7 @@ SCRIPT = b"#!/bin/sh\n# v1\necho would run: \\\nrm -rf precious\n"
 
 
 def front_ends(prepared: Prepared) -> dict[str, str]:
-    """What each front end shows of it, and what other clients are given to show."""
+    """Return the text that each front end shows, and the parameters that other clients receive."""
     intent = prepared.intent
     params = json.loads(intent.params)
     ask = PermissionRequest(

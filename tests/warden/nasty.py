@@ -93,13 +93,13 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: Nobody of these may be there when one looks, though they are at work: dead already, or too quick to be seen.
+#: A scan of /proc may find no process of these: it is dead already, or lives too briefly.
 HARD_TO_SEE = {"kills its overseer", "respawner", "bomb of respawners"}
 
 
 async def start(warden: Warden, kind: str, mark: str) -> WardenProcess:
     process = await warden.run(spec(*KINDS[kind], mark=mark, stdin="pipe"))
     if "overseer" in kind:
-        await process.write(b"go\n")  # an overseer attacked earlier could not say that the process has started
+        await process.write(b"go\n")  # an overseer attacked earlier could not report the start of the process
     await read_until(process, b"ready")
     return process

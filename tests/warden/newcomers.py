@@ -1,11 +1,11 @@
-"""The same look at the machine as `support.marked`, for loops of thousands: only at processes younger than the test.
+"""A scan of /proc like `support.marked`, for thousands of repetitions: it reads only processes newer than the test.
 
-Reading the environment of every process costs ten milliseconds, and most of them have been there all the time. And one
-that does nothing but fork and exit is missed by every look at /proc, for it is another one each time; but it stays in
-its process group, and whether anybody is in a group the kernel knows exactly.
+Reading the environment of every process takes ten milliseconds, and most processes are older than the test. A scan
+misses a process that only forks and exits, because its pid keeps changing. But it stays in its process group, and the
+kernel reports exactly whether a group has members.
 
-Looked for in the loop's own thread: two threads that hand each look to one another without rest were seen to keep all
-other processes, those that have to end the tree among them, from the processors for a minute (Linux 6.18).
+The scan runs in the event loop's thread. Two threads that alternated without a pause have kept all other processes off
+the CPUs for a minute, including those that had to end the tree (Linux 6.18).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-#: How long something that was killed may be seen before it counts as a survivor: only a loaded machine needs a part.
+#: A killed process that exists for longer counts as a survivor. Only a loaded machine needs a part of this. Seconds.
 GONE_S_MAX = 10.0
 
 
@@ -33,7 +33,7 @@ def _exists(group: int) -> bool:
 
 
 class Newcomers:
-    """Everybody with this mark who was born after this was made. (Zombies have no environment and no command line.)"""
+    """The processes with this mark that started after this object was created. (Zombies have no mark.)"""
 
     def __init__(self, mark: str) -> None:
         self._mark = mark.encode()
@@ -45,13 +45,13 @@ class Newcomers:
         self._groups.add(group)
 
     def alive(self) -> list[int]:
-        """Their pids; or, negative as in `kill`, the groups in which somebody is whom no look has found."""
-        found = [int(pid) for pid in _pids() - self._older if self._has_mark(pid)]
-        for pid in found:
+        """Return their pids. If the scan finds none, return groups with members, as negative numbers like `kill`."""
+        pids = [int(pid) for pid in _pids() - self._older if self._has_mark(pid)]
+        for pid in pids:
             with suppress(ProcessLookupError):
                 self._groups.add(os.getpgid(pid))
         self._groups = {group for group in self._groups - {os.getpgrp()} if _exists(group)}
-        return found or [-group for group in self._groups]
+        return pids or [-group for group in self._groups]
 
     def _has_mark(self, pid: str) -> bool:
         for file in ("environ", "cmdline"):
@@ -62,24 +62,24 @@ class Newcomers:
                 continue
         return False
 
-    async def until_gone(self, looks: int = 1) -> float:
-        """Wait until none of them is seen, so many times in a row; how long that took. Seconds."""
-        began, seen = time.monotonic(), 0
-        while seen < looks:
-            seen = 0 if self.alive() else seen + 1
+    async def until_gone(self, scans: int = 1) -> float:
+        """Wait until this number of scans in a row find none. Return the seconds that it took."""
+        began, empty = time.monotonic(), 0
+        while empty < scans:
+            empty = 0 if self.alive() else empty + 1
             took_s = time.monotonic() - began
-            assert took_s < GONE_S_MAX, f"alive {took_s:.0f} s after they were killed: {self._told()}"
+            assert took_s < GONE_S_MAX, f"alive {took_s:.0f} s after they were killed: {self._descriptions()}"
             await asyncio.sleep(0)
         return took_s
 
-    def _told(self) -> list[str]:
+    def _descriptions(self) -> list[str]:
         """Return a description of the processes and what they wait for, for debugging."""
-        return [f"{pid}: {_about(pid)}" for pid in self.alive()]
+        return [f"{pid}: {_description(pid)}" for pid in self.alive()]
 
 
-def _about(pid: int) -> str:
-    told = []
+def _description(pid: int) -> str:
+    texts = []
     for file in ("status", "wchan", "cmdline"):
         with suppress(OSError):
-            told.append(Path(f"/proc/{abs(pid)}/{file}").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return " | ".join(told)
+            texts.append(Path(f"/proc/{abs(pid)}/{file}").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return " | ".join(texts)

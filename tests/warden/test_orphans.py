@@ -111,7 +111,12 @@ asyncio.run(main())
 async def test_nothing_survives_the_keeper_that_it_killed(tmp_path: Path) -> None:
     mark = new_mark()
     server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SERVER, ESCAPE, str(tmp_path / "told"), mark),
+        sys.executable,
+        "-c",
+        SERVER,
+        ESCAPE,
+        str(tmp_path / "told"),
+        mark,
         env={"PATH": PATH, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdout=asyncio.subprocess.PIPE,
     )
@@ -130,7 +135,9 @@ async def test_nothing_survives_the_keeper_that_it_killed(tmp_path: Path) -> Non
 
 async def test_a_keeper_that_is_kept_stopped_is_given_up() -> None:
     server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PATIENCE),
+        sys.executable,
+        "-c",
+        PATIENCE,
         env={"PATH": PATH, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdout=asyncio.subprocess.PIPE,
     )
@@ -180,7 +187,9 @@ asyncio.run(main())
 )
 async def test_a_stopped_keeper_ends_with_its_server() -> None:
     server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", KILLED),
+        sys.executable,
+        "-c",
+        KILLED,
         env={"PATH": PATH, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdout=asyncio.subprocess.PIPE,
     )

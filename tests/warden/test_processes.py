@@ -266,8 +266,9 @@ async def test_a_hundred_at_once(warden: Warden) -> None:
 
 
 def open_descriptors(pid: int) -> int:
-    """But for TCP connections, which are no warden's: this process has the scripted endpoint in it, too, and servers of
-    other tests may still come to it, or leave."""
+    """Return the number of open descriptors without TCP connections.
+
+    Those belong to the scripted endpoint in this process, and servers of other tests may connect or disconnect."""
     tcp = {f"socket:[{line.split()[9]}]" for line in Path("/proc/net/tcp").read_text().splitlines()[1:]}
     count = 0
     for name in os.listdir(f"/proc/{pid}/fd"):

@@ -22,7 +22,7 @@ from tests.warden.support import MECHANISMS, PATH, is_alive, marked, new_mark, p
 GRACE_S = 0.03
 #: Trees of each kind with each of the three mechanisms: 12 of a kind in all, or 504.
 ENDS_OF_EACH = size(4, 168)
-#: What a KILL may take. Told, not asserted: the machine may be doing other things. Seconds.
+#: The expected time of a KILL. Reported, not asserted, since the machine may be busy. Seconds.
 DEAD_S = 0.1
 ROOT = Path(__file__).parents[2]
 
@@ -104,9 +104,14 @@ async def one_dead_server(wanted: MechanismChoice, kind: str) -> float:
     """Return how long a process was seen afterwards. Seconds."""
     mark = new_mark()
     newcomers = Newcomers(mark)
-    # The mark is in the command line of the server, too: it counts among those that must go.
+    # The command line of the server has the mark too, so the server must also be gone.
     server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SERVER, wanted, kind, mark),
+        sys.executable,
+        "-c",
+        SERVER,
+        wanted,
+        kind,
+        mark,
         env={"PATH": PATH, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         stdout=asyncio.subprocess.PIPE,
     )
@@ -173,7 +178,7 @@ async def test_keeper_killed_with_unread_messages_loses_its_trees(warden: Warden
     overseer = parent_of(process.pid)
     os.kill(warden.keeper_pid, signal.SIGSTOP)
     await process.write(b"go\n")
-    # Reaped, and waiting again: then it has told.
+    # The overseer has reaped the process and sleeps again, so it has sent its report.
     await until(lambda: not Path(f"/proc/{process.pid}").exists())
     await until(lambda: state_of(overseer) == "S")
     assert newcomers.alive()
@@ -189,7 +194,7 @@ async def test_a_keeper_lost_between_runs_is_replaced(warden: Warden) -> None:
     before = warden.keeper_pid
     os.kill(before, signal.SIGKILL)
     while is_alive(before):
-        pass  # without a pass of the loop: nobody has heard of it when the next one is started
+        pass  # block the event loop, so that the next start does not know of the loss
     process = await warden.run(spec("true"))
     assert (await process.wait()).code == 0
 
