@@ -20,7 +20,7 @@ BUSY = Fault(ModelFailed("busy", retryable=True, wait_s=0), "half an answer")
 
 
 async def displayed_text(r: Rig, *, deltas: bool, until_run: str) -> str:
-    """Return the text of the answer as a client displays it that is connected from the start."""
+    """Return the text of the answer as displayed by a client that is connected from the start."""
     reader = await r.engine.workspaces.read_events(r.workspace, None, None, deltas=deltas)
     run = await r.submit(run_id=until_run)
     texts: dict[str, str] = {}

@@ -14,24 +14,6 @@ from kedge.store.base import Write
 from kedge.testing.scripted import EndReply, Hold, Linger, Say, ScriptedModel
 from tests.engine.rig import Fault, FaultyModel, OneModel, OutageStore, Rig, no_asyncio_errors, rig, spin, until
 
-
-@pytest.mark.found(
-    "attack round 2: the event loop",
-    "a small model could answer with 4 MB in one piece, and the search for a title in it took half a second of the "
-    "event loop; the reply is now cut first",
-)
-async def test_only_the_start_of_a_reply_is_searched_for_a_title(tmp_path: Path) -> None:
-    large = ScriptedModel([Hold("k"), Say("done")])
-    small = ScriptedModel([Say("\n" * 3000 + "Late"), EndReply()])
-    async with rig(tmp_path, large, models=OneModel(large, small, Price(1.0, 1.0))) as r:
-        run = await r.submit()
-        await until(lambda: len(small.requests) == 1)
-        await spin(200)
-        large.release("k")
-        await r.end(run)
-        assert (await r.engine.session(r.workspace, r.session)).title == "hello"
-
-
 DEFAULT_TITLE = "hello"
 
 
@@ -145,3 +127,20 @@ async def test_shutdown_cancels_the_title_request(tmp_path: Path) -> None:
         await asyncio.gather(large.wait_requests(1), small.wait_requests(1))
         await r.engine.close()
         assert (large.streams_open, small.streams_open) == (0, 0)
+
+
+@pytest.mark.found(
+    "attack round 2: the event loop",
+    "a small model could answer with 4 MB in one piece, and the search for a title in it took half a second of the "
+    "event loop; the reply is now cut first",
+)
+async def test_only_the_start_of_a_reply_is_searched_for_a_title(tmp_path: Path) -> None:
+    large = ScriptedModel([Hold("k"), Say("done")])
+    small = ScriptedModel([Say("\n" * 3000 + "Late"), EndReply()])
+    async with rig(tmp_path, large, models=OneModel(large, small, Price(1.0, 1.0))) as r:
+        run = await r.submit()
+        await until(lambda: len(small.requests) == 1)
+        await spin(200)
+        large.release("k")
+        await r.end(run)
+        assert (await r.engine.session(r.workspace, r.session)).title == "hello"

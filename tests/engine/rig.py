@@ -32,7 +32,7 @@ from kedge.store.base import LogEntry, Write
 from kedge.store.memory import MemoryStore
 from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.provider_rules import anthropic_refusal, openai_refusal
-from kedge.testing.scripted import Call, Reply, Say, ScriptedModel, ScriptedRequest
+from kedge.testing.scripted import Call, Reply, Say, ScriptedModel
 from kedge.tools.base import Prepared, Tool, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.process_port import Processes
 from kedge.wire import frames
@@ -229,8 +229,8 @@ class Rig:
         assert await self.store.asks(self.workspace.id) == []
         for lane in self.workspace.lanes.values():
             assert (lane.settled, lane.asks, lane.ended, lane.runs) == ({}, {}, {}, {})
-        for asked in self.model.requests:
-            assert_valid_for_providers(asked)
+        for scripted in self.model.requests:
+            assert_valid_for_providers(scripted.request)
 
     async def transcript(self) -> list[tuple[str, str, str | None]]:
         messages = await self.engine.messages(self.workspace, self.session, None, 1000)
@@ -281,9 +281,8 @@ async def kill(r: Rig) -> FaultyStore:
         for task in left:  # repeated: some tasks start others while they are cancelled
             task.cancel()
         await spin(5)
-    for timer in (r.engine.workspaces._timer,):
-        if timer is not None:
-            timer.cancel()
+    if (timer := r.engine.workspaces._timer) is not None:
+        timer.cancel()
     return store
 
 
@@ -303,11 +302,11 @@ async def no_asyncio_errors() -> AsyncIterator[None]:
     assert not errors, errors
 
 
-def assert_valid_for_providers(asked: ScriptedRequest) -> None:
+def assert_valid_for_providers(request: ModelRequest) -> None:
     """Assert that the request is valid in the formats of two providers."""
-    body = _sent(openai_request.request_body(asked.request, "x/y"))
+    body = _sent(openai_request.request_body(request, "x/y"))
     assert openai_refusal(body) is None, body
-    body = _sent(anthropic_request.request_body(asked.request, "x"))
+    body = _sent(anthropic_request.request_body(request, "x"))
     assert anthropic_refusal(body, {"anthropic-version": "x"}) is None, body
 
 

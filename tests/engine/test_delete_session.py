@@ -1,4 +1,4 @@
-"""Deleted sessions. After a failed delete, a session works as before (SCENARIOS C6, G4)."""
+"""Deletion of sessions. After a failed delete, a session works as before (SCENARIOS C6, G4)."""
 
 from __future__ import annotations
 

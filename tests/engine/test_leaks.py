@@ -1,4 +1,4 @@
-"""Nothing grows with the number of Runs, and an engine with nothing to do costs nothing."""
+"""Nothing grows with the number of Runs, and an idle engine has no tasks and no timers of its own."""
 
 from __future__ import annotations
 

@@ -41,54 +41,6 @@ from tests.engine.rig import (
     until,
 )
 
-
-async def test_usage_of_a_step_survives_a_crash_in_its_tools(tmp_path: Path) -> None:
-    tool = ActingTool(slow=never)
-    r = await start(tmp_path, ScriptedModel([*do("slow"), EndReply(usage=Usage(10, 1))]), tools=(tool,))
-    await r.submit(run_id="x")
-    await r.until_started(tool, "slow")
-    new = await start(tmp_path, ScriptedModel("over"), await kill(r), tools=(tool,))
-    assert (await new.end("x")).usage == Usage(10, 1)
-    await new.engine.close()
-
-
-@pytest.mark.parametrize(("on_crash", "expected"), [("resume", "completed"), ("end", "interrupted")])
-async def test_no_run_stays_active_after_a_crash(tmp_path: Path, on_crash: str, expected: str) -> None:
-    store = FaultyStore()
-    dead = rig(tmp_path, ScriptedModel([Say("lost "), Hold("never")]), store)
-    r = await dead.__aenter__()
-    await r.submit(run_id="a")
-    await r.submit(run_id="b")
-    await r.model.wait_requests(1)
-    await spin()
-    # Simulate a crash: take the store away without stopping anything.
-    living = FaultyStore(store.data)
-    async with rig(tmp_path, ScriptedModel(lambda request: "done"), living, runs={"on_crash": on_crash}) as new:
-        first, second = await new.end("a"), await new.end("b")
-        assert (first.outcome, second.outcome) == (expected, "completed")
-        assert (await new.log_kinds()).count("RunEnded") == 2
-        for asked in new.model.requests:  # no partial attempt, no empty message is sent to the model
-            roles = [message.role for message in asked.request.messages]
-            assert roles[-1] == "user"
-    for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()
-
-
-async def test_broken_repository_config_does_not_prevent_recovery(tmp_path: Path) -> None:
-    store = FaultyStore()
-    async with rig(tmp_path, ScriptedModel([Hold("never")]), store) as r:
-        await r.submit(run_id="a")
-        await r.submit(run_id="b")
-        await r.model.wait_requests(1)
-    (tmp_path / "kedge.toml").write_text("model = ")
-    ids, models = CountingIds(after=1000), OneModel(ScriptedModel("done"))
-    engine = make_engine(FaultyStore(store.data), ManualClock(), ids, frames, models, Config())
-    await engine.open()
-    (workspace,) = engine.workspaces.all()
-    assert (await engine.wait_run(workspace, "b", 20)).text == "done"
-    await engine.close()
-
-
 AGENT = Call("agent", {"prompt": "look", "description": "looking"})
 
 POLICIES = pytest.mark.parametrize("on_crash", ["resume", "end"])
@@ -450,3 +402,50 @@ async def test_failed_start_does_not_count_as_a_resumption(tmp_path: Path) -> No
     new = await start(one, ScriptedModel("first", "second"), FaultyStore(store.data))
     assert ((await new.end("x")).resumes, (await new.end("x")).outcome) == (1, "completed")
     await new.engine.close()
+
+
+async def test_usage_of_a_step_survives_a_crash_in_its_tools(tmp_path: Path) -> None:
+    tool = ActingTool(slow=never)
+    r = await start(tmp_path, ScriptedModel([*do("slow"), EndReply(usage=Usage(10, 1))]), tools=(tool,))
+    await r.submit(run_id="x")
+    await r.until_started(tool, "slow")
+    new = await start(tmp_path, ScriptedModel("over"), await kill(r), tools=(tool,))
+    assert (await new.end("x")).usage == Usage(10, 1)
+    await new.engine.close()
+
+
+@pytest.mark.parametrize(("on_crash", "expected"), [("resume", "completed"), ("end", "interrupted")])
+async def test_no_run_stays_active_after_a_crash(tmp_path: Path, on_crash: str, expected: str) -> None:
+    store = FaultyStore()
+    dead = rig(tmp_path, ScriptedModel([Say("lost "), Hold("never")]), store)
+    r = await dead.__aenter__()
+    await r.submit(run_id="a")
+    await r.submit(run_id="b")
+    await r.model.wait_requests(1)
+    await spin()
+    # Simulate a crash: take the store away without stopping anything.
+    living = FaultyStore(store.data)
+    async with rig(tmp_path, ScriptedModel(lambda request: "done"), living, runs={"on_crash": on_crash}) as new:
+        first, second = await new.end("a"), await new.end("b")
+        assert (first.outcome, second.outcome) == (expected, "completed")
+        assert (await new.log_kinds()).count("RunEnded") == 2
+        for asked in new.model.requests:  # no partial attempt, no empty message is sent to the model
+            roles = [message.role for message in asked.request.messages]
+            assert roles[-1] == "user"
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+async def test_broken_repository_config_does_not_prevent_recovery(tmp_path: Path) -> None:
+    store = FaultyStore()
+    async with rig(tmp_path, ScriptedModel([Hold("never")]), store) as r:
+        await r.submit(run_id="a")
+        await r.submit(run_id="b")
+        await r.model.wait_requests(1)
+    (tmp_path / "kedge.toml").write_text("model = ")
+    ids, models = CountingIds(after=1000), OneModel(ScriptedModel("done"))
+    engine = make_engine(FaultyStore(store.data), ManualClock(), ids, frames, models, Config())
+    await engine.open()
+    (workspace,) = engine.workspaces.all()
+    assert (await engine.wait_run(workspace, "b", 20)).text == "done"
+    await engine.close()

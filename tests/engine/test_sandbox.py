@@ -56,7 +56,7 @@ async def output(machine: WardenMachine, workspace: Path, script: str, config: C
     "is accepted",
 )
 @pytest.mark.parametrize("value", ["", ".", "cwd", "/", "//"])
-def test_only_an_absolute_value_is_writable(
+def test_only_an_absolute_tmpdir_is_writable(
     value: str, tmp_path: Path, own: OwnFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", value)
