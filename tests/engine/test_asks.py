@@ -91,11 +91,11 @@ async def test_one_concurrent_answer_wins_and_all_callers_see_it(tmp_path: Path)
         (ask,) = await r.until_asked()
         answers_given: list[Answer] = ["allow", "deny", "allow_session", "allow_always"] * 3
         answer = r.engine.asks.answer
-        result = await asyncio.gather(
+        results = await asyncio.gather(
             *(answer(r.workspace, ask.id, one, by=f"c{number}") for number, one in enumerate(answers_given))
         )
-        (first,) = [answered for answered in result if answered.first]
-        assert {answered.ask for answered in result} == {first.ask}
+        (first,) = [answered for answered in results if answered.first]
+        assert {answered.ask for answered in results} == {first.ask}
         grants = await r.engine.asks.grants(r.workspace)
         assert len(grants) == (first.ask.answer in ("allow_session", "allow_always"))
         r.model.release("k")
@@ -252,8 +252,8 @@ async def test_only_one_of_identical_answers_is_first(tmp_path: Path) -> None:
         run = await r.submit()
         (ask,) = await r.until_asked()
         answer = r.engine.asks.answer
-        result = await asyncio.gather(*(answer(r.workspace, ask.id, "allow") for _ in range(3)))
-        assert sorted(answered.first for answered in result) == [False, False, True]
+        results = await asyncio.gather(*(answer(r.workspace, ask.id, "allow") for _ in range(3)))
+        assert sorted(answered.first for answered in results) == [False, False, True]
         await r.end(run)
 
 
@@ -311,8 +311,8 @@ async def test_ask_about_a_non_utf8_path_is_streamed(tmp_path: Path) -> None:
         live = await reader(r, after=0)
         run = await r.submit()
         (ask,) = await r.until_asked()
-        result = {payload["id"]: payload for kind, payload, _ in await read_all(live) if kind == "permission_request"}
-        assert "docs" in str(result[ask.id]["params"]) or "tmp" in str(result[ask.id]["params"])
+        frames = {payload["id"]: payload for kind, payload, _ in await read_all(live) if kind == "permission_request"}
+        assert "docs" in str(frames[ask.id]["params"]) or "tmp" in str(frames[ask.id]["params"])
         assert (await read_all(await reader(r, after=0)))[-1][0] == "permission_request"
         await r.engine.asks.answer(r.workspace, ask.id, "deny")
         await r.end(run)

@@ -357,7 +357,7 @@ async def test_b15_abandoned_tool_changes_no_file_after_the_run_end(tmp_path: Pa
                 continue
         try:
             await context.host.keep_version(tmp_path / "a", b"old", "digest")
-            attempts.append("kept")
+            attempts.append("stored")
         except RunNotActive:
             attempts.append("refused")
         return "late"

@@ -161,7 +161,7 @@ async def test_damaged_workspace_is_skipped_and_the_others_resume(
             with pytest.raises(StoreDamaged, match=refusal):
                 engine.workspaces.get(crashed.id)
             assert engine.workspaces.damaged_count == 1
-            assert [rows_by_table.id for rows_by_table in engine.workspaces.all()] == [workspace.id]
+            assert [opened.id for opened in engine.workspaces.all()] == [workspace.id]
             assert await engine.workspaces.live_runs() == []
     assert crashed.rows() == before, "nothing is written to it"
     assert len(model.requests) == 2, "none of its Runs was resumed"
