@@ -43,9 +43,9 @@ def test_what_is_not_in_the_table_is_not_in_the_picture() -> None:
     assert "folded" not in texts(svg, "state")
 
 
-def test_a_state_without_a_place_is_an_error() -> None:
+def test_state_without_a_position_is_an_error() -> None:
     paused = cast(RunState, "paused")
-    with pytest.raises(LookupError, match="the state 'paused' of LIFECYCLE has no place in the drawing"):
+    with pytest.raises(LookupError, match="the state 'paused' of LIFECYCLE has no position in the drawing"):
         PICTURE["lifecycle_svg"]([*LIFECYCLE, (paused, RunEnded, "ended")])
 
 
