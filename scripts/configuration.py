@@ -17,7 +17,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
 #: The generated part of the page.
 PART = re.compile(r"(?<=<!-- settings -->\n).*?(?=<!-- /settings -->)", re.DOTALL)
 TABLES: dict[str, type[msgspec.Struct]] = {
-    "At the top": schema.Config,
+    "Top level": schema.Config,
     "[providers.NAME]": schema.ProviderConfig,
     "[[providers.NAME.models]]": schema.ModelEntry,
     "[permissions]": schema.PermissionsConfig,

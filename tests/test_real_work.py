@@ -102,7 +102,7 @@ def test_only_the_approved_line_changed(played: Played) -> None:
 
 def test_undo_restores_the_file(server: Server, played: Played) -> None:
     file = server.home.workspace / LANE
-    assert played.undone == f"reverted changes of run {played.run_id}\n  {file}\n"
+    assert played.undone == f"reverted the changes of run {played.run_id}\n  {file}\n"
     assert played.diffs[1] == ""
     assert WRONG in file.read_text()
     assert played.tests_again == "FAILED (failures=1)\n"

@@ -18,7 +18,7 @@ from kedge.core.events import (
     RunReported,
     SessionChanged,
 )
-from kedge.errors import AskIsOver, AskNotFound, KedgeError, RunNotFound, SessionNotFound
+from kedge.errors import AskNotFound, AskWithdrawn, KedgeError, RunNotFound, SessionNotFound
 from kedge.store import codec
 from proof.sim.client import SimClient, WatchedStream
 from proof.sim.ledger import SessionLedger
@@ -30,7 +30,7 @@ ARRIVAL_S_MAX, LATE_ARRIVAL_S_MAX = 5.0, 12.0
 #: A crash may lose streamed text that was not stored yet, of at most this age. Seconds.
 LOST_S_MAX = 1.0
 #: The errors of a late answer: another client was faster, or the ask is gone.
-_TOO_LATE = (AskIsOver, AskNotFound, SessionNotFound, RunNotFound)
+_TOO_LATE = (AskWithdrawn, AskNotFound, SessionNotFound, RunNotFound)
 
 
 def check_client(

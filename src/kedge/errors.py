@@ -15,7 +15,7 @@
     ├── MethodNotAllowed        405
     ├── Conflict                409  the current state does not allow the request
     │   ├── RunIdReused · LaneBusy · RunIsFolded · RunNotQueued · RunNotActive · RunIsStopping
-    │   ├── AskIsOver · FilesChanged
+    │   ├── AskWithdrawn · FilesChanged
     │   ├── WorkspaceClosing · ClientNotAttached · ClientRetired · ServerNotIdle
     ├── TooLarge                413
     ├── NotJson                 415
@@ -155,8 +155,8 @@ class RunIsStopping(Conflict):
     code = "run_is_stopping"
 
 
-class AskIsOver(Conflict):
-    code = "ask_is_over"
+class AskWithdrawn(Conflict):
+    code = "ask_withdrawn"
 
 
 class FilesChanged(Conflict):

@@ -164,7 +164,7 @@ def test_undo_puts_files_back_and_says_which(server: Server) -> None:
     session_id = session_of(server)
     undone = kedge(server, "sessions", "undo", session_id[:8])
     assert undone.code == 0
-    assert undone.out.startswith("reverted changes of run ")
+    assert undone.out.startswith("reverted the changes of run ")
     assert "a.txt\n" in undone.out
     assert not file.exists()
     nothing = kedge(server, "sessions", "undo", session_id)

@@ -153,7 +153,7 @@ def test_check_finds_keys_and_models_that_are_not_there(home: Home) -> None:
     assert code == 1
     assert found["model"][0] == "fail"
     assert "NOT_THERE is not set" in found["model"][1]
-    assert (found["small_model"][0], "no provider nobody" in found["small_model"][1]) == ("fail", True)
+    assert (found["small_model"][0], "provider nobody is not configured" in found["small_model"][1]) == ("fail", True)
     assert found["providers.two"][0] == "warn"
     home.env |= {"NOT_THERE": CANARY, "KEDGE_SMALL_MODEL": "kedge/offline"}
     code, found = findings(home)

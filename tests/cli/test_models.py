@@ -51,7 +51,7 @@ def test_a_key_in_the_environment_brings_its_makers_models(home: Home) -> None:
 def test_a_model_that_cannot_be_used_is_told(home: Home) -> None:
     home.config.write_text('model = "nobody/x"\n')
     done = home.kedge("models")
-    assert (done.code, "no provider nobody" in done.err, done.err.count("\n")) == (0, True, 1)
+    assert (done.code, "provider nobody is not configured" in done.err, done.err.count("\n")) == (0, True, 1)
     home.config.unlink()
     assert listed(home)["kedge/offline"]["is_large"]
     assert "Examples:" in home.kedge("models", "--help").out

@@ -155,7 +155,7 @@ def test_a_question_is_answered_by_number_or_in_words(server: Server) -> None:
 def test_f8_approval_without_a_terminal_is_exit_3(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, write())
     assert done.code == 3
-    assert done.err.startswith("kedge: write needs an approval and no user can be asked")
+    assert done.err.startswith("kedge: write needs approval, and there is no user to ask")
     assert "--allow 'edit(**)'" in done.err
     assert done.err.count("\n") == 1
     assert not (server.home.workspace / "a.txt").exists()

@@ -233,7 +233,7 @@ async def test_approvals_questions_and_grants_have_a_method_each(client: Client,
     said = QuestionResponse(request_id=batch.questions[0].request_id, fill_in_text="so be it")
     assert (await client.answer_questions(workspace_id, batch.id, [said])).resolved
     assert (await client.wait_run(workspace_id, receipt.run_id)).outcome == "completed"
-    with pytest.raises(errors.AskIsOver):
+    with pytest.raises(errors.AskWithdrawn):
         await client.cancel_questions(workspace_id, batch.id)
     (grant,) = await client.grants(workspace_id)
     assert (grant.rule, grant.given_by) == ("edit(**)", client.client_id)

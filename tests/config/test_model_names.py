@@ -20,12 +20,15 @@ CANARY = "sk-canary-0123456789"
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("nobody/x", r"no provider nobody \(configured: local\); add \[providers.nobody\]"),
-        ("openai/gpt-5-mini", r"no provider openai \(configured: local\); set OPENAI_API_KEY and restart the server"),
+        ("nobody/x", r"provider nobody is not configured \(configured: local\). Add \[providers.nobody\]"),
+        (
+            "openai/gpt-5-mini",
+            r"provider openai is not configured \(configured: local\). Set OPENAI_API_KEY and restart the server",
+        ),
         ("local/", "provider/model"),
         ("local", "provider/model"),
         ("", "provider/model"),
-        ("local/other", "lists one"),
+        ("local/other", "offers only one"),
     ],
 )
 def test_unknown_model_is_refused_with_a_remedy(name: str, says: str) -> None:

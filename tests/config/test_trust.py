@@ -55,8 +55,8 @@ def test_without_a_list_nothing_is_trusted(tmp_path: Path) -> None:
         (b"{", 0o600, "damaged"),
         (b'{"trusted": 1}', 0o600, "damaged"),
         (b"\xff", 0o600, "damaged"),
-        (None, 0o666, "other users can write it"),
-        (None, 0o620, "other users can write it"),
+        (None, 0o666, "other users can write to it"),
+        (None, 0o620, "other users can write to it"),
     ],
 )
 def test_damaged_or_writable_list_trusts_nothing(

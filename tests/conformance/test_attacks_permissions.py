@@ -163,7 +163,7 @@ async def test_an_answer_for_a_run_that_has_ended_changes_nothing(kedge: Peer) -
     await kedge.wait(run_id)
     for action in ("allow", "allow_session", "allow_always"):
         error = await kedge.answer(asked["id"], action, expect=409)
-        assert error["code"] == "ask_is_over"
+        assert error["code"] == "ask_withdrawn"
     assert not (kedge.directory / "made").exists()
     assert await kedge.call("GET", f"{kedge.at}/permissions/grants") == []
 

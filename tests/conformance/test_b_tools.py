@@ -100,7 +100,7 @@ async def test_b10_a_cancel_withdraws_the_approval_for_all_clients(kedge: Peer) 
             assert closed.payload["withdrawn"]
             assert closed.payload["id"] == asked.payload["id"]
         error = await kedge.answer(asked.payload["id"], "allow", expect=409)
-        assert error["code"] == "ask_is_over"
+        assert error["code"] == "ask_withdrawn"
     assert await kedge.call("GET", f"{kedge.at}/permissions") == []
     assert not (kedge.directory / "made").exists()
 

@@ -79,7 +79,7 @@ def test_a_rule_is_read(text: str, rule: Rule) -> None:
     "text", ["", "bash(", "bash()", "bash( )", "bash)", "1x", "a b", "bash(x) y", "b*sh", "x" * (RULE_CHARS_MAX + 1)]
 )
 def test_what_is_no_rule_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(Invalid, match="is not a valid rule; expected e.g. bash"):
+    with pytest.raises(Invalid, match="is not a valid rule. Examples: bash"):
         parse_rule(text)
 
 

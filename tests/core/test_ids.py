@@ -33,7 +33,7 @@ def test_a_run_id_of_plain_characters_is_taken_as_it_stands(run_id: str) -> None
     ["", " ", "a b", "a/b", "a?b", "a#b", "a%20b", "ä", "a\n", "\na", "a\0", "a\\b", "名", "a\u202eb", ".", ".."],
 )
 def test_a_run_id_of_other_characters_is_refused(run_id: str) -> None:
-    with pytest.raises(WrongType, match=r"run_id may hold letters, digits and \. _ ~ @ : \+ - only"):
+    with pytest.raises(WrongType, match=r"may contain only letters, digits and \. _ ~ @ : \+ -"):
         check_run_id(run_id)
 
 

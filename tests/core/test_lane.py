@@ -229,7 +229,7 @@ def test_cancel_of_the_active_run_leaves_the_queue_which_goes_on() -> None:
 
 
 def test_cancel_of_a_folded_run_is_refused_and_names_its_host() -> None:
-    assert_refused(FOLDED, CancelRun("b", NOW), RunIsFolded, "run b joined run a", "cancel that run instead")
+    assert_refused(FOLDED, CancelRun("b", NOW), RunIsFolded, "Run b joined run a", "Cancel that run instead.")
 
 
 @pytest.mark.parametrize("run_id", ["a", "ended", "unknown"])
@@ -329,7 +329,7 @@ def test_unfolded_run_keeps_its_place_in_the_queue() -> None:
 @pytest.mark.parametrize("stop", [Cancel(NOW), CancelRun("a", NOW)], ids=["cancel", "cancel of the Run"])
 def test_a_run_that_is_told_to_stop_takes_in_nobody(stop: Command) -> None:
     lane = lane_after(submit("a"), stop, submit("b", "fold"))
-    assert_refused(lane, BeginStep("a", NOW), RunIsStopping, "run a is being cancelled")
+    assert_refused(lane, BeginStep("a", NOW), RunIsStopping, "Run a is being cancelled.")
     assert decide(lane, finish("a")) == (RunEnded("a", "cancelled", "cancelled", NOW), RunStarted("b", NOW))
 
 
@@ -379,7 +379,11 @@ def test_a_run_that_keeps_taking_its_process_down_is_ended() -> None:
 @pytest.mark.parametrize("when_busy", ["queue", "fold"])
 def test_over_the_bound_a_prompt_is_refused_and_nothing_recorded(when_busy: WhenBusy) -> None:
     assert_refused(
-        THREE, submit("d", when_busy, queue_runs_max=2), QueueFull, "2 runs are queued", "cancel some or wait"
+        THREE,
+        submit("d", when_busy, queue_runs_max=2),
+        QueueFull,
+        "queue of this session is full (2 runs)",
+        "cancel some of them",
     )
     assert decide(THREE, submit("d", when_busy, queue_runs_max=3))
 

@@ -11,7 +11,7 @@ from kedge.core.step import (
     IMAGE_TOKENS,
     RECENT_CALLS,
     REPEATS_MAX,
-    AskModel,
+    CallModel,
     CallTools,
     Compact,
     End,
@@ -60,7 +60,7 @@ def ended(progress: Progress, limits: Limits = LIMITS) -> End:
 
 
 def test_a_run_begins_by_asking_the_model() -> None:
-    assert next_action(Progress(), Limits(1)) == AskModel()
+    assert next_action(Progress(), Limits(1)) == CallModel()
 
 
 def test_calls_without_a_result_come_before_everything_else() -> None:
@@ -85,7 +85,7 @@ def test_reply_without_tools_ends_the_run_before_any_limit(last: FinishReason) -
 
 @pytest.mark.parametrize("last", [None, "tool_use"])
 def test_run_continues_after_tools_and_for_a_repeated_step(last: FinishReason | None) -> None:
-    assert next_action(Progress(last=last, steps=9, cost_usd=0.99, context_tokens=999), LIMITS) == AskModel()
+    assert next_action(Progress(last=last, steps=9, cost_usd=0.99, context_tokens=999), LIMITS) == CallModel()
 
 
 def test_going_round_in_circles_ends_the_run() -> None:
@@ -93,14 +93,14 @@ def test_going_round_in_circles_ends_the_run() -> None:
     assert (action.outcome, action.reason) == ("failed", "loop")
     assert str(REPEATS_MAX) in action.error
     assert "another prompt" in action.error
-    assert next_action(Progress(last="tool_use", repeats=REPEATS_MAX - 1), LIMITS) == AskModel()
+    assert next_action(Progress(last="tool_use", repeats=REPEATS_MAX - 1), LIMITS) == CallModel()
 
 
 def test_run_ends_exactly_at_max_steps() -> None:
     action = ended(replace(WORST, open_calls=(), unapproved="", last="tool_use", repeats=0))
     assert (action.outcome, action.reason) == ("failed", "max_steps")
     assert "10 steps" in action.error
-    assert next_action(Progress(last="tool_use", steps=9), LIMITS) == AskModel()
+    assert next_action(Progress(last="tool_use", steps=9), LIMITS) == CallModel()
 
 
 def test_run_ends_when_its_budget_is_spent() -> None:
@@ -109,23 +109,23 @@ def test_run_ends_when_its_budget_is_spent() -> None:
     assert (action.outcome, action.reason) == ("failed", "budget")
     assert "1 USD" in action.error
     assert ended(Progress(), replace(LIMITS, budget_usd=0.0)).reason == "budget"
-    assert next_action(Progress(cost_usd=1e9), replace(LIMITS, budget_usd=None)) == AskModel()
+    assert next_action(Progress(cost_usd=1e9), replace(LIMITS, budget_usd=None)) == CallModel()
 
 
 def test_a_history_near_the_limit_is_compacted_first() -> None:
     assert next_action(Progress(context_tokens=1000), LIMITS) == Compact()
-    assert next_action(Progress(context_tokens=999), LIMITS) == AskModel()
+    assert next_action(Progress(context_tokens=999), LIMITS) == CallModel()
 
 
 def test_unknown_context_window_is_checked_by_the_provider() -> None:
     unknown = replace(LIMITS, compact_at_tokens=None)
-    assert next_action(Progress(context_tokens=10**9), unknown) == AskModel()
+    assert next_action(Progress(context_tokens=10**9), unknown) == CallModel()
     assert next_action(Progress(context_is_full=True), unknown) == Compact()
 
 
 def test_what_was_just_compacted_is_not_compacted_again() -> None:
     """Else a summary that is itself near the limit would be summarised for ever."""
-    assert next_action(Progress(context_tokens=1000, is_compacted=True), LIMITS) == AskModel()
+    assert next_action(Progress(context_tokens=1000, is_compacted=True), LIMITS) == CallModel()
 
 
 def test_overlong_request_after_compaction_ends_the_run() -> None:

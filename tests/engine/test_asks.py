@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kedge.core.approvals import Answer
-from kedge.errors import AskIsOver, StoreUnavailable
+from kedge.errors import AskWithdrawn, StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, ScriptedModel
 from kedge.tools.base import ToolContext
@@ -76,7 +76,7 @@ async def test_answer_stored_despite_an_error_wins_over_a_later_one(tmp_path: Pa
             await r.engine.asks.answer(r.workspace, ask.id, "deny")
         try:
             again = await r.engine.asks.answer(r.workspace, ask.id, "allow")
-        except AskIsOver:
+        except AskWithdrawn:
             pass  # the Run has ended
         else:
             assert (again.first, again.ask.answer) == (False, "deny")
@@ -120,7 +120,7 @@ async def test_answer_racing_a_cancel_is_accepted_or_refused(tmp_path: Path, pas
         settled = await r.store.ask(r.workspace.id, ask.id)
         assert settled is not None
         if isinstance(result, BaseException):
-            assert isinstance(result, AskIsOver)
+            assert isinstance(result, AskWithdrawn)
             assert (settled.state, tool.started) == ("withdrawn", [])
         else:
             assert settled.state == "answered"
@@ -143,7 +143,7 @@ async def test_answer_racing_the_end_of_its_run_is_harmless(tmp_path: Path, pass
         gate.set()
         await spin(passes)
         (result,) = await asyncio.gather(r.engine.asks.answer(r.workspace, ask.id, "allow"), return_exceptions=True)
-        assert not isinstance(result, BaseException) or isinstance(result, AskIsOver)
+        assert not isinstance(result, BaseException) or isinstance(result, AskWithdrawn)
         assert (await r.end(run)).reason == "store_unavailable"
         settled = await r.store.ask(r.workspace.id, ask.id)
         assert settled is not None

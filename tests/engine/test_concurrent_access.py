@@ -108,7 +108,7 @@ async def test_repeated_conflicts_are_given_up_without_a_change(tmp_path: Path) 
     async with rig(tmp_path, ScriptedModel("x"), store) as r:
         store.writes_first = ATTEMPTS_MAX
         with pytest.raises(
-            VersionConflict, match=f"^session {r.session} is being changed by another server; try again"
+            VersionConflict, match=f"^Session {r.session} is being changed by another server. Try again."
         ):
             await r.submit(run_id="a")
         assert store.writes_first == 0

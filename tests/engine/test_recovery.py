@@ -14,7 +14,7 @@ from kedge.config.schema import Config
 from kedge.core.approvals import Ask
 from kedge.core.records import LaneRecord, Prompt, RunOptions, RunRecord, Usage
 from kedge.core.transcript import Message
-from kedge.errors import AskIsOver, BadConfig, ModelFailed, StoreDamaged, StoreUnavailable
+from kedge.errors import AskWithdrawn, BadConfig, ModelFailed, StoreDamaged, StoreUnavailable
 from kedge.store.memory import MemoryData
 from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.scripted import Call, EndReply, Hold, Say, ScriptedModel
@@ -287,7 +287,7 @@ async def test_ask_about_an_outdated_edit_is_withdrawn(tmp_path: Path) -> None:
     new = await start(tmp_path, ScriptedModel([Hold("k"), Say("done")]), await kill(r), tools=EDITS)
     await new.model.wait_requests(1)
     assert await new.engine.asks.pending(new.workspace) == []
-    with pytest.raises(AskIsOver):
+    with pytest.raises(AskWithdrawn):
         await new.engine.asks.answer(new.workspace, ask.id, "allow")
     assert "was not read yet" in (await new.results())[-1][1]
     new.model.release("k")

@@ -116,7 +116,7 @@ class TestListing:
         assert await talk.ask(prompt) == (
             "This directory contains 4 files and 1 folder.\n"
             "\n"
-            "  src/ (1 files)\n"
+            "  src/ (1 file)\n"
             "  Makefile\n"
             "  README.md\n"
             "  data.bin\n"

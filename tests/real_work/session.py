@@ -84,7 +84,7 @@ def script(workspace: Path) -> str:
         ("bash", {"command": TESTS, "description": "Run the tests again"}),
     ]
     steps = " | step | ".join(f"tool {name} {json.dumps(arguments)}" for name, arguments in calls)
-    return f"script: say I run the tests first. | {steps} | say {ANSWER}"
+    return f"script: say I will run the tests first. | {steps} | say {ANSWER}"
 
 
 @dataclass

@@ -112,7 +112,7 @@ class ActiveRun:
 
     def check_not_ending(self) -> None:
         if self.is_ending:
-            raise RunNotActive(f"run {self.id} is ending; no further output is accepted")
+            raise RunNotActive(f"Run {self.id} is ending and accepts no further output.")
 
     # --- writes --------------------------------------------------------------------------------------------------
 

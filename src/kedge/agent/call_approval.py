@@ -56,7 +56,7 @@ async def _ask_user(active: ActiveRun, call: ToolCall, intent: Intent) -> ToolOu
     if ask.is_allowed:
         return None
     if ask.state == "withdrawn":
-        raise RunIsStopping(f"run {active.id} is being cancelled")
+        raise RunIsStopping(f"Run {active.id} is being cancelled.")
     why = f" Their reason: {ask.message}" if ask.message else ""
     return ToolOutput(f"Not done: the user denied it.{why}", {"denied": True}, is_error=True, summary="denied")
 
@@ -91,7 +91,7 @@ async def put_ask(active: ActiveRun, ask: Ask, replaces: Ask | None = None) -> A
 
     async def plan(tx: Append) -> None:
         if tx.lane.active is not None and tx.lane.covers(tx.lane.active):
-            raise RunIsStopping(f"run {ask.run_id} is being cancelled")
+            raise RunIsStopping(f"Run {ask.run_id} is being cancelled.")
         if replaces is not None and replaces.id in tx.state.asks:
             tx.put_ask(replace(replaces, state="withdrawn", answered_at=tx.now))
         tx.put_ask(ask)
@@ -129,6 +129,6 @@ def rules_of(active: ActiveRun) -> Rules:
 def _unapproved(intent: Intent) -> str:
     rule = rule_of(intent.grant) or intent.names[0]
     return (
-        f"{intent.names[0]} needs an approval and no user can be asked ({intent.description[:200]}); "
-        f"allow it with --allow '{rule}', or everything with --yolo."
+        f"{intent.names[0]} needs approval, and there is no user to ask ({intent.description[:200]}). "
+        f"Allow it with --allow '{rule}', or allow everything with --yolo."
     )

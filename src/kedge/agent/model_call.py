@@ -74,7 +74,7 @@ class ModelCall:
                     case ModelEnd():
                         return part
                 if draft.closed:
-                    raise RunNotActive(f"run {active.id} has ended; no further output is accepted")
+                    raise RunNotActive(f"Run {active.id} has ended and accepts no further output.")
                 feed.text_added(draft)
                 if active.checkpoint_timer is None:
                     self._schedule_checkpoint(active)

@@ -31,7 +31,7 @@ from kedge.core.lane import decide
 from kedge.core.records import RunRecord
 from kedge.core.step import (
     CHARS_PER_TOKEN,
-    AskModel,
+    CallModel,
     CallTools,
     Compact,
     End,
@@ -226,7 +226,7 @@ class Runner:
                     await self._tool_calls.run(active, calls)
                 case Compact():
                     await self._compact(active)
-                case AskModel():
+                case CallModel():
                     await self._step(active)
                 case End() as end:
                     return end

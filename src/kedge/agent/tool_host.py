@@ -48,7 +48,7 @@ class RunToolHost:
     async def ask_user(self, questions: tuple[Question, ...]) -> list[str] | None:
         run, door = self._active.run, self._active.door
         if self._active.options.on_approval == "fail":
-            raise ToolFailed("No one is available to answer. Choose yourself and state your choice.")
+            raise ToolFailed("No user is available to answer. Decide for yourself, and state your decision.")
         ask = Ask(
             id=door.ids.new("ask"),
             workspace_id=run.workspace_id,
@@ -66,7 +66,7 @@ class RunToolHost:
         else:
             settled = await put_ask(self._active, ask)
         if settled.state == "withdrawn":
-            raise RunIsStopping(f"run {run.run_id} is being cancelled")
+            raise RunIsStopping(f"Run {run.run_id} is being cancelled.")
         if settled.answer != "answered":
             return None
         return msgspec.json.decode(settled.message, type=list[str])

@@ -21,7 +21,7 @@ from kedge.client.retry import retry_while_away
 from kedge.client.view.ask_text import answer_label, approval_lines, question_lines, response_to
 from kedge.core.approvals import Answer
 from kedge.core.untrusted_text import visible
-from kedge.errors import AskIsOver, AskNotFound, KedgeError
+from kedge.errors import AskNotFound, AskWithdrawn, KedgeError
 from kedge.wire.models import PermissionRequest, QuestionBatch, QuestionBody, QuestionResponse, Resolved
 
 #: One line of a terminal; the kernel's limit is 4096. Bytes.
@@ -205,7 +205,7 @@ class ApprovalPrompts:
         try:
             # No time limit: `follow` gives up on its own, and cancels this task.
             resolved = await retry_while_away(send)
-        except (AskIsOver, AskNotFound):
+        except (AskWithdrawn, AskNotFound):
             self._status.show("(too late: the run is being cancelled)")
         except KedgeError as error:
             self._status.note(f"kedge: {error.message}", always=True)

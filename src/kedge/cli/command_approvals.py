@@ -49,7 +49,7 @@ _EXAMPLES = examples(
 def approvals() -> None:
     """List and answer pending approvals and questions.
 
-    The first answer wins, from whichever client it comes."""
+    The first answer from any client wins."""
 
 
 @approvals.command("list", epilog=examples("kedge approvals", "kedge approvals --json | jq -r '.approvals[].id'"))
@@ -212,14 +212,14 @@ def _find(prefix: str, items: Sequence[T], kind: str) -> T:
     if len(prefix) < len(_ID_PREFIXES[kind]) + ID_CHARS_MIN:
         short = f"{prefix!r} is too short. Give at least {ID_CHARS_MIN} characters after {_ID_PREFIXES[kind]!r}."
         return by_prefix(prefix, [item for item in items if item.id == prefix], short)
-    return by_prefix(prefix, items, f"No {kind} {prefix!r} here. List them with: kedge approvals")
+    return by_prefix(prefix, items, f"No {kind} {prefix!r} in this workspace. List them with: kedge approvals")
 
 
 def _print_answer(ask_id: str, answer: str, resolved: Resolved, as_json: bool) -> int:
     if as_json:
         print_json(resolved)
     elif not resolved.resolved:
-        raise Conflict(f"{ask_id} is already answered: {resolved.answered}")
+        raise Conflict(f"{ask_id} was already answered: {resolved.answered}")
     else:
         click.echo(f"{ask_id}: {answer}")
     return 0

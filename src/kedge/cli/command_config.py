@@ -36,7 +36,7 @@ def config() -> None:
 @config.command(epilog=examples("kedge config path", '$EDITOR "$(kedge config path)"'))
 @json_option
 def path(as_json: bool) -> int:
-    """Print the path of your configuration file, whether or not it exists."""
+    """Print the path of your configuration file. The file may not exist yet."""
     file = paths.config_file()
     if as_json:
         print_json({"path": str(file), "exists": file.is_file()})
@@ -50,9 +50,10 @@ def path(as_json: bool) -> int:
 @cwd_option
 @host_option
 def show(as_json: bool, cwd: str, host: str | None) -> int:
-    """Print the effective configuration of this directory and the source of each value. Secrets are masked.
+    """Print the effective settings and their sources.
 
-    It is read from the files. With --host, it is read from that server, without sources."""
+    Secrets are masked. The settings are read from the files of this directory; with --host, from that server and
+    without sources."""
     if host is not None:
         return _show_from_server(host, cwd, as_json)
     loaded = load_config(Path(cwd))
@@ -115,7 +116,7 @@ def trust(yes: bool, revoke: bool, cwd: str) -> int:
 
 def _confirmed() -> bool:
     if not os.isatty(0):
-        raise click.UsageError("No terminal for a confirmation. Read the above, then use --yes")
+        raise click.UsageError("There is no terminal to confirm on. Read the settings above, then use --yes")
     return click.confirm("These settings can run programs and use your keys. Trust them?", default=False)
 
 

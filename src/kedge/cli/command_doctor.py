@@ -104,15 +104,15 @@ async def _processes(workspace: Path) -> list[Finding]:
         await warden.start()
         mechanism, sandbox = warden.mechanism, warden.sandbox
     except WardenFailed as error:
-        return [Finding("processes", "fail", error.message, "tools cannot start processes until this is solved")]
+        return [Finding("processes", "fail", error.message, "tools cannot start processes until this is fixed")]
     finally:
         await warden.close()
     return [Finding("processes", "ok", _MECHANISMS.get(mechanism, mechanism)), _sandbox(sandbox, _config(workspace))]
 
 
 _MECHANISMS = {
-    "pid namespace": "pid namespace (no process of a tool outlives its run)",
-    "subreaper": "subreaper (processes of tools are found and killed; less reliable than a pid namespace)",
+    "pid namespace": "PID namespace (no tool process outlives its run)",
+    "subreaper": "subreaper (tool processes are found and killed; less reliable than a PID namespace)",
 }
 
 
@@ -146,14 +146,20 @@ async def _server(host: str | None, cwd: str) -> list[Finding]:
         except ShuttingDown:
             return [Finding("server", "ok", "shutting down; `kedge run` starts another")]
         except KedgeError as error:
-            return [Finding("server", "fail", f"{client.host} refused a request: {error.message}", "see the message")]
+            return [
+                Finding(
+                    "server", "fail", f"{client.host} refused a request: {error.message}", f"see {paths.server_log()}"
+                )
+            ]
 
 
 def _not_running(error: NotConnected, *, is_explicit: bool) -> Finding:
     if is_explicit:
         return Finding("server", "fail", error.message, "start it, or omit --host")
     if paths.socket_file().exists():
-        return Finding("server", "warn", "not running; a stale socket exists", "nothing: the next server replaces it")
+        return Finding(
+            "server", "warn", "not running; a stale socket exists", "no action needed: the next server replaces it"
+        )
     return Finding("server", "ok", "not running; `kedge run` starts one")
 
 
@@ -170,7 +176,7 @@ async def _workspace(client: Client, cwd: str) -> list[Finding]:
         workspace = await client.create_workspace(cwd)
         await client.release_workspace(workspace.id)
     except BadConfig as error:
-        return [Finding("configuration", "fail", error.message, "correct it")]
+        return [Finding("configuration", "fail", error.message, "correct the configuration")]
     except StoreDamaged as error:
-        return [Finding("store", "fail", error.message, "do that with the server stopped")]
+        return [Finding("store", "fail", error.message, "stop the server first: kedge stop --force")]
     return [Finding("configuration", "ok", "accepted by the server")]

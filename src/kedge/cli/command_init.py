@@ -37,7 +37,7 @@ def init(force: bool, quiet: bool, verbose: bool, cwd: str, host: str | None, **
     file = Path(cwd) / FILE_NAME
     before = _content(file)
     if before is not None and not force:
-        raise KedgeError(f"{file} already exists. Edit it, or have it improved with --force.")
+        raise KedgeError(f"{file} already exists. Edit it, or improve it with --force.")
     output = StdoutWriter()
     status = StatusLine(output, quiet=quiet, verbose=verbose)
     printer = RunPrinter(output, status, "text")

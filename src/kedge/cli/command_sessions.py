@@ -132,7 +132,7 @@ def delete(prefix: str, yes: bool, as_json: bool, cwd: str, host: str | None) ->
     session = asyncio.run(find())
     if not yes:
         if not os.isatty(0):
-            raise click.UsageError("No terminal for a confirmation. Use --yes")
+            raise click.UsageError("There is no terminal to confirm on. Use --yes")
         question = f"Delete session {session.id} ({one_line(session.title, 60) or 'no title'})?"
         click.confirm(question, abort=True, err=True)
     asyncio.run(act(session.id))
@@ -222,10 +222,10 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, cwd: str, host: st
 @cwd_option
 @host_option
 def undo(prefix: str, run_id: str | None, as_json: bool, cwd: str, host: str | None) -> int:
-    """Revert the file changes of RUN, or of the last run that changed files.
+    """Revert the file changes of a run.
 
-    Reverts what the edit tools changed, not what commands did. If one of the files has changed since, nothing is
-    reverted."""
+    Without RUN, this is the last run that changed files. Edits are reverted; the effects of commands are not. If one of
+    the files has changed since, nothing is reverted."""
 
     async def act() -> UndoReply:
         async with opened(host, cwd) as workspace:
@@ -236,7 +236,7 @@ def undo(prefix: str, run_id: str | None, as_json: bool, cwd: str, host: str | N
     if as_json:
         print_json(undone)
     else:
-        click.echo(f"reverted changes of run {undone.run_id}")
+        click.echo(f"reverted the changes of run {undone.run_id}")
         for file in undone.files:
             click.echo(f"  {visible(file, keep='')}")
     return 0

@@ -1,4 +1,4 @@
-"""Exit codes of `kedge`. They are part of the contract with scripts: `kedge run --help` and the README list them."""
+"""Exit codes of `kedge`. Scripts rely on them; `kedge run --help` and docs/command-line.md list them."""
 
 from __future__ import annotations
 

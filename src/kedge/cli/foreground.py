@@ -72,7 +72,7 @@ def exit_code(complete: RunComplete) -> int:
 
 
 def run_cancellable(work: Callable[[CancelTarget], Coroutine[Any, Any, int]], status: StatusLine) -> int:
-    """Run `work` with Ctrl-C handling. Return its exit code, or EXIT_CANCELLED if the user left."""
+    """Run `work` with Ctrl-C handling. Return its exit code, or EXIT_CANCELLED if the user exits first."""
     return asyncio.run(_cancellable(work, status))
 
 

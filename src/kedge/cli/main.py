@@ -35,7 +35,7 @@ COMMANDS = {
 }
 
 WELCOME = """\
-kedge: the agent that stops where you say.
+kedge: an agent that stops when you tell it to.
 
   kedge                                         open the terminal interface
   kedge run "What does this repository do?"     send a prompt and print the answer
@@ -128,7 +128,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return EXIT_FAILED
     except OSError as error:
         return print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error), EXIT_FAILED)
-    except Exception as error:  # the outermost boundary: a bug is one line, too
+    except Exception as error:  # the outermost boundary: a bug is also reported as one line
         return print_error(f"Internal error, please report it: {type(error).__name__}: {error}", EXIT_FAILED)
     return code if isinstance(code, int) else 0
 

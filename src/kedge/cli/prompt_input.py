@@ -10,8 +10,8 @@ import click
 
 from kedge.wire.limits import PROMPT_BYTES_MAX
 
-#: A pipe without data for this long was inherited by accident, if there is another prompt. `-` waits without a limit.
-#: Seconds.
+#: A pipe without data for this long was probably inherited by accident; it is ignored if there are arguments. `-` waits
+#: without a limit. Seconds.
 SILENT_S_MAX = 2.0
 #: Size of one read. Bytes.
 STDIN_READ_BYTES = 64 * 1024

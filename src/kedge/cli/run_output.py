@@ -93,7 +93,7 @@ class RunPrinter:
             case "agent_event" if payload.get("type") == "retry":
                 self._status.note(retry_text(payload))
             case "gap" if self._status.verbose:
-                self._status.note("missed events; reread the state")
+                self._status.note("some events were missed; the state was read again")
 
     def _report_part(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "tool_call" and data.get("finished") and data["id"] not in self._calls:

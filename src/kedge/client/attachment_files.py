@@ -10,7 +10,7 @@ from kedge.errors import Invalid
 from kedge.wire.limits import ATTACHMENTS_MAX, BODY_BYTES_MAX, PROMPT_BYTES_MAX
 from kedge.wire.models import AttachmentBody
 
-#: All files of one prompt: what fits, as base64, into the largest body next to the largest prompt. Bytes.
+#: All files of one prompt: as base64, they fit into the largest body together with the largest prompt. Bytes.
 FILES_BYTES_MAX = (BODY_BYTES_MAX - 2 * PROMPT_BYTES_MAX) * 3 // 4
 
 #: Magic numbers: more reliable than file names.
@@ -26,7 +26,7 @@ _SIGNATURES = {
 def read_attachments(files: Sequence[str], cwd: str) -> list[AttachmentBody]:
     """Read the files. Raises Invalid with the name of the file that cannot be sent."""
     if len(files) > ATTACHMENTS_MAX:
-        raise Invalid(f"{len(files)} attachments given; at most {ATTACHMENTS_MAX} are allowed.")
+        raise Invalid(f"There are {len(files)} attachments; at most {ATTACHMENTS_MAX} are allowed.")
     result: list[AttachmentBody] = []
     left = FILES_BYTES_MAX
     for file in files:
@@ -65,7 +65,7 @@ def _path(file: str, cwd: str) -> str:
 
 
 def mime_type(file: str, content: bytes) -> str:
-    """Guess by signature, then by whether the content is UTF-8 text, then by name."""
+    """Guess the type from the signature, then from whether the content is UTF-8 text, then from the name."""
     for signature, kind in _SIGNATURES.items():
         if content.startswith(signature):
             return kind

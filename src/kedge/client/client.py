@@ -380,5 +380,5 @@ def _path(*parts: str) -> str:
     """Join the parts into a path, each one quoted."""
     for part in parts:
         if part in ("", ".", ".."):
-            raise Invalid(f"{part!r} is not a valid id")
+            raise Invalid(f"{part!r} is not a valid id.")
     return "/" + "/".join(quote(part, safe="") for part in parts)

@@ -5,7 +5,8 @@
 - Deltas have no Position. After a reconnect the server first sends the current text of streaming messages, which
   replaces the reader's text.
 - Where the server cannot resume, or no Position is known yet, the reader receives a `gap` and must reread the state.
-- A silent connection is closed (the server sends heartbeats). A server that is away for `give_up_s` raises an error.
+- A silent connection is closed (the server sends heartbeats). A server that is unreachable for
+  `give_up_s` raises an error.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ STEADY_S = 5.0
 _decode = msgspec.json.Decoder(Envelope).decode
 _encode = msgspec.json.Encoder().encode
 
-#: Errors that may pass within moments.
+#: Errors that are probably temporary.
 _TRANSIENT = (Unreachable, Busy, Unavailable, WorkspaceClosing)
 
 

@@ -19,7 +19,7 @@ from kedge.client.safe_text import one_line
 from kedge.errors import BY_CODE, Invalid, KedgeError, NotFound, TooLarge, Unauthorized, Unreachable
 from kedge.wire.models import ErrorBody
 
-#: The server answers from memory or its store. After this long without a byte it hangs. Seconds.
+#: The server answers from memory or its store. After this long without a byte, it is considered hung. Seconds.
 ANSWER_S_MAX = 30.0
 #: Local addresses connect at once or never; remote ones need longer. Seconds.
 CONNECT_S_MAX = 5.0

@@ -21,7 +21,7 @@ Trace = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 
 class WrongServer(Unreachable):
-    """Another process than the user's server listens on the socket. Nothing was sent to it."""
+    """A process other than the user's server listens on the socket. Nothing was sent to it."""
 
 
 def peer_check(path: str) -> Trace:

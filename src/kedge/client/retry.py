@@ -31,7 +31,7 @@ async def retry_while_away(
     idempotent: bool = True,
     restart: Callable[[], Awaitable[object]] | None = None,
 ) -> T:
-    """Repeat `call` while the server is away, for at most `give_up_s` after the first failure.
+    """Repeat `call` while the server is unreachable, for at most `give_up_s` after the first failure.
 
     A call that is not idempotent is repeated only if no server received it. `restart` is awaited before each retry."""
     deadline = math.inf

@@ -36,7 +36,7 @@ from kedge.core.approvals import Answer
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome
 from kedge.core.records import OnApproval, OnDisconnect
-from kedge.errors import AskIsOver, KedgeError
+from kedge.errors import AskWithdrawn, KedgeError
 from kedge.wire.models import (
     CancelReply,
     MessageBody,
@@ -131,12 +131,12 @@ class SyncConnection:
         call = partial(self._client.answer_permission, self.workspace_id, approval_id, action, message)
         try:
             return self._retry(call).resolved
-        except AskIsOver:
+        except AskWithdrawn:
             return False
 
     def _decline_questions(self, batch_id: str) -> None:
         """Leave the model's questions unanswered; the model then decides on its own."""
-        with suppress(AskIsOver):
+        with suppress(AskWithdrawn):
             self._retry(lambda: self._client.cancel_questions(self.workspace_id, batch_id))
 
     def _do(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -228,7 +228,7 @@ class Session:
         return k._retry(lambda: k._client.session_runs(k.workspace_id, self.id))
 
     def cancel(self) -> CancelReply:
-        """Cancel every Run accepted so far and return which.
+        """Cancel every Run accepted so far and return those Runs.
 
         Raises Unreachable or Unavailable if the outcome is unknown. It is not retried: that would also cancel Runs
         that were submitted in between."""
@@ -251,7 +251,7 @@ class Session:
 
 
 class Run:
-    """One accepted prompt. Its properties ask the server until the Run has ended."""
+    """One accepted prompt. Its properties are read from the server until the Run has ended."""
 
     def __init__(self, connection: SyncConnection, run_id: str, session_id: str) -> None:
         self._connection = connection

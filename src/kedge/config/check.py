@@ -1,6 +1,6 @@
 """The check of a workspace's configuration: each file alone, then the merged result.
 
-It changes nothing and asks no keyring. Secrets are looked up and never displayed.
+It changes nothing and opens no keyring. Secrets are looked up and never displayed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from kedge.core.untrusted_text import one_line
 from kedge.errors import BadConfig
 
 TRUST_COMMAND = "kedge config trust"
-#: Of a rule in a finding: enough to recognise it. Characters.
+SET_MODEL = "set `model` in your configuration file; print its path with: kedge config path"
+#: Length of a rule in a finding: enough to recognise it. Characters.
 RULE_CHARS_MAX_SHOWN = 200
 
 
@@ -67,7 +68,7 @@ def _check_user_file(path: Path) -> tuple[LoadedConfig | None, list[Finding]]:
     try:
         user = load_user_layer(path)
     except BadConfig as error:
-        return None, [Finding(subject, "fail", _without_subject(subject, error.message), "correct it")]
+        return None, [Finding(subject, "fail", _without_subject(subject, error.message), "correct the file")]
     if not path.exists():
         return user, [Finding(subject, "ok", "not found; the defaults are used")]
     has_literal_key = any(masked_secret(provider.api_key) == MASK for provider in user.config.providers.values())
@@ -79,14 +80,14 @@ def _check_user_file(path: Path) -> tuple[LoadedConfig | None, list[Finding]]:
 def _check_repository_file(file: RepositoryFile, trust: TrustList) -> Iterator[Finding]:
     subject = str(file.path)
     if file.content is None:
-        what_to_do = "fix its owner and mode" if file.is_error else "replace it by a regular file of your own"
+        what_to_do = "fix its owner and mode" if file.is_error else "replace it with a regular file that you own"
         yield Finding(subject, "fail" if file.is_error else "warn", _without_subject(subject, file.why), what_to_do)
         return
     try:
         plain = parse_toml(file.content, file.path, REPOSITORY_DOTS_WORK_MAX)
         to_config(plain, file.path)  # all keys, also those that are not trusted yet
     except BadConfig as error:
-        yield Finding(subject, "fail", _without_subject(subject, error.message), "correct it")
+        yield Finding(subject, "fail", _without_subject(subject, error.message), "correct the file")
         return
     if forbidden := sorted(plain.keys() - TRUSTED_KEYS):
         yield Finding(subject, "warn", f"sets {', '.join(forbidden)}, which is ignored", "set it in your own file")
@@ -115,7 +116,7 @@ def _check_models(loaded: LoadedConfig, environment: Mapping[str, str]) -> Itera
         source = f" ({loaded.sources[key]})" if key in loaded.sources else ""
         if not name:
             if key == "model":
-                yield Finding(key, "warn", "not set; the built-in offline model is used", "set model")
+                yield Finding(key, "warn", "not set; the built-in offline model is used", SET_MODEL)
             continue
         if name == OFFLINE:
             yield Finding(key, "ok", f"{name}{source}")
@@ -123,10 +124,12 @@ def _check_models(loaded: LoadedConfig, environment: Mapping[str, str]) -> Itera
         try:
             resolved = resolve_model(loaded.config, name, environment)
         except BadConfig as error:
-            yield Finding(key, "fail", f"{error.message}{source}", "correct it; list models with: kedge models")
+            yield Finding(
+                key, "fail", f"{error.message}{source}", "choose another model; list models with: kedge models"
+            )
             continue
         if problem := missing(resolved.provider.api_key, environment):
-            yield Finding(key, "fail", f"{name}{source}: {problem}", "set it where the server is started")
+            yield Finding(key, "fail", f"{name}{source}: {problem}", "set it in the environment of the server")
         else:
             yield Finding(key, "ok", f"{name}{source}")
 
@@ -137,7 +140,7 @@ def _check_keys(loaded: LoadedConfig, environment: Mapping[str, str]) -> Iterato
     in_use = {name.partition("/")[0] for name in (config.model, config.small_model)}
     for name, provider in all_providers(config, environment).items():
         if name not in in_use and (problem := missing(provider.api_key, environment)):
-            what_to_do = "set it where the server is started, or use another provider"
+            what_to_do = "set it in the environment of the server, or use another provider"
             yield Finding(f"providers.{name}", "warn", problem, what_to_do)
 
 

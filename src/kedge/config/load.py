@@ -7,8 +7,8 @@
     down to the workspace
     KEDGE_MODEL and so on      the environment of the server
 
-A later value replaces an earlier one. Lists grow, so that a repository cannot drop the user's deny rules. A provider is
-replaced as a whole, so that the user's key is never sent to an address that a repository set.
+A later value replaces an earlier one. Lists are concatenated, so that a repository cannot drop the user's deny rules. A
+provider is replaced as a whole, so that the user's key is never sent to an address that a repository set.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REPOSITORY_DOTS_WORK_MAX = 200_000
 OPEN_KEYS = frozenset({"model", "small_model", "runs", "context"})
 TRUSTED_KEYS = OPEN_KEYS | {"permissions", "sandbox", "tools", "providers"}
 FILE_NAMES = ("kedge.toml", ".kedge/config.toml")
-#: Variable -> the key it sets.
+#: Environment variable -> the key that it sets.
 VARIABLES = {"KEDGE_MODEL": "model", "KEDGE_SMALL_MODEL": "small_model"}
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -255,7 +255,7 @@ def to_config(plain: dict[str, Any], path: Path) -> Config:
     except msgspec.ValidationError as error:
         raise BadConfig(f"{path}: {error}.") from None
     except Invalid as error:
-        raise BadConfig(f"{path}: permissions: {error.message}.") from None
+        raise BadConfig(f"{path}: permissions: {error.message}") from None
     except RecursionError:
         raise BadConfig(f"{path} is nested too deeply.") from None
     if error_text := first_error(config):

@@ -71,7 +71,7 @@ def resolve_model(config: Config, name: str, environment: Mapping[str, str] = os
         raise BadConfig(f"Model {name}: {unknown_provider(config, provider_name)}")
     listed = {entry.id: entry for entry in provider.models}
     if listed and model not in listed:
-        raise BadConfig(f"Model {name}: provider {provider_name} lists {', '.join(listed)}.")
+        raise BadConfig(f"Model {name}: provider {provider_name} offers only {', '.join(listed)}.")
     return ResolvedModel(provider_name, provider, model, listed.get(model))
 
 

@@ -65,10 +65,10 @@ def unknown_provider(config: Config, name: str) -> str:
     configured = ", ".join(sorted(config.providers)) or "none"
     variables = next((vendor.variables for known, vendor in PROVIDERS.items() if known == name), ())
     # A server keeps the environment that it was started with.
-    remedy = f"set {variables[0]} and restart the server (`kedge stop`), or " if variables else ""
+    remedy = f"Set {variables[0]} and restart the server (`kedge stop`), or add" if variables else "Add"
     return (
-        f"there is no provider {name} (configured: {configured}); "
-        f"{remedy}add [providers.{name}] to the configuration (`kedge config path` prints its path)."
+        f"provider {name} is not configured (configured: {configured}). "
+        f"{remedy} [providers.{name}] to the configuration (`kedge config path` prints its path)."
     )
 
 

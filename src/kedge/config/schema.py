@@ -44,11 +44,11 @@ _REFERENCE = re.compile(r"\$[A-Z_][A-Z0-9_]*|keyring:[^/\s]+/\S+")
 class ModelEntry(Struct, forbid_unknown_fields=True):
     """A model of the provider. Values that are not set come from the built-in catalogue (see `kedge models`)."""
 
-    #: The provider's name of the model.
+    #: The name of the model at the provider.
     id: Name
-    #: Context window: tokens of a request and its reply.
+    #: Size of the context window (request and reply together), in tokens.
     context_window: Tokens | None = None
-    #: Maximum tokens of one reply.
+    #: Maximum number of tokens in one reply.
     output_tokens_max: Tokens | None = None
     #: US dollars per million input tokens.
     input_price: UsdPerMillion | None = None
@@ -110,23 +110,23 @@ def _with_real_path(rule: Rule) -> tuple[Rule, ...]:
 
 
 class RunsConfig(Struct, forbid_unknown_fields=True):
-    """Runs."""
+    """Defaults and limits of Runs."""
 
-    #: Handling of a prompt to a busy session. `auto`: queue if the client chose the run_id, else fold.
+    #: How to handle a prompt to a busy session. `auto`: queue it if the client chose its run_id, otherwise fold it.
     when_busy: Literal["auto"] | WhenBusy = "auto"
-    #: Handling of the active Run after the server crashed: resume after its last step, or end it.
+    #: How to handle the active Run after a crash of the server: resume it after its last step, or end it.
     on_crash: OnCrash = "resume"
     #: Maximum number of queued Runs in one session.
     queue_runs_max: Annotated[int, Meta(ge=1, le=1_000)] = QUEUE_RUNS_MAX
-    #: Seconds that the clean-up of a stopped Run may take. After that the Run ends with `cleanup: failed`.
+    #: Maximum seconds for the clean-up of a stopped Run. After that, the Run ends with `cleanup: failed`.
     cleanup_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     #: Maximum number of steps of a Run. Long tasks take dozens.
     max_steps: Annotated[int, Meta(ge=1, le=10_000)] = 200
-    #: Maximum attempts of one step, including the first, while the provider's errors are retryable.
+    #: Maximum number of attempts per step, including the first, if the provider fails with a retryable error.
     retries_max: Annotated[int, Meta(ge=1, le=100)] = 5
     #: Seconds before the second attempt, unless the provider asks for another delay. Doubles with each attempt.
     retry_s: Seconds = 1.0
-    #: Used fraction of the model's context window at which the session is compacted.
+    #: Fraction of the model's context window in use at which the session is compacted.
     compact_at: Annotated[float, Meta(gt=0, le=1)] = 0.85
     #: Whether `small_model` writes titles for new sessions.
     titles: bool = True
@@ -137,16 +137,16 @@ class SandboxConfig(Struct, forbid_unknown_fields=True):
 
     #: `workspace-write`: commands can write only to the workspace, the temporary directory and `writable`.
     mode: Literal["off", "workspace-write"] = "off"
-    #: Additional paths that commands can write, and whose Unix sockets they can use: absolute, or starting with "~/".
+    #: Additional paths that commands can write to and whose Unix sockets they can use: absolute, or starting with "~/".
     writable: list[str] = []
 
 
 class ToolsConfig(Struct, forbid_unknown_fields=True):
-    """Tools."""
+    """Tools of the model and their processes."""
 
     #: Tools that models cannot use.
     disabled: list[Name] = []
-    #: Names of additional environment variables of the server that tool processes inherit.
+    #: Additional environment variables of the server that tool processes inherit, by name.
     environment: list[Name] = []
 
 
@@ -158,7 +158,7 @@ class ContextConfig(Struct, forbid_unknown_fields=True):
 
 
 class ServerConfig(Struct, forbid_unknown_fields=True):
-    """The server. Only your own file can set these."""
+    """Timeouts and limits of the server. Only your own file can set these."""
 
     #: Seconds between the heartbeats of an idle event stream.
     heartbeat_s: SomeSeconds = 15.0
@@ -168,16 +168,16 @@ class ServerConfig(Struct, forbid_unknown_fields=True):
     hold_s: Seconds = HOLD_S
     #: Seconds that a workspace stays open for a client whose last stream was lost.
     grace_s: Seconds = GRACE_S
-    #: Seconds after the last workspace was closed until a server that a client started exits.
+    #: Seconds after which a server that a client started exits once its last workspace is closed.
     idle_exit_s: Seconds = 60.0
-    #: Seconds that a shutdown waits for Runs, in addition to their clean-up.
+    #: Seconds that a shutdown waits for Runs to end, in addition to their clean-up.
     shutdown_s: Seconds = 5.0
-    #: Log entries per workspace that are kept when the server starts. Readers of older entries receive a `gap`.
+    #: Number of log entries per workspace to keep when the server starts. Readers of older entries receive a `gap`.
     log_entries_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 200_000
 
 
 class Config(Struct, forbid_unknown_fields=True):
-    """Settings outside of tables."""
+    """Settings outside of any table."""
 
     #: Default model, as provider/model. Default: the built-in offline model.
     model: str = ""

@@ -72,16 +72,18 @@ class TrustList(Struct, frozen=True):
                 return []
             status = self.file.stat()
             if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o022:
-                raise BadConfig(f"{self.file} is ignored: other users can write it; remove it or chmod 600 it.")
+                raise BadConfig(f"{self.file} is ignored: other users can write to it. Remove it, or run chmod 600.")
             return msgspec.json.decode(content, type=_ListFile).trusted
         except OSError as error:
             raise BadConfig(f"{self.file} cannot be read: {error.strerror}.") from None
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise BadConfig(f"{self.file} is damaged and trusts nothing; remove it and trust again.") from None
+            raise BadConfig(
+                f"{self.file} is damaged, so nothing is trusted. Remove it, then trust the files again."
+            ) from None
 
     def _write(self, entries: list[_TrustedFile]) -> None:
         if self.file is None:
-            raise BadConfig("There is no file for the list of trusted files.")
+            raise BadConfig("This server has no list of trusted files.")
         new = self.file.with_name(f"{self.file.name}.{os.getpid()}")
         text = msgspec.json.format(msgspec.json.encode(_ListFile(entries)), indent=2)
         try:

@@ -1,1 +1,1 @@
-"""The pure core: values in, values out. No clock, id, random number, logger, lock or await; of others only `Struct`."""
+"""The pure core: values in, values out. No clock, ids, randomness, logging, locks or await."""

@@ -18,7 +18,7 @@ an allow rule covers a single simple command with literal words only; a deny rul
 line, and one that ends in `*` (`git push*`) also with commands that have further words.
 A command that runs others (`env`, `find -exec`, `python x.py`) is covered by a rule that spells it in full, or that
 names the module of python (`python -m build *`). The bare `bash` covers every command. Rules for paths may start with
-`/`, `~/` or `./`; `secret/` covers the contents of that directory, and denying `secret` denies them, too.
+`/`, `~/` or `./`; `secret/` covers the contents of that directory, and denying `secret` also denies them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Rule(Struct, frozen=True):
 
     @property
     def has_wildcard(self) -> bool:
-        """True if it covers more than one path. `secret/` does."""
+        """Whether the pattern covers more than one path. `secret/` does."""
         return self.pattern is None or any(map(has_wildcard, path_patterns(self.pattern, self.homes)))
 
     def matches_path(self, path: str) -> bool:
@@ -138,7 +138,7 @@ def parse_rule(text: str, homes: tuple[str, ...] = ()) -> Rule:
     match = _RULE.fullmatch(text.strip()) if len(text) <= RULE_CHARS_MAX else None
     pattern = match[2].strip() if match is not None and match[2] else None
     if match is None or pattern == "":
-        raise Invalid(f"{text[:100]!r} is not a valid rule; expected e.g. bash(git status), edit(src/**) or view")
+        raise Invalid(f"{text[:100]!r} is not a valid rule. Examples: bash(git status), edit(src/**), view.")
     return Rule(match[1], pattern, homes if pattern is not None and pattern.startswith("~") else ())
 
 
@@ -253,8 +253,9 @@ def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str |
 
 
 def words_match(pattern: str, words: tuple[str | None, ...]) -> bool:
-    """`git status` is these two words; `git *` is git with any further words; `npm run test:*` has a wildcard inside.
-    A word that is None (not literal) may expand to any number of words; only deny rules are compared with those."""
+    """Compare a command with a pattern: `git status` is these two words, `git *` is git with any further words, and
+    `npm run test:*` has a wildcard inside a word. A word that is None (not literal) may expand to any number of
+    words; only deny rules are compared with those."""
     patterns = _split(pattern)
     is_open = patterns[-1:] == ("*",)
     if None in words:

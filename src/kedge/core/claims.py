@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 #: Time for a new client to open its stream after it created the workspace. Seconds.
 HOLD_S = 30.0
-#: Time for a client whose stream dropped to come back. Seconds.
+#: Time for a client whose stream dropped to reconnect. Seconds.
 GRACE_S = 10.0
 
 
@@ -30,7 +30,7 @@ class Claims(Struct, frozen=True):
     by_client: dict[str, Claim] = field(default_factory=dict)
 
     def opened(self, client_id: str, now: int) -> Claims:
-        """The client created or re-created the workspace."""
+        """Record that the client created or re-created the workspace."""
         claim = self.by_client.get(client_id, Claim())
         return self._with(
             client_id, replace(claim, until=None if claim.streams else now + self.hold_ms, released=False)
@@ -52,7 +52,7 @@ class Claims(Struct, frozen=True):
         return self._with(client_id, replace(claim, streams=rest, until=now + self.grace_ms))
 
     def released(self, client_id: str) -> Claims:
-        """The client released the workspace. With an open stream, the claim ends with its last stream."""
+        """Record that the client released the workspace. With an open stream, the claim ends with its last stream."""
         claim = self.by_client.get(client_id)
         if claim is None:
             return self

@@ -15,7 +15,7 @@ RESUMES_MAX = 3
 
 WhenBusy = Literal["queue", "fold", "reject", "interrupt"]
 OnCrash = Literal["resume", "end"]
-#: What the supervisor of a Run saw. There is no `cancelled`: the Lane decides that.
+#: The report of the supervisor of a Run. There is no `cancelled`: the Lane decides that.
 VerdictOutcome = Literal["completed", "failed", "stopped"]
 
 

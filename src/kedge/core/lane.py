@@ -31,8 +31,8 @@ The rules
  6  If the log has a cancel that covers the active Run before its end, the outcome is `cancelled`, whatever the engine
     reports. The first durable fact wins. A Run that was stopped without a cancel was interrupted by a shutdown.
  7  A Run that waits to fold when the active Run ends becomes a Run of its own, at its place in the queue.
- 8  Folding is steering: it overtakes Runs that wait for their own start, but never a cancel: a Run that is stopping
-    takes in no other Run. A queued Run may be folded after its Submit; it keeps its seq.
+ 8  Folding is steering: it overtakes Runs that wait for their own start, but never a cancel: no Run
+    folds into a Run that is stopping. A queued Run may be folded after its Submit; it keeps its seq.
  9  Recover ends the active Run as cancelled if a cancel covers it; resumes it if the policy allows it, or if it has not
     begun a Step (nothing was done, so nothing can be done twice); otherwise ends it as interrupted. Queued Runs stay
     queued.
@@ -182,17 +182,19 @@ def _submit(lane: Lane, command: Submit) -> tuple[LaneEvent, ...]:
         if command.accepted_content == command.content:
             return ()
         raise RunIdReused(
-            f"run_id {command.run_id} was accepted before with other content; send the same content or a new run_id"
+            f"run_id {command.run_id} was already used with other content. Send the same content or a new run_id."
         )
     accepted = RunAccepted(command.run_id, lane.next_seq, False, command.now)
     if lane.active is None:
         return (accepted, RunStarted(command.run_id, command.now))
     if command.when_busy == "reject":
-        raise LaneBusy(f"run {lane.active.run_id} is active in this session; wait for its end or use another when_busy")
+        raise LaneBusy(
+            f"Run {lane.active.run_id} is active in this session. Wait for its end or use another when_busy."
+        )
     if command.when_busy == "interrupt":
         return (*_cancel(lane, command.now), accepted)
     if len(lane.queue) >= command.queue_runs_max:
-        raise QueueFull(f"{len(lane.queue)} runs are queued in this session, the most it takes; cancel some or wait")
+        raise QueueFull(f"The queue of this session is full ({len(lane.queue)} runs). Wait, or cancel some of them.")
     return (replace(accepted, folds=command.when_busy == "fold"),)
 
 
@@ -213,7 +215,7 @@ def _cancel_run(lane: Lane, command: CancelRun) -> tuple[LaneEvent, ...]:
         case "folded":
             assert lane.active is not None
             raise RunIsFolded(
-                f"run {command.run_id} joined run {lane.active.run_id} and ends with it; cancel that run instead"
+                f"Run {command.run_id} joined run {lane.active.run_id} and ends with it. Cancel that run instead."
             )
         case _:
             return ()
@@ -230,7 +232,7 @@ def _move(lane: Lane, command: MoveRun) -> tuple[LaneEvent, ...]:
 def _begin_step(lane: Lane, command: BeginStep) -> tuple[LaneEvent, ...]:
     active = _require_active(lane, command.run_id)
     if lane.covers(active):
-        raise RunIsStopping(f"run {active.run_id} is being cancelled")
+        raise RunIsStopping(f"Run {active.run_id} is being cancelled.")
     waiting = [run for run in lane.queue if run.folds] if command.folds else []
     joining = tuple(RunFolded(run.run_id, active.run_id, command.now) for run in waiting)
     return (*joining, StepStarted(active.run_id, active.steps + 1, command.now))
@@ -261,14 +263,14 @@ def _drop(run: LaneRun, reason: Reason, now: int) -> RunEnded:
 
 def _require_active(lane: Lane, run_id: str) -> LaneRun:
     if lane.active is None or lane.active.run_id != run_id:
-        raise RunNotActive(f"run {run_id} is not active; its end is already recorded")
+        raise RunNotActive(f"Run {run_id} is not active: its end is already recorded.")
     return lane.active
 
 
 def _require_queued(lane: Lane, run_id: str) -> LaneRun:
     if waiting := lane.queued(run_id):
         return waiting
-    raise RunNotQueued(f"run {run_id} is {lane.state_of(run_id) or 'ended'}; only queued runs can be changed")
+    raise RunNotQueued(f"Run {run_id} is {lane.state_of(run_id) or 'ended'}. Only queued runs can be changed.")
 
 
 # --- apply -----------------------------------------------------------------------------------------------------------

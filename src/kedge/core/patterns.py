@@ -41,12 +41,12 @@ class _Pattern(Struct, frozen=True):
 
 
 def path_matches(pattern: str, path: str) -> bool:
-    """`*` and `?` stay within one part of a path, `**` spans any number of them."""
+    """Match a path: `*` and `?` stay within one part of it, `**` spans any number of parts."""
     return _matches(_parsed(pattern, in_paths=True), path)
 
 
 def word_matches(pattern: str, word: str) -> bool:
-    """`*` and `?` stand for any characters."""
+    """Match a word: `*` and `?` stand for any characters."""
     return _matches(_parsed(pattern, in_paths=False), word)
 
 

@@ -1,8 +1,8 @@
 """Records: the current state of sessions and Runs, and how Events change it.
 
-The log holds what happened; a record holds the current state. Both are written in one append, so they never disagree.
- `project` is the only place that turns Lane events into changes of Run records; `restore` is its inverse: the
-Lane as the records have it.
+The log contains the events, the records contain the current state. One append writes both, so they never disagree.
+`project` is the only function that turns Lane events into changes of Run records. `restore` is its inverse: it builds
+the Lane from the records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kedge.core.transcript import Binary, Message, Part, Text
 OnDisconnect = Literal["continue", "cancel"]
 #: Handling of a tool call that needs an approval: ask the attached clients, or end the Run.
 OnApproval = Literal["ask", "fail"]
-#: answer: what most Runs do. summary: replace the history by a summary, and nothing else.
+#: answer: answer a prompt. summary: replace the history with a summary, and nothing else.
 Purpose = Literal["answer", "summary"]
 
 #: The built-in model, used where none is configured.
@@ -64,20 +64,20 @@ class RunOptions(Struct, frozen=True):
     budget_usd: float | None = None
     on_disconnect: OnDisconnect = "continue"
     on_approval: OnApproval = "ask"
-    #: Rules for this Run alone, over the configured ones.
+    #: Rules for this Run alone, in addition to the configured ones.
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    #: Approvals are not asked for; deny rules still apply.
+    #: Skip approvals; deny rules still apply.
     skip_approvals: bool = False
     purpose: Purpose = "answer"
-    #: The Run whose tool call this one serves: it ends with that one, and may only look, not change.
+    #: The Run whose tool call started this one, which ends with it and has read-only tools.
     parent_run_id: str = ""
 
     def merged_with(self, joined: list[RunOptions]) -> RunOptions:
         """Return the options of a Run that the Runs in `joined` were folded into.
 
-        A rule that denies in one denies; a rule that allows must be in all. Approvals are asked for if one of them
-        has a user to ask."""
+        A deny rule of one applies to all; an allow rule must be in all of them. The user is asked if one of them allows
+        that."""
         every = (self, *joined)
         return replace(
             self,
@@ -89,7 +89,7 @@ class RunOptions(Struct, frozen=True):
 
 
 def content_digest(session_id: str, prompt: Prompt, options: RunOptions) -> str:
-    """Return a digest that two submits share iff they ask for the same Run: session, prompt and options."""
+    """Return a digest of session, prompt and options: equal if and only if two submits request the same Run."""
     return hashlib.sha256(repr((session_id, prompt, options)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -129,7 +129,7 @@ class FileVersion(Struct, frozen=True):
     path: str
     #: Its content; None: it did not exist.
     before: bytes | None
-    #: Digest of what the tool wrote; empty: the tool removed it.
+    #: Digest of the content that the tool wrote; empty: the tool removed the file.
     after: str
     created_at: int
     undone: bool = False
@@ -179,10 +179,10 @@ class RunRecord(Struct, frozen=True):
     options: RunOptions
     content: str
     accepted_at: int
-    #: The log's Position of its RunAccepted: part of the receipt, which a repeated submit gets again.
+    #: The Position of its RunAccepted: part of the receipt, which a repeated submit receives again.
     position: int = 0
     state: Literal["queued", "active", "ended"] = "queued"
-    #: Whether it was accepted straight into activity; part of the receipt.
+    #: The state right after acceptance; part of the receipt.
     accepted_state: Literal["queued", "active"] = "queued"
     #: Orders the queue. Equal to seq until a Run is moved.
     queue_order: int = 0
@@ -201,7 +201,7 @@ class RunRecord(Struct, frozen=True):
     message_id: str = ""
     text: str = ""
     usage: Usage = Usage()
-    #: What the last request to its model held, with the reply to it; 0: not known.
+    #: Size of the last request to the model and its reply; 0: unknown. Tokens.
     context_tokens: int = 0
     cleanup: Literal["clean", "failed"] = "clean"
 
@@ -227,8 +227,8 @@ _BASE_BYTES = 6
 
 
 def first_position(workspace_id: str) -> int:
-    """Return the Position before the first entry of this workspace's log. It differs between logs, so that one of
-    another workspace, or of an earlier store, is recognised as foreign."""
+    """Return the Position before the first entry of this workspace's log. It differs between logs, so that a
+    Position of another workspace, or of an earlier store, is recognised as foreign."""
     return int.from_bytes(hashlib.sha256(workspace_id.encode()).digest()[:_BASE_BYTES])
 
 

@@ -1,4 +1,4 @@
-"""The next action of a Run: ask the model, call tools, compact the history, or end.
+"""The next action of a Run: call the model, call tools, compact the history, or end.
 
 Pure; the runner carries the action out. A Run is a loop over `next_action`, which holds the whole policy: Progress and
 Limits are all it needs, and the first rule that applies wins.
@@ -52,7 +52,7 @@ class Progress(Struct, frozen=True):
     unapproved: str = ""
 
 
-class AskModel(Struct, frozen=True):
+class CallModel(Struct, frozen=True):
     pass
 
 
@@ -71,7 +71,7 @@ class End(Struct, frozen=True):
     finish: FinishReason = "end_turn"
 
 
-Action = AskModel | CallTools | Compact | End
+Action = CallModel | CallTools | Compact | End
 
 
 def next_action(progress: Progress, limits: Limits) -> Action:
@@ -95,7 +95,7 @@ def next_action(progress: Progress, limits: Limits) -> Action:
             return Compact()
         if progress.context_is_full:
             return _failed("context_full", "The prompt alone is too long for the model; send less.")
-    return AskModel()
+    return CallModel()
 
 
 def _failed(reason: Reason, error: str) -> End:

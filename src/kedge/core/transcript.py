@@ -12,8 +12,8 @@ HISTORY_MESSAGES_MAX = 10_000
 
 Role = Literal["user", "assistant", "tool", "system"]
 FinishReason = Literal["end_turn", "max_tokens", "tool_use", "canceled", "error", "content_filter", "unknown"]
-#: What a front end shows of a tool call beside its title and the summary of its result. A diff in the metadata is shown
-#: for every kind.
+#: The details of a tool call that a front end shows besides its title and the summary of its result. A diff in the
+#: metadata is shown for every kind.
 #: compact: nothing unless the user unfolds it. text: the beginning of the result. command: the input's `command` if it
 #: has several lines, and the beginning of the result. agent: the child Run with the input's `prompt`, and its answer.
 Display = Literal["compact", "text", "command", "agent"]
@@ -67,7 +67,7 @@ class FinishPart(Struct, frozen=True):
 
 
 class Binary(Struct, frozen=True):
-    """A file given with a prompt. `data` is base64."""
+    """A file attached to a prompt. `data` is base64."""
 
     kind: ClassVar[str] = "binary"
     path: str
@@ -177,7 +177,7 @@ def chars_of(message: Message) -> int:
     return chars
 
 
-CUT_OFF = "This call was cut off before it gave a result. It may or may not have had an effect."
+CUT_OFF = "This call was interrupted before it returned a result. It may or may not have had an effect."
 
 
 SUMMARY = "This is a summary of the conversation so far. The earlier messages are not included.\n\n"

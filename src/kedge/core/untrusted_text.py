@@ -97,7 +97,7 @@ def one_line(text: str, chars_max: int) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """Replace lone surrogates by "?": they are valid in a `str`, and neither UTF-8 nor JSON in UTF-8 can carry them."""
+    """Replace lone surrogates with "?": a `str` may contain them, but UTF-8 cannot encode them."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

@@ -102,7 +102,7 @@ class Append:
         if self.state.deleted:
             raise SessionNotFound(f"Session {self.session.id} was deleted.")
         if self.lane.active is None or self.lane.active.run_id != run_id:
-            raise RunNotActive(f"run {run_id} has ended; no further output is accepted")
+            raise RunNotActive(f"Run {run_id} has ended and accepts no further output.")
 
     # --- records -------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from kedge.core.approvals import Answer, Ask, Grant
 from kedge.engine.append import Append
 from kedge.engine.door import Door
 from kedge.engine.workspaces import Workspace, Workspaces
-from kedge.errors import AskIsOver, AskNotFound, Conflict, GrantNotFound, Invalid, RunNotActive
+from kedge.errors import AskNotFound, AskWithdrawn, Conflict, GrantNotFound, Invalid, RunNotActive
 
 
 class Answered(Struct, frozen=True):
@@ -35,19 +35,19 @@ class Asks:
     async def answer(
         self, workspace: Workspace, ask_id: str, answer: Answer, message: str = "", by: str = "", binding: str = ""
     ) -> Answered:
-        """Answer an approval. The first answer wins; AskIsOver once its Run is stopping or has ended.
+        """Answer an approval. The first answer wins; AskWithdrawn once its Run is stopping or has ended.
 
         `binding` identifies what the user saw: Conflict if the Ask is for something else. Empty: not checked."""
         # The content of an Ask never changes under its id, so this needs no lock.
         ask = await self.ask(workspace, ask_id)
         if binding and binding != ask.binding:
-            raise Conflict(f"{ask_id} differs from what was shown to you; list it again with: kedge approvals")
+            raise Conflict(f"{ask_id} differs from what was shown to you. List it again with: kedge approvals")
         if ask.kind != "approval":
-            raise Invalid(f"{ask_id} is a question; send answers, not {answer}")
+            raise Invalid(f"{ask_id} is a question. Send answers, not {answer}.")
         grants: tuple[Grant, ...] = ()
         if answer in ("allow_session", "allow_always"):
             if not ask.grant:
-                raise Invalid("this call can be allowed once or denied; no rule matches exactly this call")
+                raise Invalid("No rule matches exactly this call. Allow it once, or deny it.")
             scope = ask.session_id if answer == "allow_session" else ""
             granted_at = self._door.clock.now_ms()
             grants = (Grant(self._door.ids.new("g"), workspace.id, scope, ask.grant, granted_at, by),)
@@ -57,7 +57,7 @@ class Asks:
         """Answer a question. `answers` is a JSON list with one text per question; None declines to answer."""
         ask = await self.ask(workspace, ask_id)
         if ask.kind != "question":
-            raise Invalid(f"{ask_id} is an approval; send allow or deny, not answers")
+            raise Invalid(f"{ask_id} is an approval. Send allow or deny, not answers.")
         return await self._settle(workspace, ask, "cancelled" if answers is None else "answered", answers or "", by)
 
     async def _settle(
@@ -77,10 +77,10 @@ class Asks:
             try:
                 tx = await self._door.write(state, plan)
             except RunNotActive:
-                raise AskIsOver(f"Run {ask.run_id} has ended; there is nothing left to answer.") from None
+                raise AskWithdrawn(f"Run {ask.run_id} has ended; there is nothing left to answer.") from None
         current = await self.ask(workspace, ask.id)
         if current.state == "withdrawn":
-            raise AskIsOver(f"Run {ask.run_id} is being cancelled; there is nothing left to answer.")
+            raise AskWithdrawn(f"Run {ask.run_id} is being cancelled; there is nothing left to answer.")
         return Answered(current, first=ask.id in tx.asks)
 
     async def grants(self, workspace: Workspace) -> list[Grant]:

@@ -29,7 +29,7 @@ async def with_contents(prompt: Prompt, root: Path) -> Prompt:
         return prompt
     filled = await asyncio.to_thread(lambda: tuple(_filled(attachment, root) for attachment in prompt.attachments))
     if sum(len(attachment.content) for attachment in filled) * 3 // 4 > ATTACHMENTS_BYTES_MAX:
-        raise TooLarge(f"the attachments have more than {ATTACHMENTS_BYTES_MAX // 2**20} MiB in total; remove some")
+        raise TooLarge(f"The attachments have more than {ATTACHMENTS_BYTES_MAX // 2**20} MiB in total. Remove some.")
     return replace(prompt, attachments=filled)
 
 
@@ -40,9 +40,9 @@ def _filled(attachment: Attachment, root: Path) -> Attachment:
         path = resolve(attachment.file_path, root).path
         content = disk.read(path, bytes_max=ATTACHMENT_BYTES_MAX)
     except ToolFailed as failed:
-        raise Invalid(f"attachment {attachment.file_path}: {failed}") from None
+        raise Invalid(f"Attachment {attachment.file_path}: {failed}") from None
     if content is None:
-        raise Invalid(f"attachment {attachment.file_path}: file not found")
+        raise Invalid(f"Attachment {attachment.file_path}: file not found.")
     return Attachment(
         attachment.file_path,
         attachment.file_name or path.name,

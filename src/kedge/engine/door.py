@@ -105,7 +105,7 @@ class Door:
                 self._reactions.react(state, tx.events)
                 return tx
         self._reload_later(state)
-        raise VersionConflict(f"session {state.session.id} is being changed by another server; try again")
+        raise VersionConflict(f"Session {state.session.id} is being changed by another server. Try again.")
 
     def _apply(self, tx: Append, last: int) -> None:
         state, first = tx.state, last - len(tx.log) + 1

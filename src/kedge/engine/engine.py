@@ -359,7 +359,7 @@ class Engine:
         with self.workspaces.in_use(workspace):
             state = await self._lane_of(workspace, run_id)
             if before is not None and await self._lane_of(workspace, before) is not state:
-                raise RunNotQueued(f"run {before} is not queued in the session of run {run_id}")
+                raise RunNotQueued(f"Run {before} is not queued in the session of run {run_id}.")
             return await self._change(workspace, run_id, deciding(MoveRun(run_id, before, self._clock.now_ms())))
 
     async def fold_run(self, workspace: Workspace, run_id: str) -> RunRecord:

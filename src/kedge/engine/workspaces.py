@@ -294,7 +294,7 @@ class Workspaces:
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
         async with self._opening:
             if client_id is not None and client_id in self._retired:
-                raise ClientRetired(f"client {client_id} was retired; create a new client_id")
+                raise ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
             now = self._clock.now_ms()
             new_id = self._ids.new("w")
             new = WorkspaceRecord(new_id, path, now, first_position(new_id))
@@ -348,7 +348,7 @@ class Workspaces:
 
     def stream_opened(self, workspace: Workspace, client_id: str, stream_id: str) -> None:
         if client_id in self._retired:
-            raise ClientRetired(f"client {client_id} was retired; create a new client_id")
+            raise ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
         workspace.claims = workspace.claims.stream_opened(client_id, stream_id)
         self.sweep()
 
@@ -359,13 +359,13 @@ class Workspaces:
     def set_current_session(self, workspace: Workspace, client_id: str, session_id: str) -> None:
         """Set the client's current session; empty: none."""
         if not workspace.claims.has(client_id):
-            raise ClientNotAttached(f"client {client_id} does not hold workspace {workspace.id}; create it first")
+            raise ClientNotAttached(f"Client {client_id} does not hold workspace {workspace.id}. Create it first.")
         workspace.set_current_session(client_id, session_id)
 
     def skip(self, workspace: Workspace, client_id: str, skip: bool) -> None:
         """Skip approvals while this client holds the workspace; any client may require them again."""
         if skip and not workspace.claims.has(client_id):
-            raise ClientNotAttached(f"client {client_id} does not hold workspace {workspace.id}; create it first")
+            raise ClientNotAttached(f"Client {client_id} does not hold workspace {workspace.id}. Create it first.")
         where = f"workspace {workspace.id} ({workspace.record.path})"
         if skip:
             log.warning("approvals are skipped in %s at the request of client %s", where, client_id)
@@ -448,11 +448,11 @@ def _now_ms() -> int:
 
 def _resolved(path: str) -> str:
     if not os.path.isabs(path):
-        raise Invalid(f"path must be absolute, not {path!r}")
+        raise Invalid(f"path must be absolute, not {path!r}.")
     try:
         resolved = Path(path).resolve(strict=True)
     except (OSError, RuntimeError, ValueError):  # missing, not permitted, a loop of links, a NUL byte
-        raise Invalid(f"{path!r} does not exist or cannot be reached") from None
+        raise Invalid(f"{path!r} does not exist or is not accessible.") from None
     if not resolved.is_dir():
-        raise Invalid(f"{path} is not a directory")
+        raise Invalid(f"{path} is not a directory.")
     return str(resolved)

@@ -183,7 +183,7 @@ def _prompt(body: m.SubmitPrompt) -> Prompt:
 
 def _attachments(bodies: list[m.AttachmentBody]) -> tuple[Attachment, ...]:
     if len(bodies) > ATTACHMENTS_MAX:
-        raise TooLarge(f"{len(bodies)} attachments; at most {ATTACHMENTS_MAX} are allowed.")
+        raise TooLarge(f"There are {len(bodies)} attachments; at most {ATTACHMENTS_MAX} are allowed.")
     return tuple(
         Attachment(
             check_text(attachment.file_path, "file_path"),

@@ -21,24 +21,24 @@ def bind(host: str, allow_remote: bool) -> socket.socket:
         return bind_unix(Path(host.removeprefix("unix://")))
     if url.scheme == "tcp" and url.hostname is not None:
         return _bind_tcp(url.hostname, url.port or 0, allow_remote)
-    raise Invalid(f"{host} is not a valid host; expected unix:///path.sock or tcp://127.0.0.1:PORT")
+    raise Invalid(f"{host} is not a valid address. Use unix:///path.sock or tcp://127.0.0.1:PORT.")
 
 
 def bind_unix(path: Path) -> socket.socket:
     is_default = path == paths.socket_file()
     if len(os.fsencode(path)) > paths.SOCKET_PATH_BYTES_MAX:
-        remedy = "set KEDGE_DATA_DIR to a shorter path" if is_default else "choose a shorter path"
-        raise Invalid(f"{path} is too long for a socket; {remedy}")
+        remedy = "Set KEDGE_DATA_DIR to a shorter path." if is_default else "Choose a shorter path."
+        raise Invalid(f"{path} is too long for a socket path. {remedy}")
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = path.parent.stat()
     if directory.st_uid != os.getuid():
-        raise Invalid(f"{path.parent} belongs to another user; remove it or set XDG_RUNTIME_DIR")
+        raise Invalid(f"{path.parent} belongs to another user. Remove it, or set XDG_RUNTIME_DIR to another directory.")
     if stat.S_IMODE(directory.st_mode) & 0o077 and is_default:
         path.parent.chmod(0o700)
     if path.exists() and not path.is_socket():
-        raise Invalid(f"{path} exists and is not a socket; remove it or choose another path")
+        raise Invalid(f"{path} exists and is not a socket. Remove it or choose another path.")
     if _is_alive(path):
-        raise Invalid(f"another server is listening on {path}; stop it first")
+        raise Invalid(f"Another server is listening on {path}. Stop it first.")
     path.unlink(missing_ok=True)
     if is_default:
         write_record(paths.server_record())  # before a client can connect
@@ -69,16 +69,16 @@ def _bind_tcp(name: str, port: int, allow_remote: bool) -> socket.socket:
     try:
         address = ip_address(literal)
     except ValueError:
-        raise Invalid(f"tcp host {name} must be an address, such as 127.0.0.1") from None
+        raise Invalid(f"{name} is not an IP address. Use one, such as 127.0.0.1.") from None
     if not address.is_loopback and not allow_remote:
-        raise Invalid(f"other machines can reach {name}; add --allow-remote to allow that")
+        raise Invalid(f"Other machines can reach {name}. Add --allow-remote to allow that.")
     sock = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((literal, port))
     except OSError as error:
         sock.close()
-        raise Invalid(f"cannot listen on {name}:{port}: {error.strerror}") from None
+        raise Invalid(f"Cannot listen on {name}:{port}: {error.strerror}.") from None
     return sock
 
 

@@ -167,7 +167,8 @@ def _rows(node: _Node, depth: int) -> list[str]:
     for name in sorted(shown, key=lambda name: (not node.children[name].is_directory, name)):
         child = node.children[name]
         hidden = sum(not grandchild.is_shown for grandchild in child.children.values())
-        count = f" ({child.files} files)" if hidden == len(child.children) and hidden else ""
+        files = f" ({child.files} file{'' if child.files == 1 else 's'})"
+        count = files if hidden == len(child.children) and hidden else ""
         rows.append(f"{'  ' * depth}{printable(name)}{'/' * child.is_directory}{child.note}{count}")
         rows += _rows(child, depth + 1)
     return rows

@@ -44,7 +44,7 @@ HEARTBEAT = b": heartbeat\n\n"
 
 
 def frame(kind: m.EventType, change: str, payload: object, position: int | None = None) -> bytes:
-    """One SSE frame. JSON has no raw line break, so no text in the payload can forge another frame."""
+    """Return one SSE frame. JSON has no raw line break, so no text in the payload can forge another frame."""
     body = b'data: {"type":"%b","payload":{"type":"%b","payload":%b}}\n\n' % (
         kind.encode(),
         change.encode(),

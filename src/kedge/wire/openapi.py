@@ -99,7 +99,7 @@ def _query_parameters(query: type[msgspec.Struct] | None) -> list[dict[str, Any]
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter is absent, never null."""
+    """Return the schema without null: a query parameter may be absent, but is never null."""
     if "anyOf" not in schema:
         return schema
     options = [option for option in schema["anyOf"] if option.get("type") != "null"]

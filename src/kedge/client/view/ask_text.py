@@ -11,9 +11,9 @@ from kedge.client.safe_text import visible_line
 from kedge.core.untrusted_text import visible, visible_diff
 from kedge.wire.models import PermissionRequest, QuestionBody, QuestionResponse
 
-#: Of an approval's description, which is a title; the full details follow it. Characters.
+#: Length of an approval's title, its description; the full details follow it. Characters.
 APPROVAL_TITLE_CHARS_MAX = 300
-#: Of the name of a tool's parameter: longer names leave no room for the value. Characters.
+#: Length of the name of a tool's parameter: longer names leave no room for the value. Characters.
 PARAMETER_NAME_CHARS_MAX = 24
 
 #: Parameters that have a field of their own, or repeat one for other clients.

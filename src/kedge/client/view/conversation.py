@@ -103,7 +103,7 @@ class Conversation:
     # --- messages ---------------------------------------------------------------------------------------------------
 
     def load(self, bodies: Iterable[m.MessageBody], at: int) -> None:
-        """Take all messages from a response to a request made at Position `at`."""
+        """Replace all messages with those of a response to a request made at Position `at`."""
         for number, body in enumerate(bodies):
             entry = self.entries.get(body.id)
             if entry is not None and entry.at > at:

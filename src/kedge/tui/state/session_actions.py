@@ -19,7 +19,7 @@ from kedge.client.client import new_run_id
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.approvals import Answer
 from kedge.errors import (
-    AskIsOver,
+    AskWithdrawn,
     Conflict,
     KedgeError,
     NotFound,
@@ -158,7 +158,7 @@ class SessionActions:
                 return await self._client.cancel_questions(self._workspace_id, batch_id)
             return await self._client.answer_questions(self._workspace_id, batch_id, responses)
 
-        with suppress(AskIsOver, NotFound):
+        with suppress(AskWithdrawn, NotFound):
             await self._connection.retry(answer)
 
     # --- the session ------------------------------------------------------------------------------------------------
