@@ -111,7 +111,7 @@ def test_submit_to_fold_waits_for_the_active_run() -> None:
 
 
 def test_reject_leaves_no_trace_on_a_busy_lane() -> None:
-    assert_refused(THREE, submit("d", "reject"), LaneBusy, "run a is active", "wait for its end")
+    assert_refused(THREE, submit("d", "reject"), LaneBusy, "Run a is active", "Wait for its end")
     assert decide(THREE, submit("e")) == (RunAccepted("e", 4, False, NOW),)
 
 
@@ -269,7 +269,7 @@ def test_finish_of_the_last_run_leaves_an_idle_lane() -> None:
 @pytest.mark.parametrize("command", [finish, lambda run_id: BeginStep(run_id, NOW)], ids=["finish", "step"])
 def test_only_the_active_run_is_finished_or_begins_a_step(run_id: str, command: Callable[[str], Command]) -> None:
     lane = lane_after(submit("gone"), finish("gone"), submit("a"), submit("b"))
-    assert_refused(lane, command(run_id), RunNotActive, f"run {run_id} is not active")
+    assert_refused(lane, command(run_id), RunNotActive, f"Run {run_id} is not active")
 
 
 # --- 6 the first durable fact wins -----------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_covered_run_ends_cancelled_whatever_is_reported(stop: Command, outcome:
 def test_a_cancel_after_the_end_does_not_change_the_outcome() -> None:
     lane = lane_after(submit("a"), submit("b"), finish("a"))
     assert decide(lane, Cancel(NOW)) == (CancelMarked(2, "b", NOW),)
-    assert_refused(lane, finish("a"), RunNotActive, "run a")
+    assert_refused(lane, finish("a"), RunNotActive, "Run a")
 
 
 # --- 7 and 8 folding -------------------------------------------------------------------------------------------------
@@ -378,13 +378,7 @@ def test_a_run_that_keeps_taking_its_process_down_is_ended() -> None:
 
 @pytest.mark.parametrize("when_busy", ["queue", "fold"])
 def test_over_the_bound_a_prompt_is_refused_and_nothing_recorded(when_busy: WhenBusy) -> None:
-    assert_refused(
-        THREE,
-        submit("d", when_busy, queue_runs_max=2),
-        QueueFull,
-        "queue of this session is full (2 runs)",
-        "cancel some of them",
-    )
+    assert_refused(THREE, submit("d", when_busy, queue_runs_max=2), QueueFull, "is full (2 runs)", "cancel some")
     assert decide(THREE, submit("d", when_busy, queue_runs_max=3))
 
 
@@ -447,7 +441,7 @@ def test_run_marked_to_fold_starts_if_the_host_stops() -> None:
 @pytest.mark.parametrize(("run_id", "state"), [("a", "active"), ("b", "folded"), ("gone", "ended")])
 def test_only_a_queued_run_can_be_edited_moved_or_folded(run_id: str, state: str) -> None:
     for command in (EditRun(run_id, NOW), MoveRun(run_id, None, NOW), MoveRun("d", run_id, NOW), FoldRun(run_id, NOW)):
-        assert_refused(FOLDED, command, RunNotQueued, f"run {run_id} is {state}", "only queued runs")
+        assert_refused(FOLDED, command, RunNotQueued, f"Run {run_id} is {state}", "Only queued runs")
 
 
 # --- what a cancel covered -------------------------------------------------------------------------------------------
