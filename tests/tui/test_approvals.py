@@ -55,7 +55,7 @@ async def asked_elsewhere(server: Server, client: Client, script: str) -> m.Perm
     return found
 
 
-async def test_all_of_a_diff_is_shown_and_done_when_f2_allows_it(server: Server) -> None:
+async def test_f2_allows_a_fully_shown_diff(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         await asked(r)
@@ -72,7 +72,7 @@ async def test_all_of_a_diff_is_shown_and_done_when_f2_allows_it(server: Server)
         assert await r.app.connection.client.grants(r.app.connection.id) == []
 
 
-async def test_no_key_that_is_typed_in_prose_approves_anything(server: Server) -> None:
+async def test_typed_text_approves_nothing(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         ask = await asked(r)
@@ -86,7 +86,7 @@ async def test_no_key_that_is_typed_in_prose_approves_anything(server: Server) -
         assert not (server.home.workspace / "a.txt").exists()
 
 
-async def test_typing_goes_on_in_the_prompt_while_something_is_asked(server: Server) -> None:
+async def test_typing_continues_during_an_approval(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         await r.press("a", "b")
@@ -106,7 +106,7 @@ async def test_esc_stops_the_run_and_approves_nothing(server: Server) -> None:
         assert not (server.home.workspace / "a.txt").exists()
 
 
-async def test_f_keys_do_nothing_while_nothing_is_asked(server: Server) -> None:
+async def test_f_keys_do_nothing_without_an_approval(server: Server) -> None:
     async with rig(server) as r:
         await r.type("a draft")
         before = r.text
@@ -115,7 +115,7 @@ async def test_f_keys_do_nothing_while_nothing_is_asked(server: Server) -> None:
         assert r.text == before
 
 
-async def test_allowed_for_the_session_is_not_asked_again_there(server: Server) -> None:
+async def test_f3_allows_later_calls_of_the_session(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write('a.txt')} | step | {write('b.txt')} | say last")
         await asked(r)
@@ -126,7 +126,7 @@ async def test_allowed_for_the_session_is_not_asked_again_there(server: Server) 
         assert (grant.rule, grant.session_id) == ("edit(**)", r.app.session_id)
 
 
-async def test_f4_allows_it_in_every_session(server: Server) -> None:
+async def test_f4_allows_in_every_session(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         await asked(r)
@@ -136,7 +136,7 @@ async def test_f4_allows_it_in_every_session(server: Server) -> None:
         assert (grant.rule, grant.session_id) == ("edit(**)", "")
 
 
-async def test_without_a_rule_it_can_only_be_allowed_once(server: Server) -> None:
+async def test_approval_without_rule_can_only_be_allowed_once(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {bash('echo a && echo b')} | say last")
         ask = await asked(r)
@@ -149,7 +149,7 @@ async def test_without_a_rule_it_can_only_be_allowed_once(server: Server) -> Non
         await ended(r)
 
 
-async def test_what_stands_in_the_prompt_is_the_reason_of_a_denial(server: Server) -> None:
+async def test_prompt_text_is_the_reason_of_a_denial(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         await asked(r)
@@ -164,7 +164,7 @@ async def test_what_stands_in_the_prompt_is_the_reason_of_a_denial(server: Serve
         assert not (server.home.workspace / "a.txt").exists()
 
 
-async def test_odd_characters_are_spelled_out_and_never_reach_the_terminal(server: Server) -> None:
+async def test_invisible_characters_are_spelled_out(server: Server) -> None:
     async with rig(server) as r:
         command = bash("echo \u202egnp.exe \x1b[2J [bold]x[/bold]")
         await r.send(f"script: {command} | say last")
@@ -174,7 +174,7 @@ async def test_odd_characters_are_spelled_out_and_never_reach_the_terminal(serve
         assert "\x1b" not in r.text
 
 
-async def test_a_long_diff_is_scrolled_and_a_long_line_is_folded(server: Server) -> None:
+async def test_long_diff_scrolls_and_long_line_folds(server: Server) -> None:
     long_line = "a" * 150 + "THE-END"
     content = long_line + "\n" + "".join(f"line {number}\n" for number in range(100))
     async with rig(server, size=(80, 24)) as r:
@@ -190,7 +190,7 @@ async def test_a_long_diff_is_scrolled_and_a_long_line_is_folded(server: Server)
         assert r.app.screen.focused is r.app.query_one(PromptPanel)
 
 
-async def test_on_the_smallest_screen_the_keys_and_the_prompt_stay_in_view(server: Server) -> None:
+async def test_small_screen_keeps_keys_and_prompt_visible(server: Server) -> None:
     command = "\n".join(f"echo line {number}" for number in range(30))
     async with rig(server, size=(60, 16)) as r:
         await r.send(f"script: {bash(command)} | say done")
@@ -205,7 +205,7 @@ async def test_on_the_smallest_screen_the_keys_and_the_prompt_stay_in_view(serve
         await ended(r)
 
 
-async def test_a_click_on_a_key_does_what_the_key_does(server: Server) -> None:
+async def test_click_on_a_key_acts_like_the_key(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         await asked(r)
@@ -214,7 +214,7 @@ async def test_a_click_on_a_key_does_what_the_key_does(server: Server) -> None:
         assert r.app.screen.focused is r.app.query_one(PromptPanel)
 
 
-async def test_a_second_press_does_not_answer_what_is_asked_next(
+async def test_second_key_press_does_not_answer_the_next_approval(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(server) as r:
@@ -230,7 +230,7 @@ async def test_a_second_press_does_not_answer_what_is_asked_next(
         assert (server.home.workspace / "a.txt").exists()
 
 
-async def test_what_lies_below_another_screen_is_not_answered(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_covered_approval_is_not_answered(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         ask = await asked(r)
@@ -244,7 +244,7 @@ async def test_what_lies_below_another_screen_is_not_answered(server: Server, mo
         assert await asked(r) == ask
 
 
-async def test_several_are_counted_and_those_of_the_session_on_the_screen_come_first(
+async def test_approvals_of_the_shown_session_come_first(
     server: Server, client: Client
 ) -> None:
     async with rig(server) as r:
@@ -263,7 +263,7 @@ async def test_several_are_counted_and_those_of_the_session_on_the_screen_come_f
         await r.until(lambda: panel(r).approval == second)
 
 
-async def test_another_clients_answer_closes_it_and_is_told(server: Server, client: Client) -> None:
+async def test_answer_of_another_client_closes_the_approval(server: Server, client: Client) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         ask = await asked(r)
@@ -273,7 +273,7 @@ async def test_another_clients_answer_closes_it_and_is_told(server: Server, clie
         assert panel(r).approval is None
 
 
-async def test_b10_a_stop_by_another_client_closes_it(server: Server, client: Client) -> None:
+async def test_b10_stop_by_another_client_closes_the_approval(server: Server, client: Client) -> None:
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         ask = await asked(r)
@@ -285,7 +285,7 @@ async def test_b10_a_stop_by_another_client_closes_it(server: Server, client: Cl
         assert not (server.home.workspace / "a.txt").exists()
 
 
-async def test_what_waits_is_there_for_a_screen_that_comes_later(server: Server, client: Client) -> None:
+async def test_pending_approval_is_shown_after_start(server: Server, client: Client) -> None:
     ask = await asked_elsewhere(server, client, f"script: {write()} | say x")
     async with rig(server, session_id=ask.session_id) as r:
         assert await asked(r) == ask
@@ -294,7 +294,7 @@ async def test_what_waits_is_there_for_a_screen_that_comes_later(server: Server,
 
 
 @pytest.mark.parametrize("width", [60, 140])
-def test_no_line_of_a_diff_is_left_out_whatever_it_begins_with(width: int) -> None:
+def test_no_diff_line_is_omitted(width: int) -> None:
     lines = ["--- old line, a comment of SQL", "+++ new line", "-plain", "+" + "x" * 300, " same\u200bplace"]
     diff = "\n".join(["--- a/x.sql", "+++ b/x.sql", "@@ -1,3 +1,3 @@", *lines]) + "\n"
     rows = diff_rows(diff, width)

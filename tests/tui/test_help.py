@@ -17,7 +17,7 @@ async def opened(r: Rig, key: str) -> None:
     await r.shows("Keys and commands")
 
 
-def test_everything_in_the_tables_is_in_the_help() -> None:
+def test_help_lists_all_keys_and_commands() -> None:
     lines = [line for _, group in groups() for line in group]
     said = {does for _, does in lines}
     assert said >= {key.description for key in KEYS} | {does for _, does in TYPED}
@@ -27,7 +27,7 @@ def test_everything_in_the_tables_is_in_the_help() -> None:
     assert all(f"/{key.command}" in keys for key in KEYS if key.command)
 
 
-def test_the_columns_hold_every_group_once() -> None:
+def test_columns_contain_each_group_once() -> None:
     left, right = halves(groups())
     assert [*left, *right] == groups()
     assert left
@@ -35,7 +35,7 @@ def test_the_columns_hold_every_group_once() -> None:
 
 
 @pytest.mark.parametrize("key", ["f1", "question_mark"])
-async def test_the_help_opens_by_its_keys_and_closes_by_esc(server: Server, key: str) -> None:
+async def test_help_opens_by_its_keys_and_closes_by_esc(server: Server, key: str) -> None:
     async with rig(server) as r:
         await opened(r, key)
         await r.press("escape")
@@ -43,7 +43,7 @@ async def test_the_help_opens_by_its_keys_and_closes_by_esc(server: Server, key:
         assert r.prompt == ""
 
 
-async def test_all_of_it_can_be_scrolled_to_on_a_small_screen(server: Server) -> None:
+async def test_small_screen_can_scroll_to_all_of_the_help(server: Server) -> None:
     async with rig(server, size=(60, 16)) as r:
         await opened(r, "f1")
         seen = r.text
@@ -58,14 +58,14 @@ async def test_all_of_it_can_be_scrolled_to_on_a_small_screen(server: Server) ->
             assert set(key.description.split()) <= words, key.description
 
 
-async def test_on_a_wide_screen_there_are_two_columns(server: Server) -> None:
+async def test_wide_screen_has_two_columns(server: Server) -> None:
     async with rig(server, size=(140, 60)) as r:
         await opened(r, "f1")
         left, right = (column[0][0] for column in halves(groups()))
         assert any(left in line and right in line for line in r.lines)
 
 
-async def test_a_click_closes_it(server: Server) -> None:
+async def test_click_closes_the_help(server: Server) -> None:
     async with rig(server) as r:
         await opened(r, "f1")
         await r.pilot.click(offset=(50, 15))

@@ -26,7 +26,7 @@ def marked(text: str, width: int = 78) -> str:
 )
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("piece", ["ab\n", "> a\n", "|a|\n|-|\n", "- a\n", "ab\n\n", "[", "漢", "a\u0301"])
-def test_a_large_answer_does_not_stall_the_screen(piece: str) -> None:
+def test_large_answer_does_not_stall_the_screen(piece: str) -> None:
     shown = marked("begin\n\n" + piece * (CHARS // len(piece)))
     assert shown.startswith("begin")
     assert "more characters" in shown
@@ -43,13 +43,13 @@ def test_a_large_answer_does_not_stall_the_screen(piece: str) -> None:
     ("before", "language", "piece"),
     [("", "c", "\n "), ("", "console", "a"), ("", "html+ng2", "("), ("- ", "console", "a")],
 )
-def test_code_made_for_slow_colours_does_not_stall(before: str, language: str, piece: str) -> None:
+def test_code_that_is_slow_to_highlight_does_not_stall(before: str, language: str, piece: str) -> None:
     code = f"x\n{'  ' * bool(before)}{piece * (40_000 // len(piece))}"
     assert "x" in marked(f"{before}```{language}\n{'  ' * bool(before)}{code}\n")
 
 
 @pytest.mark.timeout(20)
-def test_an_answer_that_grows_costs_no_full_drawing_with_each_word() -> None:
+def test_streaming_does_not_rerender_the_full_answer() -> None:
     growing, text = GrowingMarkdown(PEN, 78), ""
     for number in range(25):
         text += f"- item {number}\n" * 20
@@ -75,7 +75,7 @@ def test_an_answer_that_grows_costs_no_full_drawing_with_each_word() -> None:
         "|a|b|\n|-|-|\n|" + "x" * 100 + "HIDDEN|c|",
     ],
 )
-def test_no_words_of_an_answer_are_left_out(text: str) -> None:
+def test_no_words_of_an_answer_are_omitted(text: str) -> None:
     assert "HIDDEN" in "".join(marked(text).split())
 
 
@@ -84,13 +84,13 @@ def test_no_words_of_an_answer_are_left_out(text: str) -> None:
     "a letter with a million accents was one line of the screen with a megabyte of text, written again with each "
     "repaint; eight of them are drawn",
 )
-def test_a_letter_has_only_so_many_accents() -> None:
+def test_accents_of_a_letter_are_limited() -> None:
     assert harmless("z" + "\u0301" * CHARS + "y") == "z" + "\u0301" * 8 + "…y"
     assert harmless("\U0001f3f4" + "\U000e0067" * 6) == "\U0001f3f4" + "\U000e0067" * 6, "the flag of a country"
 
 
 @pytest.mark.timeout(20)
-def test_the_head_of_a_card_is_cut_before_it_is_measured() -> None:
+def test_card_head_is_cut_before_it_is_measured() -> None:
     card = ToolCards(WorkspaceView(), PEN, 80, FoldState()).head(
         "o", "k.good", "漢" * CHARS, "漢" * CHARS, ("漢" * CHARS, "k.muted")
     )

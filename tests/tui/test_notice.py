@@ -34,7 +34,7 @@ def begin(server: Server, terminal: Terminal, script: str, key: str) -> None:
     terminal.until("esc: stop this run")
 
 
-def test_the_bell_rings_when_a_run_ends_and_nobody_looks(server: Server) -> None:
+def test_bell_rings_when_an_unfocused_run_ends(server: Server) -> None:
     terminal = screen(server)
     begin(server, terminal, "script: hold KEY | say fine", "notice-1")
     terminal.type(BLUR)
@@ -43,7 +43,7 @@ def test_the_bell_rings_when_a_run_ends_and_nobody_looks(server: Server) -> None
     leave(terminal)
 
 
-def test_the_bell_rings_when_a_run_asks_and_nobody_looks(server: Server) -> None:
+def test_bell_rings_when_an_unfocused_run_asks(server: Server) -> None:
     terminal = screen(server)
     begin(server, terminal, STEP_ASKS, "notice-2")
     terminal.type(BLUR)
@@ -52,7 +52,7 @@ def test_the_bell_rings_when_a_run_asks_and_nobody_looks(server: Server) -> None
     leave(terminal)
 
 
-def test_nothing_rings_while_the_terminal_has_the_focus(server: Server) -> None:
+def test_bell_is_silent_while_the_terminal_has_the_focus(server: Server) -> None:
     terminal = screen(server)
     begin(server, terminal, STEP_ASKS, "notice-3")
     terminal.type(BLUR + FOCUS)
@@ -64,7 +64,7 @@ def test_nothing_rings_while_the_terminal_has_the_focus(server: Server) -> None:
     assert "\a" not in shown
 
 
-def test_a_desktop_notice_is_given_to_those_who_want_it(server: Server) -> None:
+def test_desktop_notice_is_sent_if_configured(server: Server) -> None:
     terminal = screen(server, KEDGE_NOTICE="desktop")
     begin(server, terminal, STEP_ASKS, "notice-4")
     terminal.type(BLUR)
@@ -87,11 +87,11 @@ def test_a_desktop_notice_is_given_to_those_who_want_it(server: Server) -> None:
         ({"KEDGE_NOTICE": "desktop", "TMUX": "x"}, "\x1bPtmux;\x1b\x1b]9;kedge: done\x1b\x1b\\\x1b\\"),
     ],
 )
-def test_what_is_written_depends_on_what_people_want_and_have(environment: dict[str, str], codes: str) -> None:
+def test_notice_codes_depend_on_setting_and_terminal(environment: dict[str, str], codes: str) -> None:
     assert notice_codes("done", environment) == codes
 
 
-def test_the_words_of_a_notice_are_harmless() -> None:
+def test_notice_text_is_harmless() -> None:
     codes = notice_codes("a\x07b\x1b\\c\x9cd;e\nf" + "g" * 1000, {"KEDGE_NOTICE": "desktop"})
     said = codes.removeprefix("\x1b]9;kedge: ").removesuffix("\x1b\\")
     assert said.isprintable()

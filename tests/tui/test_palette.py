@@ -26,7 +26,7 @@ async def opened(r: Rig, key: str = "ctrl+k") -> None:
     await r.until(lambda: isinstance(r.app.screen, PaletteScreen) and bool(names(r)))
 
 
-def test_without_a_word_all_commands_are_there_in_their_order() -> None:
+def test_empty_search_lists_all_commands_in_order() -> None:
     assert matching(COMMANDS, "") == COMMANDS
     assert matching(COMMANDS, " / ") == COMMANDS
 
@@ -42,15 +42,15 @@ def test_without_a_word_all_commands_are_there_in_their_order() -> None:
         ("/q", "quit"),
     ],
 )
-def test_a_command_is_found_by_its_name_what_it_does_or_some_of_its_letters(typed: str, command: str) -> None:
+def test_search_matches_name_description_or_letters(typed: str, command: str) -> None:
     assert first(typed) == command
 
 
-def test_what_is_in_no_command_finds_none() -> None:
+def test_search_without_match_is_empty() -> None:
     assert matching(COMMANDS, "zzzz") == []
 
 
-async def test_a_slash_in_an_empty_prompt_offers_all_commands_with_their_keys(server: Server) -> None:
+async def test_slash_in_an_empty_prompt_lists_all_commands(server: Server) -> None:
     async with rig(server, size=(140, 40)) as r:
         await opened(r, "slash")
         assert names(r) == [key.command for key in COMMANDS]
@@ -60,7 +60,7 @@ async def test_a_slash_in_an_empty_prompt_offers_all_commands_with_their_keys(se
         assert r.prompt == ""
 
 
-async def test_what_is_typed_narrows_the_list_and_enter_runs_the_command(server: Server) -> None:
+async def test_typing_filters_and_enter_runs_the_command(server: Server) -> None:
     async with rig(server, size=(60, 16)) as r:
         before = r.app.session_id
         await opened(r)
@@ -86,14 +86,14 @@ async def test_arrows_move_while_the_field_keeps_the_focus(server: Server) -> No
         assert isinstance(r.app.screen, PaletteScreen)
 
 
-async def test_a_command_that_opens_a_dialog_opens_it(server: Server) -> None:
+async def test_command_can_open_a_dialog(server: Server) -> None:
     async with rig(server) as r:
         await opened(r)
         await r.press(*"help", "enter")
         await r.shows("Keys and commands")
 
 
-async def test_a_click_runs_a_command(server: Server) -> None:
+async def test_click_runs_a_command(server: Server) -> None:
     async with rig(server, size=(60, 16)) as r:
         await opened(r)
         await r.press(*"rename")

@@ -77,7 +77,7 @@ SHADES: tuple[tuple[str, str, ThemeName], ...] = (
 
 
 @pytest.mark.parametrize(("name", "size", "look"), [*product(SCREENS, SIZES, THEMES), *SHADES])
-async def test_a_screen_looks_as_in_its_picture(name: str, size: str, look: ThemeName, tmp_path: Path) -> None:
+async def test_screen_matches_its_picture(name: str, size: str, look: ThemeName, tmp_path: Path) -> None:
     stage, deed = SCREENS[name]
     async with StandIn(stage) as server:
         app = KedgeApp("/w", server.host, theme=look)

@@ -47,7 +47,7 @@ def offered(r: Rig) -> list[str]:
 # --- lines ----------------------------------------------------------------------------------------------------------
 
 
-async def test_enter_sends_and_other_keys_make_a_new_line(server: Server) -> None:
+async def test_enter_sends_and_other_keys_break_the_line(server: Server) -> None:
     async with rig(server) as r:
         await r.press("a", "ctrl+j", "b", "alt+enter", "c", "shift+enter", "d")
         assert r.prompt == "a\nb\nc\nd"
@@ -57,13 +57,13 @@ async def test_enter_sends_and_other_keys_make_a_new_line(server: Server) -> Non
 
 
 @pytest.mark.parametrize("sent", ["\n", "\x1b\r", "\x1b[13;2u", "\x1b[13;3u", "\x1b[27;2;13~", "\x1b[27;3;13~"])
-def test_what_terminals_send_for_a_new_line_is_one(sent: str) -> None:
+def test_line_break_sequences_of_terminals_are_recognised(sent: str) -> None:
     keys = [getattr(event, "key", "") for event in XTermParser().feed(sent)]
     assert len(keys) == 1
     assert keys[0] in NEW_LINE_KEYS
 
 
-async def test_what_is_typed_after_enter_belongs_to_the_next_prompt(server: Server) -> None:
+async def test_keys_after_enter_belong_to_the_next_prompt(server: Server) -> None:
     async with rig(server) as r:
         await r.type("script: say first")
         for key in ("enter", "n", "e", "x", "t"):  # faster than the screen is drawn
@@ -72,7 +72,7 @@ async def test_what_is_typed_after_enter_belongs_to_the_next_prompt(server: Serv
         await r.until(lambda: r.prompt == "next")
 
 
-async def test_a_long_paste_is_shown_as_it_is_and_scrolls_in_ten_lines(server: Server) -> None:
+async def test_long_paste_scrolls_in_ten_lines(server: Server) -> None:
     async with rig(server, size=(60, 16)) as r:
         prompt = r.app.query_one(PromptPanel)
         assert prompt.size.height == 1
@@ -87,14 +87,14 @@ async def test_a_long_paste_is_shown_as_it_is_and_scrolls_in_ten_lines(server: S
         assert "line 19" not in r.text
 
 
-async def test_what_is_pasted_is_harmless(server: Server) -> None:
+async def test_pasted_text_is_harmless(server: Server) -> None:
     async with rig(server) as r:
         await r.paste("a\x1b]0;owned\x07b")
         assert r.prompt == "a␛]0;owned␇b"
         await r.shows("a␛]0;owned␇b")
 
 
-async def test_slash_and_question_mark_are_commands_in_an_empty_prompt_only(server: Server) -> None:
+async def test_slash_and_question_mark_need_an_empty_prompt(server: Server) -> None:
     async with rig(server) as r:
         await r.press("slash")
         await r.until(lambda: isinstance(r.app.screen, PaletteScreen))
@@ -111,7 +111,7 @@ async def test_slash_and_question_mark_are_commands_in_an_empty_prompt_only(serv
 # --- history --------------------------------------------------------------------------------------------------------
 
 
-async def test_up_and_down_go_through_what_was_sent_and_back_to_what_was_being_written(server: Server) -> None:
+async def test_up_and_down_browse_history_and_return_to_the_draft(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: say one")
         await r.send("script: say two\nin two lines")
@@ -126,7 +126,7 @@ async def test_up_and_down_go_through_what_was_sent_and_back_to_what_was_being_w
         assert r.prompt == "a thought"
 
 
-async def test_ctrl_c_empties_the_prompt_and_up_brings_it_back(server: Server) -> None:
+async def test_ctrl_c_clears_the_prompt_and_up_restores_it(server: Server) -> None:
     async with rig(server) as r:
         await r.type("half a thought")
         await r.press("ctrl+c")
@@ -138,7 +138,7 @@ async def test_ctrl_c_empties_the_prompt_and_up_brings_it_back(server: Server) -
         assert r.prompt == "half a thought"
 
 
-async def test_history_outlives_the_screen(server: Server, tmp_path: Path) -> None:
+async def test_history_survives_a_restart(server: Server, tmp_path: Path) -> None:
     async with rig(server, state_dir=tmp_path / "tui") as r:
         await r.send("script: say one\ntwo")
         await r.shows("one")
@@ -150,7 +150,7 @@ async def test_history_outlives_the_screen(server: Server, tmp_path: Path) -> No
     assert PromptHistory(tmp_path / "tui", "/another/workspace").earlier == []
 
 
-def test_the_history_stays_small_and_survives_a_broken_line(tmp_path: Path) -> None:
+def test_history_stays_small_and_survives_a_broken_line(tmp_path: Path) -> None:
     history = PromptHistory(tmp_path, "/work")
     for number in range(2 * HISTORY_MAX):
         history.add(f"prompt {number}")
@@ -180,7 +180,7 @@ async def test_drafts_are_kept_per_session(server: Server) -> None:
         assert r.prompt == "for the second"
 
 
-async def test_a_draft_outlives_the_screen_and_goes_when_it_is_sent(server: Server, tmp_path: Path) -> None:
+async def test_draft_survives_a_restart_until_it_is_sent(server: Server, tmp_path: Path) -> None:
     async with rig(server, state_dir=tmp_path / "tui") as r:
         session_id = r.app.session_id
         await r.type("half a thought")
@@ -194,7 +194,7 @@ async def test_a_draft_outlives_the_screen_and_goes_when_it_is_sent(server: Serv
         assert r.prompt == ""
 
 
-def test_two_screens_keep_the_drafts_of_both_and_a_broken_file_is_an_empty_one(tmp_path: Path) -> None:
+def test_drafts_of_two_processes_and_of_a_broken_file(tmp_path: Path) -> None:
     one, other = Drafts(tmp_path, "/work"), Drafts(tmp_path, "/work")
     one.put("s1", "one")
     other.put("s2", "two")
@@ -214,7 +214,7 @@ def test_two_screens_keep_the_drafts_of_both_and_a_broken_file_is_an_empty_one(t
     assert Drafts(tmp_path, "/work").of("n99") == ""
 
 
-async def test_what_is_written_before_the_server_is_there_stays(server: Server) -> None:
+async def test_text_typed_before_the_server_starts_is_kept(server: Server) -> None:
     app = KedgeApp(str(server.home.workspace), server.host)
     async with app.run_test() as pilot:
         r = Rig(app, pilot)
@@ -224,7 +224,7 @@ async def test_what_is_written_before_the_server_is_there_stays(server: Server) 
         assert r.prompt == "early"
 
 
-async def test_a_queued_prompt_is_not_edited_from_another_session(server: Server) -> None:
+async def test_queued_prompt_is_not_edited_from_another_session(server: Server) -> None:
     async with rig(server) as r:
         first = r.app.session_id
         await r.send("script: hold never | say x")
@@ -261,7 +261,7 @@ def files(server: Server) -> Path:
     return root
 
 
-async def test_names_are_offered_by_their_letters_without_hidden_and_ignored_ones(server: Server, files: Path) -> None:
+async def test_file_names_match_by_letters_without_ignored_files(server: Server, files: Path) -> None:
     async with rig(server) as r:
         await r.press("a", "space", "at", "n", "o")
         await r.until(lambda: offered(r) == ["notes.md", "src/notation.py"])
@@ -275,7 +275,7 @@ async def test_names_are_offered_by_their_letters_without_hidden_and_ignored_one
         assert offered(r) == [], "an address of mail"
 
 
-async def test_a_chosen_file_is_attached_when_the_prompt_is_sent(server: Server, files: Path) -> None:
+async def test_chosen_file_is_attached_when_the_prompt_is_sent(server: Server, files: Path) -> None:
     async with rig(server) as r:
         await r.type("look at ")
         await r.press("at", "n", "o")
@@ -292,7 +292,7 @@ async def test_a_chosen_file_is_attached_when_the_prompt_is_sent(server: Server,
         assert await attached(r) == [("src/notation.py", "text/x-python"), ("a picture.png", "image/png")]
 
 
-async def test_esc_closes_the_names_and_stops_no_run(server: Server, files: Path) -> None:
+async def test_esc_closes_file_names_and_stops_no_run(server: Server, files: Path) -> None:
     async with rig(server) as r:
         await r.send("script: hold names | say done")
         await r.shows("working")
@@ -311,7 +311,7 @@ async def test_esc_closes_the_names_and_stops_no_run(server: Server, files: Path
         await r.shows("done")
 
 
-async def test_an_earlier_prompt_offers_no_names(server: Server, files: Path) -> None:
+async def test_earlier_prompt_offers_no_file_names(server: Server, files: Path) -> None:
     async with rig(server) as r:
         await r.send("first")
         await r.type("say @no")
@@ -325,7 +325,7 @@ async def test_an_earlier_prompt_offers_no_names(server: Server, files: Path) ->
         assert offered(r) == []
 
 
-async def test_only_files_of_the_workspace_are_attached_by_name(server: Server, files: Path, tmp_path: Path) -> None:
+async def test_only_workspace_files_are_attached_by_name(server: Server, files: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
     (files / "link").symlink_to(tmp_path / "secret")
     async with rig(server) as r:
@@ -359,7 +359,7 @@ async def test_other_pastes_are_text(server: Server, text: str) -> None:
         assert r.prompt == text
 
 
-async def test_files_that_are_too_large_leave_the_text_in_the_prompt(server: Server, files: Path) -> None:
+async def test_too_large_files_leave_the_text_in_the_prompt(server: Server, files: Path) -> None:
     with (files / "large.bin").open("wb") as file:
         file.truncate(FILES_BYTES_MAX + 1)
     async with rig(server) as r:
@@ -372,7 +372,7 @@ async def test_files_that_are_too_large_leave_the_text_in_the_prompt(server: Ser
 # --- commands of the person's own -----------------------------------------------------------------------------------
 
 
-async def test_a_command_is_run_in_the_shell_and_becomes_part_of_the_session(server: Server) -> None:
+async def test_shell_command_becomes_part_of_the_session(server: Server) -> None:
     fifo = server.home.workspace / "fifo"
     os.mkfifo(fifo)
     async with rig(server) as r:
@@ -386,7 +386,7 @@ async def test_a_command_is_run_in_the_shell_and_becomes_part_of_the_session(ser
         await r.shows_no("● running")
 
 
-async def test_esc_ends_the_command_and_spares_the_run(server: Server) -> None:
+async def test_esc_ends_the_shell_command_and_spares_the_run(server: Server) -> None:
     fifo = server.home.workspace / "fifo"
     os.mkfifo(fifo)
     async with rig(server) as r:
@@ -423,7 +423,7 @@ def _editor(directory: Path, script: str) -> str:
     return shlex.quote(str(path))
 
 
-async def test_the_prompt_is_written_in_the_editor(
+async def test_prompt_is_edited_in_the_editor(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Like many editors: a new file in place of the old one.
@@ -443,7 +443,7 @@ async def test_the_prompt_is_written_in_the_editor(
         ("rm $1", "Cannot read the edited prompt"),
     ],
 )
-async def test_an_editor_that_fails_leaves_the_prompt_as_it_was(
+async def test_failed_editor_leaves_the_prompt_unchanged(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
 ) -> None:
     monkeypatch.delenv("VISUAL", raising=False)

@@ -45,7 +45,7 @@ async def told(r: Rig) -> str:
     return str(results[-1])
 
 
-async def test_a_question_is_answered_with_a_number(server: Server) -> None:
+async def test_number_answers_a_question(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
@@ -59,7 +59,7 @@ async def test_a_question_is_answered_with_a_number(server: Server) -> None:
         assert r.app.screen.focused is r.app.query_one(PromptPanel)
 
 
-async def test_up_down_and_enter_choose_too(server: Server) -> None:
+async def test_arrows_and_enter_answer_a_question(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
@@ -67,7 +67,7 @@ async def test_up_down_and_enter_choose_too(server: Server) -> None:
         assert await told(r) == "Which colour?\nAnswer: Blue"
 
 
-async def test_a_question_does_not_take_the_focus_and_prose_does_not_answer_it(server: Server) -> None:
+async def test_typed_text_does_not_answer_a_question(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR))
         batch = await asked(r, "Which colour?")
@@ -78,7 +78,7 @@ async def test_a_question_does_not_take_the_focus_and_prose_does_not_answer_it(s
         assert [each.id for each in await r.app.connection.client.questions(r.app.connection.id)] == [batch.id]
 
 
-async def test_several_questions_come_one_after_the_other_and_are_answered_at_once(server: Server) -> None:
+async def test_questions_of_a_batch_are_answered_together(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR, PARTS, NAME))
         await asked(r, "Question 1 of 3")
@@ -96,7 +96,7 @@ async def test_several_questions_come_one_after_the_other_and_are_answered_at_on
         assert await told(r) == answers
 
 
-async def test_the_question_before_can_be_answered_anew(server: Server) -> None:
+async def test_previous_question_can_be_answered_again(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR, PARTS))
         await asked(r, "Question 1 of 2")
@@ -110,7 +110,7 @@ async def test_the_question_before_can_be_answered_anew(server: Server) -> None:
         assert await told(r) == "Which colour?\nAnswer: Blue\n\nWhich parts?\nAnswer: docs"
 
 
-async def test_it_can_be_answered_in_other_words(server: Server) -> None:
+async def test_question_accepts_free_text(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
@@ -120,7 +120,7 @@ async def test_it_can_be_answered_in_other_words(server: Server) -> None:
         assert await told(r) == "Which colour?\nAnswer: m1 ?"
 
 
-async def test_people_may_rather_not_answer(server: Server) -> None:
+async def test_user_can_decline_to_answer(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
@@ -130,7 +130,7 @@ async def test_people_may_rather_not_answer(server: Server) -> None:
         assert (await told(r)).startswith("The user declined to answer.")
 
 
-async def test_a_click_chooses(server: Server) -> None:
+async def test_click_answers_a_question(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
@@ -138,7 +138,7 @@ async def test_a_click_chooses(server: Server) -> None:
         assert await told(r) == "Which colour?\nAnswer: Green"
 
 
-async def test_another_clients_answer_closes_it_and_gives_the_focus_back(server: Server, client: Client) -> None:
+async def test_answer_of_another_client_closes_the_question(server: Server, client: Client) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR))
         batch = await asked(r, "Which colour?")
@@ -153,7 +153,7 @@ async def test_another_clients_answer_closes_it_and_gives_the_focus_back(server:
         await r.until(lambda: r.app.screen.focused is r.app.query_one(PromptPanel))
 
 
-async def test_esc_stops_the_run_and_closes_it(server: Server) -> None:
+async def test_esc_stops_the_run_and_closes_the_question(server: Server) -> None:
     async with rig(server) as r:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
@@ -162,7 +162,7 @@ async def test_esc_stops_the_run_and_closes_it(server: Server) -> None:
         await r.until(lambda: r.app.screen.focused is r.app.query_one(PromptPanel))
 
 
-async def test_what_a_model_writes_into_a_question_is_harmless(server: Server) -> None:
+async def test_question_text_is_harmless(server: Server) -> None:
     async with rig(server) as r:
         odd = {"question": "Is it \x1b[31mred\u202e?", "options": [{"label": "[red]yes\x07", "description": "\x9b2J"}]}
         await r.send(script(odd))

@@ -30,7 +30,7 @@ async def outcomes(r: Rig) -> dict[str, str]:
     return {run.prompt.rpartition("say ")[2]: str(run.outcome) for run in runs}
 
 
-async def test_c8_a_queued_prompt_is_edited_in_the_prompt(server: Server) -> None:
+async def test_c8_queued_prompt_is_edited_in_the_prompt(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q1")
         await r.type("half a thought")
@@ -46,7 +46,7 @@ async def test_c8_a_queued_prompt_is_edited_in_the_prompt(server: Server) -> Non
         await r.shows("two and a half")
 
 
-async def test_c8_esc_while_editing_leaves_the_prompt_and_the_runs_alone(server: Server) -> None:
+async def test_c8_esc_discards_the_edit_and_spares_the_runs(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q2")
         await choose(r, 0)
@@ -61,7 +61,7 @@ async def test_c8_esc_while_editing_leaves_the_prompt_and_the_runs_alone(server:
         server.home.endpoint.release("q2")
 
 
-async def test_c8_queued_prompts_change_places(server: Server) -> None:
+async def test_c8_queued_prompts_are_reordered(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q3")
         await choose(r, 2)
@@ -76,7 +76,7 @@ async def test_c8_queued_prompts_change_places(server: Server) -> None:
         server.home.endpoint.release("q3")
 
 
-async def test_c8_a_removed_prompt_goes_back_to_where_it_was_written(server: Server) -> None:
+async def test_c8_removed_prompt_returns_to_the_input(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q4")
         await choose(r, 1)
@@ -88,7 +88,7 @@ async def test_c8_a_removed_prompt_goes_back_to_where_it_was_written(server: Ser
         assert (await outcomes(r))["two"] == "cancelled"
 
 
-async def test_c2_a_queued_prompt_is_folded_into_the_run_at_work(server: Server) -> None:
+async def test_c2_queued_prompt_is_folded_into_the_active_run(server: Server) -> None:
     async with rig(server) as r:
         await r.send('script: hold q5 | tool ls {"path": "."} | hold q6 | say done')
         await r.shows("working")
@@ -105,7 +105,7 @@ async def test_c2_a_queued_prompt_is_folded_into_the_run_at_work(server: Server)
         assert [bool(run.folded_into) for run in runs] == [False, True], "it is the same Run still"
 
 
-async def test_c2_who_waited_to_join_a_run_that_was_stopped_waits_for_a_start(server: Server) -> None:
+async def test_c2_prompt_waiting_to_fold_is_queued_after_a_stop(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q11")
         await choose(r, 2)
@@ -123,7 +123,7 @@ async def test_c2_who_waited_to_join_a_run_that_was_stopped_waits_for_a_start(se
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
 
 
-async def test_an_edited_prompt_gets_the_files_that_it_speaks_of_now(server: Server) -> None:
+async def test_edited_prompt_attaches_the_files_it_mentions_now(server: Server) -> None:
     notes = server.home.workspace / "notes.txt"
     notes.write_text("what the notes say")
     async with rig(server) as r:
@@ -141,7 +141,7 @@ async def test_an_edited_prompt_gets_the_files_that_it_speaks_of_now(server: Ser
     notes.unlink()
 
 
-async def test_c2_enter_folds_when_the_screen_says_so(server: Server) -> None:
+async def test_c2_enter_folds_after_ctrl_o(server: Server) -> None:
     async with rig(server) as r:
         await r.send('script: hold q7 | tool ls {"path": "."} | say done')
         await r.shows("working", "enter: queue (ctrl-o: fold)")
@@ -155,7 +155,7 @@ async def test_c2_enter_folds_when_the_screen_says_so(server: Server) -> None:
         assert [bool(run.folded_into) for run in runs] == [False, True]
 
 
-async def test_c8_what_another_client_does_to_the_queue_is_seen(server: Server, client: Client) -> None:
+async def test_c8_queue_changes_of_another_client_are_shown(server: Server, client: Client) -> None:
     async with rig(server) as r:
         await three_queued(r, "q8")
         workspace, queue = r.app.connection.id, r.app.view.queue(r.app.session_id)
@@ -169,7 +169,7 @@ async def test_c8_what_another_client_does_to_the_queue_is_seen(server: Server, 
         server.home.endpoint.release("q8")
 
 
-async def test_tab_goes_to_the_queue_and_back(server: Server) -> None:
+async def test_tab_moves_to_the_queue_and_back(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q9")
         await r.press("tab")
@@ -181,7 +181,7 @@ async def test_tab_goes_to_the_queue_and_back(server: Server) -> None:
         server.home.endpoint.release("q9")
 
 
-async def test_a_second_prompt_that_is_edited_leaves_what_was_written_before_both(server: Server) -> None:
+async def test_second_edit_keeps_the_original_draft(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q-both")
         await r.type("half a thought")
@@ -195,7 +195,7 @@ async def test_a_second_prompt_that_is_edited_leaves_what_was_written_before_bot
         server.home.endpoint.release("q-both")
 
 
-async def test_an_edit_that_is_refused_gives_the_text_back(server: Server) -> None:
+async def test_refused_edit_returns_the_text(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q-late")
         await choose(r, 0)
@@ -207,7 +207,7 @@ async def test_an_edit_that_is_refused_gives_the_text_back(server: Server) -> No
         await r.until(lambda: r.prompt == "script: say one and more")
 
 
-async def test_what_was_removed_by_a_request_whose_answer_is_lost_is_given_back(server: Server, client: Client) -> None:
+async def test_removal_with_a_lost_reply_returns_the_prompt(server: Server, client: Client) -> None:
     async with rig(server) as r:
         await three_queued(r, "q-lost")
         queued = r.app.view.queue(r.app.session_id)

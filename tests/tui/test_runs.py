@@ -6,14 +6,14 @@ from tests.client.process import Server
 from tests.tui.rig import rig
 
 
-async def test_a_prompt_is_answered_on_the_screen(server: Server) -> None:
+async def test_prompt_is_answered(server: Server) -> None:
     async with rig(server) as r:
         await r.shows("enter: send")
         await r.send("script: say Hello from **afar** | say .")
         await r.shows("script: say Hello", "Hello from afar")
 
 
-async def test_b2_esc_at_once_after_enter_cancels(server: Server) -> None:
+async def test_b2_esc_right_after_enter_cancels(server: Server) -> None:
     async with rig(server) as r:
         await r.type("script: hold never | say x")
         await r.press("enter", "escape")
@@ -29,7 +29,7 @@ async def test_b1_esc_when_idle_does_nothing(server: Server) -> None:
         assert "canceled" not in r.text
 
 
-async def test_b14_esc_stops_the_run_shown_and_the_queue_goes_on(server: Server) -> None:
+async def test_b14_esc_stops_the_shown_run_and_the_queue_continues(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: hold never | say first")
         await r.shows("working")
@@ -41,7 +41,7 @@ async def test_b14_esc_stops_the_run_shown_and_the_queue_goes_on(server: Server)
         assert r.text.count("■ canceled") == 1
 
 
-async def test_b3_a_second_esc_stops_everything_and_gives_back_what_never_began(server: Server) -> None:
+async def test_b3_second_esc_stops_all_and_returns_queued_prompts(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: hold never | say first")
         await r.shows("working")
@@ -54,7 +54,7 @@ async def test_b3_a_second_esc_stops_everything_and_gives_back_what_never_began(
         await r.until(lambda: r.prompt.endswith("third thought"))
 
 
-async def test_b4_a_prompt_typed_after_the_second_esc_is_not_covered(server: Server) -> None:
+async def test_b4_prompt_after_the_second_esc_is_not_cancelled(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: hold never | say first")
         await r.shows("working")

@@ -66,7 +66,7 @@ async def on_list(r: Rig, title: str) -> None:
 # --- finding and opening ----------------------------------------------------------------------------------------------
 
 
-async def test_the_list_opens_the_session_that_is_chosen(server: Server, client: Client) -> None:
+async def test_chosen_session_is_opened(server: Server, client: Client) -> None:
     first, second = await made(server, client, "Boats", "Anchors")
     async with rig(server) as r:
         assert r.app.session_id == second.id
@@ -77,7 +77,7 @@ async def test_the_list_opens_the_session_that_is_chosen(server: Server, client:
         assert not isinstance(r.app.screen, SessionsScreen)
 
 
-async def test_esc_closes_the_list_and_stops_nothing_behind_it(server: Server, client: Client) -> None:
+async def test_esc_closes_the_list_and_stops_nothing(server: Server, client: Client) -> None:
     async with rig(server) as r:
         await r.send("script: hold never | say x")
         await r.shows("working")
@@ -92,7 +92,7 @@ async def test_esc_closes_the_list_and_stops_nothing_behind_it(server: Server, c
         await r.shows("canceled")
 
 
-async def test_titles_are_searched_as_they_are_typed(server: Server, client: Client) -> None:
+async def test_typing_searches_titles(server: Server, client: Client) -> None:
     boats, _ = await made(server, client, "Wooden Boats", "Anchors")
     async with rig(server, size=SMALL) as r:
         await opened(r, "Wooden Boats", "Anchors", "2 sessions")
@@ -103,7 +103,7 @@ async def test_titles_are_searched_as_they_are_typed(server: Server, client: Cli
         await r.until(lambda: r.app.session_id == boats.id)
 
 
-async def test_texts_are_searched_after_a_pause_and_marked_with_what_was_found(server: Server, client: Client) -> None:
+async def test_messages_are_searched_after_a_pause(server: Server, client: Client) -> None:
     boats, _ = await made(server, client, "Boats", "Anchors")
     await told(client, boats, server, "script: title say Boats | say we sail at daybreak with the tide")
     async with rig(server, size=SMALL) as r:
@@ -117,7 +117,7 @@ async def test_texts_are_searched_after_a_pause_and_marked_with_what_was_found(s
         assert isinstance(r.app.screen, SessionsScreen)
 
 
-async def test_letters_go_into_the_search_and_are_deeds_in_the_list(server: Server, client: Client) -> None:
+async def test_letters_search_in_the_field_and_act_in_the_list(server: Server, client: Client) -> None:
     await made(server, client, "dredger")
     async with rig(server) as r:
         screen = await opened(r, "dredger", "ctrl-d delete")
@@ -135,7 +135,7 @@ async def test_letters_go_into_the_search_and_are_deeds_in_the_list(server: Serv
         await r.until(lambda: screen.query_one(Input).has_focus)
 
 
-async def test_what_happens_elsewhere_is_seen_while_the_list_is_open(server: Server, client: Client) -> None:
+async def test_open_list_shows_changes_of_other_clients(server: Server, client: Client) -> None:
     boats, anchors = await made(server, client, "Boats", "Anchors")
     workspace = await client.create_workspace(str(server.home.workspace))
     async with rig(server, size=SMALL) as r:
@@ -161,7 +161,7 @@ async def test_what_happens_elsewhere_is_seen_while_the_list_is_open(server: Ser
         await r.shows_no("Renamed elsewhere")
 
 
-async def test_clients_that_look_at_a_session_are_counted(server: Server, client: Client) -> None:
+async def test_attached_clients_are_counted(server: Server, client: Client) -> None:
     boats, _ = await made(server, client, "Boats", "Anchors")
     workspace = await client.create_workspace(str(server.home.workspace))
     async with client.events(workspace.id), rig(server) as r:
@@ -172,7 +172,7 @@ async def test_clients_that_look_at_a_session_are_counted(server: Server, client
 # --- the preview ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_last_messages_are_shown_beside_the_list_where_there_is_room(server: Server, client: Client) -> None:
+async def test_wide_list_previews_the_last_messages(server: Server, client: Client) -> None:
     boats, anchors, _ = await made(server, client, "Boats", "Anchors", "Empty")
     for number in range(6):
         await told(client, boats, server, f"script: title say Boats | say answer number {number}")
@@ -197,7 +197,7 @@ async def test_the_last_messages_are_shown_beside_the_list_where_there_is_room(s
 # --- deeds ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_session_is_renamed_from_the_list(server: Server, client: Client) -> None:
+async def test_session_is_renamed_from_the_list(server: Server, client: Client) -> None:
     boats, _ = await made(server, client, "Boats", "Anchors")
     async with rig(server, size=SMALL) as r:
         await opened(r, "Boats")
@@ -211,7 +211,7 @@ async def test_a_session_is_renamed_from_the_list(server: Server, client: Client
         await title_known(r, boats.id, "Boats afloat")
 
 
-async def test_deleting_asks_once_more_and_any_other_key_keeps_it(server: Server, client: Client) -> None:
+async def test_delete_needs_confirmation(server: Server, client: Client) -> None:
     boats, _ = await made(server, client, "Boats", "Anchors")
     async with rig(server, size=SMALL) as r:
         await opened(r, "Boats")
@@ -229,7 +229,7 @@ async def test_deleting_asks_once_more_and_any_other_key_keeps_it(server: Server
         await r.until(lambda: r.app.view.session(boats.id) is None)
 
 
-async def test_deleting_says_that_runs_are_cancelled_first_and_cancels_them(server: Server, client: Client) -> None:
+async def test_delete_warns_about_runs_and_cancels_them(server: Server, client: Client) -> None:
     boats, _ = await made(server, client, "Boats", "Anchors")
     await told(client, boats, server, "script: hold never | say x", ends=False)
     await told(client, boats, server, "script: say y", ends=False)
@@ -244,7 +244,7 @@ async def test_deleting_says_that_runs_are_cancelled_first_and_cancels_them(serv
         assert r.app.view.active(boats.id) is None
 
 
-async def test_deleting_the_session_on_the_screen_shows_the_next_one_and_then_a_new_one(
+async def test_deleting_the_shown_session_shows_another(
     server: Server, client: Client
 ) -> None:
     boats, anchors = await made(server, client, "Boats", "Anchors")
@@ -269,7 +269,7 @@ async def opened_again(r: Rig) -> None:
     await r.until(lambda: len(r.app.screen_stack) == 1)
 
 
-async def test_a_session_that_another_client_deletes_is_left_with_a_word(server: Server, client: Client) -> None:
+async def test_session_deleted_by_another_client_is_left(server: Server, client: Client) -> None:
     boats, anchors = await made(server, client, "Boats", "Anchors")
     workspace = await client.create_workspace(str(server.home.workspace))
     async with rig(server, size=SMALL) as r:
@@ -282,7 +282,7 @@ async def test_a_session_that_another_client_deletes_is_left_with_a_word(server:
         await r.shows("on board")
 
 
-async def test_a_session_is_forked_from_the_list_and_the_copy_is_highlighted(server: Server, client: Client) -> None:
+async def test_fork_from_the_list_highlights_the_copy(server: Server, client: Client) -> None:
     boats, _ = await made(server, client, "Boats", "Anchors")
     await told(client, boats, server, "script: title say Boats | say aboard")
     async with rig(server) as r:
@@ -297,13 +297,13 @@ async def test_a_session_is_forked_from_the_list_and_the_copy_is_highlighted(ser
         await r.shows("aboard")
 
 
-async def test_an_empty_session_cannot_be_forked(server: Server, client: Client) -> None:
+async def test_empty_session_cannot_be_forked(server: Server, client: Client) -> None:
     async with rig(server) as r:
         await r.app.run_action("fork")
         await r.shows("nothing to fork")
 
 
-async def test_a_session_is_exported_from_the_list_into_the_directory(server: Server, client: Client) -> None:
+async def test_session_is_exported_from_the_list(server: Server, client: Client) -> None:
     (boats,) = await made(server, client, "Boats")
     await told(client, boats, server, "script: title say Boats | say aboard")
     path = Path(server.home.workspace) / f"session-{boats.id}.md"
@@ -326,7 +326,7 @@ async def wrote_a_file(r: Rig, name: str = "new.txt") -> None:
     await r.shows("written it is")
 
 
-async def test_files_are_put_back_from_the_list_after_one_more_question(server: Server) -> None:
+async def test_undo_from_the_list_needs_confirmation(server: Server) -> None:
     async with rig(server) as r:
         await wrote_a_file(r)
         path = server.home.workspace / "new.txt"
@@ -345,7 +345,7 @@ async def test_files_are_put_back_from_the_list_after_one_more_question(server: 
 # --- the same without the list ----------------------------------------------------------------------------------------
 
 
-async def test_undo_says_what_was_put_back_or_that_there_is_nothing(server: Server) -> None:
+async def test_undo_reports_restored_files_or_that_there_are_none(server: Server) -> None:
     async with rig(server) as r:
         await r.app.run_action("undo")
         await r.shows("nothing to undo")
@@ -355,7 +355,7 @@ async def test_undo_says_what_was_put_back_or_that_there_is_nothing(server: Serv
         assert not (server.home.workspace / "new.txt").exists()
 
 
-async def test_undo_leaves_files_alone_that_were_changed_since(server: Server) -> None:
+async def test_undo_spares_files_changed_since(server: Server) -> None:
     async with rig(server) as r:
         await wrote_a_file(r)
         path = server.home.workspace / "new.txt"
@@ -365,7 +365,7 @@ async def test_undo_leaves_files_alone_that_were_changed_since(server: Server) -
         assert path.read_text() == "mine"
 
 
-async def test_a_new_session_is_begun_and_the_draft_stays_with_the_old_one(server: Server, client: Client) -> None:
+async def test_new_session_leaves_the_draft_with_the_old_one(server: Server, client: Client) -> None:
     (boats,) = await made(server, client, "Boats")
     async with rig(server) as r:
         await r.type("for the boats")
@@ -378,7 +378,7 @@ async def test_a_new_session_is_begun_and_the_draft_stays_with_the_old_one(serve
         await r.until(lambda: r.app.session_id == boats.id and r.prompt == "for the boats")
 
 
-async def test_the_session_on_the_screen_is_renamed(server: Server, client: Client) -> None:
+async def test_shown_session_is_renamed(server: Server, client: Client) -> None:
     (boats,) = await made(server, client, "Boats\x1b[31m")
     async with rig(server, size=SMALL) as r:
         await r.app.run_action("rename")
@@ -394,7 +394,7 @@ async def test_the_session_on_the_screen_is_renamed(server: Server, client: Clie
         assert session.title == "Sloops"
 
 
-async def test_the_session_on_the_screen_is_forked_and_exported(server: Server) -> None:
+async def test_shown_session_is_forked_and_exported(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: say aboard")
         await r.shows("aboard")
@@ -408,7 +408,7 @@ async def test_the_session_on_the_screen_is_forked_and_exported(server: Server) 
         assert "aboard" in (server.home.workspace / f"session-{r.app.session_id}.md").read_text()
 
 
-async def test_the_session_on_the_screen_is_summarised(server: Server) -> None:
+async def test_shown_session_is_summarised(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: say aboard")
         await r.shows("aboard")
@@ -427,7 +427,7 @@ async def click(r: Rig, words: str) -> None:
     await r.pilot.click(offset=(line.index(words) + 1, y))
 
 
-async def test_everything_in_the_list_can_be_clicked(server: Server, client: Client) -> None:
+async def test_all_actions_of_the_list_can_be_clicked(server: Server, client: Client) -> None:
     boats, anchors, _ = await made(server, client, "Boats", "Anchors", "Capstans")
     async with rig(server, size=SMALL) as r:
         screen = await opened(r, "Boats")
@@ -452,7 +452,7 @@ async def test_everything_in_the_list_can_be_clicked(server: Server, client: Cli
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def test_an_age_is_told_in_a_word_or_two() -> None:
+def test_age_is_short() -> None:
     minute, hour, day = 60_000, 3_600_000, 86_400_000
     now = 400 * day
     told_ages = [age(now - ago, now) for ago in (0, -5, minute, 59 * minute, hour, 23 * hour, day, 30 * day)]
@@ -460,7 +460,7 @@ def test_an_age_is_told_in_a_word_or_two() -> None:
     assert age(now - 40 * day, now).startswith("197")
 
 
-def test_keys_of_the_list_that_work_while_typing_are_none_of_the_typing_keys() -> None:
+def test_session_keys_do_not_clash_with_editing_keys() -> None:
     for keys, _, _ in SESSION_KEYS:
         for key in keys.split(",")[1:]:
             assert key.startswith("ctrl+")

@@ -83,7 +83,7 @@ def many(count: int) -> list[Json]:
     return [s.message(f"m{n}", "assistant", s.text(said), s.finish()) for n, said in enumerate(words)]
 
 
-async def test_ten_thousand_messages_are_shown_from_their_end_and_few_are_drawn() -> None:
+async def test_ten_thousand_messages_render_only_the_end() -> None:
     async with stage(*many(10_000)) as (app, pilot):
         assert "  message 9999" in "\n".join(app.lines)
         assert app.transcript._layout.message_renderer.drawn_messages < 100
@@ -93,7 +93,7 @@ async def test_ten_thousand_messages_are_shown_from_their_end_and_few_are_drawn(
         assert app.transcript._layout.message_renderer.drawn_messages < 200
 
 
-async def test_scrolling_up_moves_what_is_seen_by_just_so_much() -> None:
+async def test_scrolling_up_moves_lines_exactly() -> None:
     async with stage(*many(300)) as (app, pilot):
         for _ in range(60):
             before = app.lines
@@ -102,7 +102,7 @@ async def test_scrolling_up_moves_what_is_seen_by_just_so_much() -> None:
             assert app.lines[5:] == before[:-5]
 
 
-async def test_the_end_is_followed_until_somebody_scrolls_and_then_news_are_told() -> None:
+async def test_end_is_followed_until_the_user_scrolls() -> None:
     async with stage(*many(30)) as (app, pilot):
         app.tell(s.message("new", "assistant", s.text("the first news")))
         await pilot.pause()
@@ -124,7 +124,7 @@ async def test_the_end_is_followed_until_somebody_scrolls_and_then_news_are_told
         assert "the third news" in "\n".join(app.lines)
 
 
-async def test_what_changes_above_moves_nothing_that_is_seen() -> None:
+async def test_changes_above_move_no_visible_line() -> None:
     asked = s.message("ask", "assistant", s.call("c1", "bash", {"command": "x"}))
     async with stage(asked, *many(40)) as (app, pilot):
         app.transcript.scroll_home(animate=False)
@@ -137,7 +137,7 @@ async def test_what_changes_above_moves_nothing_that_is_seen() -> None:
         assert app.lines[:-1] == before[:-1]
 
 
-async def test_a_word_more_repaints_its_own_line() -> None:
+async def test_delta_repaints_only_its_line() -> None:
     async with stage(*many(30), s.message("new", "assistant")) as (app, pilot):
         app.tell(s.message("new", "assistant", s.text("word")))
         await pilot.pause()
@@ -148,7 +148,7 @@ async def test_a_word_more_repaints_its_own_line() -> None:
         assert 1 <= app.transcript.painted_rows <= 3
 
 
-async def test_a_click_unfolds_and_ctrl_r_everything() -> None:
+async def test_click_unfolds_one_and_fold_all_unfolds_everything() -> None:
     out = "\n".join(f"line {n}" for n in range(30))
     asked = s.message("ask", "assistant", s.call("c1", "bash", {"command": "x"}), s.finish("tool_use"))
     came = s.message("t1", "tool", s.result("c1", out, exit_code=0))
@@ -167,7 +167,7 @@ async def test_a_click_unfolds_and_ctrl_r_everything() -> None:
         assert "line 12" in "\n".join(app.lines)
 
 
-async def test_selected_text_is_copied_as_it_was_written() -> None:
+async def test_selected_text_is_copied_without_margins() -> None:
     told = s.message("m1", "assistant", s.text("before 日本 wide\n\n```\nx = 1\ny = 2\n```"), s.finish())
     async with stage(told) as (app, pilot):
         chosen = Selection(Offset(2, 0), Offset(40, 3))
@@ -188,7 +188,7 @@ async def test_text_is_selected_with_the_mouse() -> None:
         assert (app.screen.get_selected_text() or "").startswith("hello")
 
 
-async def test_an_empty_session_is_welcoming_and_a_full_one_is_not() -> None:
+async def test_welcome_is_shown_only_in_an_empty_session() -> None:
     async with stage() as (app, pilot):
         app.transcript.set_model("kedge/offline")
         await pilot.pause()
@@ -199,7 +199,7 @@ async def test_an_empty_session_is_welcoming_and_a_full_one_is_not() -> None:
         assert "This is kedge" not in "\n".join(app.lines)
 
 
-async def test_a_resize_keeps_the_message_at_the_top() -> None:
+async def test_resize_keeps_the_message_at_the_top() -> None:
     async with stage(*many(100)) as (app, pilot):
         app.transcript.scroll_page_up(animate=False)
         await pilot.pause()
@@ -212,7 +212,7 @@ async def test_a_resize_keeps_the_message_at_the_top() -> None:
         assert now.message_id == top.message_id
 
 
-async def test_no_escape_sequence_of_a_model_or_a_tool_reaches_the_terminal(server: Server, client: Client) -> None:
+async def test_no_escape_sequence_reaches_the_terminal(server: Server, client: Client) -> None:
     """Through the whole app: answers, thoughts, commands and their output, file names, the title."""
     nasty = "\x1b]0;owned\x07\x1b[2J\x9b31m"
     (server.home.workspace / f"file{nasty}name").write_text("x")

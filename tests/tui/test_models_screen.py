@@ -36,7 +36,7 @@ async def session_model(r: Rig, client: Client) -> str:
     return (await client.session(r.app.connection.id, r.app.session_id)).model
 
 
-async def test_the_picker_shows_limits_and_prices_and_marks_the_current_model(own_server: Server) -> None:
+async def test_models_show_limits_prices_and_the_current_one(own_server: Server) -> None:
     configured(own_server.home)
     async with rig(own_server) as r:
         await r.press("ctrl+l")
@@ -50,7 +50,7 @@ async def test_the_picker_shows_limits_and_prices_and_marks_the_current_model(ow
         assert "secret-canary-key" not in r.text
 
 
-async def test_typing_finds_a_model_and_enter_gives_it_to_the_session(own_server: Server, own_client: Client) -> None:
+async def test_typing_finds_a_model_and_enter_chooses_it(own_server: Server, own_client: Client) -> None:
     configured(own_server.home)
     async with rig(own_server) as r:
         await own_client.create_workspace(str(own_server.home.workspace))
@@ -69,7 +69,7 @@ async def test_typing_finds_a_model_and_enter_gives_it_to_the_session(own_server
         assert await session_model(r, own_client) == ""
 
 
-async def test_esc_leaves_the_picker_and_stops_nothing(server: Server) -> None:
+async def test_esc_closes_the_dialog_and_stops_nothing(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: hold never-said | say x")
         await r.shows("working")
@@ -87,7 +87,7 @@ async def test_esc_leaves_the_picker_and_stops_nothing(server: Server) -> None:
         await r.shows("■ canceled")
 
 
-async def test_a_model_that_nobody_lists_can_be_typed_out(server: Server) -> None:
+async def test_unlisted_model_can_be_typed(server: Server) -> None:
     async with rig(server) as r:
         await r.press("ctrl+l")
         await r.shows("kedge/offline")
@@ -100,7 +100,7 @@ async def test_a_model_that_nobody_lists_can_be_typed_out(server: Server) -> Non
         assert "●" in row(r, "  local/of-tomorrow") or "●" in row(r, "● local/of-tomorrow")
 
 
-async def test_what_fits_nothing_chooses_nothing(server: Server) -> None:
+async def test_search_without_match_chooses_nothing(server: Server) -> None:
     async with rig(server) as r:
         await r.press("ctrl+l")
         await r.shows("kedge/offline")
@@ -110,7 +110,7 @@ async def test_what_fits_nothing_chooses_nothing(server: Server) -> None:
         assert isinstance(r.app.screen, ModelsScreen)
 
 
-async def test_without_a_provider_the_picker_says_how_to_add_one(own_server: Server) -> None:
+async def test_dialog_explains_how_to_add_a_provider(own_server: Server) -> None:
     own_server.home.config.write_text("")
     for size in ((100, 30), (60, 16)):
         async with rig(own_server, size=size) as r:
@@ -119,7 +119,7 @@ async def test_without_a_provider_the_picker_says_how_to_add_one(own_server: Ser
             assert "(configured default) kedge/offline" in r.text
 
 
-async def test_the_picker_fits_a_small_screen_and_follows_its_size(own_server: Server) -> None:
+async def test_dialog_fits_a_small_screen_and_resizes(own_server: Server) -> None:
     configured(own_server.home)
     async with rig(own_server, size=(60, 16)) as r:
         await r.press("ctrl+l")
@@ -129,7 +129,7 @@ async def test_the_picker_fits_a_small_screen_and_follows_its_size(own_server: S
         await r.until(lambda: row(r, "hub/wide").index("200k") > 60)
 
 
-async def test_a_click_chooses_a_model(own_server: Server) -> None:
+async def test_click_chooses_a_model(own_server: Server) -> None:
     configured(own_server.home)
     async with rig(own_server) as r:
         await r.press("ctrl+l")
@@ -139,7 +139,7 @@ async def test_a_click_chooses_a_model(own_server: Server) -> None:
         await r.until(lambda: "hub/wide" in r.lines[0])
 
 
-async def test_the_list_is_read_when_the_server_is_back(own_server: Server) -> None:
+async def test_models_load_when_the_server_is_back(own_server: Server) -> None:
     async with rig(own_server) as r:
         own_server.kill()
         await r.press("ctrl+l")
@@ -149,7 +149,7 @@ async def test_the_list_is_read_when_the_server_is_back(own_server: Server) -> N
         await r.shows("(configured default)")
 
 
-def test_the_default_comes_first_and_a_model_of_the_session_is_never_missing() -> None:
+def test_default_is_first_and_current_model_is_listed() -> None:
     models = [m.ModelBody(model="a/x", provider="a"), m.ModelBody(model="a/y", provider="a", is_default=True)]
     assert list(offers(models, "gone/z", "")) == ["", "gone/z", "a/x", "a/y"]
     assert list(offers(models, "", "Y a")) == ["", "a/y"]

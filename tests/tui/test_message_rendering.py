@@ -56,18 +56,18 @@ def marked(text: str, width: int = 78) -> list[str]:
 # --- markdown -------------------------------------------------------------------------------------------------------
 
 
-def test_what_looks_like_the_definition_of_a_link_is_not_left_out() -> None:
+def test_link_definition_is_not_omitted() -> None:
     assert marked("[INFO]: started") == ["[INFO]: started"]
     assert "https://x.example" in "\n".join(marked("see [docs][1]\n\n- x\n\n[1]: https://x.example"))
 
 
-def test_headings_stand_at_the_left_and_code_has_a_bar() -> None:
+def test_headings_are_left_aligned_and_code_has_a_bar() -> None:
     assert marked("# One\n\ntext\n\n## Two\n\n```python\nx = 1\n\ny = 2\n```\nend") == [
         *("One", "", "text", "", "Two", "", "│ x = 1", "│", "│ y = 2", "", "end"),
     ]
 
 
-def test_lines_stay_lines_and_keep_their_indent() -> None:
+def test_line_breaks_and_indents_are_kept() -> None:
     said = (
         "in about these words:\n\n  read README.md\n  find TODO\n\nmodel = 1\n\n[providers.openai]\ntype = 2   # any\n"
     )
@@ -77,12 +77,12 @@ def test_lines_stay_lines_and_keep_their_indent() -> None:
     ]
 
 
-def test_what_looks_like_html_is_shown_as_it_stands() -> None:
+def test_html_is_shown_as_text() -> None:
     assert marked("use <div class=x> here\n\n<b>bold</b>\n") == ["use <div class=x> here", "", "<b>bold</b>"]
 
 
 @pytest.mark.parametrize("look", list(THEMES))
-def test_code_is_set_off_in_every_theme(look: ThemeName) -> None:
+def test_code_has_a_bar_in_every_theme(look: ThemeName) -> None:
     rows = GrowingMarkdown(Renderer(THEMES[look]), 40).rows("before\n\n```\ncode\n```")
     assert [row.strip.text.rstrip() for row in rows] == ["before", "", "│ code"]
     assert [row.lead for row in rows] == [0, 0, 2]
@@ -119,7 +119,7 @@ PIECES += [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14))
 @settings(max_examples=60, deadline=None)
-def test_a_text_that_grows_looks_at_the_end_as_if_it_had_been_there_at_once(pieces: list[str]) -> None:
+def test_streamed_text_renders_like_complete_text(pieces: list[str]) -> None:
     growing, text = GrowingMarkdown(PEN, 50), ""
     for piece in pieces:
         text += piece
@@ -128,7 +128,7 @@ def test_a_text_that_grows_looks_at_the_end_as_if_it_had_been_there_at_once(piec
     assert [row.strip.text for row in growing.rows(text)] == [row.strip.text for row in at_once]
 
 
-def test_a_line_that_becomes_something_else_joins_the_block_before_it() -> None:
+def test_line_that_changes_meaning_joins_the_previous_block() -> None:
     growing, text = GrowingMarkdown(PEN, 50), ""
     for piece in ("text\n** ** ", "more\n", "| a | b |\n|---|---|", "x\n"):
         text += piece
@@ -136,7 +136,7 @@ def test_a_line_that_becomes_something_else_joins_the_block_before_it() -> None:
     assert [row.strip.text.rstrip() for row in growing.rows(text)] == ["text", "** ** more", "| a | b |", "|---|---|x"]
 
 
-def test_a_text_that_was_taken_back_is_drawn_from_its_beginning() -> None:
+def test_replaced_text_is_rendered_from_the_start() -> None:
     growing = GrowingMarkdown(PEN, 50)
     growing.rows("one\n\ntwo\n\nthree")
     assert [row.strip.text.rstrip() for row in growing.rows("other")] == ["other"]
@@ -145,18 +145,18 @@ def test_a_text_that_was_taken_back_is_drawn_from_its_beginning() -> None:
 # --- people and thoughts --------------------------------------------------------------------------------------------
 
 
-def test_prompts_have_a_bar_and_tell_what_is_attached() -> None:
+def test_prompts_have_a_bar_and_list_attachments() -> None:
     file = {"type": "binary", "data": {"path": "notes.txt", "mime_type": "text/plain", "data": ""}}
     lines = drawn(s.message("m1", "user", s.text("do *this*\nand that"), file))
     assert lines == ["▌ do *this*", "▌ and that", "▌ attached: notes.txt", ""]
 
 
-def test_a_command_of_the_users_own_is_shown_with_its_output() -> None:
+def test_user_shell_command_is_shown_with_output() -> None:
     shell = {"type": "shell_command", "data": {"command": "ls", "output": "a\nb\n", "exit_code": 2}}
     assert drawn(s.message("m1", "user", shell)) == ["! ls  exit 2", "    a", "    b", ""]
 
 
-def test_a_thought_is_folded_when_it_is_over_and_shows_its_end_before() -> None:
+def test_thought_shows_its_end_then_folds() -> None:
     words = "\n".join(f"thought {n}" for n in range(9))
     live = drawn(s.message("m1", "assistant", s.thought(words)))
     assert live == ["▸ thinking", "    thought 6", "    thought 7", "    thought 8", ""]
@@ -174,7 +174,7 @@ def card(name: str, given: Json, content: str, *, width: int = 80, unfolded: boo
     return drawn(asked, came, width=width, unfolded=unfolded)
 
 
-def test_a_command_shows_its_exit_code_and_time_however_long_it_is() -> None:
+def test_long_command_leaves_room_for_exit_code() -> None:
     lines = card("bash", {"command": "echo " + "x" * 200}, "out\n", exit_code=0, summary="exit 0, 2.3 s")
     assert lines[0].endswith("x…  exit 0, 2.3 s")
     assert lines[1:] == ["    out", ""]
@@ -182,12 +182,12 @@ def test_a_command_shows_its_exit_code_and_time_however_long_it_is() -> None:
     assert failed[0] == "✗ $ false  exit 1, 0.0 s"
 
 
-def test_a_command_over_several_lines_is_shown_whole() -> None:
+def test_command_of_several_lines_is_shown_in_full() -> None:
     lines = card("bash", {"command": "cd x\nmake\nmake test"}, "", exit_code=0, summary="exit 0")
     assert lines == ["● $ cd x …  exit 0", "    $ cd x", "    make", "    make test", ""]
 
 
-def test_long_results_say_how_much_there_is() -> None:
+def test_long_results_count_hidden_lines() -> None:
     out = "\n".join(f"line {n}" for n in range(1_204))
     folded = card("bash", {"command": "x"}, out, exit_code=0)
     assert folded[-2] == "    … 1,200 more lines"
@@ -196,22 +196,22 @@ def test_long_results_say_how_much_there_is() -> None:
     assert whole[-2] == "    line 1203"
 
 
-def test_one_line_more_is_shown_instead_of_told() -> None:
+def test_single_hidden_line_is_shown_instead() -> None:
     out = "\n".join(f"line {n}" for n in range(DONE_LINES + 1))
     assert card("bash", {"command": "x"}, out, exit_code=0)[-2] == f"    line {DONE_LINES}"
 
 
-def test_a_line_without_an_end_is_cut() -> None:
+def test_very_long_line_is_cut() -> None:
     assert card("bash", {"command": "x"}, "y" * 1_000_000, exit_code=0)[-2] == "    … 1 more line"
 
 
-def test_what_was_looked_at_is_told_and_shown_when_unfolded() -> None:
+def test_viewed_file_is_summarised_and_shown_when_unfolded() -> None:
     summary = "lines 1-2 of 2"
     assert card("view", {"path": "a.py"}, "1 x\n2 y", summary=summary) == ["● view a.py  lines 1-2 of 2", ""]
     assert card("view", {"path": "a.py"}, "1 x\n2 y", unfolded=True, summary=summary)[1:3] == ["    1 x", "    2 y"]
 
 
-def test_a_call_that_failed_says_why_and_one_that_was_denied_that() -> None:
+def test_failed_and_denied_calls_show_the_reason() -> None:
     assert card("view", {"path": "a"}, "there is no file a", is_error=True) == [
         *("✗ view a  failed", "    there is no file a", ""),
     ]
@@ -223,7 +223,7 @@ EDIT = {"path": "x", "old_string": "-- gone", "new_string": "++ new"}
 DIFF = "--- a/x\n+++ b/x\n@@ -7,3 +7,3 @@ def f():\n same\n--- gone\n+++ new\n \ttab\n"
 
 
-def test_a_diff_has_numbers_and_signs() -> None:
+def test_diff_has_line_numbers_and_signs() -> None:
     lines = card("edit", EDIT, "ok", summary="+1 -1", diff=DIFF)
     assert lines[0] == "● edit x  +1 -1"
     assert lines[1:] == [
@@ -236,7 +236,7 @@ def test_a_diff_has_numbers_and_signs() -> None:
     ]
 
 
-def test_a_diff_stands_side_by_side_from_120_columns() -> None:
+def test_diff_is_side_by_side_from_120_columns() -> None:
     lines = card("edit", EDIT, "ok", width=124, summary="+1 -1", diff=DIFF)
     changed = next(line for line in lines if "gone" in line)
     left, right = changed.split("│")
@@ -246,13 +246,13 @@ def test_a_diff_stands_side_by_side_from_120_columns() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 140])
-def test_a_long_line_of_a_diff_goes_on_in_the_next(width: int) -> None:
+def test_long_diff_line_is_wrapped(width: int) -> None:
     words = "".join(chr(ord("a") + n % 26) for n in range(300))
     text = "".join(strip.text for strip in diff_lines(f"@@ -1 +1 @@\n+{words}\n", PEN, width))
     assert words in re.sub(r"[ │+]|@@.*?@@|(?<=\+) |\d", "", text)
 
 
-def test_a_long_diff_is_folded() -> None:
+def test_long_diff_is_folded() -> None:
     diff = "@@ -0,0 +1,90 @@\n" + "".join(f"+line {n}\n" for n in range(90))
     lines = card("write", {"path": "x"}, "ok", diff=diff)
     assert len(lines) == DIFF_LINES + 3
@@ -273,17 +273,17 @@ def test_a_long_diff_is_folded() -> None:
         (s.finish("unknown"), "■ interrupted"),
     ],
 )
-def test_each_end_is_told_in_a_line(finish: Json, line: str) -> None:
+def test_each_outcome_has_a_line(finish: Json, line: str) -> None:
     assert drawn(s.message("m1", "assistant", finish))[0] == line
 
 
-def test_an_error_says_what_can_be_done() -> None:
+def test_error_suggests_a_next_step() -> None:
     lines = drawn(s.message("m1", "assistant", s.finish("error", "", "Broken.")))
     assert "press ctrl-l to choose another model" in lines[1]
 
 
 @pytest.mark.parametrize("width", [58, 100])
-def test_an_empty_session_tells_how_to_begin_and_how_to_get_a_model(width: int) -> None:
+def test_welcome_explains_keys_and_models(width: int) -> None:
     offline = " ".join(strip.text.strip() for strip in welcome(OFFLINE, PEN, width))
     assert "ctrl-k" in offline
     assert "esc" in offline
@@ -296,7 +296,7 @@ def test_an_empty_session_tells_how_to_begin_and_how_to_get_a_model(width: int) 
 
 
 @pytest.mark.parametrize("width", [60, 140])
-def test_nothing_that_a_terminal_obeys_is_in_any_line(width: int) -> None:
+def test_no_line_contains_control_characters(width: int) -> None:
     told = [
         s.message("m1", "user", s.text(NASTY), {"type": "binary", "data": {"path": NASTY}}),
         s.message("m2", "user", {"type": "shell_command", "data": {"command": NASTY, "output": NASTY, "exit_code": 0}}),
@@ -324,7 +324,7 @@ def test_nothing_that_a_terminal_obeys_is_in_any_line(width: int) -> None:
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=200), st.integers(20, 130))
 @settings(max_examples=60, deadline=None)
-def test_any_text_is_harmless_and_exactly_as_wide_as_the_screen(words: str, width: int) -> None:
+def test_any_text_is_harmless_and_fills_the_width(words: str, width: int) -> None:
     told = [s.message("m1", "user", s.text(words)), answer(s.text(words))]
     message_renderer, conversation = drawer_of(*told, width=width)
     for entry in conversation.ordered():

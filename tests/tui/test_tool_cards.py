@@ -19,7 +19,7 @@ async def allow(r: Rig) -> None:
     await r.press("f2")
 
 
-async def test_a_command_shows_its_output_as_it_comes_and_what_esc_left_of_it(server: Server) -> None:
+async def test_command_output_streams_until_esc(server: Server) -> None:
     command = "seq -f 'line %g' 1 40; sleep 100"
     async with rig(server) as r:
         await r.send(f"script: {tool('bash', command=command)} | say done")
@@ -30,14 +30,14 @@ async def test_a_command_shows_its_output_as_it_comes_and_what_esc_left_of_it(se
         await r.shows("■ canceled")
 
 
-async def test_a_command_that_fails_shows_its_exit_code_and_time(server: Server) -> None:
+async def test_failed_command_shows_exit_code_and_time(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: {tool('bash', command='echo oh no; exit 3')} | say done")
         await allow(r)
         await r.shows("✗ $ echo oh no; exit 3", "exit 3", "oh no", "done")
 
 
-async def test_an_agents_card_says_how_far_it_is_and_then_what_it_found(server: Server) -> None:
+async def test_agent_card_shows_progress_then_result(server: Server) -> None:
     asked = f"script: {tool('ls', path='.')} | hold agent-card | say found nothing"
     async with rig(server) as r:
         await r.send(f"script: {tool('agent', prompt=asked)} | say done")
@@ -46,7 +46,7 @@ async def test_an_agents_card_says_how_far_it_is_and_then_what_it_found(server: 
         await r.shows("● agent", "2 steps", "found nothing", "done")
 
 
-async def test_thoughts_and_outputs_unfold_by_a_click_and_all_at_once(server: Server) -> None:
+async def test_click_unfolds_one_and_ctrl_r_unfolds_all(server: Server) -> None:
     async with rig(server) as r:
         await r.send(f"script: think first this, then that | {tool('ls', path='.')} | say done")
         await r.shows("▸ thought", "done")
@@ -67,7 +67,7 @@ async def test_thoughts_and_outputs_unfold_by_a_click_and_all_at_once(server: Se
         await r.until(lambda: not is_told())
 
 
-async def test_an_error_of_the_provider_is_told_with_what_to_do(server: Server) -> None:
+async def test_provider_error_names_the_remedy(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: fail 401 your key is not known here")
         await r.shows("your key is not known here")

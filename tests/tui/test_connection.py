@@ -9,7 +9,7 @@ from tests.client.process import Server
 from tests.tui.rig import rig
 
 
-async def test_a_server_restarted_underneath_is_a_pause_and_nothing_is_lost_or_doubled(own_server: Server) -> None:
+async def test_server_restart_loses_and_repeats_nothing(own_server: Server) -> None:
     async with rig(own_server) as r:
         await r.send("script: say before the restart")
         await r.shows("before the restart", "enter: send")
@@ -23,7 +23,7 @@ async def test_a_server_restarted_underneath_is_a_pause_and_nothing_is_lost_or_d
         assert r.text.count("▌ script: say after") == 1
 
 
-async def test_a_server_killed_in_the_middle_of_an_answer_goes_on_on_the_screen(own_server: Server) -> None:
+async def test_answer_continues_after_the_server_is_killed(own_server: Server) -> None:
     async with rig(own_server) as r:
         await r.send("script: say one two three | hold k1 | say four five")
         await r.shows("one two three")
@@ -36,7 +36,7 @@ async def test_a_server_killed_in_the_middle_of_an_answer_goes_on_on_the_screen(
         assert r.text.count("▌ script:") == 1
 
 
-async def test_a_session_joined_in_the_middle_of_an_answer_shows_each_word_once(server: Server, client: Client) -> None:
+async def test_session_opened_mid_answer_shows_each_word_once(server: Server, client: Client) -> None:
     async with rig(server) as first:
         await first.send("script: say alpha beta | hold k2 | say gamma delta")
         await first.shows("alpha beta")
@@ -49,7 +49,7 @@ async def test_a_session_joined_in_the_middle_of_an_answer_shows_each_word_once(
                 assert r.text.count("gamma") == 2  # in the prompt, and in the answer
 
 
-async def test_a_session_joined_before_the_first_word_shows_the_answer_as_it_comes(server: Server) -> None:
+async def test_session_opened_before_the_answer_streams_it(server: Server) -> None:
     async with rig(server) as first:
         await first.send("script: hold k3 | say alpha | hold k4 | say beta")
         await first.shows("working")
@@ -61,7 +61,7 @@ async def test_a_session_joined_before_the_first_word_shows_the_answer_as_it_com
             await second.until(lambda: second.text.count("beta") == 2)
 
 
-async def test_it_opens_the_last_session_and_finds_everything_as_it_was(server: Server) -> None:
+async def test_start_shows_the_last_session(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: say remember me")
         await r.shows("enter: send")
@@ -70,7 +70,7 @@ async def test_it_opens_the_last_session_and_finds_everything_as_it_was(server: 
         await r.until(lambda: r.text.count("remember me") == 2)
 
 
-async def test_two_screens_on_one_session_see_each_other(server: Server) -> None:
+async def test_two_clients_of_a_session_see_each_other(server: Server) -> None:
     async with rig(server) as first, rig(server) as second:
         assert first.app.session_id == second.app.session_id
         await first.send("script: say from the first")

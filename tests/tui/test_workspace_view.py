@@ -178,7 +178,7 @@ def again(story: Story, event: StreamEvent, draw: random.Random) -> StreamEvent:
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=50, deadline=None)
-def test_any_order_and_duplication_of_batches_shows_the_same(seed: int) -> None:
+def test_order_and_repetition_of_batches_do_not_matter(seed: int) -> None:
     story, draw = a_story(seed), random.Random(seed + 1)
     clean, mixed = opened("s1", "s9"), opened("s1", "s9")
     ends = [one.run_id for one in told(clean, story.events).ended]
@@ -189,7 +189,7 @@ def test_any_order_and_duplication_of_batches_shows_the_same(seed: int) -> None:
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None)
-def test_a_screen_that_joins_in_the_middle_shows_the_same(seed: int) -> None:
+def test_view_loaded_midway_converges(seed: int) -> None:
     """What is read by request at a Position, and the events since: some of which it has in it already."""
     story, draw = a_story(seed), random.Random(seed + 1)
     clean, joined = opened("s1", "s9"), opened("s1", "s9")
@@ -216,7 +216,7 @@ def test_a_screen_that_joins_in_the_middle_shows_the_same(seed: int) -> None:
 # --- one by one -----------------------------------------------------------------------------------------------------
 
 
-def test_deltas_count_on_a_message_that_follows_and_on_no_other() -> None:
+def test_deltas_apply_only_to_messages_that_follow() -> None:
     view = WorkspaceView()
     view.load_conversation("s1", s.bodies(s.message("m1", "assistant", s.text("read"))), 50)
     told(view, [s.delta("m1", " more")])
@@ -229,7 +229,7 @@ def test_deltas_count_on_a_message_that_follows_and_on_no_other() -> None:
     assert not changed.messages
 
 
-def test_a_delta_of_a_thought_and_of_a_later_part_make_their_parts() -> None:
+def test_deltas_create_missing_parts() -> None:
     view, story = opened(), Story()
     story.message("created", s.message("m1", "assistant"))
     told(view, [*story.events, s.delta("m1", "hm", 0, "reasoning"), s.delta("m1", "so", 1), s.delta("m1", "!", 1)])
@@ -237,7 +237,7 @@ def test_a_delta_of_a_thought_and_of_a_later_part_make_their_parts() -> None:
     assert kinds == [("reasoning", {"thinking": "hm"}), ("text", {"text": "so!"})]
 
 
-def test_a_message_that_was_taken_back_is_empty_again() -> None:
+def test_retry_clears_the_message() -> None:
     view, story = opened(), Story()
     story.message("created", s.message("m1", "assistant"))
     told(view, [story.events[0], s.delta("m1", "half a thou")])
@@ -251,7 +251,7 @@ def test_a_message_that_was_taken_back_is_empty_again() -> None:
     assert not view.conversations["s1"].retries, "an old retry that is told again is over all the same"
 
 
-def test_calls_that_are_numbered_anew_in_each_step_keep_their_own_results() -> None:
+def test_reused_call_ids_keep_their_own_results() -> None:
     view, story = opened(), Story()
     story.run("created", s.run_body())
     for step in ("one", "two"):
@@ -266,7 +266,7 @@ def test_calls_that_are_numbered_anew_in_each_step_keep_their_own_results() -> N
     assert drawn[-3:-1] == ["○ $ two", "    working on two"]
 
 
-def test_a_call_without_a_result_is_cut_off_when_its_run_has_ended() -> None:
+def test_open_call_of_an_ended_run_is_interrupted() -> None:
     view, story = opened(), Story()
     story.run("created", s.run_body())
     story.message("created", s.message("m1", "assistant", s.call("c1", "bash", {"command": "sleep 9"})))
@@ -278,7 +278,7 @@ def test_a_call_without_a_result_is_cut_off_when_its_run_has_ended() -> None:
     assert lines(view)[0] == "■ $ sleep 9  interrupted before it returned a result"
 
 
-def test_an_agents_card_tells_how_its_run_stands() -> None:
+def test_agent_card_shows_the_state_of_its_run() -> None:
     view, story = opened(), Story()
     story.run("created", s.run_body())
     look = s.call("c1", "agent", {"prompt": "look", "description": "Look around"})
@@ -296,7 +296,7 @@ def test_an_agents_card_tells_how_its_run_stands() -> None:
     assert not view.is_child("s1")
 
 
-def test_two_agents_with_the_same_prompt_are_told_apart_by_their_order() -> None:
+def test_agents_with_the_same_prompt_match_by_order() -> None:
     view, story = opened(), Story()
     story.run("created", s.run_body())
     calls = [s.call(one, "agent", {"prompt": "look"}) for one in ("c1", "c2")]
@@ -308,7 +308,7 @@ def test_two_agents_with_the_same_prompt_are_told_apart_by_their_order() -> None
     assert [line for line in lines(view) if line] == ["○ agent look  step 1", "○ agent look  step 2"]
 
 
-def test_who_answered_an_ask_is_known_also_when_it_was_said_to_be_over_before() -> None:
+def test_answering_client_is_known_in_any_event_order() -> None:
     for order in (1, -1):
         view, story = opened(), Story()
         story.tell("permission_request", "created", s.approval("a1"))
@@ -319,7 +319,7 @@ def test_who_answered_an_ask_is_known_also_when_it_was_said_to_be_over_before() 
         assert view.asks() == []
 
 
-def test_only_the_message_whose_call_waits_is_drawn_anew() -> None:
+def test_ask_redraws_only_the_message_of_its_call() -> None:
     view, story = opened(), Story()
     for number in (1, 2):
         run = f"r{number}"
@@ -332,7 +332,7 @@ def test_only_the_message_whose_call_waits_is_drawn_anew() -> None:
     assert lines(view)[2] == "? $ x  waiting for your answer"
 
 
-def test_a_deleted_result_is_gone_from_its_card() -> None:
+def test_deleted_result_leaves_its_card() -> None:
     view, story = opened(), Story()
     story.run("created", s.run_body())
     story.message("created", s.message("m1", "assistant", s.call("c1", "bash", {"command": "x"})))
@@ -343,7 +343,7 @@ def test_a_deleted_result_is_gone_from_its_card() -> None:
     assert lines(view)[0] == "○ $ x"
 
 
-def test_ended_runs_cost_nothing_when_the_screen_asks_for_the_live_ones() -> None:
+def test_ended_runs_are_not_searched_for_live_ones() -> None:
     """Counted by what is looked at: a Run that has ended is in no list that is walked."""
     view = opened()
     ended = [msgspec.convert(s.run_body(f"r{n}", "ended", seq=n), m.RunBody) for n in range(5_000)]
@@ -360,7 +360,7 @@ def test_ended_runs_cost_nothing_when_the_screen_asks_for_the_live_ones() -> Non
     assert view.active("s1") is None
 
 
-def test_a_moved_run_asks_for_the_queue_to_be_read_again() -> None:
+def test_moved_run_requests_a_queue_reload() -> None:
     view, story = opened(), Story()
     story.run("created", s.run_body("r1", "queued", seq=1))
     assert not told(view, story.events).moved
@@ -370,7 +370,7 @@ def test_a_moved_run_asks_for_the_queue_to_be_read_again() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gap", "file", "something of a later version"])
-def test_other_events_change_nothing_but_a_gap_is_told(kind: str) -> None:
+def test_gap_is_reported_and_other_events_are_ignored(kind: str) -> None:
     changed = opened().apply(StreamEvent(kind, "created", {"reason": "evicted", "position": 9}, None))
     assert changed.gap == (kind == "gap")
     assert not changed.messages

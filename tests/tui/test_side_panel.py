@@ -31,7 +31,7 @@ def panel(r: Rig) -> str:
     return "\n".join(text for text, _ in r.app.query_one(SidePanel)._lines)
 
 
-async def test_a_wide_screen_shows_the_todos_with_their_states(server: Server) -> None:
+async def test_wide_screen_shows_todos_with_states(server: Server) -> None:
     async with rig(server, size=WIDE) as r:
         await r.shows("Todos")
         todos = [
@@ -43,7 +43,7 @@ async def test_a_wide_screen_shows_the_todos_with_their_states(server: Server) -
         await r.shows("Todos 1/3", "✓ Read the code", "● Writing the tests", "○ Run them all")
 
 
-async def test_todos_are_wrapped_between_characters_and_cannot_speak_to_the_terminal(server: Server) -> None:
+async def test_todos_are_wrapped_and_harmless(server: Server) -> None:
     async with rig(server, size=WIDE) as r:
         todos = [{"content": "漢字" * 40 + " \x1b[31m[bold]red", "status": "pending"}]
         await r.send(f"script: {call('todos', todos=todos)} | say listed")
@@ -54,7 +54,7 @@ async def test_todos_are_wrapped_between_characters_and_cannot_speak_to_the_term
         assert "".join("".join(lines).split()).count("漢字") == 40
 
 
-async def test_the_panel_lists_the_files_that_runs_change_until_they_are_put_back(server: Server) -> None:
+async def test_changed_files_are_listed_until_undone(server: Server) -> None:
     (server.home.workspace / "there.txt").write_text("old\n")
     async with rig(server, size=WIDE) as r:
         link = r.app.connection
@@ -74,7 +74,7 @@ async def test_the_panel_lists_the_files_that_runs_change_until_they_are_put_bac
         await r.until(lambda: "none since" in panel(r))
 
 
-async def test_the_panel_tells_of_the_queue_and_of_others(server: Server, client: Client) -> None:
+async def test_panel_shows_queue_and_other_clients(server: Server, client: Client) -> None:
     async with rig(server, size=WIDE) as r:
         workspace = await client.create_workspace(str(server.home.workspace))
         await client.set_current_session(workspace.id, r.app.session_id)
@@ -88,7 +88,7 @@ async def test_the_panel_tells_of_the_queue_and_of_others(server: Server, client
         await r.shows_no("prompts queued")
 
 
-async def test_the_panel_is_there_from_120_columns_on(server: Server) -> None:
+async def test_panel_is_shown_from_120_columns(server: Server) -> None:
     async with rig(server, size=(119, 30)) as r:
         await r.shows("enter: send")
         assert "Todos" not in r.text
@@ -100,7 +100,7 @@ async def test_the_panel_is_there_from_120_columns_on(server: Server) -> None:
         assert r.app.query_one(TranscriptPanel).outer_size.width == 80
 
 
-async def test_ctrl_b_hides_the_panel_and_brings_it_back(server: Server) -> None:
+async def test_ctrl_b_toggles_the_panel(server: Server) -> None:
     async with rig(server, size=WIDE) as r:
         await r.shows("Todos")
         await r.press("ctrl+b")
@@ -111,7 +111,7 @@ async def test_ctrl_b_hides_the_panel_and_brings_it_back(server: Server) -> None
 
 
 @pytest.mark.parametrize("size", [(100, 30), (60, 16)])
-async def test_on_a_narrow_screen_ctrl_b_lays_the_panel_over_the_transcript(
+async def test_ctrl_b_overlays_the_panel_on_a_narrow_screen(
     server: Server, size: tuple[int, int]
 ) -> None:
     async with rig(server, size=size) as r:
@@ -133,7 +133,7 @@ def told(position: int, version: str, path: str, change: str) -> StreamEvent:
     return StreamEvent(type="file", change=change, payload=payload, position=position)
 
 
-def test_files_are_the_same_in_whatever_order_and_however_often_they_are_told() -> None:
+def test_order_of_file_events_does_not_matter() -> None:
     events = [
         told(1, "v1", "/w/new", "created"),
         told(2, "v2", "/w/old", "updated"),
@@ -148,7 +148,7 @@ def test_files_are_the_same_in_whatever_order_and_however_often_they_are_told() 
         assert view.files.of("s") == [("/w/new", "created"), ("/w/old", "updated")]
 
 
-def test_files_are_remembered_up_to_a_limit_the_newest_ones() -> None:
+def test_oldest_changed_files_are_dropped_at_the_limit() -> None:
     known = ChangedFiles()
     for number in range(changed_files.CHANGES_MAX + 10):
         body = m.FileEvent(path=f"/w/{number}", run_id="r", session_id="s", version_id=f"v{number}")
@@ -161,7 +161,7 @@ def test_files_are_remembered_up_to_a_limit_the_newest_ones() -> None:
     assert known.of("s") == []
 
 
-def test_long_paths_keep_their_ends_and_many_are_counted() -> None:
+def test_long_paths_keep_their_ends_and_extra_files_are_counted() -> None:
     view = WorkspaceView()
     for number in range(40):
         view.apply(told(number, f"v{number}", f"/w/{'deep/' * 20}file-{number}.py", "updated"))

@@ -40,14 +40,14 @@ def texts(sheet: TranscriptLayout, top: int) -> list[str]:
     return [line.strip.text.rstrip() if line else "" for line in found]
 
 
-def test_a_look_at_the_end_of_ten_thousand_messages_draws_a_few() -> None:
+def test_end_of_ten_thousand_messages_renders_a_few() -> None:
     sheet = long_sheet()
     assert sheet.message_renderer.drawn_messages == 0
     assert 0 < look(sheet, sheet.height - SCREEN) < 60
     assert "message 9999" in "\n".join(texts(sheet, sheet.height - SCREEN))
 
 
-def test_scrolling_draws_each_message_once_and_moves_no_line_that_is_seen() -> None:
+def test_scrolling_renders_once_and_moves_no_visible_line() -> None:
     sheet = long_sheet(600)
     top = sheet.height - SCREEN
     look(sheet, top)
@@ -67,7 +67,7 @@ def test_scrolling_draws_each_message_once_and_moves_no_line_that_is_seen() -> N
     assert sheet.message_renderer.drawn_messages - drawn < 80
 
 
-def test_a_message_that_grows_at_the_end_costs_one_drawing() -> None:
+def test_streaming_message_is_rendered_once_per_change() -> None:
     sheet = long_sheet(2_000)
     entry = sheet.conversation.ordered()[-1]
     entry.body.parts.pop()
@@ -83,7 +83,7 @@ def test_a_message_that_grows_at_the_end_costs_one_drawing() -> None:
     assert sheet.message_renderer.message(entry, sheet.conversation)[-2].strip.text.strip() == "and more"
 
 
-def test_what_is_above_may_change_and_the_line_that_is_looked_at_is_found_again() -> None:
+def test_anchor_survives_changes_above_it() -> None:
     sheet = long_sheet(50)
     look(sheet, 60)
     place = sheet.anchor_at(60)
@@ -104,7 +104,7 @@ def test_what_is_above_may_change_and_the_line_that_is_looked_at_is_found_again(
     assert sheet.y_of(place) is None
 
 
-def test_messages_that_come_and_go_are_taken_into_the_order() -> None:
+def test_added_and_removed_messages_update_the_layout() -> None:
     sheet = long_sheet(20)
     look(sheet, 0)
     height = sheet.height
@@ -120,14 +120,14 @@ def test_messages_that_come_and_go_are_taken_into_the_order() -> None:
     assert "hello" in drawn
 
 
-def test_lines_of_few_messages_are_kept() -> None:
+def test_cache_of_rendered_messages_is_limited() -> None:
     sheet = long_sheet(RENDERED_MAX + 200)
     for top in range(0, sheet.height, SCREEN):
         look(sheet, top)
     assert len(sheet._rendered) <= RENDERED_MAX
 
 
-def test_a_place_in_a_message_that_became_shorter_is_its_last_line() -> None:
+def test_anchor_in_a_shortened_message_is_its_last_line() -> None:
     sheet = long_sheet(5)
     look(sheet, 0)
     start = sheet.y_of(LineAnchor("m2", 0))

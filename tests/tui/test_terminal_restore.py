@@ -38,21 +38,21 @@ def check_as_before(terminal: Terminal, before: list[object], shown: str, code: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
-def test_a_signal_ends_it_and_gives_the_terminal_back(server: Server, number: signal.Signals) -> None:
+def test_signal_restores_the_terminal(server: Server, number: signal.Signals) -> None:
     terminal, shown = begin(server)
     before = Terminal(server.home, "--version").settings
     terminal.process.send_signal(number)
     check_as_before(terminal, before, shown, 128 + number)
 
 
-def test_ctrl_q_gives_the_terminal_back(server: Server) -> None:
+def test_ctrl_q_restores_the_terminal(server: Server) -> None:
     terminal, shown = begin(server)
     before = Terminal(server.home, "--version").settings
     terminal.type("\x11")
     check_as_before(terminal, before, shown, 0)
 
 
-def test_a_bug_gives_the_terminal_back_and_is_told_in_a_line(server: Server) -> None:
+def test_bug_restores_the_terminal_and_is_reported(server: Server) -> None:
     terminal, shown = begin(server, BROKEN)
     before = Terminal(server.home, "--version").settings
     terminal.type("\x1bOP")  # F1

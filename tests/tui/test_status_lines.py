@@ -35,7 +35,7 @@ def run_line(r: Rig) -> str:
 # --- the top line ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_context_is_told_by_the_last_request_and_not_by_all_of_them(small_model: Server) -> None:
+async def test_context_is_that_of_the_last_request(small_model: Server) -> None:
     async with rig(small_model) as r:
         await r.shows("local/fake-large")
         assert "ctx" not in r.lines[0], "nothing was asked yet"
@@ -46,7 +46,7 @@ async def test_the_context_is_told_by_the_last_request_and_not_by_all_of_them(sm
         await r.shows("ctx 40 %", "$2.59")
 
 
-async def test_skipped_approvals_are_on_the_top_line(own_server: Server) -> None:
+async def test_top_line_shows_skipped_approvals(own_server: Server) -> None:
     """For the client that asked for it, and for clients that come later."""
     async with rig(own_server) as r, Client(own_server.host) as other:
         await r.shows("local/fake-large")
@@ -59,7 +59,7 @@ async def test_skipped_approvals_are_on_the_top_line(own_server: Server) -> None
         await r.shows_no("approvals are skipped")
 
 
-async def test_the_context_grows_while_a_run_is_at_work(small_model: Server) -> None:
+async def test_context_grows_during_a_run(small_model: Server) -> None:
     async with rig(small_model) as r:
         await r.send('script: usage 1000 0 | tool ls {"path": "."} | usage 2000 0 | hold context-1 | say fine')
         await r.shows("ctx 25 %", "esc: stop this run")
@@ -67,7 +67,7 @@ async def test_the_context_grows_while_a_run_is_at_work(small_model: Server) -> 
         await r.shows("ctx 50 %")
 
 
-async def test_a_context_that_is_nearly_full_has_the_colour_of_a_warning(small_model: Server) -> None:
+async def test_nearly_full_context_has_the_warning_colour(small_model: Server) -> None:
     async with rig(small_model) as r:
         await r.send("script: usage 3196 0 | say nearly")
         await r.shows("ctx 80 %!")
@@ -83,7 +83,7 @@ async def test_a_context_that_is_nearly_full_has_the_colour_of_a_warning(small_m
         assert all(abs(shade - wanted) <= 1 for shade, wanted in shades)
 
 
-async def test_without_a_known_limit_no_context_is_told(server: Server) -> None:
+async def test_context_is_hidden_without_a_known_limit(server: Server) -> None:
     async with rig(server) as r:
         await r.send("script: usage 1000 1000 | say fine")
         await r.shows("fine")
@@ -91,7 +91,7 @@ async def test_without_a_known_limit_no_context_is_told(server: Server) -> None:
         assert "ctx" not in r.text
 
 
-async def test_other_clients_in_the_session_are_counted(server: Server, client: Client) -> None:
+async def test_clients_of_the_session_are_counted(server: Server, client: Client) -> None:
     async with rig(server) as r:
         workspace = await client.create_workspace(str(server.home.workspace))
         await client.set_current_session(workspace.id, r.app.session_id)
@@ -104,7 +104,7 @@ async def test_other_clients_in_the_session_are_counted(server: Server, client: 
         await r.shows_no("clients")
 
 
-async def test_a_wide_title_is_cut_between_characters(server: Server, client: Client) -> None:
+async def test_wide_title_is_cut_between_characters(server: Server, client: Client) -> None:
     async with rig(server, size=(60, 16)) as r:
         workspace = await client.create_workspace(str(server.home.workspace))
         await client.rename_session(workspace.id, r.app.session_id, "[red]" + "漢字の表題" * 20 + "\x1b[2J")
@@ -118,7 +118,7 @@ async def test_a_wide_title_is_cut_between_characters(server: Server, client: Cl
 # --- the line of the Run --------------------------------------------------------------------------------------------
 
 
-async def test_a_narrow_screen_never_loses_what_esc_stops(small_model: Server) -> None:
+async def test_narrow_screen_always_shows_what_esc_stops(small_model: Server) -> None:
     async with rig(small_model, size=(60, 16)) as r:
         script = (
             'script: usage 123 45 | tool ls {"path": "."} | fail 503 retry-after=60 the provider is overloaded today'
@@ -137,7 +137,7 @@ async def test_a_narrow_screen_never_loses_what_esc_stops(small_model: Server) -
 
 
 @pytest.mark.parametrize("width", range(0, 100, 3))
-def test_what_fits_is_kept_by_rank_and_in_order(width: int) -> None:
+def test_fitted_drops_by_priority_and_keeps_order(width: int) -> None:
     pieces: list[Piece] = [(1, "● working"), (3, "漢字漢字"), (2, "12 s"), (4, ""), (0, "esc: stop this run")]
     fitting = fitted(pieces, width)
     assert fitting[-1] == "esc: stop this run"
@@ -150,7 +150,7 @@ def test_what_fits_is_kept_by_rank_and_in_order(width: int) -> None:
     "text", ["", "plain words", "漢字かな交じり文", "a漢b字c", "👩‍👩‍👧 family", "e\u0301e\u0301e\u0301"]
 )
 @pytest.mark.parametrize("width", range(1, 20))
-def test_text_is_never_cut_to_more_than_its_room(text: str, width: int) -> None:
+def test_cut_text_is_never_wider_than_its_room(text: str, width: int) -> None:
     assert cell_len(cut(text, width)) <= width
     assert cell_len(cut_start(text, width)) <= width
     if width > 1:
@@ -158,7 +158,7 @@ def test_text_is_never_cut_to_more_than_its_room(text: str, width: int) -> None:
         assert "".join("".join(wrapped(text, width)).split()) == "".join(text.split()), "nothing is lost"
 
 
-async def test_neither_a_key_nor_an_event_lays_the_screen_out_when_no_line_comes_or_goes(
+async def test_keys_and_events_cause_no_needless_layout(
     server: Server, client: Client
 ) -> None:
     """It is what costs most of all that a screen does: a key that does it is felt."""

@@ -10,7 +10,7 @@ from tests.client.process import Server
 from tests.tui.rig import rig
 
 
-async def test_the_session_that_was_wanted_last_is_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_last_requested_session_is_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kedge.client.client.PAGE_MESSAGES", 1)  # so that one with messages takes longer to read
     async with rig(server) as r:
         long = r.app.session_id
@@ -23,7 +23,7 @@ async def test_the_session_that_was_wanted_last_is_shown(server: Server, monkeyp
         assert r.app.session_id == short
 
 
-async def test_a_command_of_the_palette_is_not_done_to_another_session(server: Server) -> None:
+async def test_dialog_does_not_act_on_another_session(server: Server) -> None:
     async with rig(server) as r:
         first, second = r.app.session_id, await r.app.actions.create_session()
         r.app.action_palette()
@@ -39,7 +39,7 @@ async def test_a_command_of_the_palette_is_not_done_to_another_session(server: S
         assert r.app.view.session(first).model == r.app.view.session(second).model == ""  # type: ignore[union-attr]
 
 
-async def test_esc_in_one_session_is_no_first_esc_in_another(server: Server) -> None:
+async def test_esc_does_not_count_in_another_session(server: Server) -> None:
     async with rig(server) as r:
         first, second = r.app.session_id, await r.app.actions.create_session()
         await r.send("script: hold never-1 | say done")
