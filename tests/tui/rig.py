@@ -1,4 +1,4 @@
-"""The screen in a test: a real app, driven by keys, over a real server whose model does what the prompt says."""
+"""The app under test: driven by keys, connected to a real server whose model executes the prompt as a script."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Rig:
         await self.pilot.press(*keys)
 
     async def type(self, text: str) -> None:
-        """As if it were pasted: what keys do one by one is tested where it matters."""
+        """Insert text at once. Tests of single keys use `press`."""
         prompt = self.app.query_one(PromptPanel)
         prompt.insert(text)
         await self.pilot.pause()
 
     async def paste(self, text: str) -> None:
-        """As a terminal hands over what is pasted into it, or dropped on it."""
+        """Paste text, as a terminal also does for dropped files."""
         self.app.post_message(events.Paste(text))
         await self.pilot.pause()
 
@@ -41,10 +41,10 @@ class Rig:
         await self.press("enter")
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Pass after pass of the screen. Whoever waits in vain is shown what there is."""
+        """Wait until the condition holds. A timeout reports the text on the screen."""
         deadline = time.monotonic() + WAIT_S
         while not holds():
-            assert time.monotonic() < deadline, f"this is on the screen:\n{self.text}"
+            assert time.monotonic() < deadline, f"timeout; the screen shows:\n{self.text}"
             await self.pilot.pause(0.03)
 
     async def shows(self, *texts: str) -> None:
@@ -78,6 +78,6 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     app = KedgeApp(str(server.home.workspace), server.host, session_id, state_dir=state_dir)
     async with app.run_test(size=size, notifications=True, message_hook=on_message) as pilot:
-        made = Rig(app, pilot)
-        await made.until(lambda: app.is_following)
-        yield made
+        started = Rig(app, pilot)
+        await started.until(lambda: app.is_following)
+        yield started

@@ -1,4 +1,4 @@
-"""A server that always says the same, for pictures of the screen: a session at work, at a fixed time."""
+"""A fake server for pictures of the screen: fixed replies about a busy session, at a fixed time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from tests.client.standin import STREAM, Asked, json
 from tests.tui import story
 
-#: Noon of some day; everything on the stage happened shortly before.
+#: The time of the pictures; everything happened shortly before.
 NOON_MS = 1_700_000_000_000
-#: The change that was made.
+#: The diff of the edit.
 _DIFF = "\n".join(
     (
         "--- a/retry.py",
@@ -101,7 +101,7 @@ MODEL = {"model": "anthropic/claude-sonnet-4-5", "provider": "anthropic", "conte
 
 
 class Stage:
-    """Answers what the screen asks for when it begins, and nothing else."""
+    """Replies to the requests of the start; other requests get an empty list."""
 
     def __init__(self, *, is_empty: bool = False, asks: bool = False) -> None:
         self._is_empty, self._asks = is_empty, asks
@@ -110,13 +110,13 @@ class Stage:
 
     async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
         if asked.path.endswith("/events"):
-            writer.write(STREAM + b"id: 9\n\n")  # where it begins
+            writer.write(STREAM + b"id: 9\n\n")  # the Position of the stream
             await writer.drain()
             await asyncio.Event().wait()
-        writer.write(json(200, self._said(asked)))
+        writer.write(json(200, self._reply(asked)))
         await writer.drain()
 
-    def _said(self, asked: Asked) -> Any:
+    def _reply(self, asked: Asked) -> Any:
         full = not self._is_empty
         fresh = story.session_body("s1", "", NOON_MS)
         match asked.path.split("/")[1:]:

@@ -1,4 +1,4 @@
-"""Events as a server tells them, for tests of what the screen knows: one Position after the other."""
+"""Wire events as a server sends them, with increasing Positions, for tests of the view."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def thought(words: str, took_ms: int = 0) -> Json:
     return {"type": "reasoning", "data": {"thinking": words, "started_at": 1, "finished_at": 1 + took_ms}}
 
 
-def call(call_id: str, name: str, given: Json) -> Json:
-    described = _TOOLS.described(ToolCall(call_id, name, msgspec.json.encode(given).decode()))
+def call(call_id: str, name: str, arguments: Json) -> Json:
+    described = _TOOLS.described(ToolCall(call_id, name, msgspec.json.encode(arguments).decode()))
     return {"type": "tool_call", "data": msgspec.to_builtins(described)}
 
 
 def result(call_id: str, content: str, *, is_error: bool = False, summary: str = "", **metadata: Any) -> Json:
-    told = msgspec.json.encode(metadata).decode() if metadata else ""
-    data = {"tool_call_id": call_id, "name": "", "content": content, "metadata": told, "is_error": is_error}
+    encoded = msgspec.json.encode(metadata).decode() if metadata else ""
+    data = {"tool_call_id": call_id, "name": "", "content": content, "metadata": encoded, "is_error": is_error}
     return {"type": "tool_result", "data": data | {"summary": summary}}
 
 
@@ -71,14 +71,14 @@ def settled(ask: str, answer: str, by: str = "", *, run: str = "r1", call_id: st
 
 @dataclass
 class Story:
-    """What happened, in its order. Each record event is told anew with the record as it is then (`again`)."""
+    """A log of events in order. A repeated event carries the newest record: see `again` in test_workspace_view."""
 
     events: list[StreamEvent] = field(default_factory=list)
 
     def tell(self, kind: str, change: str, payload: Json) -> StreamEvent:
-        told = StreamEvent(kind, change, payload, 100 + len(self.events))
-        self.events.append(told)
-        return told
+        event = StreamEvent(kind, change, payload, 100 + len(self.events))
+        self.events.append(event)
+        return event
 
     def message(self, change: str, body: Json) -> None:
         self.tell("message", change, body)
@@ -102,7 +102,7 @@ def delta(message_id: str, words: str, part: int = 0, kind: str = "text") -> Str
 
 
 def snapshot(body: Json) -> StreamEvent:
-    """A streaming message as the server tells it when a stream connects."""
+    """A streaming message as the server sends it when a stream connects."""
     return StreamEvent("message", "updated", body)
 
 
@@ -111,5 +111,5 @@ def progress(call_id: str, words: str, *, run: str = "r1", session: str = "s1") 
     return StreamEvent("progress", "updated", body)
 
 
-def bodies(*told: Json) -> list[m.MessageBody]:
-    return [msgspec.convert(body, m.MessageBody) for body in told]
+def bodies(*messages: Json) -> list[m.MessageBody]:
+    return [msgspec.convert(body, m.MessageBody) for body in messages]

@@ -1,4 +1,4 @@
-"""Approvals as the screen shows them: whole, by keys that nobody types, closed by whoever was first (SCENARIOS B10)."""
+"""The approval panel: full text, answered by F-keys, closed by the first answer (SCENARIOS B10)."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def panel(r: Rig) -> ApprovalPanel:
 
 
 async def asked(r: Rig) -> m.PermissionRequest:
-    """What is on the screen, when it can be answered."""
+    """Wait until the shown approval can be answered."""
     await r.until(lambda: panel(r).answerable("allow") is not None)
-    found = panel(r).approval
-    assert found is not None
-    return found
+    ask = panel(r).approval
+    assert ask is not None
+    return ask
 
 
 async def ended(r: Rig) -> None:
-    """Everything that was sent is done."""
+    """Wait until all Runs of the session have ended."""
     await r.until(lambda: r.app.view.active(r.app.session_id) is None and not r.app.view.queue(r.app.session_id))
 
 
 async def asked_elsewhere(server: Server, client: Client, script: str) -> m.PermissionRequest:
-    """In a session of another client, in the same workspace."""
+    """Cause an approval in a session of another client, in the same workspace."""
     workspace = await client.create_workspace(str(server.home.workspace))
     session = await client.create_session(workspace.id)
     prompt = m.SubmitPrompt(session_id=session.id, prompt=script, run_id=new_run_id())
@@ -51,8 +51,8 @@ async def asked_elsewhere(server: Server, client: Client, script: str) -> m.Perm
         async for event in stream:
             if event.type == "permission_request" and event.payload["session_id"] == session.id:
                 break
-    (found,) = [ask for ask in await client.permissions(workspace.id) if ask.session_id == session.id]
-    return found
+    (pending,) = [ask for ask in await client.permissions(workspace.id) if ask.session_id == session.id]
+    return pending
 
 
 async def test_f2_allows_a_fully_shown_diff(server: Server) -> None:
@@ -101,7 +101,7 @@ async def test_esc_stops_the_run_and_approves_nothing(server: Server) -> None:
         await r.send(f"script: {write()} | say last")
         await asked(r)
         await r.press("escape")
-        await r.shows("write: withdrawn, because the run was stopped", "■ canceled")
+        await r.shows("write: withdrawn, because the run was stopped", "■ cancelled")
         assert panel(r).approval is None
         assert not (server.home.workspace / "a.txt").exists()
 
@@ -159,8 +159,8 @@ async def test_prompt_text_is_the_reason_of_a_denial(server: Server) -> None:
         assert r.prompt == ""
         await ended(r)
         messages = [each async for each in r.app.connection.client.all_messages(r.app.connection.id, r.app.session_id)]
-        told = [part.data["content"] for each in messages for part in each.parts if part.type == "tool_result"]
-        assert "They say: use the other file" in told[0]
+        results = [part.data["content"] for each in messages for part in each.parts if part.type == "tool_result"]
+        assert "Their reason: use the other file" in results[0]
         assert not (server.home.workspace / "a.txt").exists()
 
 
@@ -170,7 +170,7 @@ async def test_invisible_characters_are_spelled_out(server: Server) -> None:
         await r.send(f"script: {command} | say last")
         await asked(r)
         assert "$ echo \\u{202e}gnp.exe \\u{1b}[2J [bold]x[/bold]" in r.text
-        # In the transcript behind the panel too.
+        # Also in the transcript above the panel.
         assert "\x1b" not in r.text
 
 
@@ -244,9 +244,7 @@ async def test_covered_approval_is_not_answered(server: Server, monkeypatch: pyt
         assert await asked(r) == ask
 
 
-async def test_approvals_of_the_shown_session_come_first(
-    server: Server, client: Client
-) -> None:
+async def test_approvals_of_the_shown_session_come_first(server: Server, client: Client) -> None:
     async with rig(server) as r:
         first = await asked_elsewhere(server, client, f"script: {write('first.txt')} | say x")
         assert await asked(r) == first
@@ -254,7 +252,7 @@ async def test_approvals_of_the_shown_session_come_first(
         second = await asked_elsewhere(server, client, f"script: {write('second.txt')} | say x")
         await r.shows("Approval · 1 of 2 · another session")
         await r.send(f"script: {write('own.txt')} | say last")
-        # What is on the screen stays there until it is answered; then comes our own, though the other one is older.
+        # The shown approval stays until it is answered. Then that of this session follows, although another is older.
         await r.shows("Approval · 1 of 3 · another session", "Create first.txt")
         await r.press("f8")
         await r.shows("Approval · 1 of 2 ─", "Create own.txt")

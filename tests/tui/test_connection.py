@@ -1,4 +1,4 @@
-"""The line to the server: lost, resumed, its server killed and started again; how it begins and how it ends."""
+"""The connection to the server: lost and resumed, with the server restarted or killed, and shared by clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The help is written from the table of keys: what is bound is there, on every size of screen."""
+"""The help: lists all bound keys, on every screen size."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ async def opened(r: Rig, key: str) -> None:
 
 def test_help_lists_all_keys_and_commands() -> None:
     lines = [line for _, group in groups() for line in group]
-    said = {does for _, does in lines}
-    assert said >= {key.description for key in KEYS} | {does for _, does in TYPED}
-    assert said >= {does for _, _, does in (*QUEUE_KEYS, *SESSION_KEYS)}
+    descriptions = {text for _, text in lines}
+    assert descriptions >= {key.description for key in KEYS} | {text for _, text in TYPED}
+    assert descriptions >= {text for _, _, text in (*QUEUE_KEYS, *SESSION_KEYS)}
     keys = " ".join(key for key, _ in lines)
     assert all(key_name(key) in keys for one in KEYS for key in one.keys.split(","))
     assert all(f"/{key.command}" in keys for key in KEYS if key.command)

@@ -1,4 +1,4 @@
-"""Text that was made to stall the screen, or to be left out of it."""
+"""Text crafted to stall the screen or to be omitted from it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kedge.tui.render.renderer import Renderer
 from kedge.tui.render.themes import THEMES
 from kedge.tui.render.tool_cards import FoldState, ToolCards
 
-PEN = Renderer(THEMES["plain"])
+RENDERER = Renderer(THEMES["plain"])
 CHARS = 1_000_000
 
 
 def marked(text: str, width: int = 78) -> str:
-    return "\n".join(row.strip.text.rstrip() for row in GrowingMarkdown(PEN, width).rows(text))
+    return "\n".join(row.strip.text.rstrip() for row in GrowingMarkdown(RENDERER, width).rows(text))
 
 
 @pytest.mark.found(
@@ -50,13 +50,13 @@ def test_code_that_is_slow_to_highlight_does_not_stall(before: str, language: st
 
 @pytest.mark.timeout(20)
 def test_streaming_does_not_rerender_the_full_answer() -> None:
-    growing, text = GrowingMarkdown(PEN, 78), ""
+    growing, text = GrowingMarkdown(RENDERER, 78), ""
     for number in range(25):
         text += f"- item {number}\n" * 20
         rows = growing.rows(text, is_complete=False)
     assert "item 24" in rows[-1].strip.text
     assert [row.strip.text for row in growing.rows(text)] == [
-        row.strip.text for row in GrowingMarkdown(PEN, 78).rows(text)
+        row.strip.text for row in GrowingMarkdown(RENDERER, 78).rows(text)
     ]
 
 
@@ -91,7 +91,7 @@ def test_accents_of_a_letter_are_limited() -> None:
 
 @pytest.mark.timeout(20)
 def test_card_head_is_cut_before_it_is_measured() -> None:
-    card = ToolCards(WorkspaceView(), PEN, 80, FoldState()).head(
+    card = ToolCards(WorkspaceView(), RENDERER, 80, FoldState()).head(
         "o", "k.good", "漢" * CHARS, "漢" * CHARS, ("漢" * CHARS, "k.muted")
     )
     assert card.cell_length == 80

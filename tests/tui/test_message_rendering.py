@@ -1,4 +1,4 @@
-"""Messages as lines: prompts, markdown, thoughts, cards, ends; in every theme, and harmless."""
+"""Messages rendered to lines: prompts, Markdown, reasoning, tool cards, outcomes. No line is harmful."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from kedge.tui.render.welcome import welcome
 from tests.tui import story as s
 from tests.tui.story import Json
 
-PEN = Renderer(THEMES["plain"])
-#: What a terminal obeys, and what no line may have.
+RENDERER = Renderer(THEMES["plain"])
+#: Control characters, which no line may contain.
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 NASTY = "a\x1b]0;owned\x07b\x1b[2Jc\x9b31md\x08e\rf"
 
 
-def drawer_of(*told: Json, width: int = 80) -> tuple[MessageRenderer, Conversation]:
+def renderer_of(*messages: Json, width: int = 80) -> tuple[MessageRenderer, Conversation]:
     conversation = Conversation()
-    conversation.load(s.bodies(*told), 1)
-    return MessageRenderer(WorkspaceView(), PEN, width), conversation
+    conversation.load(s.bodies(*messages), 1)
+    return MessageRenderer(WorkspaceView(), RENDERER, width), conversation
 
 
-def drawn(*told: Json, width: int = 80, unfolded: bool = False) -> list[str]:
-    message_renderer, conversation = drawer_of(*told, width=width)
+def drawn(*messages: Json, width: int = 80, unfolded: bool = False) -> list[str]:
+    message_renderer, conversation = renderer_of(*messages, width=width)
     if unfolded:
         message_renderer.folds.toggle_all()
-    found = [line for entry in conversation.ordered() for line in message_renderer.message(entry, conversation)]
-    assert {line.strip.cell_length for line in found} <= {width}
-    assert all(cell_len(line.strip.text) == width for line in found), "each line is as wide as it says"
-    return [line.strip.text.rstrip() for line in found]
+    rendered = [line for entry in conversation.ordered() for line in message_renderer.message(entry, conversation)]
+    assert {line.strip.cell_length for line in rendered} <= {width}
+    assert all(cell_len(line.strip.text) == width for line in rendered), "each line has its stated width"
+    return [line.strip.text.rstrip() for line in rendered]
 
 
 def answer(*parts: Json) -> Json:
@@ -50,7 +50,7 @@ def answer(*parts: Json) -> Json:
 
 
 def marked(text: str, width: int = 78) -> list[str]:
-    return [row.strip.text.rstrip() for row in GrowingMarkdown(PEN, width).rows(text)]
+    return [row.strip.text.rstrip() for row in GrowingMarkdown(RENDERER, width).rows(text)]
 
 
 # --- markdown -------------------------------------------------------------------------------------------------------
@@ -63,17 +63,34 @@ def test_link_definition_is_not_omitted() -> None:
 
 def test_headings_are_left_aligned_and_code_has_a_bar() -> None:
     assert marked("# One\n\ntext\n\n## Two\n\n```python\nx = 1\n\ny = 2\n```\nend") == [
-        *("One", "", "text", "", "Two", "", "│ x = 1", "│", "│ y = 2", "", "end"),
+        "One",
+        "",
+        "text",
+        "",
+        "Two",
+        "",
+        "│ x = 1",
+        "│",
+        "│ y = 2",
+        "",
+        "end",
     ]
 
 
 def test_line_breaks_and_indents_are_kept() -> None:
-    said = (
+    text = (
         "in about these words:\n\n  read README.md\n  find TODO\n\nmodel = 1\n\n[providers.openai]\ntype = 2   # any\n"
     )
-    assert marked(said) == [
-        *("in about these words:", "", "  read README.md", "  find TODO", "", "model = 1", ""),
-        *("[providers.openai]", "type = 2   # any"),
+    assert marked(text) == [
+        "in about these words:",
+        "",
+        "  read README.md",
+        "  find TODO",
+        "",
+        "model = 1",
+        "",
+        "[providers.openai]",
+        "type = 2   # any",
     ]
 
 
@@ -81,14 +98,14 @@ def test_html_is_shown_as_text() -> None:
     assert marked("use <div class=x> here\n\n<b>bold</b>\n") == ["use <div class=x> here", "", "<b>bold</b>"]
 
 
-@pytest.mark.parametrize("look", list(THEMES))
-def test_code_has_a_bar_in_every_theme(look: ThemeName) -> None:
-    rows = GrowingMarkdown(Renderer(THEMES[look]), 40).rows("before\n\n```\ncode\n```")
+@pytest.mark.parametrize("theme", list(THEMES))
+def test_code_has_a_bar_in_every_theme(theme: ThemeName) -> None:
+    rows = GrowingMarkdown(Renderer(THEMES[theme]), 40).rows("before\n\n```\ncode\n```")
     assert [row.strip.text.rstrip() for row in rows] == ["before", "", "│ code"]
     assert [row.lead for row in rows] == [0, 0, 2]
     colours = {segment.style.color for row in rows for segment in row.strip if segment.style and segment.text.strip()}
     assert not any(segment.style.bgcolor for row in rows for segment in row.strip if segment.style)
-    assert look != "plain" or all(colour is None or colour.is_default for colour in colours)
+    assert theme != "plain" or all(colour is None or colour.is_default for colour in colours)
 
 
 PIECES = [
@@ -120,16 +137,16 @@ PIECES += [
 @given(st.lists(st.sampled_from(PIECES), max_size=14))
 @settings(max_examples=60, deadline=None)
 def test_streamed_text_renders_like_complete_text(pieces: list[str]) -> None:
-    growing, text = GrowingMarkdown(PEN, 50), ""
+    growing, text = GrowingMarkdown(RENDERER, 50), ""
     for piece in pieces:
         text += piece
         growing.rows(text, is_complete=False)
-    at_once = GrowingMarkdown(PEN, 50).rows(text)
+    at_once = GrowingMarkdown(RENDERER, 50).rows(text)
     assert [row.strip.text for row in growing.rows(text)] == [row.strip.text for row in at_once]
 
 
 def test_line_that_changes_meaning_joins_the_previous_block() -> None:
-    growing, text = GrowingMarkdown(PEN, 50), ""
+    growing, text = GrowingMarkdown(RENDERER, 50), ""
     for piece in ("text\n** ** ", "more\n", "| a | b |\n|---|---|", "x\n"):
         text += piece
         growing.rows(text, is_complete=False)
@@ -137,12 +154,12 @@ def test_line_that_changes_meaning_joins_the_previous_block() -> None:
 
 
 def test_replaced_text_is_rendered_from_the_start() -> None:
-    growing = GrowingMarkdown(PEN, 50)
+    growing = GrowingMarkdown(RENDERER, 50)
     growing.rows("one\n\ntwo\n\nthree")
     assert [row.strip.text.rstrip() for row in growing.rows("other")] == ["other"]
 
 
-# --- people and thoughts --------------------------------------------------------------------------------------------
+# --- prompts and reasoning ------------------------------------------------------------------------------------------
 
 
 def test_prompts_have_a_bar_and_list_attachments() -> None:
@@ -160,18 +177,20 @@ def test_thought_shows_its_end_then_folds() -> None:
     words = "\n".join(f"thought {n}" for n in range(9))
     live = drawn(s.message("m1", "assistant", s.thought(words)))
     assert live == ["▸ thinking", "    thought 6", "    thought 7", "    thought 8", ""]
-    over = s.message("m1", "assistant", s.thought(words, 3_200), s.text("so"), s.finish())
-    assert drawn(over) == ["▸ thought for 3 s", "", "  so", ""]
-    assert drawn(over, unfolded=True)[:2] == ["▾ thought for 3 s", "    thought 0"]
+    finished = s.message("m1", "assistant", s.thought(words, 3_200), s.text("so"), s.finish())
+    assert drawn(finished) == ["▸ thought for 3 s", "", "  so", ""]
+    assert drawn(finished, unfolded=True)[:2] == ["▾ thought for 3 s", "    thought 0"]
 
 
 # --- cards ----------------------------------------------------------------------------------------------------------
 
 
-def card(name: str, given: Json, content: str, *, width: int = 80, unfolded: bool = False, **more: Any) -> list[str]:
-    asked = s.message("m1", "assistant", s.call("c1", name, given), s.finish("tool_use"))
-    came = s.message("t1", "tool", s.result("c1", content, **more))
-    return drawn(asked, came, width=width, unfolded=unfolded)
+def card(
+    name: str, arguments: Json, content: str, *, width: int = 80, unfolded: bool = False, **more: Any
+) -> list[str]:
+    asked = s.message("m1", "assistant", s.call("c1", name, arguments), s.finish("tool_use"))
+    result = s.message("t1", "tool", s.result("c1", content, **more))
+    return drawn(asked, result, width=width, unfolded=unfolded)
 
 
 def test_long_command_leaves_room_for_exit_code() -> None:
@@ -192,8 +211,8 @@ def test_long_results_count_hidden_lines() -> None:
     folded = card("bash", {"command": "x"}, out, exit_code=0)
     assert folded[-2] == "    … 1,200 more lines"
     assert len(folded) == DONE_LINES + 3
-    whole = card("bash", {"command": "x"}, out, unfolded=True, exit_code=0)
-    assert whole[-2] == "    line 1203"
+    full = card("bash", {"command": "x"}, out, unfolded=True, exit_code=0)
+    assert full[-2] == "    line 1203"
 
 
 def test_single_hidden_line_is_shown_instead() -> None:
@@ -213,7 +232,9 @@ def test_viewed_file_is_summarised_and_shown_when_unfolded() -> None:
 
 def test_failed_and_denied_calls_show_the_reason() -> None:
     assert card("view", {"path": "a"}, "there is no file a", is_error=True) == [
-        *("✗ view a  failed", "    there is no file a", ""),
+        "✗ view a  failed",
+        "    there is no file a",
+        "",
     ]
     denied = card("bash", {"command": "rm x"}, "no: keep it", is_error=True, summary="denied")
     assert denied[0] == "✗ $ rm x  denied"
@@ -248,7 +269,7 @@ def test_diff_is_side_by_side_from_120_columns() -> None:
 @pytest.mark.parametrize("width", [60, 140])
 def test_long_diff_line_is_wrapped(width: int) -> None:
     words = "".join(chr(ord("a") + n % 26) for n in range(300))
-    text = "".join(strip.text for strip in diff_lines(f"@@ -1 +1 @@\n+{words}\n", PEN, width))
+    text = "".join(strip.text for strip in diff_lines(f"@@ -1 +1 @@\n+{words}\n", RENDERER, width))
     assert words in re.sub(r"[ │+]|@@.*?@@|(?<=\+) |\d", "", text)
 
 
@@ -259,13 +280,13 @@ def test_long_diff_is_folded() -> None:
     assert lines[-2] == f"  … {91 - DIFF_LINES} more lines"
 
 
-# --- ends -----------------------------------------------------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("finish", "line"),
     [
-        (s.finish("canceled"), "■ canceled"),
+        (s.finish("canceled"), "■ cancelled"),
         (s.finish("error", "", "Key refused; set another."), "✗ failed: Key refused; set another."),
         (s.finish("error", "the server was shut down"), "■ interrupted: the server was shut down"),
         (s.finish("error", "interrupted", "The process was lost."), "■ interrupted: The process was lost."),
@@ -284,12 +305,12 @@ def test_error_suggests_a_next_step() -> None:
 
 @pytest.mark.parametrize("width", [58, 100])
 def test_welcome_explains_keys_and_models(width: int) -> None:
-    offline = " ".join(strip.text.strip() for strip in welcome(OFFLINE, PEN, width))
+    offline = " ".join(strip.text.strip() for strip in welcome(OFFLINE, RENDERER, width))
     assert "ctrl-k" in offline
     assert "esc" in offline
     assert "kedge config path" in offline
     assert "No language model is configured" in offline
-    assert "configured" not in " ".join(strip.text for strip in welcome("openai/x", PEN, width))
+    assert "configured" not in " ".join(strip.text for strip in welcome("openai/x", RENDERER, width))
 
 
 # --- harmless -------------------------------------------------------------------------------------------------------
@@ -297,7 +318,7 @@ def test_welcome_explains_keys_and_models(width: int) -> None:
 
 @pytest.mark.parametrize("width", [60, 140])
 def test_no_line_contains_control_characters(width: int) -> None:
-    told = [
+    messages = [
         s.message("m1", "user", s.text(NASTY), {"type": "binary", "data": {"path": NASTY}}),
         s.message("m2", "user", {"type": "shell_command", "data": {"command": NASTY, "output": NASTY, "exit_code": 0}}),
         s.message(
@@ -317,16 +338,16 @@ def test_no_line_contains_control_characters(width: int) -> None:
         s.message("t2", "tool", s.result("c1", NASTY, diff=f"@@ -1 +1 @@ {NASTY}\n-{NASTY}\n+{NASTY}\n")),
         s.message("t3", "tool", s.result("c2", NASTY, is_error=True)),
     ]
-    lines = drawn(*told, width=width, unfolded=True)
+    lines = drawn(*messages, width=width, unfolded=True)
     assert not CONTROLS.search("".join(lines))
-    assert "owned" in "".join(lines), "it is shown, not left out"
+    assert "owned" in "".join(lines), "it is shown, not omitted"
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=200), st.integers(20, 130))
 @settings(max_examples=60, deadline=None)
 def test_any_text_is_harmless_and_fills_the_width(words: str, width: int) -> None:
-    told = [s.message("m1", "user", s.text(words)), answer(s.text(words))]
-    message_renderer, conversation = drawer_of(*told, width=width)
+    messages = [s.message("m1", "user", s.text(words)), answer(s.text(words))]
+    message_renderer, conversation = renderer_of(*messages, width=width)
     for entry in conversation.ordered():
         for line in message_renderer.message(entry, conversation):
             assert not CONTROLS.search(line.strip.text)

@@ -1,4 +1,4 @@
-"""The picker of models: what it shows, how it is searched, and what comes of a choice."""
+"""The models dialog: its columns, the search, and the effect of a choice."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_esc_closes_the_dialog_and_stops_nothing(server: Server) -> None:
         assert session is not None
         assert session.model == ""
         await r.press("escape")
-        await r.shows("■ canceled")
+        await r.shows("■ cancelled")
 
 
 async def test_unlisted_model_can_be_typed(server: Server) -> None:
@@ -134,7 +134,7 @@ async def test_click_chooses_a_model(own_server: Server) -> None:
     async with rig(own_server) as r:
         await r.press("ctrl+l")
         await r.shows("hub/wide")
-        y = next(place for place, line in enumerate(r.lines) if "hub/wide" in line)
+        y = next(index for index, line in enumerate(r.lines) if "hub/wide" in line)
         await r.pilot.click(offset=(r.lines[y].index("hub/wide"), y))
         await r.until(lambda: "hub/wide" in r.lines[0])
 

@@ -1,4 +1,4 @@
-"""The bell and the notice on the desktop, at a real terminal that says whether it is looked at."""
+"""The bell and desktop notices, in a real terminal that reports focus changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from kedge.tui.notice import notice_codes
 from tests.client.process import Server, Terminal
 
-#: What a terminal sends when it loses the focus, and when it gets it back.
+#: Sequences that a terminal sends when it loses and gains the focus.
 BLUR, FOCUS = "\x1b[O", "\x1b[I"
 STEP_ASKS = f"script: hold KEY | tool write {json.dumps({'path': 'a.txt', 'content': 'x'})} | say last"
 
@@ -22,7 +22,7 @@ def screen(server: Server, **environment: str) -> Terminal:
 
 
 def leave(terminal: Terminal) -> str:
-    """What was shown since it was last asked."""
+    """Quit; return the output since the last read."""
     terminal.type("\x11")
     code, shown = terminal.end()
     assert code == 0
@@ -59,7 +59,7 @@ def test_bell_is_silent_while_the_terminal_has_the_focus(server: Server) -> None
     server.home.endpoint.release("notice-3")
     shown = terminal.until("needs your approval")
     terminal.type("\x1b")
-    shown += terminal.until("canceled")
+    shown += terminal.until("cancelled")
     shown += leave(terminal)
     assert "\a" not in shown
 
@@ -93,7 +93,7 @@ def test_notice_codes_depend_on_setting_and_terminal(environment: dict[str, str]
 
 def test_notice_text_is_harmless() -> None:
     codes = notice_codes("a\x07b\x1b\\c\x9cd;e\nf" + "g" * 1000, {"KEDGE_NOTICE": "desktop"})
-    said = codes.removeprefix("\x1b]9;kedge: ").removesuffix("\x1b\\")
-    assert said.isprintable()
-    assert ";" not in said
-    assert len(said) <= 120
+    text = codes.removeprefix("\x1b]9;kedge: ").removesuffix("\x1b\\")
+    assert text.isprintable()
+    assert ";" not in text
+    assert len(text) <= 120

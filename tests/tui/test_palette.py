@@ -1,4 +1,4 @@
-"""The palette: every command is there, found by typing, run by Enter or by a click."""
+"""The command palette: lists all commands, searches them, runs one by Enter or by a click."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ async def test_arrows_move_while_the_field_keeps_the_focus(server: Server) -> No
     async with rig(server, size=(60, 16)) as r:
         await opened(r)
         listed = r.app.screen.query_one(OptionList)
-        assert listed.virtual_size.height == len(COMMANDS)  # each on one line, also beside a scroll bar
+        assert listed.virtual_size.height == len(COMMANDS)  # one line each, also beside a scrollbar
         await r.press("down", "down", "up")
         await r.until(lambda: listed.highlighted == 1)
         assert r.app.screen.query_one(Input).has_focus
         await r.press(*["down"] * (len(COMMANDS) - 2))
         await r.until(lambda: listed.highlighted == len(COMMANDS) - 1)
-        await r.shows("quit; runs continue on the server")  # the last one is scrolled to
-        await r.press(*"zzzz", "enter")  # nothing is found, and nothing is run
+        await r.shows("quit; runs continue on the server")  # the list scrolls to the last one
+        await r.press(*"zzzz", "enter")  # no match: nothing runs
         assert isinstance(r.app.screen, PaletteScreen)
 
 

@@ -1,7 +1,7 @@
-"""Pictures of the main screens, at two sizes and in two themes: what people see stays as it was looked at.
+"""Pictures of the main screens, at two sizes and in two themes: their appearance changes only on purpose.
 
-The README shows some of them. `KEDGE_PICTURES=write .venv/bin/python -m pytest tests/tui/test_pictures.py` makes them
-anew after a change; look at them before committing.
+The README shows some of them. `KEDGE_PICTURES=write .venv/bin/python -m pytest tests/tui/test_pictures.py` writes them
+after a change; check them before committing.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 SIZES = {"80x24": (80, 24), "140x40": (140, 40)}
 THEMES: tuple[ThemeName, ...] = ("dark", "light")
 
-QueueAction = Callable[[Pilot[int]], Awaitable[None]]
+Preparation = Callable[[Pilot[int]], Awaitable[None]]
 
 
 async def nothing(pilot: Pilot[int]) -> None: ...
 
 
-async def look_at_the_keys(pilot: Pilot[int]) -> None:
-    """They are dimmed for a moment, so that nobody answers what came a moment ago."""
+async def wait_for_keys(pilot: Pilot[int]) -> None:
+    """Wait until the keys of the approval take effect: before, they are dimmed."""
     app = pilot.app
     assert isinstance(app, KedgeApp)
     while not app.part(ApprovalPanel).answerable("allow"):
@@ -39,7 +39,7 @@ async def look_at_the_keys(pilot: Pilot[int]) -> None:
 
 
 async def open_sessions(pilot: Pilot[int]) -> None:
-    """On a wide screen with a look into the first of them, which takes a moment to be read."""
+    """Open the list. On a wide screen, wait until the preview is loaded."""
     await pilot.press("ctrl+s")
     while pilot.app.size.width >= 140 and "Why do all clients" not in shown(pilot):
         await pilot.pause(0.05)
@@ -58,10 +58,10 @@ async def open_help(pilot: Pilot[int]) -> None:
     await pilot.press("f1")
 
 
-#: Name of the picture -> what the server says, and what is done before it is taken.
-SCREENS: dict[str, tuple[Stage, QueueAction]] = {
+#: By name of the picture: the server, and the preparation of the screen.
+SCREENS: dict[str, tuple[Stage, Preparation]] = {
     "work": (Stage(), nothing),
-    "approval": (Stage(asks=True), look_at_the_keys),
+    "approval": (Stage(asks=True), wait_for_keys),
     "welcome": (Stage(is_empty=True), nothing),
     "sessions": (Stage(), open_sessions),
     "commands": (Stage(), open_palette),
@@ -69,33 +69,37 @@ SCREENS: dict[str, tuple[Stage, QueueAction]] = {
 }
 
 
-#: The other two looks have the same places for everything: a look at what their shades are.
-SHADES: tuple[tuple[str, str, ThemeName], ...] = (
-    *(("approval", "80x24", "contrast"), ("approval", "80x24", "plain")),
-    *(("sessions", "80x24", "contrast"), ("sessions", "80x24", "plain")),
+#: The other two themes differ only in colours: a sample suffices.
+OTHER_THEMES: tuple[tuple[str, str, ThemeName], ...] = (
+    ("approval", "80x24", "contrast"),
+    ("approval", "80x24", "plain"),
+    ("sessions", "80x24", "contrast"),
+    ("sessions", "80x24", "plain"),
 )
 
 
-@pytest.mark.parametrize(("name", "size", "look"), [*product(SCREENS, SIZES, THEMES), *SHADES])
-async def test_screen_matches_its_picture(name: str, size: str, look: ThemeName, tmp_path: Path) -> None:
-    stage, deed = SCREENS[name]
+@pytest.mark.parametrize(("name", "size", "theme"), [*product(SCREENS, SIZES, THEMES), *OTHER_THEMES])
+async def test_screen_matches_its_picture(name: str, size: str, theme: ThemeName, tmp_path: Path) -> None:
+    stage, prepare = SCREENS[name]
     async with StandIn(stage) as server:
-        app = KedgeApp("/w", server.host, theme=look)
+        app = KedgeApp("/w", server.host, theme=theme)
         app.now_ms = lambda: NOON_MS
         async with app.run_test(size=SIZES[size]) as pilot:
             while not app.is_following or app.is_busy:
                 await pilot.pause(0.01)
-            await deed(pilot)
+            await prepare(pilot)
             await app.workers.wait_for_complete()
             while app.is_busy:
                 await pilot.pause(0.01)
             await pilot.pause()
             taken = app.export_screenshot(title="kedge")
-    picture = PICTURES / f"{name}-{size}-{look}.svg"
+    picture = PICTURES / f"{name}-{size}-{theme}.svg"
     if os.environ.get("KEDGE_PICTURES") == "write":
         PICTURES.mkdir(exist_ok=True)
         picture.write_text(taken)
     seen = tmp_path / picture.name
     seen.write_text(taken)
-    assert picture.exists(), "there is no picture yet: make it with KEDGE_PICTURES=write"
-    assert taken == picture.read_text(), f"it looks different now: compare {seen}; KEDGE_PICTURES=write takes it over"
+    assert picture.exists(), "no picture yet: write it with KEDGE_PICTURES=write"
+    assert taken == picture.read_text(), (
+        f"the screen has changed: compare {seen}; KEDGE_PICTURES=write replaces the picture"
+    )

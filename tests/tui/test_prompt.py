@@ -1,4 +1,4 @@
-"""Where people write: lines, history, files, commands of their own, their editor."""
+"""The prompt: line breaks, history, files, shell commands, the external editor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def attached(r: Rig) -> list[tuple[str, str]]:
 def offered(r: Rig) -> list[str]:
     names = r.app.query_one(FileCompletions)
     assert names.display == (names.option_count > 0)
-    return [str(names.get_option_at_index(place).prompt) for place in range(names.option_count)]
+    return [str(names.get_option_at_index(index).prompt) for index in range(names.option_count)]
 
 
 # --- lines ----------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_line_break_sequences_of_terminals_are_recognised(sent: str) -> None:
 async def test_keys_after_enter_belong_to_the_next_prompt(server: Server) -> None:
     async with rig(server) as r:
         await r.type("script: say first")
-        for key in ("enter", "n", "e", "x", "t"):  # faster than the screen is drawn
+        for key in ("enter", "n", "e", "x", "t"):  # before the screen is redrawn
             r.app.post_message(events.Key(key, key if len(key) == 1 else None))
         await r.shows("first")
         await r.until(lambda: r.prompt == "next")
@@ -119,7 +119,7 @@ async def test_up_and_down_browse_history_and_return_to_the_draft(server: Server
         await r.press("up")
         assert r.prompt == "script: say two\nin two lines"
         await r.press("up")
-        assert r.prompt == "script: say two\nin two lines", "first to the first line"
+        assert r.prompt == "script: say two\nin two lines", "the cursor first moves to the first line"
         await r.press("up")
         assert r.prompt == "script: say one"
         await r.press("down", "down")
@@ -162,7 +162,7 @@ def test_history_stays_small_and_survives_a_broken_line(tmp_path: Path) -> None:
     again = PromptHistory(tmp_path, "/work")
     assert again.earlier == [f"prompt {number}" for number in range(HISTORY_MAX + 2, 2 * HISTORY_MAX)]
     assert len(file.read_text().splitlines()) == HISTORY_MAX
-    assert [stat.S_IMODE(found.stat().st_mode) for found in tmp_path.iterdir()] == [0o600]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [0o600]
 
 
 async def test_drafts_are_kept_per_session(server: Server) -> None:
@@ -272,7 +272,7 @@ async def test_file_names_match_by_letters_without_ignored_files(server: Server,
         await r.press("ctrl+c")
         await r.press("a", "at", "n")
         await r.until(lambda: r.prompt == "a@n")
-        assert offered(r) == [], "an address of mail"
+        assert offered(r) == [], "a mail address is not a mention"
 
 
 async def test_chosen_file_is_attached_when_the_prompt_is_sent(server: Server, files: Path) -> None:
@@ -301,7 +301,7 @@ async def test_esc_closes_file_names_and_stops_no_run(server: Server, files: Pat
         await r.press("escape")
         assert offered(r) == []
         await r.press("o")
-        assert (r.prompt, offered(r)) == ("@no", []), "closed until another one is begun"
+        assert (r.prompt, offered(r)) == ("@no", []), "closed until the next mention"
         active = r.app.view.active(r.app.session_id)
         assert active is not None
         assert not active.stopping
@@ -369,7 +369,7 @@ async def test_too_large_files_leave_the_text_in_the_prompt(server: Server, file
         assert await r.app.connection.client.session_runs(r.app.connection.id, r.app.session_id) == []
 
 
-# --- commands of the person's own -----------------------------------------------------------------------------------
+# --- shell commands -------------------------------------------------------------------------------------------------
 
 
 async def test_shell_command_becomes_part_of_the_session(server: Server) -> None:
@@ -405,14 +405,14 @@ async def test_esc_ends_the_shell_command_and_spares_the_run(server: Server) -> 
         await r.shows("done")
         await r.send("script: say later")
         await r.shows("later")
-        assert "canceled" not in r.text
+        assert "cancelled" not in r.text
 
 
 # --- the editor -----------------------------------------------------------------------------------------------------
 
 
 async def _run_here(command: list[str]) -> int:
-    """Without a terminal to give away."""
+    """Run the editor without a terminal."""
     return await asyncio.to_thread(subprocess.call, command)
 
 
@@ -423,9 +423,7 @@ def _editor(directory: Path, script: str) -> str:
     return shlex.quote(str(path))
 
 
-async def test_prompt_is_edited_in_the_editor(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_prompt_is_edited_in_the_editor(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Like many editors: a new file in place of the old one.
     script = 'test "$1" = --wait && sed "s/draft/letter/" "$2" > "$2.new" && mv "$2.new" "$2"'
     monkeypatch.setenv("VISUAL", f"{_editor(tmp_path, script)} --wait")
@@ -437,14 +435,14 @@ async def test_prompt_is_edited_in_the_editor(
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "message"),
     [
         ("echo x > $1; exit 1", "an editor exited with code 1"),
         ("rm $1", "Cannot read the edited prompt"),
     ],
 )
 async def test_failed_editor_leaves_the_prompt_unchanged(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", _editor(tmp_path, script))
@@ -452,7 +450,7 @@ async def test_failed_editor_leaves_the_prompt_unchanged(
         r.app.run_editor = _run_here
         await r.type("a draft")
         await r.press("ctrl+g")
-        await r.shows(told)
+        await r.shows(message)
         assert r.prompt == "a draft"
         monkeypatch.setenv("EDITOR", "/none/such")
         await r.press("ctrl+g")

@@ -1,4 +1,4 @@
-"""Questions of a model as the screen shows them."""
+"""The question panel."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def panel(r: Rig) -> QuestionPanel:
 
 
 async def asked(r: Rig, question: str) -> m.QuestionBatch:
-    """It is on the screen, and can be answered."""
+    """Wait until the question is shown and can be answered."""
     await r.shows(question)
     await r.until(panel(r).can_answer)
-    found = panel(r).asked
-    assert found is not None
-    return found
+    batch = panel(r).asked
+    assert batch is not None
+    return batch
 
 
-async def told(r: Rig) -> str:
-    """What the model was told, when it has gone on."""
+async def tool_result(r: Rig) -> str:
+    """Wait until the Run has ended; return the result that the model received."""
     await r.until(lambda: r.app.view.active(r.app.session_id) is None)
     messages = [each async for each in r.app.connection.client.all_messages(r.app.connection.id, r.app.session_id)]
     results = [part.data["content"] for each in messages for part in each.parts if part.type == "tool_result"]
@@ -54,7 +54,7 @@ async def test_number_answers_a_question(server: Server) -> None:
         await r.press("ctrl+a")
         await r.shows("enter or number: answer")
         await r.press("2")
-        assert await told(r) == "Which colour?\nAnswer: Green"
+        assert await tool_result(r) == "Which colour?\nAnswer: Green"
         assert panel(r).asked is None
         assert r.app.screen.focused is r.app.query_one(PromptPanel)
 
@@ -64,7 +64,7 @@ async def test_arrows_and_enter_answer_a_question(server: Server) -> None:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
         await r.press("tab", "down", "down", "up", "down", "enter")
-        assert await told(r) == "Which colour?\nAnswer: Blue"
+        assert await tool_result(r) == "Which colour?\nAnswer: Blue"
 
 
 async def test_typed_text_does_not_answer_a_question(server: Server) -> None:
@@ -93,7 +93,7 @@ async def test_questions_of_a_batch_are_answered_together(server: Server) -> Non
         assert isinstance(r.app.screen.focused, OwnAnswer)
         await r.press(*"Ada", "enter")
         answers = "Which colour?\nAnswer: Red\n\nWhich parts?\nAnswer: tests, docs\n\nWhat is its name?\nAnswer: Ada"
-        assert await told(r) == answers
+        assert await tool_result(r) == answers
 
 
 async def test_previous_question_can_be_answered_again(server: Server) -> None:
@@ -107,7 +107,7 @@ async def test_previous_question_can_be_answered_again(server: Server) -> None:
         await r.press("3")
         await asked(r, "Question 2 of 2")
         await r.press("down", "enter")
-        assert await told(r) == "Which colour?\nAnswer: Blue\n\nWhich parts?\nAnswer: docs"
+        assert await tool_result(r) == "Which colour?\nAnswer: Blue\n\nWhich parts?\nAnswer: docs"
 
 
 async def test_question_accepts_free_text(server: Server) -> None:
@@ -117,7 +117,7 @@ async def test_question_accepts_free_text(server: Server) -> None:
         await r.press("ctrl+a", "4")
         await r.until(lambda: isinstance(r.app.screen.focused, OwnAnswer))
         await r.press("m", "1", "space", "?", "enter")
-        assert await told(r) == "Which colour?\nAnswer: m1 ?"
+        assert await tool_result(r) == "Which colour?\nAnswer: m1 ?"
 
 
 async def test_user_can_decline_to_answer(server: Server) -> None:
@@ -127,7 +127,7 @@ async def test_user_can_decline_to_answer(server: Server) -> None:
         await r.press("ctrl+a", "up")
         assert r.app.query_one(QuestionChoices).highlighted == 4
         await r.press("enter")
-        assert (await told(r)).startswith("The user declined to answer.")
+        assert (await tool_result(r)).startswith("The user declined to answer.")
 
 
 async def test_click_answers_a_question(server: Server) -> None:
@@ -135,7 +135,7 @@ async def test_click_answers_a_question(server: Server) -> None:
         await r.send(script(COLOUR))
         await asked(r, "Which colour?")
         await r.pilot.click(QuestionChoices, offset=(5, 1))
-        assert await told(r) == "Which colour?\nAnswer: Green"
+        assert await tool_result(r) == "Which colour?\nAnswer: Green"
 
 
 async def test_answer_of_another_client_closes_the_question(server: Server, client: Client) -> None:
@@ -148,7 +148,7 @@ async def test_answer_of_another_client_closes_the_question(server: Server, clie
         answer = m.QuestionResponse(request_id=question.request_id, selected_ids=[question.options[0].id])
         await client.answer_questions(workspace.id, batch.id, [answer])
         await r.shows(f"question: answered by another client ({client.client_id[:4]})")
-        assert await told(r) == "Which colour?\nAnswer: Red"
+        assert await tool_result(r) == "Which colour?\nAnswer: Red"
         assert panel(r).asked is None
         await r.until(lambda: r.app.screen.focused is r.app.query_one(PromptPanel))
 

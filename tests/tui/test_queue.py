@@ -1,4 +1,4 @@
-"""The queued prompts on the screen: edited, moved, removed, made next, folded in (C8), and seen from elsewhere."""
+"""The queue panel: edit, move, remove and fold queued prompts (C8), and show changes of other clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.tui.rig import Rig, rig
 
 
 async def three_queued(r: Rig, key: str) -> None:
-    """Behind a Run that is held by this key."""
+    """Queue three prompts after a Run that is held by this key."""
     await r.send(f"script: hold {key} | say first")
     await r.shows("working")
     for word in ("one", "two", "three"):
@@ -18,10 +18,10 @@ async def three_queued(r: Rig, key: str) -> None:
     await r.shows("1. script: say one", "2. script: say two", "3. script: say three", "3 queued")
 
 
-async def choose(r: Rig, place: int) -> None:
+async def choose(r: Rig, index: int) -> None:
     queue = r.app.query_one(QueuePanel)
     queue.focus()
-    queue.highlighted = place
+    queue.highlighted = index
     await r.pilot.pause()
 
 
@@ -102,7 +102,7 @@ async def test_c2_queued_prompt_is_folded_into_the_active_run(server: Server) ->
         server.home.endpoint.release("q6")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
         runs = await r.app.connection.client.session_runs(r.app.connection.id, r.app.session_id)
-        assert [bool(run.folded_into) for run in runs] == [False, True], "it is the same Run still"
+        assert [bool(run.folded_into) for run in runs] == [False, True], "the Run stays active"
 
 
 async def test_c2_prompt_waiting_to_fold_is_queued_after_a_stop(server: Server) -> None:
@@ -125,7 +125,7 @@ async def test_c2_prompt_waiting_to_fold_is_queued_after_a_stop(server: Server) 
 
 async def test_edited_prompt_attaches_the_files_it_mentions_now(server: Server) -> None:
     notes = server.home.workspace / "notes.txt"
-    notes.write_text("what the notes say")
+    notes.write_text("content of the notes")
     async with rig(server) as r:
         await three_queued(r, "q13")
         await choose(r, 0)
@@ -185,8 +185,8 @@ async def test_second_edit_keeps_the_original_draft(server: Server) -> None:
     async with rig(server) as r:
         await three_queued(r, "q-both")
         await r.type("half a thought")
-        for place in (0, 1):
-            await choose(r, place)
+        for index in (0, 1):
+            await choose(r, index)
             await r.press("e")
         await r.type(" at last")
         await r.press("enter")
@@ -202,7 +202,7 @@ async def test_refused_edit_returns_the_text(server: Server) -> None:
         await r.press("e")
         await r.type(" and more")
         server.home.endpoint.release("q-late")
-        await r.until(lambda: not r.app.view.queue(r.app.session_id))  # it has begun meanwhile
+        await r.until(lambda: not r.app.view.queue(r.app.session_id))  # it has started meanwhile
         await r.press("enter")
         await r.until(lambda: r.prompt == "script: say one and more")
 
@@ -212,7 +212,7 @@ async def test_removal_with_a_lost_reply_returns_the_prompt(server: Server, clie
         await three_queued(r, "q-lost")
         queued = r.app.view.queue(r.app.session_id)
         await client.create_workspace(str(server.home.workspace))
-        await client.cancel_run(r.app.connection.id, queued[1].run_id)  # as one of ours did whose answer was lost
+        await client.cancel_run(r.app.connection.id, queued[1].run_id)  # like an own request whose reply was lost
         assert await r.app.actions.remove(queued[1])
         assert await r.app.actions.remove(queued[0])
         active = r.app.view.active(r.app.session_id)

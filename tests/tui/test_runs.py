@@ -1,4 +1,4 @@
-"""Runs as the screen shows them: sent, streamed, queued, folded in, stopped (SCENARIOS B and C as seen from here)."""
+"""Runs in the app: send, stream, queue and stop (SCENARIOS B and C)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def test_b2_esc_right_after_enter_cancels(server: Server) -> None:
     async with rig(server) as r:
         await r.type("script: hold never | say x")
         await r.press("enter", "escape")
-        await r.shows("■ canceled")
+        await r.shows("■ cancelled")
         assert r.app.view.active(r.app.session_id) is None
 
 
@@ -26,7 +26,7 @@ async def test_b1_esc_when_idle_does_nothing(server: Server) -> None:
         await r.press("escape", "escape")
         await r.send("script: say fine")
         await r.shows("fine")
-        assert "canceled" not in r.text
+        assert "cancelled" not in r.text
 
 
 async def test_b14_esc_stops_the_shown_run_and_the_queue_continues(server: Server) -> None:
@@ -36,9 +36,9 @@ async def test_b14_esc_stops_the_shown_run_and_the_queue_continues(server: Serve
         await r.send("script: say second")
         await r.shows("1 queued", "1. script: say second")
         await r.press("escape")
-        await r.shows("■ canceled", "second")
+        await r.shows("■ cancelled", "second")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
-        assert r.text.count("■ canceled") == 1
+        assert r.text.count("■ cancelled") == 1
 
 
 async def test_b3_second_esc_stops_all_and_returns_queued_prompts(server: Server) -> None:
@@ -50,7 +50,7 @@ async def test_b3_second_esc_stops_all_and_returns_queued_prompts(server: Server
         await r.shows("2 queued")
         await r.press("escape", "escape")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None and not r.app.view.queue(r.app.session_id))
-        await r.shows("■ canceled")
+        await r.shows("■ cancelled")
         await r.until(lambda: r.prompt.endswith("third thought"))
 
 
@@ -60,7 +60,7 @@ async def test_b4_prompt_after_the_second_esc_is_not_cancelled(server: Server) -
         await r.shows("working")
         await r.press("escape", "escape")
         await r.send("script: say later")
-        await r.shows("■ canceled", "later")
+        await r.shows("■ cancelled", "later")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
         ends = [
             run.outcome for run in await r.app.connection.client.session_runs(r.app.connection.id, r.app.session_id)

@@ -1,4 +1,4 @@
-"""The list of sessions: found, looked into, opened, changed; and what the main screen does with sessions."""
+"""The list of sessions: search, preview, open and change them; and the session commands of the main screen."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.tui.rig import Rig, rig
 SMALL = (60, 16)
 
 
-async def made(server: Server, client: Client, *titles: str) -> list[m.SessionBody]:
-    """Sessions with these titles, the last one used last."""
+async def created(server: Server, client: Client, *titles: str) -> list[m.SessionBody]:
+    """Create sessions with these titles, the newest last."""
     workspace = await client.create_workspace(str(server.home.workspace))
     return [await client.create_session(workspace.id, title) for title in titles]
 
 
-async def told(client: Client, session: m.SessionBody, server: Server, prompt: str, *, ends: bool = True) -> str:
-    """A Run of another client."""
+async def submitted(client: Client, session: m.SessionBody, server: Server, prompt: str, *, ends: bool = True) -> str:
+    """Submit a prompt as another client; return the id of its Run."""
     workspace = await client.create_workspace(str(server.home.workspace))
     receipt = await client.submit(workspace.id, m.SubmitPrompt(session_id=session.id, prompt=prompt))
     if ends:
@@ -54,23 +54,23 @@ async def title_known(r: Rig, session_id: str, title: str) -> None:
 
 
 async def on_list(r: Rig, title: str) -> None:
-    """The list has the focus, and this one is highlighted."""
+    """Focus the list and highlight the session with this title."""
     listed = r.app.screen.query_one(SessionList)
     await r.until(lambda: any(title in line for line in titles(r)))
     await r.press("down" if not listed.has_focus else "home", "home")
-    place = next(place for place, line in enumerate(titles(r)) if title in line)
-    await r.press(*["down"] * place)
-    await r.until(lambda: listed.highlighted == place and listed.has_focus)
+    index = next(index for index, line in enumerate(titles(r)) if title in line)
+    await r.press(*["down"] * index)
+    await r.until(lambda: listed.highlighted == index and listed.has_focus)
 
 
-# --- finding and opening ----------------------------------------------------------------------------------------------
+# --- search and open --------------------------------------------------------------------------------------------------
 
 
 async def test_chosen_session_is_opened(server: Server, client: Client) -> None:
-    first, second = await made(server, client, "Boats", "Anchors")
+    first, second = await created(server, client, "Boats", "Anchors")
     async with rig(server) as r:
         assert r.app.session_id == second.id
-        await opened(r, "Boats", "Anchors", "here")
+        await opened(r, "Boats", "Anchors", "current")
         await on_list(r, "Boats")
         await r.press("enter")
         await r.until(lambda: r.app.session_id == first.id)
@@ -89,11 +89,11 @@ async def test_esc_closes_the_list_and_stops_nothing(server: Server, client: Cli
         assert not active.stopping
         assert len(r.app.view.sessions()) == 1
         await r.press("escape")
-        await r.shows("canceled")
+        await r.shows("cancelled")
 
 
 async def test_typing_searches_titles(server: Server, client: Client) -> None:
-    boats, _ = await made(server, client, "Wooden Boats", "Anchors")
+    boats, _ = await created(server, client, "Wooden Boats", "Anchors")
     async with rig(server, size=SMALL) as r:
         await opened(r, "Wooden Boats", "Anchors", "2 sessions")
         await r.press(*"boat wo")
@@ -104,8 +104,8 @@ async def test_typing_searches_titles(server: Server, client: Client) -> None:
 
 
 async def test_messages_are_searched_after_a_pause(server: Server, client: Client) -> None:
-    boats, _ = await made(server, client, "Boats", "Anchors")
-    await told(client, boats, server, "script: title say Boats | say we sail at daybreak with the tide")
+    boats, _ = await created(server, client, "Boats", "Anchors")
+    await submitted(client, boats, server, "script: title say Boats | say we sail at daybreak with the tide")
     async with rig(server, size=SMALL) as r:
         await opened(r, "Boats")
         await r.press(*"daybreak")
@@ -113,12 +113,12 @@ async def test_messages_are_searched_after_a_pause(server: Server, client: Clien
         assert "Anchors" not in r.text
         await r.press(*"zzz")
         await r.shows("no matches")
-        await r.press("enter", "ctrl+d")  # nothing is chosen: nothing happens
+        await r.press("enter", "ctrl+d")  # no session is chosen: nothing happens
         assert isinstance(r.app.screen, SessionsScreen)
 
 
 async def test_letters_search_in_the_field_and_act_in_the_list(server: Server, client: Client) -> None:
-    await made(server, client, "dredger")
+    await created(server, client, "dredger")
     async with rig(server) as r:
         screen = await opened(r, "dredger", "ctrl-d delete")
         await r.press("d", "r", "d")
@@ -136,7 +136,7 @@ async def test_letters_search_in_the_field_and_act_in_the_list(server: Server, c
 
 
 async def test_open_list_shows_changes_of_other_clients(server: Server, client: Client) -> None:
-    boats, anchors = await made(server, client, "Boats", "Anchors")
+    boats, anchors = await created(server, client, "Boats", "Anchors")
     workspace = await client.create_workspace(str(server.home.workspace))
     async with rig(server, size=SMALL) as r:
         await opened(r, "Boats", "Anchors")
@@ -145,24 +145,24 @@ async def test_open_list_shows_changes_of_other_clients(server: Server, client: 
         await r.shows("Made elsewhere")
         await client.rename_session(workspace.id, boats.id, "Renamed elsewhere")
         await r.shows("Renamed elsewhere")
-        run_id = await told(client, boats, server, "script: hold never | say x", ends=False)
-        await told(client, boats, server, "script: say y", ends=False)
+        run_id = await submitted(client, boats, server, "script: hold never | say x", ends=False)
+        await submitted(client, boats, server, "script: say y", ends=False)
         await r.shows("running · 1 queued", "●")
         await client.cancel_run(workspace.id, run_id)
         await r.shows_no("running")
-        await told(client, boats, server, 'script: tool bash {"command": "touch x"} | say x', ends=False)
+        await submitted(client, boats, server, 'script: tool bash {"command": "touch x"} | say x', ends=False)
         await r.shows("? Renamed", "needs answer")
         screen = r.app.screen
         assert isinstance(screen, SessionsScreen)
         chosen = screen._chosen()
         assert chosen is not None
-        assert chosen.id == anchors.id  # through all this the same one is highlighted
+        assert chosen.id == anchors.id  # the highlight has not moved
         await client.delete_session(workspace.id, boats.id)
         await r.shows_no("Renamed elsewhere")
 
 
 async def test_attached_clients_are_counted(server: Server, client: Client) -> None:
-    boats, _ = await made(server, client, "Boats", "Anchors")
+    boats, _ = await created(server, client, "Boats", "Anchors")
     workspace = await client.create_workspace(str(server.home.workspace))
     async with client.events(workspace.id), rig(server) as r:
         await client.set_current_session(workspace.id, boats.id)
@@ -173,10 +173,10 @@ async def test_attached_clients_are_counted(server: Server, client: Client) -> N
 
 
 async def test_wide_list_previews_the_last_messages(server: Server, client: Client) -> None:
-    boats, anchors, _ = await made(server, client, "Boats", "Anchors", "Empty")
+    boats, anchors, _ = await created(server, client, "Boats", "Anchors", "Empty")
     for number in range(6):
-        await told(client, boats, server, f"script: title say Boats | say answer number {number}")
-    await told(client, anchors, server, "script: title say Anchors | say an anchor\x1b[31m holds")
+        await submitted(client, boats, server, f"script: title say Boats | say answer number {number}")
+    await submitted(client, anchors, server, "script: title say Anchors | say an anchor\x1b[31m holds")
     async with rig(server) as r:
         await opened(r, "Boats")
         await on_list(r, "Boats")
@@ -194,11 +194,11 @@ async def test_wide_list_previews_the_last_messages(server: Server, client: Clie
         await r.shows("answer number 5")
 
 
-# --- deeds ------------------------------------------------------------------------------------------------------------
+# --- actions ----------------------------------------------------------------------------------------------------------
 
 
 async def test_session_is_renamed_from_the_list(server: Server, client: Client) -> None:
-    boats, _ = await made(server, client, "Boats", "Anchors")
+    boats, _ = await created(server, client, "Boats", "Anchors")
     async with rig(server, size=SMALL) as r:
         await opened(r, "Boats")
         await on_list(r, "Boats")
@@ -212,7 +212,7 @@ async def test_session_is_renamed_from_the_list(server: Server, client: Client) 
 
 
 async def test_delete_needs_confirmation(server: Server, client: Client) -> None:
-    boats, _ = await made(server, client, "Boats", "Anchors")
+    boats, _ = await created(server, client, "Boats", "Anchors")
     async with rig(server, size=SMALL) as r:
         await opened(r, "Boats")
         await on_list(r, "Boats")
@@ -230,9 +230,9 @@ async def test_delete_needs_confirmation(server: Server, client: Client) -> None
 
 
 async def test_delete_warns_about_runs_and_cancels_them(server: Server, client: Client) -> None:
-    boats, _ = await made(server, client, "Boats", "Anchors")
-    await told(client, boats, server, "script: hold never | say x", ends=False)
-    await told(client, boats, server, "script: say y", ends=False)
+    boats, _ = await created(server, client, "Boats", "Anchors")
+    await submitted(client, boats, server, "script: hold never | say x", ends=False)
+    await submitted(client, boats, server, "script: say y", ends=False)
     async with rig(server) as r:
         await opened(r, "running · 1 queued")
         await on_list(r, "Boats")
@@ -244,10 +244,8 @@ async def test_delete_warns_about_runs_and_cancels_them(server: Server, client: 
         assert r.app.view.active(boats.id) is None
 
 
-async def test_deleting_the_shown_session_shows_another(
-    server: Server, client: Client
-) -> None:
-    boats, anchors = await made(server, client, "Boats", "Anchors")
+async def test_deleting_the_shown_session_shows_another(server: Server, client: Client) -> None:
+    boats, anchors = await created(server, client, "Boats", "Anchors")
     async with rig(server) as r:
         await r.type("half a thought")
         await opened(r, "Anchors")
@@ -270,12 +268,12 @@ async def opened_again(r: Rig) -> None:
 
 
 async def test_session_deleted_by_another_client_is_left(server: Server, client: Client) -> None:
-    boats, anchors = await made(server, client, "Boats", "Anchors")
+    boats, anchors = await created(server, client, "Boats", "Anchors")
     workspace = await client.create_workspace(str(server.home.workspace))
     async with rig(server, size=SMALL) as r:
         await r.type("not sent yet")
         await client.delete_session(workspace.id, anchors.id)
-        await r.shows("deleted", "another")  # on lines as narrow as the screen
+        await r.shows("deleted", "another")  # wrapped on a narrow screen
         await r.until(lambda: r.app.session_id == boats.id and r.prompt == "not sent yet")
         await r.send("script: say on board")
         await r.until(lambda: not r.prompt)
@@ -283,15 +281,15 @@ async def test_session_deleted_by_another_client_is_left(server: Server, client:
 
 
 async def test_fork_from_the_list_highlights_the_copy(server: Server, client: Client) -> None:
-    boats, _ = await made(server, client, "Boats", "Anchors")
-    await told(client, boats, server, "script: title say Boats | say aboard")
+    boats, _ = await created(server, client, "Boats", "Anchors")
+    await submitted(client, boats, server, "script: title say Boats | say aboard")
     async with rig(server) as r:
         screen = await opened(r, "Boats")
         await on_list(r, "Boats")
         await r.press("f")
         await r.until(lambda: len(titles(r)) == 3)
         await r.until(lambda: (chosen := screen._chosen()) is not None and chosen.parent_session_id == boats.id)
-        await r.shows("aboard")  # its preview: it has messages, and no Run of its own
+        await r.shows("aboard")  # the preview: a copy has messages but no Run
         await r.press("enter")
         await r.until(lambda: r.app.session_id not in (boats.id, ""))
         await r.shows("aboard")
@@ -304,8 +302,8 @@ async def test_empty_session_cannot_be_forked(server: Server, client: Client) ->
 
 
 async def test_session_is_exported_from_the_list(server: Server, client: Client) -> None:
-    (boats,) = await made(server, client, "Boats")
-    await told(client, boats, server, "script: title say Boats | say aboard")
+    (boats,) = await created(server, client, "Boats")
+    await submitted(client, boats, server, "script: title say Boats | say aboard")
     path = Path(server.home.workspace) / f"session-{boats.id}.md"
     async with rig(server) as r:
         await opened(r, "Boats")
@@ -318,7 +316,7 @@ async def test_session_is_exported_from_the_list(server: Server, client: Client)
         await r.shows("cannot write", "directory")
 
 
-async def wrote_a_file(r: Rig, name: str = "new.txt") -> None:
+async def write_file(r: Rig, name: str = "new.txt") -> None:
     await r.send(f'script: tool write {{"path": "{name}", "content": "words"}} | say written it is')
     await r.until(lambda: r.app.query_one(ApprovalPanel).answerable("allow") is not None)
     await r.press("f2")
@@ -328,7 +326,7 @@ async def wrote_a_file(r: Rig, name: str = "new.txt") -> None:
 
 async def test_undo_from_the_list_needs_confirmation(server: Server) -> None:
     async with rig(server) as r:
-        await wrote_a_file(r)
+        await write_file(r)
         path = server.home.workspace / "new.txt"
         assert path.read_text() == "words"
         await opened(r)
@@ -342,14 +340,14 @@ async def test_undo_from_the_list_needs_confirmation(server: Server) -> None:
         assert not path.exists()
 
 
-# --- the same without the list ----------------------------------------------------------------------------------------
+# --- commands of the main screen --------------------------------------------------------------------------------------
 
 
 async def test_undo_reports_restored_files_or_that_there_are_none(server: Server) -> None:
     async with rig(server) as r:
         await r.app.run_action("undo")
         await r.shows("nothing to undo")
-        await wrote_a_file(r)
+        await write_file(r)
         await r.app.run_action("undo")
         await r.shows("restored:", "new.txt")
         assert not (server.home.workspace / "new.txt").exists()
@@ -357,7 +355,7 @@ async def test_undo_reports_restored_files_or_that_there_are_none(server: Server
 
 async def test_undo_spares_files_changed_since(server: Server) -> None:
     async with rig(server) as r:
-        await wrote_a_file(r)
+        await write_file(r)
         path = server.home.workspace / "new.txt"
         path.write_text("mine")
         await r.app.run_action("undo")
@@ -366,7 +364,7 @@ async def test_undo_spares_files_changed_since(server: Server) -> None:
 
 
 async def test_new_session_leaves_the_draft_with_the_old_one(server: Server, client: Client) -> None:
-    (boats,) = await made(server, client, "Boats")
+    (boats,) = await created(server, client, "Boats")
     async with rig(server) as r:
         await r.type("for the boats")
         await r.press("ctrl+n")
@@ -379,7 +377,7 @@ async def test_new_session_leaves_the_draft_with_the_old_one(server: Server, cli
 
 
 async def test_shown_session_is_renamed(server: Server, client: Client) -> None:
-    (boats,) = await made(server, client, "Boats\x1b[31m")
+    (boats,) = await created(server, client, "Boats\x1b[31m")
     async with rig(server, size=SMALL) as r:
         await r.app.run_action("rename")
         await r.shows("Session title", "Boats␛[31m")
@@ -387,7 +385,7 @@ async def test_shown_session_is_renamed(server: Server, client: Client) -> None:
         await title_known(r, boats.id, "Sloops")
         await r.shows("Sloops")
         await r.app.run_action("rename")
-        await r.press("end", *["backspace"] * 20, "enter")  # an empty one is none
+        await r.press("end", *["backspace"] * 20, "enter")  # an empty title is ignored
         await r.until(lambda: len(r.app.screen_stack) == 1)
         session = r.app.view.session(boats.id)
         assert session is not None
@@ -420,43 +418,43 @@ async def test_shown_session_is_summarised(server: Server) -> None:
 # --- by mouse ---------------------------------------------------------------------------------------------------------
 
 
-async def click(r: Rig, words: str) -> None:
-    """Where these words stand."""
-    await r.shows(words)
-    y, line = next((y, line) for y, line in enumerate(r.lines) if words in line)
-    await r.pilot.click(offset=(line.index(words) + 1, y))
+async def click(r: Rig, text: str) -> None:
+    """Click on this text."""
+    await r.shows(text)
+    y, line = next((y, line) for y, line in enumerate(r.lines) if text in line)
+    await r.pilot.click(offset=(line.index(text) + 1, y))
 
 
 async def test_all_actions_of_the_list_can_be_clicked(server: Server, client: Client) -> None:
-    boats, anchors, _ = await made(server, client, "Boats", "Anchors", "Capstans")
+    boats, anchors, _ = await created(server, client, "Boats", "Anchors", "Capstans")
     async with rig(server, size=SMALL) as r:
         screen = await opened(r, "Boats")
         await click(r, "Boats")
         await r.until(lambda: (chosen := screen._chosen()) is not None and chosen.id == boats.id)
         await click(r, "d delete")
-        await click(r, "any other key keeps it")
+        await click(r, "any other key: keep")
         await r.shows("d delete")
         await click(r, "d delete")
-        await click(r, "d again deletes")
+        await click(r, "d again: delete")
         await r.until(lambda: r.app.view.session(boats.id) is None)
         await r.until(lambda: len(titles(r)) == 2)
-        await click(r, "r rename")  # of the one that has the place of the deleted one
+        await click(r, "r rename")  # of the next session, now highlighted
         await click(r, "esc: cancel")
-        await click(r, "Anchors")  # the highlighted one: opens it
+        await click(r, "Anchors")  # it is highlighted: the click opens it
         await r.until(lambda: r.app.session_id == anchors.id)
         await opened(r)
         await click(r, "esc close")
         await r.until(lambda: len(r.app.screen_stack) == 1)
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- ages and keys ---------------------------------------------------------------------------------------------------
 
 
 def test_age_is_short() -> None:
     minute, hour, day = 60_000, 3_600_000, 86_400_000
     now = 400 * day
-    told_ages = [age(now - ago, now) for ago in (0, -5, minute, 59 * minute, hour, 23 * hour, day, 30 * day)]
-    assert told_ages == ["now", "now", "1 min", "59 min", "1 h", "23 h", "1 d", "30 d"]
+    ages = [age(now - ago, now) for ago in (0, -5, minute, 59 * minute, hour, 23 * hour, day, 30 * day)]
+    assert ages == ["now", "now", "1 min", "59 min", "1 h", "23 h", "1 d", "30 d"]
     assert age(now - 40 * day, now).startswith("197")
 
 

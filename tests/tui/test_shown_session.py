@@ -1,4 +1,4 @@
-"""Which session is on the screen, and which one keys and dialogs speak of."""
+"""The shown session: which one it is, and that keys and dialogs act on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.tui.rig import rig
 
 
 async def test_last_requested_session_is_shown(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kedge.client.client.PAGE_MESSAGES", 1)  # so that one with messages takes longer to read
+    monkeypatch.setattr("kedge.client.client.PAGE_MESSAGES", 1)  # a session with messages takes longer to load
     async with rig(server) as r:
         long = r.app.session_id
         for word in ("one", "two", "three"):

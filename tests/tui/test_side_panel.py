@@ -1,4 +1,4 @@
-"""The panel beside the transcript: todos, changed files, company and the queue."""
+"""The side panel: todos, changed files, other clients and the queue."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.tui.rig import Rig, rig
 WIDE = (140, 40)
 
 
-def call(tool: str, **given: object) -> str:
-    return f"tool {tool} {json.dumps(given, ensure_ascii=False)}"
+def call(tool: str, **arguments: object) -> str:
+    return f"tool {tool} {json.dumps(arguments, ensure_ascii=False)}"
 
 
 def panel(r: Rig) -> str:
-    """What stands in the panel."""
+    """Return the text of the panel."""
     return "\n".join(text for text, _ in r.app.query_one(SidePanel)._lines)
 
 
@@ -57,8 +57,8 @@ async def test_todos_are_wrapped_and_harmless(server: Server) -> None:
 async def test_changed_files_are_listed_until_undone(server: Server) -> None:
     (server.home.workspace / "there.txt").write_text("old\n")
     async with rig(server, size=WIDE) as r:
-        link = r.app.connection
-        await link.client.skip_permissions(link.id, True)
+        connection = r.app.connection
+        await connection.client.skip_permissions(connection.id, True)
         await r.shows("Files changed")
         steps = [
             call("write", path="new/漢字.txt", content="x\n"),
@@ -69,7 +69,7 @@ async def test_changed_files_are_listed_until_undone(server: Server) -> None:
         await r.send("script: " + " | step | ".join(steps) + " | say written")
         await r.shows("Files changed 2", "+ new/漢字.txt", "~ there.txt")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
-        await link.client.undo(link.id, r.app.session_id)
+        await connection.client.undo(connection.id, r.app.session_id)
         await r.shows_no("new/漢字.txt\n")
         await r.until(lambda: "none since" in panel(r))
 
@@ -111,35 +111,33 @@ async def test_ctrl_b_toggles_the_panel(server: Server) -> None:
 
 
 @pytest.mark.parametrize("size", [(100, 30), (60, 16)])
-async def test_ctrl_b_overlays_the_panel_on_a_narrow_screen(
-    server: Server, size: tuple[int, int]
-) -> None:
+async def test_ctrl_b_overlays_the_panel_on_a_narrow_screen(server: Server, size: tuple[int, int]) -> None:
     async with rig(server, size=size) as r:
         await r.shows("enter: send")
         await r.press("ctrl+b")
         await r.shows("Todos", "Files changed")
-        assert r.app.query_one(TranscriptPanel).outer_size.width == size[0], "what is behind keeps its lines"
-        await r.send("script: say still typing")  # the prompt keeps the keys
+        assert r.app.query_one(TranscriptPanel).outer_size.width == size[0], "the lines of the transcript do not change"
+        await r.send("script: say still typing")  # the prompt keeps the focus
         await r.shows("script: say still")
         await r.press("ctrl+b")
         await r.shows_no("Todos")
 
 
-# --- what is remembered ---------------------------------------------------------------------------------------------
+# --- changed files --------------------------------------------------------------------------------------------------
 
 
-def told(position: int, version: str, path: str, change: str) -> StreamEvent:
+def file_event(position: int, version: str, path: str, change: str) -> StreamEvent:
     payload = {"path": path, "run_id": "r", "session_id": "s", "version_id": version}
     return StreamEvent(type="file", change=change, payload=payload, position=position)
 
 
 def test_order_of_file_events_does_not_matter() -> None:
     events = [
-        told(1, "v1", "/w/new", "created"),
-        told(2, "v2", "/w/old", "updated"),
-        told(3, "v3", "/w/new", "updated"),
-        told(4, "v4", "/w/back", "created"),
-        told(5, "v4", "/w/back", "deleted"),
+        file_event(1, "v1", "/w/new", "created"),
+        file_event(2, "v2", "/w/old", "updated"),
+        file_event(3, "v3", "/w/new", "updated"),
+        file_event(4, "v4", "/w/back", "created"),
+        file_event(5, "v4", "/w/back", "deleted"),
     ]
     for order in permutations(events):
         view = WorkspaceView()
@@ -153,9 +151,9 @@ def test_oldest_changed_files_are_dropped_at_the_limit() -> None:
     for number in range(changed_files.CHANGES_MAX + 10):
         body = m.FileEvent(path=f"/w/{number}", run_id="r", session_id="s", version_id=f"v{number}")
         known.apply(body, "created", number)
-    found = known.of("s")
-    assert len(found) == changed_files.CHANGES_MAX
-    assert found[0] == (f"/w/{changed_files.CHANGES_MAX + 9}", "created")
+    files = known.of("s")
+    assert len(files) == changed_files.CHANGES_MAX
+    assert files[0] == (f"/w/{changed_files.CHANGES_MAX + 9}", "created")
     for number in range(changed_files.SESSIONS_MAX + 10):
         known.apply(m.FileEvent(path="/w/x", run_id="r", session_id=f"s{number}", version_id="v"), "created", 1)
     assert known.of("s") == []
@@ -164,7 +162,7 @@ def test_oldest_changed_files_are_dropped_at_the_limit() -> None:
 def test_long_paths_keep_their_ends_and_extra_files_are_counted() -> None:
     view = WorkspaceView()
     for number in range(40):
-        view.apply(told(number, f"v{number}", f"/w/{'deep/' * 20}file-{number}.py", "updated"))
+        view.apply(file_event(number, f"v{number}", f"/w/{'deep/' * 20}file-{number}.py", "updated"))
     lines = [text for text, _ in panel_lines(view, "s", "/w")]
     assert all(cell_len(line) <= TEXT_CELLS for line in lines)
     assert any(line.startswith("~ …") and line.endswith("file-39.py") for line in lines)

@@ -1,4 +1,4 @@
-"""The top line and the line of the Run at work: what they say, and what they leave out on a narrow screen."""
+"""The top line and the line of the active Run: their text, and what they drop on a narrow screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = CONFIG.replace(
 
 @pytest.fixture
 def small_model(own_server: Server) -> Server:
-    """Its model holds 4,000 tokens, and takes a dollar for 1,000 of them."""
+    """A server whose model has a context of 4,000 tokens and costs a dollar per 1,000 tokens."""
     assert SMALL != CONFIG
     own_server.home.config.write_text(SMALL.format(url=own_server.home.endpoint.url))
     return own_server
@@ -38,16 +38,16 @@ def run_line(r: Rig) -> str:
 async def test_context_is_that_of_the_last_request(small_model: Server) -> None:
     async with rig(small_model) as r:
         await r.shows("local/fake-large")
-        assert "ctx" not in r.lines[0], "nothing was asked yet"
+        assert "ctx" not in r.lines[0], "no request was made yet"
         await r.send('script: usage 1000 0 | tool ls {"path": "."} | usage 1590 10 | say fine')
         await r.shows("fine", "ctx 40 %", "$2.59")
         session_id = r.app.session_id
-    async with rig(small_model, session_id=session_id) as r:  # it is not forgotten with the screen
+    async with rig(small_model, session_id=session_id) as r:  # the server keeps it
         await r.shows("ctx 40 %", "$2.59")
 
 
 async def test_top_line_shows_skipped_approvals(own_server: Server) -> None:
-    """For the client that asked for it, and for clients that come later."""
+    """For the client that requested it, and for clients that connect later."""
     async with rig(own_server) as r, Client(own_server.host) as other:
         await r.shows("local/fake-large")
         workspace = await other.create_workspace(r.app.connection.path)
@@ -80,7 +80,7 @@ async def test_nearly_full_context_has_the_warning_colour(small_model: Server) -
         warning = THEMES["dark"].textual_theme.warning
         assert warning is not None
         shades = zip(drawn.style.color.triplet, Color.parse(warning).rgb, strict=True)
-        assert all(abs(shade - wanted) <= 1 for shade, wanted in shades)
+        assert all(abs(shade - expected) <= 1 for shade, expected in shades)
 
 
 async def test_context_is_hidden_without_a_known_limit(server: Server) -> None:
@@ -131,9 +131,9 @@ async def test_narrow_screen_always_shows_what_esc_stops(small_model: Server) ->
         assert line.rstrip().endswith("1 queued · esc: stop this run")
         assert "tokens" not in line
         await r.pilot.resize_terminal(160, 30)
-        await r.until(lambda: all(said in run_line(r) for said in ("Provider local returned", " tokens", "step 2")))
+        await r.until(lambda: all(text in run_line(r) for text in ("Provider local returned", " tokens", "step 2")))
         await r.press("escape", "escape")
-        await r.shows("canceled")
+        await r.shows("cancelled")
 
 
 @pytest.mark.parametrize("width", range(0, 100, 3))
@@ -141,7 +141,7 @@ def test_fitted_drops_by_priority_and_keeps_order(width: int) -> None:
     pieces: list[Piece] = [(1, "● working"), (3, "漢字漢字"), (2, "12 s"), (4, ""), (0, "esc: stop this run")]
     fitting = fitted(pieces, width)
     assert fitting[-1] == "esc: stop this run"
-    assert fitting == [said for _, said in pieces if said in fitting]
+    assert fitting == [text for _, text in pieces if text in fitting]
     assert len(fitting) == 1 or cell_len(" · ".join(fitting)) <= width
     assert ("漢字漢字" in fitting) <= ("12 s" in fitting) <= ("● working" in fitting)
 
@@ -158,17 +158,15 @@ def test_cut_text_is_never_wider_than_its_room(text: str, width: int) -> None:
         assert "".join("".join(wrapped(text, width)).split()) == "".join(text.split()), "nothing is lost"
 
 
-async def test_keys_and_events_cause_no_needless_layout(
-    server: Server, client: Client
-) -> None:
-    """It is what costs most of all that a screen does: a key that does it is felt."""
+async def test_keys_and_events_cause_no_needless_layout(server: Server, client: Client) -> None:
+    """A layout is the most expensive operation of a screen: the user would notice it at each key."""
     laid_out_for: list[str] = []
 
-    def look(message: Message) -> None:
+    def record(message: Message) -> None:
         if isinstance(message, Layout):
             laid_out_for.append(repr(message.widget))
 
-    async with rig(server, on_message=look) as r:
+    async with rig(server, on_message=record) as r:
         await r.until(lambda: not r.app.is_busy)
         await r.press("a")
         laid_out_for.clear()

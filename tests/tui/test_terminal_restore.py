@@ -1,4 +1,4 @@
-"""However it ends, the terminal is as it was before."""
+"""The terminal is restored after every kind of exit."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from tests.client.process import Server, Terminal
 
-#: What the terminal was told when it began, and what takes it back.
-TAKEN_BACK = {"\x1b[?1049h": "\x1b[?1049l", "\x1b[?25l": "\x1b[?25h", "\x1b[?1000h": "\x1b[?1000l"}
-#: A key that meets a bug.
+#: Modes set at the start, each with the sequence that resets it.
+RESET_BY = {"\x1b[?1049h": "\x1b[?1049l", "\x1b[?25l": "\x1b[?25h", "\x1b[?1000h": "\x1b[?1000l"}
+#: A program whose F1 key has a bug.
 BROKEN = """
 import kedge.tui.app
 def broken(self):
@@ -31,9 +31,9 @@ def check_as_before(terminal: Terminal, before: list[object], shown: str, code: 
     assert terminal.process.wait(30) == code
     assert terminal.settings == before
     _, rest = terminal.end()
-    for told, taken_back in TAKEN_BACK.items():
-        assert told in shown
-        assert rest.rfind(taken_back) > rest.rfind(told), f"{told!r} was not taken back"
+    for mode, reset in RESET_BY.items():
+        assert mode in shown
+        assert rest.rfind(reset) > rest.rfind(mode), f"{mode!r} was not reset"
     return rest.rpartition("\x1b[?1049l")[2]
 
 
@@ -57,5 +57,5 @@ def test_bug_restores_the_terminal_and_is_reported(server: Server) -> None:
     before = Terminal(server.home, "--version").settings
     terminal.type("\x1bOP")  # F1
     left = check_as_before(terminal, before, shown, 1)
-    assert "kedge: internal error, please report it: ValueError('a bug')" in left
+    assert "kedge: Internal error, please report it: ValueError('a bug')" in left
     assert "Traceback" not in left

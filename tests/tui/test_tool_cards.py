@@ -1,4 +1,4 @@
-"""Cards of tool calls on the whole screen: a real server, real processes, a real sub-agent."""
+"""Tool cards in the app, with real processes and a real sub-agent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.client.process import Server
 from tests.tui.rig import Rig, rig
 
 
-def tool(name: str, **given: str) -> str:
-    return f"tool {name} {json.dumps(given)}".replace("|", "\\u007c")  # which would end the directive
+def tool(name: str, **arguments: str) -> str:
+    return f"tool {name} {json.dumps(arguments)}".replace("|", "\\u007c")  # a bar would end the directive
 
 
 async def allow(r: Rig) -> None:
@@ -25,9 +25,9 @@ async def test_command_output_streams_until_esc(server: Server) -> None:
         await r.send(f"script: {tool('bash', command=command)} | say done")
         await allow(r)
         await r.shows("line 39", "line 40", "● working")
-        assert "line 2\n" not in r.text, "the end of it is what people look at"
+        assert "line 2\n" not in r.text, "the end of the output is shown"
         await r.press("escape")
-        await r.shows("■ canceled")
+        await r.shows("■ cancelled")
 
 
 async def test_failed_command_shows_exit_code_and_time(server: Server) -> None:
@@ -52,19 +52,19 @@ async def test_click_unfolds_one_and_ctrl_r_unfolds_all(server: Server) -> None:
         await r.shows("▸ thought", "done")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
 
-        def is_told() -> bool:
-            return r.text.count("first this, then that") > 1  # the prompt says it, too
+        def is_unfolded() -> bool:
+            return r.text.count("first this, then that") > 1  # the prompt contains it as well
 
-        assert not is_told()
+        assert not is_unfolded()
         line = next(number for number, text in enumerate(r.lines) if "▸ thought" in text)
         await r.pilot.click(offset=(5, line))
-        await r.until(is_told)
+        await r.until(is_unfolded)
         await r.pilot.click(offset=(5, line))
-        await r.until(lambda: not is_told())
+        await r.until(lambda: not is_unfolded())
         await r.press("ctrl+r")
-        await r.until(is_told)
+        await r.until(is_unfolded)
         await r.press("ctrl+r")
-        await r.until(lambda: not is_told())
+        await r.until(lambda: not is_unfolded())
 
 
 async def test_provider_error_names_the_remedy(server: Server) -> None:

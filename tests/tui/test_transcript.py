@@ -1,4 +1,4 @@
-"""The transcript on a screen: following, scrolling, folding, selecting; and what may reach a terminal."""
+"""The transcript panel: follow, scroll, fold and select; no control characters reach the terminal."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Counting(TranscriptPanel):
         return super().render_line(y)
 
 
-class Stage(App[None]):
+class TranscriptApp(App[None]):
     """A transcript alone on a screen."""
 
     def __init__(self, messages: list[Json]) -> None:
         super().__init__()
-        for look in THEMES.values():
-            self.register_theme(look.textual_theme)
+        for theme in THEMES.values():
+            self.register_theme(theme.textual_theme)
         self.theme = THEMES["dark"].textual_theme.name
         self.animation_level = "none"
         self.view = WorkspaceView()
@@ -58,19 +58,19 @@ class Stage(App[None]):
     @property
     def lines(self) -> list[str]:
         strips = self.screen._compositor.render_strips()
-        # The scrollbar is told apart: it may move by a little while nothing else does.
+        # Without the scrollbar, which may move slightly while the text does not.
         return ["".join(segment.text for segment in strip)[:-2].rstrip() for strip in strips]
 
-    def tell(self, *told: StreamEvent | Json) -> None:
-        for one in told:
+    def apply(self, *events: StreamEvent | Json) -> None:
+        for one in events:
             self.position += 1
             event = one if isinstance(one, StreamEvent) else StreamEvent("message", "updated", one, self.position)
             self.transcript.update_from(self.view.apply(event))
 
 
 @asynccontextmanager
-async def stage(*messages: Json, size: tuple[int, int] = (80, 20)) -> AsyncIterator[tuple[Stage, Pilot[None]]]:
-    app = Stage(list(messages))
+async def stage(*messages: Json, size: tuple[int, int] = (80, 20)) -> AsyncIterator[tuple[TranscriptApp, Pilot[None]]]:
+    app = TranscriptApp(list(messages))
     async with app.run_test(size=size) as pilot:
         app.transcript.show(app.view, app.view.conversations["s1"])
         await pilot.pause()
@@ -78,9 +78,9 @@ async def stage(*messages: Json, size: tuple[int, int] = (80, 20)) -> AsyncItera
 
 
 def many(count: int) -> list[Json]:
-    """Their heights cannot be told without drawing them."""
+    """Messages whose heights are known only after rendering."""
     words = [f"message {n}\n\n" + "| a | b |\n|---|---|\n| 1 | 2 |\n" * (n % 3) for n in range(count)]
-    return [s.message(f"m{n}", "assistant", s.text(said), s.finish()) for n, said in enumerate(words)]
+    return [s.message(f"m{n}", "assistant", s.text(text), s.finish()) for n, text in enumerate(words)]
 
 
 async def test_ten_thousand_messages_render_only_the_end() -> None:
@@ -104,14 +104,14 @@ async def test_scrolling_up_moves_lines_exactly() -> None:
 
 async def test_end_is_followed_until_the_user_scrolls() -> None:
     async with stage(*many(30)) as (app, pilot):
-        app.tell(s.message("new", "assistant", s.text("the first news")))
+        app.apply(s.message("new", "assistant", s.text("the first news")))
         await pilot.pause()
         assert "the first news" in "\n".join(app.lines)
         app.transcript.scroll_page_up(animate=False)
         await pilot.pause()
         before = app.lines
         assert NEWS.strip() not in "\n".join(before)
-        app.tell(s.delta("new", "\n\nthe second news"))
+        app.apply(s.delta("new", "\n\nthe second news"))
         await pilot.pause()
         assert app.lines[:-1] == before[:-1], "nothing moves"
         assert app.lines[-1].endswith(NEWS.rstrip())
@@ -119,7 +119,7 @@ async def test_end_is_followed_until_the_user_scrolls() -> None:
         await pilot.pause()
         assert "the second news" in "\n".join(app.lines)
         assert NEWS.strip() not in "\n".join(app.lines)
-        app.tell(s.delta("new", "\n\nthe third news"))
+        app.apply(s.delta("new", "\n\nthe third news"))
         await pilot.pause()
         assert "the third news" in "\n".join(app.lines)
 
@@ -132,17 +132,17 @@ async def test_changes_above_move_no_visible_line() -> None:
         app.transcript.scroll_relative(y=12, animate=False)
         await pilot.pause()
         before = app.lines
-        app.tell(s.message("t1", "tool", s.result("c1", "one\ntwo\nthree", exit_code=0)))
+        app.apply(s.message("t1", "tool", s.result("c1", "one\ntwo\nthree", exit_code=0)))
         await pilot.pause()
         assert app.lines[:-1] == before[:-1]
 
 
 async def test_delta_repaints_only_its_line() -> None:
     async with stage(*many(30), s.message("new", "assistant")) as (app, pilot):
-        app.tell(s.message("new", "assistant", s.text("word")))
+        app.apply(s.message("new", "assistant", s.text("word")))
         await pilot.pause()
         app.transcript.painted_rows = 0
-        app.tell(s.delta("new", " more"))
+        app.apply(s.delta("new", " more"))
         await pilot.pause()
         assert "  word more" in "\n".join(app.lines)
         assert 1 <= app.transcript.painted_rows <= 3
@@ -151,8 +151,8 @@ async def test_delta_repaints_only_its_line() -> None:
 async def test_click_unfolds_one_and_fold_all_unfolds_everything() -> None:
     out = "\n".join(f"line {n}" for n in range(30))
     asked = s.message("ask", "assistant", s.call("c1", "bash", {"command": "x"}), s.finish("tool_use"))
-    came = s.message("t1", "tool", s.result("c1", out, exit_code=0))
-    async with stage(asked, came) as (app, pilot):
+    result = s.message("t1", "tool", s.result("c1", out, exit_code=0))
+    async with stage(asked, result) as (app, pilot):
         assert "   … 26 more lines" in "\n".join(app.lines)
         await pilot.click(Counting, offset=(4, 0))
         await pilot.pause()
@@ -168,8 +168,8 @@ async def test_click_unfolds_one_and_fold_all_unfolds_everything() -> None:
 
 
 async def test_selected_text_is_copied_without_margins() -> None:
-    told = s.message("m1", "assistant", s.text("before 日本 wide\n\n```\nx = 1\ny = 2\n```"), s.finish())
-    async with stage(told) as (app, pilot):
+    message = s.message("m1", "assistant", s.text("before 日本 wide\n\n```\nx = 1\ny = 2\n```"), s.finish())
+    async with stage(message) as (app, pilot):
         chosen = Selection(Offset(2, 0), Offset(40, 3))
         app.screen.selections = {app.transcript: chosen}
         await pilot.pause()
@@ -192,11 +192,11 @@ async def test_welcome_is_shown_only_in_an_empty_session() -> None:
     async with stage() as (app, pilot):
         app.transcript.set_model("kedge/offline")
         await pilot.pause()
-        assert "This is kedge" in "\n".join(app.lines)
+        assert "kedge is an agent" in "\n".join(app.lines)
         assert "No language model is configured" in "\n".join(app.lines)
-        app.tell(s.message("m1", "user", s.text("hello")))
+        app.apply(s.message("m1", "user", s.text("hello")))
         await pilot.pause()
-        assert "This is kedge" not in "\n".join(app.lines)
+        assert "kedge is an agent" not in "\n".join(app.lines)
 
 
 async def test_resize_keeps_the_message_at_the_top() -> None:
@@ -213,7 +213,7 @@ async def test_resize_keeps_the_message_at_the_top() -> None:
 
 
 async def test_no_escape_sequence_reaches_the_terminal(server: Server, client: Client) -> None:
-    """Through the whole app: answers, thoughts, commands and their output, file names, the title."""
+    """In answers, reasoning, commands and their output, file names, and the title."""
     nasty = "\x1b]0;owned\x07\x1b[2J\x9b31m"
     (server.home.workspace / f"file{nasty}name").write_text("x")
     async with rig(server, size=(120, 40)) as r:
@@ -223,7 +223,7 @@ async def test_no_escape_sequence_reaches_the_terminal(server: Server, client: C
         await r.press("ctrl+r")
         await r.shows("␛]0;owned␇")
         await r.send("!printf 'out\\033]0;of a tool\\007'")
-        await r.shows("exit 0", "    out")  # of a command's output the server leaves such things out
+        await r.shows("exit 0", "    out")  # the server removes control sequences from command output
         strips = r.app.screen._compositor.render_strips()
         for strip in strips:
             for segment in strip:

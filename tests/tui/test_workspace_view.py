@@ -1,4 +1,4 @@
-"""What the screen knows: the same, in whatever order and however often it is told."""
+"""The workspace view: the same state for any order and repetition of events."""
 
 from __future__ import annotations
 
@@ -21,59 +21,59 @@ from kedge.wire import models as m
 from tests.tui import story as s
 from tests.tui.story import Json, Story
 
-PEN = Renderer(THEMES["plain"])
+RENDERER = Renderer(THEMES["plain"])
 
 
 def opened(*sessions: str) -> WorkspaceView:
-    """A view in which these sessions are open, and that knows nothing of them yet."""
+    """A view with these sessions open and empty."""
     view = WorkspaceView()
     for session in sessions or ("s1",):
         view.load_conversation(session, [], 0)
     return view
 
 
-def told(view: WorkspaceView, events: list[StreamEvent]) -> ViewChanges:
+def applied(view: WorkspaceView, events: list[StreamEvent]) -> ViewChanges:
     changed = ViewChanges()
     for event in events:
-        # As from the wire: no two views, and no two tellings, share what is in an event.
+        # Decoded for each view, as from the wire: views and repetitions share no payload.
         copy = msgspec.json.decode(msgspec.json.encode(event.payload))
         changed.add(view.apply(StreamEvent(event.type, event.change, copy, event.position)))
     return changed
 
 
 def lines(view: WorkspaceView, session: str = "s1") -> list[str]:
-    message_renderer = MessageRenderer(view, PEN, 80)
+    message_renderer = MessageRenderer(view, RENDERER, 80)
     conversation = view.conversations[session]
-    found: list[RenderedLine] = [
+    rendered: list[RenderedLine] = [
         line for entry in conversation.ordered() for line in message_renderer.message(entry, conversation)
     ]
-    return [line.strip.text.rstrip() for line in found]
+    return [line.strip.text.rstrip() for line in rendered]
 
 
 def shown(view: WorkspaceView, *, is_drawn: bool = True) -> Json:
-    """All that can be seen of it."""
-    found: Json = {"sessions": view.sessions(), "asks": view.asks(), "closed": view.closed_asks}
+    """All visible state."""
+    state: Json = {"sessions": view.sessions(), "asks": view.asks(), "closed": view.closed_asks}
     for session, conversation in view.conversations.items():
-        found[session] = {
+        state[session] = {
             "messages": [entry.body for entry in conversation.ordered()],
             "lines": lines(view, session) if is_drawn else [],
             "retries": conversation.retries,
             "active": view.active(session),
             "queue": view.queue(session),
         }
-    return found
+    return state
 
 
 # --- stories --------------------------------------------------------------------------------------------------------
 
 
 def a_run(story: Story, draw: random.Random, run: str, seq: int, *, is_last: bool) -> None:
-    """A Run as the log tells it: steps with calls, approvals, retries, and one of the ends."""
+    """Add a Run: Steps with calls, approvals and retries, and one of the outcomes."""
     story.run("created", s.run_body(run, "queued", seq=seq))
     if draw.random() < 0.3:
         story.run("updated", s.run_body(run, "queued", seq=seq, queue_order=seq + 10, prompt="edited"))
     if draw.random() < 0.2:
-        story.ended(run, "cancelled", seq=seq)  # it never began
+        story.ended(run, "cancelled", seq=seq)  # it never started
         return
     story.run("updated", s.run_body(run, "active", seq=seq, started_at=5))
     story.message("created", s.message(f"{run}-ask", "user", s.text(f"do {run}"), run=run))
@@ -81,9 +81,9 @@ def a_run(story: Story, draw: random.Random, run: str, seq: int, *, is_last: boo
     for step in range(1, steps + 1):
         story.run("updated", s.run_body(run, "active", seq=seq, steps=step, started_at=5))
         a_step(story, draw, run, step)
-    end = draw.choice(["completed", "cancelled", "failed", "interrupted", *(["still at work"] if is_last else [])])
+    end = draw.choice(["completed", "cancelled", "failed", "interrupted", *(["still active"] if is_last else [])])
     reason = {"completed": "end_turn", "cancelled": "canceled"}.get(end, "error")
-    if end == "still at work":
+    if end == "still active":
         story.message("created", s.message(f"{run}-last", "assistant", s.text("so far"), run=run))
         return
     details = "The model broke off; try again." if end == "failed" else ""
@@ -94,14 +94,14 @@ def a_run(story: Story, draw: random.Random, run: str, seq: int, *, is_last: boo
 
 
 def a_step(story: Story, draw: random.Random, run: str, step: int) -> None:
-    """Its calls have the same ids as those of the Step before: some providers number them anew."""
+    """Add a Step. Its calls have the same ids as those of the Step before: some providers reuse them."""
     name, calls = f"{run}-{step}", [f"call_{n}" for n in range(draw.randrange(0, 3))]
     story.message("created", s.message(name, "assistant", run=run))
     for attempt in range(2, 2 + draw.choice([0, 0, 1, 2])):
-        story.message("updated", s.message(name, "assistant", run=run))  # what was said is taken back
+        story.message("updated", s.message(name, "assistant", run=run))  # the text of the failed attempt is removed
         story.retry(run, attempt)
     if draw.random() < 0.4:
-        # Somebody runs a command of their own meanwhile.
+        # The user runs a shell command meanwhile.
         shell = {"type": "shell_command", "data": {"command": "ls", "output": "a", "exit_code": 0}}
         story.message("created", s.message(f"{name}-shell", "user", shell, run=""))
     parts = [s.text(f"step {step}"), *(s.call(one, "bash", {"command": f"echo {name} {one}"}) for one in calls)]
@@ -116,19 +116,19 @@ def a_step(story: Story, draw: random.Random, run: str, step: int) -> None:
                 story.tell("permission_notification", "created", body)
     for one in calls:
         if draw.random() < 0.9:
-            came = s.result(one, f"{name} {one} said so", exit_code=0, summary="exit 0, 0.0 s")
-            story.message("created", s.message(f"{name}-{one}", "tool", came, run=run))
+            output = s.result(one, f"output of {name} {one}", exit_code=0, summary="exit 0, 0.0 s")
+            story.message("created", s.message(f"{name}-{one}", "tool", output, run=run))
 
 
 def a_child(story: Story, draw: random.Random) -> None:
-    """An agent at work for r1, in a session of its own."""
+    """Add a child Run of r1, in its own session."""
     story.tell("session", "created", s.session_body("s9", "look around"))
-    about: Json = {"session": "s9", "seq": 9, "parent_run_id": "r1", "prompt": "look"}
-    story.run("created", s.run_body("r9", "active", **about))
+    child: Json = {"session": "s9", "seq": 9, "parent_run_id": "r1", "prompt": "look"}
+    story.run("created", s.run_body("r9", "active", **child))
     story.message("created", s.message("r9-ask", "user", s.text("look"), run="r9", session="s9"))
-    story.run("updated", s.run_body("r9", "active", steps=1, **about))
+    story.run("updated", s.run_body("r9", "active", steps=1, **child))
     if draw.random() < 0.7:
-        story.ended("r9", steps=2, **about)
+        story.ended("r9", steps=2, **child)
 
 
 def a_story(seed: int) -> Story:
@@ -151,7 +151,7 @@ def a_story(seed: int) -> Story:
 
 
 def batches(story: Story, draw: random.Random) -> list[StreamEvent]:
-    """Everything at least once: in pieces that overlap, come twice and in any order."""
+    """Return every event at least once, in pieces that overlap, repeat and are in any order."""
     events = story.events
     pieces: list[list[StreamEvent]] = []
     for _ in range(draw.randrange(0, 6)):
@@ -167,7 +167,7 @@ def batches(story: Story, draw: random.Random) -> list[StreamEvent]:
 
 
 def again(story: Story, event: StreamEvent, draw: random.Random) -> StreamEvent:
-    """The log names a record: who reads it later gets the record as it is by then, or that it is gone."""
+    """Return the event as it is read later: the log refers to a record, which may be newer by then, or deleted."""
     if event.type not in ("message", "session", "run") or draw.random() < 0.5:
         return event
     key = "run_id" if event.type == "run" else "id"
@@ -181,50 +181,50 @@ def again(story: Story, event: StreamEvent, draw: random.Random) -> StreamEvent:
 def test_order_and_repetition_of_batches_do_not_matter(seed: int) -> None:
     story, draw = a_story(seed), random.Random(seed + 1)
     clean, mixed = opened("s1", "s9"), opened("s1", "s9")
-    ends = [one.run_id for one in told(clean, story.events).ended]
-    ends_mixed = [one.run_id for one in told(mixed, batches(story, draw)).ended]
+    ends = [one.run_id for one in applied(clean, story.events).ended]
+    ends_mixed = [one.run_id for one in applied(mixed, batches(story, draw)).ended]
     assert shown(mixed) == shown(clean)
-    assert sorted(ends_mixed) == sorted(ends), "each end is told once"
+    assert sorted(ends_mixed) == sorted(ends), "each end is reported once"
 
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=40, deadline=None)
 def test_view_loaded_midway_converges(seed: int) -> None:
-    """What is read by request at a Position, and the events since: some of which it has in it already."""
+    """Load state at a Position, then apply the later events. The state already includes some of them."""
     story, draw = a_story(seed), random.Random(seed + 1)
     clean, joined = opened("s1", "s9"), opened("s1", "s9")
-    told(clean, story.events)
+    applied(clean, story.events)
     middle = draw.randrange(len(story.events))
     until = draw.randrange(middle, len(story.events))
     at = story.events[middle].position or 0
     before = opened("s1", "s9")
-    told(before, story.events[: until + 1])
-    # The request was made at `at`; what the server answered is as of `until`.
+    applied(before, story.events[: until + 1])
+    # The request was made at `at`; the response is as of `until`.
     joined.load_sessions(before.sessions(), at)
     joined.load_runs([run for one in range(10) if (run := before.run(f"r{one}"))], at)
     joined.load_asks(before.asks())
     for session in ("s1", "s9"):
         joined.load_conversation(session, [e.body for e in before.conversations[session].ordered()], at)
-    told(joined, story.events[middle + 1 :])
+    applied(joined, story.events[middle + 1 :])
     now, then = shown(joined, is_drawn=False), shown(clean, is_drawn=False)
     for part in ("s1", "s9"):
-        del now[part]["retries"], then[part]["retries"]  # who joins learns of the next one
+        del now[part]["retries"], then[part]["retries"]  # a view loaded midway receives only later retries
     for part in ("sessions", "asks", "s1", "s9"):
         assert now[part] == then[part]
 
 
-# --- one by one -----------------------------------------------------------------------------------------------------
+# --- single events --------------------------------------------------------------------------------------------------
 
 
 def test_deltas_apply_only_to_messages_that_follow() -> None:
     view = WorkspaceView()
     view.load_conversation("s1", s.bodies(s.message("m1", "assistant", s.text("read"))), 50)
-    told(view, [s.delta("m1", " more")])
-    assert lines(view) == ["  read", ""], "how much of it was in what was read is not known"
-    told(view, [s.snapshot(s.message("m1", "assistant", s.text("read and"))), s.delta("m1", " more")])
+    applied(view, [s.delta("m1", " more")])
+    assert lines(view) == ["  read", ""], "the loaded text may already include the Delta"
+    applied(view, [s.snapshot(s.message("m1", "assistant", s.text("read and"))), s.delta("m1", " more")])
     assert lines(view) == ["  read and more", ""]
-    told(view, [StreamEvent("message", "updated", s.message("m1", "assistant", s.text("end"), s.finish()), 60)])
-    changed = told(view, [s.delta("m1", " late"), s.delta("nobody", "x")])
+    applied(view, [StreamEvent("message", "updated", s.message("m1", "assistant", s.text("end"), s.finish()), 60)])
+    changed = applied(view, [s.delta("m1", " late"), s.delta("unknown", "x")])
     assert lines(view) == ["  end", ""]
     assert not changed.messages
 
@@ -232,7 +232,7 @@ def test_deltas_apply_only_to_messages_that_follow() -> None:
 def test_deltas_create_missing_parts() -> None:
     view, story = opened(), Story()
     story.message("created", s.message("m1", "assistant"))
-    told(view, [*story.events, s.delta("m1", "hm", 0, "reasoning"), s.delta("m1", "so", 1), s.delta("m1", "!", 1)])
+    applied(view, [*story.events, s.delta("m1", "hm", 0, "reasoning"), s.delta("m1", "so", 1), s.delta("m1", "!", 1)])
     kinds = [(part.type, part.data) for part in view.conversations["s1"].entries["m1"].body.parts]
     assert kinds == [("reasoning", {"thinking": "hm"}), ("text", {"text": "so!"})]
 
@@ -240,15 +240,15 @@ def test_deltas_create_missing_parts() -> None:
 def test_retry_clears_the_message() -> None:
     view, story = opened(), Story()
     story.message("created", s.message("m1", "assistant"))
-    told(view, [story.events[0], s.delta("m1", "half a thou")])
+    applied(view, [story.events[0], s.delta("m1", "half a thou")])
     story.message("updated", s.message("m1", "assistant"))
     story.retry("r1", 2)
-    told(view, story.events[1:])
+    applied(view, story.events[1:])
     assert lines(view) == ["↻ The provider is busy. Attempt 2 of 5 in 2 s.", ""]
-    told(view, [s.delta("m1", "a thought")])
+    applied(view, [s.delta("m1", "a thought")])
     assert lines(view) == ["  a thought", ""]
-    told(view, story.events)
-    assert not view.conversations["s1"].retries, "an old retry that is told again is over all the same"
+    applied(view, story.events)
+    assert not view.conversations["s1"].retries, "a repeated old retry stays ended"
 
 
 def test_reused_call_ids_keep_their_own_results() -> None:
@@ -260,7 +260,7 @@ def test_reused_call_ids_keep_their_own_results() -> None:
             story.message(
                 "created", s.message("t1", "tool", s.result("call_0", "said one", exit_code=0, summary="exit 0"))
             )
-    told(view, [*story.events, s.progress("call_0", "working on two")])
+    applied(view, [*story.events, s.progress("call_0", "working on two")])
     drawn = lines(view)
     assert drawn[:2] == ["● $ one  exit 0", "    said one"]
     assert drawn[-3:-1] == ["○ $ two", "    working on two"]
@@ -270,10 +270,10 @@ def test_open_call_of_an_ended_run_is_interrupted() -> None:
     view, story = opened(), Story()
     story.run("created", s.run_body())
     story.message("created", s.message("m1", "assistant", s.call("c1", "bash", {"command": "sleep 9"})))
-    told(view, story.events)
+    applied(view, story.events)
     assert lines(view)[0] == "○ $ sleep 9"
     story.ended("r1", "interrupted")
-    changed = told(view, story.events)
+    changed = applied(view, story.events)
     assert "m1" in changed.messages
     assert lines(view)[0] == "■ $ sleep 9  interrupted before it returned a result"
 
@@ -285,12 +285,12 @@ def test_agent_card_shows_the_state_of_its_run() -> None:
     story.message("created", s.message("m1", "assistant", look))
     a_child_run: dict[str, Any] = {"session": "s9", "parent_run_id": "r1", "prompt": "look"}
     story.run("created", s.run_body("r9", "active", steps=2, **a_child_run))
-    changed = told(view, [*story.events, s.progress("x", "$ grep -rn door", run="r9", session="s9")])
+    changed = applied(view, [*story.events, s.progress("x", "$ grep -rn door", run="r9", session="s9")])
     assert "m1" in changed.messages
     assert lines(view)[:2] == ["○ agent Look around  step 2", "    $ grep -rn door"]
     story.ended("r9", session="s9", steps=3, started_at=1_000, ended_at=5_200, parent_run_id="r1", prompt="look")
     story.message("created", s.message("t1", "tool", s.result("c1", "It is blue.")))
-    told(view, story.events)
+    applied(view, story.events)
     assert lines(view)[:2] == ["● agent Look around  3 steps, 4.2 s", "    It is blue."]
     assert view.is_child("s9")
     assert not view.is_child("s1")
@@ -302,9 +302,9 @@ def test_agents_with_the_same_prompt_match_by_order() -> None:
     calls = [s.call(one, "agent", {"prompt": "look"}) for one in ("c1", "c2")]
     story.message("created", s.message("m1", "assistant", *calls))
     for number in (1, 2):
-        about: Json = {"session": f"a{number}", "seq": number, "parent_run_id": "r1", "prompt": "look"}
-        story.run("created", s.run_body(f"child{number}", "active", steps=number, **about))
-    told(view, story.events)
+        child: Json = {"session": f"a{number}", "seq": number, "parent_run_id": "r1", "prompt": "look"}
+        story.run("created", s.run_body(f"child{number}", "active", steps=number, **child))
+    applied(view, story.events)
     assert [line for line in lines(view) if line] == ["○ agent look  step 1", "○ agent look  step 2"]
 
 
@@ -314,7 +314,7 @@ def test_answering_client_is_known_in_any_event_order() -> None:
         story.tell("permission_request", "created", s.approval("a1"))
         story.tell("permission_notification", "created", s.settled("a1", "deny", "c7"))
         story.tell("permission_request", "deleted", {"id": "a1", "run_id": "r1"})
-        told(view, story.events[::order])
+        applied(view, story.events[::order])
         assert view.closed_asks["a1"].by == "c7"
         assert view.asks() == []
 
@@ -324,9 +324,9 @@ def test_ask_redraws_only_the_message_of_its_call() -> None:
     for number in (1, 2):
         run = f"r{number}"
         story.message("created", s.message(f"m{number}", "assistant", s.call("c1", "bash", {"command": "x"}), run=run))
-    told(view, story.events)
+    applied(view, story.events)
     story.tell("permission_request", "created", s.approval("a1", run="r2"))
-    changed = told(view, story.events[-1:])
+    changed = applied(view, story.events[-1:])
     assert changed.messages == {"m2"}
     assert changed.asks
     assert lines(view)[2] == "? $ x  waiting for your answer"
@@ -337,36 +337,36 @@ def test_deleted_result_leaves_its_card() -> None:
     story.run("created", s.run_body())
     story.message("created", s.message("m1", "assistant", s.call("c1", "bash", {"command": "x"})))
     story.message("created", s.message("t1", "tool", s.result("c1", "out", exit_code=0)))
-    told(view, story.events)
+    applied(view, story.events)
     story.message("deleted", {"id": "t1", "session_id": "s1"})
-    assert told(view, story.events).messages >= {"m1"}
+    assert applied(view, story.events).messages >= {"m1"}
     assert lines(view)[0] == "○ $ x"
 
 
 def test_ended_runs_are_not_searched_for_live_ones() -> None:
-    """Counted by what is looked at: a Run that has ended is in no list that is walked."""
+    """Ended Runs are in none of the lists that are searched."""
     view = opened()
     ended = [msgspec.convert(s.run_body(f"r{n}", "ended", seq=n), m.RunBody) for n in range(5_000)]
     view.load_runs(ended, 1)
     story = Story()
     story.run("created", s.run_body("now", "active", seq=6_000))
     story.run("created", s.run_body("next", "queued", seq=6_001))
-    told(view, story.events)
+    applied(view, story.events)
     assert view.active("s1") is not None
     assert [run.run_id for run in view.queue("s1")] == ["next"]
     assert sum(len(runs) for runs in view._live.values()) == 2
     story.ended("now", seq=6_000)
-    told(view, story.events)
+    applied(view, story.events)
     assert view.active("s1") is None
 
 
 def test_moved_run_requests_a_queue_reload() -> None:
     view, story = opened(), Story()
     story.run("created", s.run_body("r1", "queued", seq=1))
-    assert not told(view, story.events).moved
+    assert not applied(view, story.events).moved
     story.run("updated", s.run_body("r1", "queued", seq=1, queue_order=9))
-    assert told(view, story.events[1:]).moved
-    assert not told(view, story.events[1:]).moved, "it is no news the second time"
+    assert applied(view, story.events[1:]).moved
+    assert not applied(view, story.events[1:]).moved, "a repeated event moves nothing"
 
 
 @pytest.mark.parametrize("kind", ["gap", "file", "something of a later version"])

@@ -173,12 +173,12 @@ class KedgeApp(App[int]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a task started with `start` is running."""
+        """True while a task started with `start` is running."""
         return bool(self._tasks)
 
     @property
     def is_following(self) -> bool:
-        """Whether a session is shown and its events are followed."""
+        """True once a session is shown and its events are followed."""
         return self._following is not None
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -229,7 +229,7 @@ class KedgeApp(App[int]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the main screen exists: events can arrive before it is mounted and after it is closed."""
+        """True while the main screen exists: events can arrive before it is mounted and after it is closed."""
         return self.is_running and bool(self.screen_stack) and bool(self.screen_stack[0].query(PromptPanel))
 
     def _draw(self) -> None:
@@ -337,7 +337,7 @@ class KedgeApp(App[int]):
     # --- actions ----------------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable keys of the main screen below a dialog, and keys of an Ask while there is none."""
+        """Disable keys of the main screen below a dialog, and keys of an Ask while none is shown."""
         if len(self.screen_stack) > 1 and self.screen.is_modal and action in _MAIN_SCREEN_ACTIONS:
             return False
         if action in ("ask_page", "to_question"):

@@ -22,7 +22,7 @@ class KeyCommand(Struct, frozen=True):
 
 KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("escape", "stop", "stop the active run; again within 2 s: stop all runs of the session", "Runs"),
-    KeyCommand("ctrl+o", "toggle_fold", "during a run: queue prompts, or fold them into the run", "Runs", "fold"),
+    KeyCommand("ctrl+o", "toggle_fold", "toggle: queue prompts sent during a run, or fold them in", "Runs", "fold"),
     KeyCommand("f2", "approve('allow')", "allow once", "Approvals"),
     KeyCommand("f3", "approve('allow_session')", "allow in this session", "Approvals"),
     KeyCommand("f4", "approve('allow_always')", "always allow in this workspace", "Approvals"),
@@ -36,7 +36,7 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("", "undo", "undo the file changes of the last run", "Sessions", "undo"),
     KeyCommand("", "fork", "continue in a copy of this session", "Sessions", "fork"),
     KeyCommand("", "export", "export this session to a Markdown file", "Sessions", "export"),
-    KeyCommand("", "summarize", "summarise this session for the model", "Sessions", "summarize"),
+    KeyCommand("", "summarize", "replace the history that the model sees by a summary", "Sessions", "summarize"),
     KeyCommand("", "rename", "rename this session", "Sessions", "rename"),
     KeyCommand("pageup", "page_up", "scroll up", "Transcript"),
     KeyCommand("pagedown", "page_down", "scroll down", "Transcript"),
@@ -46,19 +46,19 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("ctrl+t", "next_theme", "next theme: dark, light, contrast, plain", "Transcript", "theme"),
     KeyCommand("ctrl+g", "editor", "edit the prompt in your editor", "General", "editor"),
     KeyCommand("ctrl+k", "palette", "all commands", "General", "commands"),
-    KeyCommand("f1", "help", "this help (also ? in an empty prompt)", "General", "help"),
+    KeyCommand("f1", "help", "all keys and commands (also ? in an empty prompt)", "General", "help"),
     KeyCommand("ctrl+q", "quit", "quit; runs continue on the server", "General", "quit"),
 )
 
 #: Keys of the prompt, for the help. They are not bindings.
 TYPED: tuple[tuple[str, str], ...] = (
     ("enter", "send"),
-    ("ctrl+j, alt+enter, shift+enter", "insert a line break"),
+    ("ctrl-j, alt-enter, shift-enter", "insert a line break"),
     ("up, down", "earlier and later prompts, in the first and last line"),
     ("@", "attach a file"),
     ("/", "choose a command"),
     ("! command", "run a shell command; it becomes part of the session"),
-    ("ctrl+c", "clear the prompt; up restores it"),
+    ("ctrl-c", "clear the prompt; up restores it"),
     ("tab", "move to the queue and back"),
 )
 
@@ -88,4 +88,4 @@ def bindings() -> list[Binding]:
 
 
 def key_name(key: str) -> str:
-    return key.replace("escape", "esc").replace("ctrl+", "ctrl-").replace("shift+", "shift-")
+    return key.replace("escape", "esc").replace("+", "-")

@@ -1,4 +1,4 @@
-"""What the user does with prompts: send them, change the queue, stop Runs."""
+"""Commands on prompts: send them, change the queue, stop Runs."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class PromptCommands:
         self._app.start(self._put_back_on_error(self._app.actions.edit(run, text, attachments), text))
 
     def discard_edit(self) -> bool:
-        """Return to the text before the edit. Returns whether there was one."""
+        """Discard the edit and restore the text before it. Returns whether there was an edit."""
         if self._editing is None:
             return False
         (_, before), self._editing = self._editing, None

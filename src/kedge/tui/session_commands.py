@@ -1,4 +1,4 @@
-"""What the user does with sessions: show one, choose its model, rename, fork."""
+"""Commands on sessions: show one, choose its model, rename, fork."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from kedge.tui.render.themes import Theme
 #: A line of the screen: pieces of text, each with the name of its style.
 TextRow = tuple[tuple[str, str], ...]
 #: Continuation lines are indented, so that none of them can be mistaken for a line of kedge. Columns.
-HANG = 2
+HANG_COLUMNS = 2
 #: What must stay visible beside an Ask: its frame, title and keys, the top line, the active Run, the first line of the
 #: queue, the prompt, the hints, and a line of the transcript. Lines.
 OTHER_LINES = 14
@@ -126,8 +126,8 @@ def _unified(lines: list[str], width: int) -> Iterator[TextRow]:
 
 
 def _hanging(line: str, width: int) -> list[str]:
-    first, *others = _pieces(line, width - HANG)
-    return [first, *(" " * HANG + piece for piece in others)]
+    first, *others = _pieces(line, width - HANG_COLUMNS)
+    return [first, *(" " * HANG_COLUMNS + piece for piece in others)]
 
 
 def _side_by_side(lines: list[str], width: int) -> Iterator[TextRow]:

@@ -60,7 +60,7 @@ class PromptPanel(TextArea):
 
     @property
     def is_command(self) -> bool:
-        """Whether Enter runs the text as a shell command."""
+        """True if Enter runs the text as a shell command."""
         return self.text.lstrip().startswith("!")
 
     def set_text(self, text: str) -> None:
@@ -112,7 +112,7 @@ class PromptPanel(TextArea):
         return True
 
     def _is_selected(self) -> bool:
-        """Whether text is selected. Then ctrl+c copies it."""
+        """Return whether text is selected. Then ctrl+c copies it."""
         return bool(self.selected_text or self.screen.get_selected_text())
 
     def _browse_history(self, key: str) -> bool:

@@ -28,7 +28,7 @@ _OWN, _DECLINE = "own", "decline"
 
 
 class QuestionChoices(OptionList):
-    """The options of a question, an own answer, and declining."""
+    """The options of a question, followed by a free-text answer and declining."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "mark", show=False),
@@ -43,7 +43,7 @@ class QuestionChoices(OptionList):
             self.row, self.marks = row, marks
 
     class Back(Message):
-        """The user wants the previous question."""
+        """The user requested the previous question."""
 
     def _post(self, number: int | None, *, marks: bool) -> None:
         if number is not None and number < self.option_count:
@@ -86,7 +86,7 @@ class QuestionPanel(Vertical):
     QuestionPanel QuestionChoices { height: auto; border: none; padding: 0; background: $background; }
     QuestionPanel QuestionChoices:focus { border: none; background: $background; }
     QuestionPanel OwnAnswer { display: none; border: none; padding: 0; height: 1; background: $surface; }
-    QuestionPanel OwnAnswer.wanted { display: block; }
+    QuestionPanel OwnAnswer.shown { display: block; }
     QuestionPanel #keys { height: auto; color: $muted; }
     QuestionPanel.settling #keys { text-style: dim; }
     """
@@ -115,7 +115,7 @@ class QuestionPanel(Vertical):
     def compose(self) -> ComposeResult:
         yield self._full_text
         yield QuestionChoices(markup=False, compact=True)
-        yield OwnAnswer(compact=True, placeholder="your own answer", max_length=MESSAGE_CHARS_MAX)
+        yield OwnAnswer(compact=True, placeholder="your answer", max_length=MESSAGE_CHARS_MAX)
         yield Static(id="keys", markup=False)
 
     def on_mount(self) -> None:
@@ -169,7 +169,7 @@ class QuestionPanel(Vertical):
         choices.styles.max_height = ask_lines_max(self.app.size.height)
         self._update_options(0)
         own.value = self._own_answers[number]
-        own.set_class(bool(own.value) or not question.options, "wanted")
+        own.set_class(bool(own.value) or not question.options, "shown")
         self._update_title()
         self._update_keys()
         self._settle_timer.start()
@@ -191,7 +191,7 @@ class QuestionPanel(Vertical):
             label = Content.styled(visible_line(option.label), "bold")
             rows.append((option.id, Content.assemble(box, label, description)))
         if question.options:
-            rows.append((_OWN, Content("own answer")))
+            rows.append((_OWN, Content("type another answer")))
         rows.append((_DECLINE, Content("decline to answer")))
         choices.clear_options()
         choices.add_options([Option(Content.assemble(f"{n}  ", text), row) for n, (row, text) in enumerate(rows, 1)])
@@ -236,7 +236,7 @@ class QuestionPanel(Vertical):
     # --- answers -------------------------------------------------------------------------------------------
 
     def can_answer(self) -> bool:
-        """Whether keys take effect: the question has settled and is not answered yet."""
+        """Return whether keys take effect: the question has settled and is not answered yet."""
         return self.asked is not None and not self._is_sent and self._settle_timer.is_settled
 
     def on_question_choices_chosen(self, event: QuestionChoices.Chosen) -> None:
@@ -247,7 +247,7 @@ class QuestionPanel(Vertical):
             self.action_decline()
         elif event.row == _OWN:
             own = self.query_one(OwnAnswer)
-            own.add_class("wanted")
+            own.add_class("shown")
             own.focus()
         elif not self._question.multiple:
             self._marked[self._number] = {event.row}

@@ -21,7 +21,7 @@ WIDE_CELLS = 120
 PANEL_CELLS = 36
 TEXT_CELLS = PANEL_CELLS - 3
 #: Files listed; the others are counted. Items.
-FILES_MAX = 30
+LISTED_FILES_MAX = 30
 
 _TODO_MARKS = {"completed": ("✓", "$muted"), "in_progress": ("●", "bold $accent"), "pending": ("○", "")}
 _FILE_MARKS = {"created": "+", "updated": "~", "deleted": "-"}
@@ -101,10 +101,10 @@ def _file_lines(files: list[tuple[str, FileChange]], root: str) -> list[StyledLi
     if not files:
         return [("Files changed", "bold"), ("none since kedge was opened", "$muted")]
     lines: list[StyledLine] = [(f"Files changed {len(files)}", "bold")]
-    for path, change in files[:FILES_MAX]:
+    for path, change in files[:LISTED_FILES_MAX]:
         lines.append((f"{_FILE_MARKS[change]} {cut_start(_short_path(path, root), TEXT_CELLS - 2)}", ""))
-    if len(files) > FILES_MAX:
-        lines.append((f"  and {len(files) - FILES_MAX} more", "$muted"))
+    if len(files) > LISTED_FILES_MAX:
+        lines.append((f"  and {len(files) - LISTED_FILES_MAX} more", "$muted"))
     return lines
 
 

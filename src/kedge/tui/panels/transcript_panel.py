@@ -36,7 +36,7 @@ class TranscriptPanel(ScrollView, can_focus=False):
     """
 
     class Followed(Message):
-        """`follows` has changes."""
+        """`follows` has changed."""
 
     def __init__(self, view: WorkspaceView, theme: Theme) -> None:
         super().__init__(id="transcript")
@@ -158,15 +158,15 @@ class TranscriptPanel(ScrollView, can_focus=False):
     # --- drawing ----------------------------------------------------------------------------------------------------
 
     def _repaint(self) -> None:
-        """Refresh only the rows that changes: a streaming answer leaves the others alone."""
+        """Refresh only the rows that changed: a streaming answer changes few of them."""
         size = self.scrollable_content_region.size
         rows = [self._row(y, size.width) for y in range(size.height)]
         if len(rows) != len(self._painted):
             self.refresh()
         else:
-            changes = [y for y, row in enumerate(rows) if row is not self._painted[y] and row != self._painted[y]]
-            if changes:
-                self.refresh(*(Region(0, y, size.width, 1) for y in changes))
+            changed = [y for y, row in enumerate(rows) if row is not self._painted[y] and row != self._painted[y]]
+            if changed:
+                self.refresh(*(Region(0, y, size.width, 1) for y in changed))
         self._painted = rows
 
     def _row(self, y: int, width: int) -> Strip:

@@ -134,7 +134,7 @@ class MessageRenderer:
             case "end_turn" | "tool_use":
                 return
             case "canceled":
-                yield from self._cards.note("■", "k.warn", "canceled")
+                yield from self._cards.note("■", "k.warn", "cancelled")
             case "error" if details and message != "interrupted":
                 yield from self._cards.note("✗", "k.bad", f"failed: {details}")
                 yield from self._cards.note(

@@ -44,7 +44,7 @@ class ShellCommands:
         return []
 
     def stop(self, session_id: str) -> bool:
-        """Stop the running command; the server ends its processes. Returns whether there was one."""
+        """Stop the running command; the server ends its processes. Returns whether one was running."""
         for task in self._running.get(session_id, {}):
             return task.cancel()
         return False
