@@ -18,7 +18,7 @@ _DIFF = "\n".join(
         "@@ -8,5 +8,6 @@",
         " def wait_s(attempt: int) -> float:",
         "-    return 0.1 * 2 ** attempt",
-        "+    # Each wait is shortened at random, so that clients spread.",
+        "+    # Jitter, so that clients do not reconnect together.",
         "+    return min(0.1 * 2**attempt, 30.0) * random.uniform(0.5, 1.0)",
         " ",
         " ",
@@ -26,10 +26,10 @@ _DIFF = "\n".join(
     )
 )
 _ANSWER = """\
-The waits grow without a bound, and all clients wait for the **same** time. Two changes:
+The delays grow without limit, and all clients wait for the **same** time. Two changes:
 
-1. cap the wait at 30 s,
-2. shorten it at random.
+1. cap the delay at 30 s,
+2. add jitter.
 
 ```python
 def wait_s(attempt: int) -> float:
@@ -39,7 +39,7 @@ def wait_s(attempt: int) -> float:
 _COMMAND = "python -m pytest -q tests/test_retry.py"
 
 MESSAGES: list[dict[str, Any]] = [
-    story.message("m1", "user", story.text("Why do all clients come back at the same moment?"), run="r1"),
+    story.message("m1", "user", story.text("Why do all clients reconnect at the same moment?"), run="r1"),
     story.message(
         "m2",
         "assistant",
@@ -60,14 +60,14 @@ MESSAGES: list[dict[str, Any]] = [
     story.message("m7", "tool", story.result("c2", "ok", diff=_DIFF, summary="+2 -1"), run="r2"),
     story.message("m8", "assistant", story.call("c3", "bash", {"command": _COMMAND}), run="r2"),
 ]
-SESSION = story.session_body("s1", "Clients that come back at once", NOON_MS) | {
+SESSION = story.session_body("s1", "Clients reconnect all at once", NOON_MS) | {
     "usage": {"input_tokens": 0, "output_tokens": 0, "cost_usd": 0.031},
     "is_busy": True,
     "attached_clients": 2,
     "message_count": len(MESSAGES),
     "todos": [
         {"content": "Find the cause", "status": "completed", "active_form": ""},
-        {"content": "Cap the wait, shorten it at random", "status": "completed", "active_form": ""},
+        {"content": "Cap the delay, add jitter", "status": "completed", "active_form": ""},
         {"content": "Run the tests", "status": "in_progress", "active_form": "Running the tests"},
     ],
 }
@@ -88,7 +88,7 @@ RUNS: list[dict[str, Any]] = [
         usage={"input_tokens": 8_100, "output_tokens": 420, "cost_usd": 0.012},
     ),
     story.run_body("r3", "queued", seq=3, prompt="Then write a line for the changelog."),
-    story.run_body("r4", "queued", seq=4, prompt="And look whether the streams have the same problem."),
+    story.run_body("r4", "queued", seq=4, prompt="And check whether the streams have the same problem."),
 ]
 APPROVAL = story.approval("a1", run="r2", call_id="c3") | {
     "description": _COMMAND,

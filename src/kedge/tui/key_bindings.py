@@ -22,7 +22,7 @@ class KeyCommand(Struct, frozen=True):
 
 KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("escape", "stop", "stop the active run; again within 2 s: stop all runs of the session", "Runs"),
-    KeyCommand("ctrl+o", "toggle_fold", "toggle: queue prompts sent during a run, or fold them in", "Runs", "fold"),
+    KeyCommand("ctrl+o", "toggle_fold", "toggle: queue prompts, or fold them into the run", "Runs", "fold"),
     KeyCommand("f2", "approve('allow')", "allow once", "Approvals"),
     KeyCommand("f3", "approve('allow_session')", "allow in this session", "Approvals"),
     KeyCommand("f4", "approve('allow_always')", "always allow in this workspace", "Approvals"),
@@ -36,7 +36,7 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("", "undo", "undo the file changes of the last run", "Sessions", "undo"),
     KeyCommand("", "fork", "continue in a copy of this session", "Sessions", "fork"),
     KeyCommand("", "export", "export this session to a Markdown file", "Sessions", "export"),
-    KeyCommand("", "summarize", "replace the history that the model sees by a summary", "Sessions", "summarize"),
+    KeyCommand("", "summarize", "replace the history that the model sees with a summary", "Sessions", "summarize"),
     KeyCommand("", "rename", "rename this session", "Sessions", "rename"),
     KeyCommand("pageup", "page_up", "scroll up", "Transcript"),
     KeyCommand("pagedown", "page_down", "scroll down", "Transcript"),
