@@ -95,7 +95,8 @@ def _blocks(message: Message) -> list[tuple[Literal["text", "output"], str]]:
             case Reasoning(thinking=thinking):
                 blocks.append(("text", "\n".join(f"| {line}" for line in thinking.splitlines())))
             case ToolCall() as call:
-                blocks.append(("output", f"* {call_text(call.title or call.name, call.display, call.input)}"))
+                title = call.title or f"{call.name} {call.input}"  # a call whose input is malformed has no title
+                blocks.append(("output", f"* {call_text(title, call.display, call.input)}"))
             case ToolResult() as result:
                 blocks.append(("output", _result(result)))
             case Binary(path=path, mime_type=mime_type):
