@@ -14,7 +14,7 @@ from kedge.config.load import (
     LoadedConfig,
     _merge,
     load_layers,
-    load_user,
+    load_user_layer,
     load_workspace,
     repository_files,
 )
@@ -127,7 +127,7 @@ def test_key_with_thousands_of_parts_is_refused_before_parsing(tmp_path: Path, t
     file = tmp_path / "config.toml"
     file.write_text(text)
     with pytest.raises(BadConfig, match="thousands of dots"):
-        load_user(file)
+        load_user_layer(file)
 
 
 def test_list_of_hundreds_of_hosts_is_accepted(tmp_path: Path) -> None:
@@ -135,4 +135,4 @@ def test_list_of_hundreds_of_hosts_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f"[permissions]\nallow = [{hosts}]\n")
     assert hosts.count(".") ** 2 < DOTS_WORK_MAX
-    assert len(load_user(file).permissions.allow) == 700
+    assert len(load_user_layer(file).config.permissions.allow) == 700

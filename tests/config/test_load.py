@@ -12,7 +12,6 @@ from kedge.config.load import (
     CONFIG_BYTES_MAX,
     LoadedConfig,
     load_layers,
-    load_user,
     load_user_layer,
     load_workspace,
     repository_files,
@@ -31,7 +30,7 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_defaults_without_a_file(tmp_path: Path) -> None:
-    config = load_user(tmp_path / "none.toml")
+    config = load_user_layer(tmp_path / "none.toml").config
     assert config == Config()
     assert (config.runs.queue_runs_max, config.runs.max_steps, config.runs.retries_max) == (100, 200, 5)
     assert (config.runs.compact_at, config.runs.titles, config.sandbox.mode) == (0.85, True, "off")
@@ -69,7 +68,7 @@ environment = ["LANG"]
 files = ["docs/STYLE.md"]
 """,
     )
-    config = load_user(path)
+    config = load_user_layer(path).config
     assert config.providers["local"].models[0].input_price == 1.0
     assert str(config.permissions.rules().deny[0]) == "bash(rm *)"
     assert msgspec.convert(msgspec.to_builtins(config), Config) == config
@@ -78,7 +77,7 @@ files = ["docs/STYLE.md"]
 @pytest.mark.parametrize("kind", ["anthropic", "openai-responses", "google", "bedrock", "mistral", "cohere", "groq"])
 def test_each_provider_type_is_accepted(tmp_path: Path, kind: str) -> None:
     path = written(tmp_path / "config.toml", f'[providers.x]\ntype = "{kind}"\n')
-    assert load_user(path).providers["x"].type == kind
+    assert load_user_layer(path).config.providers["x"].type == kind
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,7 @@ def test_an_error_is_one_line_with_the_file_name(tmp_path: Path, text: str, says
     path = tmp_path / "config.toml"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(BadConfig) as caught:
-        load_user(path)
+        load_user_layer(path)
     assert says in caught.value.message
     assert str(path) in caught.value.message
     assert "\n" not in caught.value.message
@@ -124,10 +123,10 @@ def test_an_error_is_one_line_with_the_file_name(tmp_path: Path, text: str, says
 
 def test_directory_or_oversized_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="is a directory"):
-        load_user(tmp_path)
+        load_user_layer(tmp_path)
     large = written(tmp_path / "large.toml", "#" * (CONFIG_BYTES_MAX + 1))
     with pytest.raises(BadConfig, match=f"is larger than {CONFIG_BYTES_MAX} bytes"):
-        load_user(large)
+        load_user_layer(large)
 
 
 def test_fifo_in_a_repository_is_not_read(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_list_is_private_and_entries_can_be_revoked(trust: TrustList, tmp_path: 
     assert TrustList(trust.file).contains(tmp_path / "a", b"1"), "another process reads the same"
     assert trust.revoke(tmp_path / "a")
     assert not trust.revoke(tmp_path / "a")
-    assert (trust.contains_path(tmp_path / "a"), trust.contains_path(tmp_path / "b")) == (False, True)
+    assert (trust.contains(tmp_path / "a", b"1"), trust.contains(tmp_path / "b", b"2")) == (False, True)
     assert os.listdir(trust.file.parent) == ["trusted.json"], "nothing half-written is left"
 
 
@@ -82,4 +82,4 @@ def test_the_list_is_bounded(trust: TrustList, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(module, "TRUSTED_MAX", 3)
     for name in "abcd":
         trust.add(tmp_path / name, b"")
-    assert [trust.contains_path(tmp_path / name) for name in "abcd"] == [False, True, True, True]
+    assert [trust.contains(tmp_path / name, b"") for name in "abcd"] == [False, True, True, True]

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from kedge.client.view.conversation import Conversation
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.records import OFFLINE
-from kedge.tui.render.diff_lines import diff_lines
+from kedge.tui.render.diff_lines import diff_rows, draw_row
 from kedge.tui.render.markdown import GrowingMarkdown
 from kedge.tui.render.message_renderer import MessageRenderer
 from kedge.tui.render.renderer import Renderer
@@ -269,7 +269,8 @@ def test_diff_is_side_by_side_from_120_columns() -> None:
 @pytest.mark.parametrize("width", [60, 140])
 def test_long_diff_line_is_wrapped(width: int) -> None:
     words = "".join(chr(ord("a") + n % 26) for n in range(300))
-    text = "".join(strip.text for strip in diff_lines(f"@@ -1 +1 @@\n+{words}\n", RENDERER, width))
+    rows = diff_rows(f"@@ -1 +1 @@\n+{words}\n", width)
+    text = "".join(strip.text for row in rows for strip in draw_row(row, RENDERER, width))
     assert words in re.sub(r"[ │+]|@@.*?@@|(?<=\+) |\d", "", text)
 
 

@@ -92,13 +92,9 @@ async def test_proc_inside_is_that_of_the_process(warden: Warden) -> None:
     )
 
 
-async def test_joined_output_keeps_its_order_and_apart_is_apart(warden: Warden) -> None:
+async def test_output_and_error_keep_their_order(warden: Warden) -> None:
     script = "for i in 1 2 3; do echo out$i; echo err$i >&2; done"
     assert await output_of(warden, "sh", "-c", script) == "out1\nerr1\nout2\nerr2\nout3\nerr3\n"
-    process = await warden.run(spec("sh", "-c", script, output="apart"))
-    assert await read_all(process) == b"out1\nout2\nout3\n"
-    assert await process.read_error() == b"err1\nerr2\nerr3\n"
-    assert await process.read_error() == b""
 
 
 async def test_standard_input_is_nothing_or_a_file_or_a_pipe(warden: Warden, tmp_path: Path) -> None:
@@ -288,7 +284,6 @@ async def use_many(warden: Warden, times: int) -> None:
                 process = await warden.run(
                     spec(
                         "true" if number % 5 else "nope",
-                        output=("joined", "apart")[number % 2],
                         stdin=(None, nothing, "pipe")[number % 3],
                     )
                 )

@@ -81,10 +81,6 @@ class RepositoryFile(Struct, frozen=True):
 # --- the layers -----------------------------------------------------------------------------------------------------
 
 
-def load_user(path: Path) -> Config:
-    return load_user_layer(path).config
-
-
 def load_user_layer(path: Path) -> LoadedConfig:
     """Load the user's file; a missing file gives the defaults."""
     try:

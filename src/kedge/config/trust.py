@@ -47,10 +47,6 @@ class TrustList(Struct, frozen=True):
         """Return whether exactly this content is trusted at this path. Raises BadConfig for an unusable list."""
         return _TrustedFile(str(path), digest(content)) in self._read()
 
-    def contains_path(self, path: Path) -> bool:
-        """Return whether any content is trusted at this path."""
-        return any(entry.path == str(path) for entry in self._read())
-
     def add(self, path: Path, content: bytes) -> None:
         entries = [entry for entry in self._read() if entry.path != str(path)]
         self._write([*entries, _TrustedFile(str(path), digest(content))][-TRUSTED_MAX:])

@@ -91,8 +91,6 @@ class ProcessSpec:
     env: Mapping[str, str]
     #: None: /dev/null. A file that is open for reading. "pipe": the caller writes (`WardenProcess.write`).
     stdin: BinaryIO | Literal["pipe"] | None = None
-    #: Standard output and error in one stream, in order, or in two ("apart").
-    output: Literal["joined", "apart"] = "joined"
     #: Writable paths, in addition to some devices; everything is readable. None: no sandbox.
     writable: tuple[str, ...] | None = None
     #: Paths that are read-only in the sandbox even inside `writable`. Like `hidden` and `reachable`: absolute, without

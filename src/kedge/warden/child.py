@@ -99,7 +99,7 @@ def _attach(order: KeeperMessage, streams: list[int]) -> None:
     if order["stdin"]:
         os.dup2(remaining.pop(0), 0)
     os.dup2(remaining[0], 1)
-    os.dup2(remaining[-1], 2)
+    os.dup2(remaining[0], 2)
 
 
 def _describe(error: BaseException, order: KeeperMessage) -> str:

@@ -112,7 +112,7 @@ class Keeper:
         for line in self._lines.feed(data):
             if "run" in line:
                 # Descriptors arrive with the first byte of their message: the oldest belong to this one.
-                number = 1 + line["apart"] + line["stdin"]
+                number = 1 + line["stdin"]
                 streams, self._descriptors = self._descriptors[:number], self._descriptors[number:]
                 self._start(line, streams)
             elif "end" in line:

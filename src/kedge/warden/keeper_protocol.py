@@ -2,7 +2,7 @@
 
 Server to keeper, which forwards it to the overseer of the tree `id`:
 
-    {"run": id, "argv", "cwd", "env", "stdin", "apart",               with the descriptors of the streams attached
+    {"run": id, "argv", "cwd", "env", "stdin",                        with the descriptors of the streams attached
      "writable", "protected", "hidden", "reachable",                  see `base.ProcessSpec`
      "landlock", "mounts"}                                            the sandbox layers to use
     {"end": id, "grace_s"}      terminate the tree (SIGTERM), then kill it

@@ -107,9 +107,8 @@ class InputPipe(_PipeEnd):
 @dataclass(frozen=True, slots=True)
 class Stdio:
     output: OutputPipe
-    error: OutputPipe | None
     stdin: InputPipe | None
-    #: The other ends in the order of sending: input if there is one, output, error if it is separate.
+    #: The other ends in the order of sending: input if there is one, output.
     theirs: tuple[int, ...]
 
 
@@ -134,10 +133,5 @@ def open_stdio(spec: ProcessSpec) -> Stdio:
             undo.callback(os.close, theirs[0])
         output, write = pipe()
         theirs.append(write)
-        error = None
-        if spec.output == "apart":
-            read, write = pipe()
-            error = OutputPipe(read)
-            theirs.append(write)
         undo.pop_all()
-        return Stdio(OutputPipe(output), error, stdin, tuple(theirs))
+        return Stdio(OutputPipe(output), stdin, tuple(theirs))

@@ -147,7 +147,6 @@ class Warden:
             "landlock": sandbox.landlock > 0,
             "mounts": sandbox.mounts,
             "stdin": spec.stdin is not None,
-            "apart": spec.output == "apart",
         }
         if len(encode(order)) > KEEPER_MESSAGE_BYTES_MAX:
             raise ProcessFailed(f"{spec.argv[0]}: Argument list too long")

@@ -31,7 +31,6 @@ class WardenProcess:
         self.key = key
         self._send = send
         self._output = streams.output
-        self._error = streams.error
         self._stdin = streams.stdin
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = loop.create_future()
@@ -48,10 +47,6 @@ class WardenProcess:
     async def read(self) -> bytes:
         """Return the next bytes of the output; b"" at the end. Nothing is read ahead."""
         return await self._output.read()
-
-    async def read_error(self) -> bytes:
-        """Return the next bytes of standard error, if it is a separate stream."""
-        return await self._error.read() if self._error is not None else b""
 
     async def write(self, data: bytes) -> None:
         """Write to standard input. Raises ProcessFailed if it is not a pipe, or has no reader any more."""
@@ -148,8 +143,6 @@ class WardenProcess:
         for count in self._counts.values():
             _settle(count, len(left))
         self._output.finish()
-        if self._error is not None:
-            self._error.finish()
         self.close_stdin()
         _settle(self._gone, left)
 

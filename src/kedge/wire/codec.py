@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from kedge.core.approvals import Ask
 from kedge.core.records import RunRecord, SessionView, Usage
-from kedge.core.transcript import PART_TYPES, Message, Part
+from kedge.core.transcript import Message, Part
 from kedge.wire import models as m
 
 
@@ -92,12 +92,6 @@ def message_body(message: Message) -> m.MessageBody:
         created_at=message.created_at,
         updated_at=message.updated_at,
     )
-
-
-def part_from_body(body: m.PartBody) -> Part | None:
-    """Return the part, or None for a type that this version does not know."""
-    kind = PART_TYPES.get(body.type)
-    return None if kind is None else msgspec.convert(body.data, kind)
 
 
 def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:

@@ -36,10 +36,6 @@ class DiffPair(NamedTuple):
     right: DiffRow | None
 
 
-def diff_lines(diff: str, renderer: Renderer, width: int) -> list[Strip]:
-    return [strip for row in diff_rows(diff, width) for strip in draw_row(row, renderer, width)]
-
-
 def diff_rows(diff: str, width: int) -> list[DiffRow | DiffPair]:
     """Return rows of about one line each, so that a caller can draw only the first ones."""
     rows = list(_numbered(diff))
