@@ -1,6 +1,6 @@
-"""Writes src/kedge/llm/catalogue.json from genai-prices, for `kedge.llm.catalogue`, which says what the fields mean.
+"""Write src/kedge/llm/catalogue.json from genai-prices. `kedge.llm.catalogue` documents its fields.
 
-genai-prices takes half a second and pydantic to load, so the product reads this instead.
+Importing genai-prices takes half a second and loads pydantic, so the product reads this file instead.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from genai_prices.data import providers
 
 TARGET = Path(__file__).parent.parent / "src" / "kedge" / "llm" / "catalogue.json"
 
-#: What our Usage can tell apart, in the order in which a row names the prices.
+#: The prices that kedge's Usage distinguishes, in the order of a row.
 KEYS = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
-#: A model with one of these makes sound, pictures or films, and so does, or only measures, one with such a name.
+#: Prices and names of models that output audio, images or video, or no text at all.
 OTHER_OUTPUT = ("output_audio_mtok", "output_image_mtok", "output_video_mtok")
 OTHER_NAME = re.compile(r"embed|rerank|\b(audio|image|moderation|ocr|realtime|transcribe|tts|whisper)\b|^eleven_")
 
 
 def snapshot() -> str:
-    """The file, one model per line so that a change of prices reads well."""
+    """The content of the file, one model per line for readable diffs."""
     lines = [f'{{"source": {json.dumps("genai-prices " + version("genai-prices"))}, "providers": [']
-    found = [(provider, [model for model in provider.models if is_language_model(model)]) for provider in providers]
-    found = [(provider, models) for provider, models in found if models]
-    for provider, models in found:
+    listed = [(provider, [model for model in provider.models if is_language_model(model)]) for provider in providers]
+    listed = [(provider, models) for provider, models in listed if models]
+    for provider, models in listed:
         head = {
             "id": provider.id,
             "api": provider.api_pattern,
@@ -39,12 +39,12 @@ def snapshot() -> str:
         }
         lines.append(compact({key: value for key, value in head.items() if value})[:-1] + ',"models":[')
         lines += [row_of(model) + ("" if model is models[-1] else ",") for model in models]
-        lines.append("]}" if provider is found[-1][0] else "]},")
+        lines.append("]}" if provider is listed[-1][0] else "]},")
     return "\n".join([*lines, "]}", ""])
 
 
 def is_language_model(model: types.ModelInfo) -> bool:
-    """It reads and writes text by the token. Free ones have a price of 0, others (speech, pictures, search) none."""
+    """Return whether input and output text are priced per token. Free models have a price of 0, others none."""
     return not OTHER_NAME.search(model.id) and all(
         getattr(price, "input_mtok", None) is not None
         and getattr(price, "output_mtok", None) is not None
@@ -79,7 +79,7 @@ def row_of(model: types.ModelInfo) -> str:
 
 
 def price_rows(day: str, price: types.ModelPrice) -> list[list[Any]]:
-    """One row for the base and one for each tier above it."""
+    """One row for the base price and one for each tier."""
     values = {key: getattr(price, key, None) for key in KEYS}
     starts = {tier.start for value in values.values() if isinstance(value, types.TieredPrices) for tier in value.tiers}
     rows = []
@@ -122,7 +122,7 @@ def rule(clause: Any) -> Any:
             return [rule(part) for part in clauses]
         case types.ClauseAnd(and_=clauses):
             return {"and": [rule(part) for part in clauses]}
-    raise TypeError(f"genai-prices has a new kind of rule: {clause!r}; teach it to kedge.llm.catalogue.")
+    raise TypeError(f"genai-prices has a new kind of rule: {clause!r}; add it to kedge.llm.catalogue.")
 
 
 def compact(value: Any) -> str:

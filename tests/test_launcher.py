@@ -1,4 +1,4 @@
-"""scripts/kedge runs nothing of the directory in which it is called."""
+"""The scripts run nothing from the directory in which they are called."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROGRAMS = ("python3", "dirname", "readlink", "cat", "cksum", "uv", "flock", "gi
 
 @pytest.fixture
 def repository() -> Iterator[Path]:
-    """A repository that notes whatever of it is run, in `ran`. The path is short enough for a socket below it."""
+    """A repository whose files record in `ran` that they were run. The path is short enough for a socket in it."""
     with tempfile.TemporaryDirectory(prefix="kedge-", ignore_cleanup_errors=True) as name:
         root = Path(name) / "repository"
         ran = root.parent / "ran"
@@ -61,17 +61,17 @@ def links(directory: Path) -> Path:
     "`kedge` in a repository imported that repository's modules, and did not start through a link; Python now runs "
     "isolated, relative entries of PATH are dropped, and links are followed",
 )
-def test_kedge_runs_nothing_of_the_current_directory(repository: Path) -> None:
+def test_kedge_runs_nothing_from_the_current_directory(repository: Path) -> None:
     home = repository.parent
     (home / "config.toml").write_text("[server]\nidle_exit_s = 0.5\ngrace_s = 0.2\n")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KEDGE_", "XDG_", "PYTHON"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("KEDGE_", "XDG_", "PYTHON"))}
     environment = {
-        **kept,
+        **inherited,
         "HOME": str(home),
         "KEDGE_CONFIG": str(home / "config.toml"),
         "KEDGE_DATA_DIR": str(home / "data"),
-        # Each with an entry that means the current directory.
-        "PATH": f".:{kept.get('PATH', os.defpath)}:",
+        # Each has an entry for the current directory.
+        "PATH": f".:{inherited.get('PATH', os.defpath)}:",
         "PYTHONPATH": ":.",
         "CDPATH": ".",
     }
@@ -82,15 +82,15 @@ def test_kedge_runs_nothing_of_the_current_directory(repository: Path) -> None:
         )
 
     linked = links(home)
-    done = kedge(linked, "run", "list the files")  # a client, the server that it starts, and a tool
+    done = kedge(linked, "run", "list the files")  # starts a client, a server and a tool
     assert (done.returncode, (home / "ran").exists()) == (0, False), done.stderr
     assert "sitecustomize.py" in done.stdout
     done = kedge(SCRIPTS / "kedge", "stop", "--force")
     assert (done.returncode, (home / "ran").exists()) == (0, False), done.stderr
 
 
-def test_scripts_import_nothing_of_the_current_directory() -> None:
-    """-I or -P, but for what runs this clone's own tests: `-p tests...` needs the directory, which is the clone."""
+def test_scripts_import_nothing_from_the_current_directory() -> None:
+    """They use -I or -P, except to run the tests of this clone, which need its directory."""
     called = [
         (script.name, line.strip())
         for script in SCRIPTS.iterdir()
@@ -107,9 +107,9 @@ def test_scripts_import_nothing_of_the_current_directory() -> None:
 @pytest.mark.found(
     "attack round 2: sandbox",
     "scripts called from another directory ran its `dirname` if PATH has a relative entry, and followed CDPATH to "
-    "other scripts; they run nothing before they are in their own clone",
+    "other scripts; they now run nothing before they change to their own clone",
 )
-def test_scripts_run_nothing_of_the_callers_directory(name: str, repository: Path) -> None:
+def test_scripts_run_nothing_from_the_callers_directory(name: str, repository: Path) -> None:
     home = repository.parent
     for clone, answer in (("clone", "own"), ("other/clone", "other")):
         (home / clone / "scripts").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`kedge approvals`, and what sessions can do beside being listed."""
+"""`kedge approvals`, and the session commands undo, model and summarize."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def kedge(server: Server, *arguments: str) -> Finished:
 
 
 class Waiting:
-    """A Run that waits for an answer, without a terminal of its own."""
+    """A Run that waits for an answer, without a terminal."""
 
     def __init__(self, server: Server, client: Client) -> None:
         self.server, self.client = server, client
 
     async def begin(self, script: str) -> str:
-        """The id of what it waits for."""
+        """The id of the pending approval."""
         self.workspace_id = (await self.client.create_workspace(str(self.server.home.workspace))).id
         self.session_id = (await self.client.create_session(self.workspace_id)).id
         async with self.client.events(self.workspace_id, session_id=self.session_id) as events:
@@ -76,10 +76,10 @@ async def test_pending_approvals_are_listed_and_allowed_by_prefix(server: Server
 
 @pytest.mark.found(
     "attack 20",
-    "`kedge approvals allow a` allowed whatever waited by then, since all ids begin alike, and did not name it; an "
-    "abbreviation needs four characters of its own, what was answered is printed, and its digest is sent along",
+    "`kedge approvals allow a` allowed any pending call, since all ids have the same prefix, and did not name it; an "
+    "abbreviation now needs four distinctive characters, the answered call is printed, and its digest is sent",
 )
-async def test_an_abbreviation_that_fits_everything_allows_nothing(server: Server, waiting: Waiting) -> None:
+async def test_ambiguous_abbreviation_allows_nothing(server: Server, waiting: Waiting) -> None:
     ask_id = await waiting.begin(write())
     for short in ("", "a", "ask", ask_id[:6]):
         refused = kedge(server, "approvals", "allow", short)
@@ -90,7 +90,7 @@ async def test_an_abbreviation_that_fits_everything_allows_nothing(server: Serve
     assert not (server.home.workspace / "a.txt").exists()
 
 
-async def test_an_answer_counts_for_what_was_shown_only(waiting: Waiting) -> None:
+async def test_answer_applies_only_to_the_displayed_call(waiting: Waiting) -> None:
     ask_id = await waiting.begin(write())
     client, where = waiting.client, waiting.workspace_id
     (asked,) = await client.permissions(where)
@@ -101,14 +101,14 @@ async def test_an_answer_counts_for_what_was_shown_only(waiting: Waiting) -> Non
     await waiting.end()
 
 
-async def test_the_list_says_that_approvals_are_skipped(server: Server, waiting: Waiting) -> None:
+async def test_list_reports_skipped_approvals(server: Server, waiting: Waiting) -> None:
     workspace = await waiting.client.create_workspace(str(server.home.workspace))
     await waiting.client.skip_permissions(workspace.id, True)
     assert kedge(server, "approvals").out.startswith("approvals are skipped in this workspace")
     assert approvals(server)["skip"] is True
 
 
-async def test_a_denial_brings_its_message_to_the_model(server: Server, waiting: Waiting) -> None:
+async def test_denial_message_reaches_the_model(server: Server, waiting: Waiting) -> None:
     ask_id = await waiting.begin(write())
     denied = kedge(server, "approvals", "deny", ask_id, "-m", "not on Fridays", "--json")
     assert json.loads(denied.out) == {"resolved": True}
@@ -139,8 +139,8 @@ async def test_questions_are_answered_from_the_command_line(server: Server, wait
     assert "declined to answer" in await waiting.told()
 
 
-async def test_a_late_client_is_asked_too_and_attach_shows_it(server: Server, waiting: Waiting) -> None:
-    """D6 for a session that is followed."""
+async def test_late_client_sees_the_pending_approval(server: Server, waiting: Waiting) -> None:
+    """D6 for a followed session."""
     ask_id = await waiting.begin(write())
     attached = server.home.start_kedge("attach", "--host", server.host, waiting.session_id)
     shown = until(attached, f"? write: Create a.txt (+2 -0) (`kedge approvals allow {ask_id}`)\n")
@@ -157,7 +157,7 @@ def session_of(server: Server) -> str:
     return str(session["id"])
 
 
-def test_undo_puts_files_back_and_says_which(server: Server) -> None:
+def test_undo_restores_files_and_lists_them(server: Server) -> None:
     file: Path = server.home.workspace / "a.txt"
     server.home.kedge("run", "--yolo", "--host", server.host, write())
     assert file.exists()
@@ -186,7 +186,7 @@ def test_session_model_is_changed_and_reset(server: Server) -> None:
     assert json.loads(kedge(server, "sessions", "model", session_id, "", "--json").out)["model"] == ""
 
 
-def test_a_session_is_summarized_by_a_run_that_is_followed(server: Server, endpoint: HostedEndpoint) -> None:
+def test_summarize_follows_its_run(server: Server, endpoint: HostedEndpoint) -> None:
     server.home.kedge("run", "--host", server.host, "hello")
     done = kedge(server, "sessions", "summarize", session_of(server))
     assert (done.code, done.out, done.err) == (0, "A scripted summary.\n", "")

@@ -32,7 +32,7 @@ def test_every_command_has_help_with_examples(command: list[str], capsys: pytest
     assert "Examples:\n    " in capsys.readouterr().out
 
 
-def test_without_a_command_it_is_friendly(home: Home) -> None:
+def test_no_command_prints_help(home: Home) -> None:
     done = home.kedge()
     assert (done.code, done.err) == (0, "")
     assert 'kedge run "' in done.out
@@ -43,7 +43,7 @@ def test_without_a_command_it_is_friendly(home: Home) -> None:
 # --- stop ------------------------------------------------------------------------------------------------------------
 
 
-def test_stop_interrupts_nobody_unless_forced(own_server: Server) -> None:
+def test_stop_interrupts_runs_only_if_forced(own_server: Server) -> None:
     command, _, _ = hanging(own_server, "stop-1")
     refused = own_server.home.kedge("stop", "--host", own_server.host)
     assert (refused.code, refused.out) == (1, "")
@@ -89,7 +89,7 @@ def hanging(server: Server, key: str, *arguments: str) -> tuple[subprocess.Popen
     return command, run["run_id"], run["session_id"]
 
 
-def test_runs_lists_what_is_live(server: Server) -> None:
+def test_runs_lists_live_runs(server: Server) -> None:
     command, run_id, session_id = hanging(server, "runs-1")
     listed = server.home.kedge("runs", "--host", server.host)
     line = next(line for line in listed.out.splitlines() if run_id in line)
@@ -123,7 +123,7 @@ def test_cancel_takes_a_prefix_and_lists_covered_runs(server: Server) -> None:
         assert command.returncode == 130
 
 
-def test_cancel_of_something_unknown_is_exit_1(server: Server) -> None:
+def test_cancel_of_an_unknown_run_is_exit_1(server: Server) -> None:
     for target in ("no-such-thing", "", ".."):
         done = server.home.kedge("cancel", "--host", server.host, target)
         assert (done.code, done.out) == (1, "")
@@ -145,7 +145,7 @@ def test_runs_and_cancel_start_no_server(home: Home) -> None:
 # --- sessions -------------------------------------------------------------------------------------------------------
 
 
-def test_a_sessions_life_on_the_command_line(server: Server) -> None:
+def test_session_commands(server: Server) -> None:
     def sessions(*arguments: str) -> str:
         done = server.home.kedge("sessions", arguments[0], "--host", server.host, *arguments[1:])
         assert (done.code, done.err) == (0, "")
@@ -179,21 +179,21 @@ def test_a_sessions_life_on_the_command_line(server: Server) -> None:
     assert gone.code == 1
 
 
-def test_an_export_that_cannot_be_written_is_one_line(server: Server) -> None:
+def test_failed_export_is_reported_in_one_line(server: Server) -> None:
     server.home.kedge("run", "--host", server.host, "hello")
     (session,) = json.loads(server.home.kedge("sessions", "list", "--host", server.host, "--json").out)
     done = server.home.kedge("sessions", "export", "--host", server.host, session["id"], "-o", "/no/such/place")
     assert (done.code, done.err) == (1, "kedge: /no/such/place: No such file or directory\n")
 
 
-def test_sessions_are_read_from_the_store_though_no_server_ran(in_home: Home) -> None:
+def test_sessions_list_starts_a_server(in_home: Home) -> None:
     assert in_home.kedge("sessions", "list", "--json").out == "[]\n"
 
 
 # --- attach ---------------------------------------------------------------------------------------------------------
 
 
-def test_attach_prints_the_transcript_and_then_what_happens(server: Server, endpoint: HostedEndpoint) -> None:
+def test_attach_prints_the_transcript_then_new_events(server: Server, endpoint: HostedEndpoint) -> None:
     server.home.kedge("run", "--host", server.host, "first prompt")
     run = server.home.start_kedge(
         "run", "--host", server.host, "-C", "script: say alpha | hold att-1 | say beta | tool no_such {} | fail 400 oh"
@@ -213,7 +213,7 @@ def test_attach_prints_the_transcript_and_then_what_happens(server: Server, endp
     assert attached.wait(20) == 0
 
 
-def test_attach_as_json_is_the_wires_envelopes(server: Server) -> None:
+def test_attach_json_prints_the_wire_envelopes(server: Server) -> None:
     server.home.kedge("run", "--host", server.host, "hello")
     (session,) = json.loads(server.home.kedge("sessions", "list", "--host", server.host, "--json").out)
     attached = server.home.start_kedge("attach", "--json", "--host", server.host, session["id"])
@@ -267,7 +267,7 @@ def test_doctor_works_without_a_server_and_starts_none(home: Home) -> None:
     assert {finding["status"] for finding in found.values()} == {"ok"}
     assert "not running" in found["server"]["message"]
     assert {"processes", "sandbox", "ripgrep"} <= set(found)
-    # Whatever the machine holds: it does not claim the network.
+    # On any machine, it does not report the network as confined.
     assert "Not restricted: reading, the network" in found["sandbox"]["message"]
     assert found["model"]["message"] == f"local/fake-large ({home.config})"
     assert not (home.data / "server.log").exists()
@@ -287,7 +287,7 @@ def test_doctor_with_a_server_names_it_and_the_model(own_server: Server) -> None
     assert all(line.startswith(("ok  ", "warn", "      -> ")) for line in text.splitlines())
 
 
-def test_doctor_says_that_no_model_is_configured(home: Home) -> None:
+def test_doctor_reports_a_missing_model(home: Home) -> None:
     home.config.unlink()
     server = Server(home).start()
     try:
@@ -295,11 +295,10 @@ def test_doctor_says_that_no_model_is_configured(home: Home) -> None:
     finally:
         server.stop()
     assert (code, found["model"]["status"]) == (0, "warn")
-    assert found["model"]["what_to_do"]
-    assert str(home.config) in found
+    assert str(home.config) in found["model"]["what_to_do"]
 
 
-def test_doctor_finds_what_is_broken_and_says_what_to_do(home: Home) -> None:
+def test_doctor_reports_problems_with_remedies(home: Home) -> None:
     home.config.write_text("model = [broken")
     home.data.chmod(0o755)
     (home.data / "token").write_text("secret")
@@ -315,7 +314,7 @@ def test_doctor_finds_what_is_broken_and_says_what_to_do(home: Home) -> None:
     assert findings(home, "--host", "unix:///nowhere.sock")[1]["server"]["status"] == "fail"
 
 
-def test_doctor_sees_a_stale_socket(in_home: Home) -> None:
+def test_doctor_reports_a_stale_socket(in_home: Home) -> None:
     in_home.kedge("runs")
     in_home.kedge("run", "hello")
     _, found = findings(in_home)
@@ -332,7 +331,7 @@ def test_doctor_sees_a_stale_socket(in_home: Home) -> None:
 # --- serve ----------------------------------------------------------------------------------------------------------
 
 
-def test_serve_passes_its_options_on(home: Home) -> None:
+def test_serve_passes_its_options_to_the_server(home: Home) -> None:
     other = home.root / "other-data"
     server = Server(home, "--data-dir", str(other), "--store", "memory:").start()
     try:

@@ -1,4 +1,4 @@
-"""`kedge config`: what is in force and why, what is wrong with it, and trusting a repository. No server is needed."""
+"""`kedge config`: effective settings and their sources, checks, and trust in a repository. No server is needed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nothing_was_started(home: Home) -> bool:
     return not (home.data / "server.log").exists()
 
 
-def test_show_tells_each_value_with_where_it_comes_from(home: Home) -> None:
+def test_show_prints_each_value_with_its_source(home: Home) -> None:
     (home.workspace / "kedge.toml").write_text("[runs]\nmax_steps = 7\n")
     home.env["KEDGE_SMALL_MODEL"] = "kedge/offline"
     done = home.kedge("config", "show")
@@ -51,7 +51,7 @@ def test_show_tells_each_value_with_where_it_comes_from(home: Home) -> None:
     assert nothing_was_started(home)
 
 
-def test_show_as_json_is_the_configuration_with_its_sources(home: Home, repository: Path) -> None:
+def test_show_json_has_values_and_sources(home: Home, repository: Path) -> None:
     done = home.kedge("config", "show", "--json")
     found = json.loads(done.out)
     assert found["model"] == "local/fake-large"
@@ -62,7 +62,7 @@ def test_show_as_json_is_the_configuration_with_its_sources(home: Home, reposito
     assert CANARY not in done.out + done.err
 
 
-def test_show_says_what_is_ignored(home: Home, repository: Path) -> None:
+def test_show_reports_ignored_settings(home: Home, repository: Path) -> None:
     done = home.kedge("config", "show")
     assert done.err == (
         f"kedge: {repository}/kedge.toml sets permissions, providers, tools, which are ignored until you trust it: "
@@ -78,7 +78,7 @@ def test_config_show_skips_a_broken_repository_file(home: Home) -> None:
     assert "ignored" in done.err
 
 
-def test_a_broken_file_of_the_users_is_one_line(home: Home) -> None:
+def test_invalid_user_file_is_reported_in_one_line(home: Home) -> None:
     home.config.write_text(f'[providers.x]\napi_key = "{CANARY}"\nmodel = [')
     done = home.kedge("config", "show")
     assert (done.code, done.out) == (1, "")
@@ -99,7 +99,7 @@ def findings(home: Home) -> tuple[int, dict[str, tuple[str, str]]]:
     return done.code, {finding["subject"]: (finding["status"], finding["message"]) for finding in found}
 
 
-def test_check_finds_nothing_wrong_where_nothing_is(home: Home) -> None:
+def test_check_accepts_a_valid_configuration(home: Home) -> None:
     home.config.chmod(0o600)
     code, found = findings(home)
     assert code == 0
@@ -111,13 +111,13 @@ def test_check_finds_nothing_wrong_where_nothing_is(home: Home) -> None:
     assert nothing_was_started(home)
 
 
-def test_check_tells_a_key_that_others_can_read(home: Home) -> None:
+def test_check_reports_a_key_that_others_can_read(home: Home) -> None:
     home.config.chmod(0o644)
     code, found = findings(home)
     assert (code, found[str(home.config)][0]) == (0, "warn")
 
 
-def test_check_tells_what_is_not_trusted_and_that_is_no_mistake(home: Home, repository: Path) -> None:
+def test_check_reports_untrusted_settings_without_failing(home: Home, repository: Path) -> None:
     file = str(repository / "kedge.toml")
     code, found = findings(home)
     assert (code, found[file]) == (0, ("warn", "sets permissions, providers, tools: ignored until you trust it"))
@@ -143,7 +143,7 @@ def test_check_finds_mistakes_in_every_file(home: Home, text: str, says: str, wh
     assert says in found[str(file)][1]
 
 
-def test_check_finds_keys_and_models_that_are_not_there(home: Home) -> None:
+def test_check_reports_missing_keys_and_models(home: Home) -> None:
     home.config.write_text(
         'model = "one/m"\nsmall_model = "nobody/m"\n'
         '[providers.one]\nbase_url = "http://127.0.0.1:1"\napi_key = "$NOT_THERE"\n'
@@ -162,10 +162,10 @@ def test_check_finds_keys_and_models_that_are_not_there(home: Home) -> None:
 
 @pytest.mark.found(
     "attack 19",
-    "`kedge config check` had no word for rules that never match, nor for bash(rm), which denies the bare word alone; "
-    "it warns of them, and so does the log of the server",
+    "`kedge config check` did not report rules that never match, nor bash(rm), which denies only the bare word; it "
+    "warns about them, and so does the server's log",
 )
-def test_check_warns_of_rules_that_never_match(home: Home) -> None:
+def test_check_warns_about_rules_that_never_match(home: Home) -> None:
     deny = ["bash(rm)", "view(a/../b)", "view(~root/x)", "veiw(x)", "bash(a; b)", "bash(git -m 'x')", "fetch(http://x)"]
     fine = ["bash(rm *)", "view(~/.ssh/**)", "view(./.env)", "view(secret/)", "*", "fetch(*.example.org)"]
     home.config.write_text(f"[permissions]\ndeny = {json.dumps(deny + fine)}\nallow = ['bash(make)', 'veiw(x)']\n")
@@ -178,10 +178,10 @@ def test_check_warns_of_rules_that_never_match(home: Home) -> None:
 
 @pytest.mark.found(
     "attack round 2: command lines",
-    "deny rules such as bash(rm:*), bash(~/bin/deploy *) and bash(A=1 rm *) never match, and nothing said so; they are "
-    "warned of",
+    "deny rules such as bash(rm:*), bash(~/bin/deploy *) and bash(A=1 rm *) never match, which was not reported; "
+    "`kedge config check` warns about them",
 )
-def test_check_warns_of_rules_that_name_no_program(home: Home) -> None:
+def test_check_warns_about_rules_without_a_program(home: Home) -> None:
     deny = ["bash(rm:*)", "bash(~/bin/deploy *)", "bash($HOME/x)", "bash(A=1 rm *)"]
     fine = ["bash(npm run test:*)", "bash(rm*)", "bash(cat ~/x)", "bash(rm $HOME *)", "bash(dd if=x *)"]
     home.config.write_text(f"[permissions]\ndeny = {json.dumps(deny + fine)}\n")
@@ -205,7 +205,7 @@ def shown_models(home: Home) -> list[str]:
     return list(json.loads(home.kedge("config", "show", "--json").out)["providers"])
 
 
-def test_trust_shows_what_it_is_about_and_wants_a_yes(home: Home, repository: Path) -> None:
+def test_trust_shows_the_file_and_requires_a_yes(home: Home, repository: Path) -> None:
     refused = home.kedge("config", "trust")
     assert (refused.code, "--yes" in refused.err) == (2, True)
     assert shown_models(home) == ["local"]
@@ -232,7 +232,7 @@ def test_changed_content_has_to_be_trusted_again(home: Home, repository: Path) -
 
 @pytest.mark.parametrize(("answer", "code", "found"), [("y", 0, ["local", "evil"]), ("n", 1, ["local"])])
 @pytest.mark.usefixtures("repository")
-def test_on_a_terminal_a_person_is_asked(home: Home, answer: str, code: int, found: list[str]) -> None:
+def test_trust_prompts_on_a_terminal(home: Home, answer: str, code: int, found: list[str]) -> None:
     ours, theirs = os.openpty()
     try:
         os.write(ours, f"{answer}\n".encode())
@@ -252,7 +252,7 @@ def test_trust_can_be_revoked(home: Home) -> None:
     assert shown_models(home) == ["local"]
 
 
-def test_nothing_is_hidden_from_who_is_asked(home: Home) -> None:
+def test_trust_shows_the_full_text_escaped(home: Home) -> None:
     hidden = "echo \\u001b[8m hidden \\u202e" + "x" * 5000 + " tail"
     (home.workspace / "kedge.toml").write_text(f'[providers.p]\nbase_url = "{hidden}"\n', "utf-8")
     done = home.kedge("config", "trust")
@@ -270,5 +270,5 @@ def test_invalid_and_missing_files_are_not_trusted(home: Home) -> None:
 
 
 @pytest.mark.parametrize("command", ["path", "show", "check", "trust"])
-def test_each_has_help_with_examples(home: Home, command: str) -> None:
+def test_config_commands_have_help_with_examples(home: Home, command: str) -> None:
     assert "Examples:\n    kedge config " in home.kedge("config", command, "--help").out

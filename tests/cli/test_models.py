@@ -1,4 +1,4 @@
-"""`kedge models`: what a Run can be given."""
+"""`kedge models`: the models that a Run can use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def listed(home: Home) -> dict[str, dict[str, Any]]:
     return {line["model"]: line for line in json.loads(done.out)}
 
 
-def test_the_configured_and_the_built_in_models_are_listed(home: Home) -> None:
+def test_configured_and_built_in_models_are_listed(home: Home) -> None:
     found = listed(home)
     assert list(found) == ["local/fake-large", "kedge/offline"]
     assert (found["local/fake-large"]["is_large"], found["local/fake-large"]["is_small"]) == (True, True)
     assert not (home.data / "server.log").exists()
 
 
-def test_what_the_configuration_says_of_a_model_is_shown(home: Home) -> None:
+def test_model_settings_are_shown(home: Home) -> None:
     home.config.write_text(
         'model = "local/large"\nsmall_model = "local/small"\n'
         f'[providers.local]\nbase_url = "http://127.0.0.1:1"\napi_key = "{CANARY}"\n'
@@ -39,7 +39,7 @@ def test_what_the_configuration_says_of_a_model_is_shown(home: Home) -> None:
     assert rows[2] == ["local/small", "-", "-", "-", "-", "small"]
 
 
-def test_a_key_in_the_environment_brings_its_makers_models(home: Home) -> None:
+def test_key_in_the_environment_adds_the_vendors_models(home: Home) -> None:
     home.env["ANTHROPIC_API_KEY"] = CANARY
     home.env["KEDGE_MODEL"] = "anthropic/claude-of-tomorrow"
     found = listed(home)
@@ -48,7 +48,7 @@ def test_a_key_in_the_environment_brings_its_makers_models(home: Home) -> None:
     assert found["anthropic/claude-of-tomorrow"]["is_large"], "a model need not be known to be chosen"
 
 
-def test_a_model_that_cannot_be_used_is_told(home: Home) -> None:
+def test_unusable_model_is_reported(home: Home) -> None:
     home.config.write_text('model = "nobody/x"\n')
     done = home.kedge("models")
     assert (done.code, "provider nobody is not configured" in done.err, done.err.count("\n")) == (0, True, 1)

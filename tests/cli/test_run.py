@@ -12,17 +12,17 @@ from kedge.testing import HostedEndpoint
 from tests.client.process import Home, Server, until
 
 
-def test_the_answer_is_on_stdout_and_nothing_else_anywhere(server: Server) -> None:
+def test_stdout_has_only_the_answer(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "hello", "world")
     assert (done.code, done.out, done.err) == (0, "You said: hello world\n", "")
 
 
-def test_with_no_server_running_one_is_started(in_home: Home) -> None:
+def test_run_starts_a_server_if_none_runs(in_home: Home) -> None:
     done = in_home.kedge("run", "hello")
     assert (done.code, done.out, done.err) == (0, "You said: hello\n", "")
 
 
-def test_text_is_printed_as_it_comes(server: Server, endpoint: HostedEndpoint) -> None:
+def test_text_is_printed_as_it_streams(server: Server, endpoint: HostedEndpoint) -> None:
     run = server.home.start_kedge("run", "--host", server.host, "script: say first words | hold cli-1 | say rest")
     assert until(run, "first") == "first"
     endpoint.release("cli-1")
@@ -32,7 +32,7 @@ def test_text_is_printed_as_it_comes(server: Server, endpoint: HostedEndpoint) -
     assert err == ""
 
 
-def test_a_failed_run_is_exit_1_with_its_error_in_one_line(server: Server) -> None:
+def test_failed_run_is_exit_1_with_a_one_line_error(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "script: fail 400 the roof is on fire")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("kedge: ")
@@ -46,18 +46,18 @@ def test_text_before_a_failure_is_kept(server: Server) -> None:
     assert done.out.split() == ["half", "an"]
 
 
-def test_a_timeout_is_exit_124(server: Server) -> None:
+def test_timeout_is_exit_124(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "--timeout", "0.1", "script: hang")
     assert (done.code, done.out) == (124, "")
     assert done.err.startswith("kedge: ")
 
 
-def test_steps_used_up_is_exit_1(server: Server) -> None:
+def test_step_limit_is_exit_1(server: Server) -> None:
     script = "script: tool no_such {} | tool no_such {} | say done"
     assert server.home.kedge("run", "--host", server.host, "--max-steps", "1", script).code == 1
 
 
-def test_a_run_of_several_steps_ends_with_the_last_one(server: Server) -> None:
+def test_run_of_several_steps_ends_with_the_last_one(server: Server) -> None:
     """F2: a finish for tool use is not the end."""
     script = "script: say looking | tool no_such {} | say done"
     done = server.home.kedge("run", "--host", server.host, script)
@@ -67,7 +67,7 @@ def test_a_run_of_several_steps_ends_with_the_last_one(server: Server) -> None:
     assert done.err == ""
 
 
-def test_a_run_cancelled_by_somebody_else_is_exit_130(server: Server, endpoint: HostedEndpoint) -> None:
+def test_run_cancelled_by_another_client_is_exit_130(server: Server, endpoint: HostedEndpoint) -> None:
     run = server.home.start_kedge("run", "--host", server.host, "script: say on | hold never-1")
     assert until(run, "on") == "on"
     listed = json.loads(server.home.kedge("runs", "--host", server.host, "--json").out)
@@ -78,7 +78,7 @@ def test_a_run_cancelled_by_somebody_else_is_exit_130(server: Server, endpoint: 
     assert (run.returncode, err) == (130, "kedge: the run was cancelled\n")
 
 
-def test_an_interrupted_run_is_exit_1_and_says_so(own_server: Server) -> None:
+def test_interrupted_run_is_exit_1_with_a_message(own_server: Server) -> None:
     with own_server.home.config.open("a") as config:
         config.write('\n[runs]\non_crash = "end"\n')
     own_server.stop()
@@ -93,7 +93,7 @@ def test_an_interrupted_run_is_exit_1_and_says_so(own_server: Server) -> None:
     assert err.count("\n") == 1
 
 
-def test_a_server_that_dies_for_good_is_exit_4(own_server: Server) -> None:
+def test_permanently_lost_server_is_exit_4(own_server: Server) -> None:
     """F6."""
     run = own_server.home.start_kedge("run", "--host", own_server.host, "--reconnect", "0.3", "script: say on | hang")
     assert until(run, "on") == "on"
@@ -104,8 +104,8 @@ def test_a_server_that_dies_for_good_is_exit_4(own_server: Server) -> None:
     assert err.count("\n") == 1
 
 
-def test_a_server_that_dies_and_returns_is_survived(own_server: Server, endpoint: HostedEndpoint) -> None:
-    """F6. What a killed server had shown and not stored is said again by the resumed Run, in a message of its own."""
+def test_run_survives_a_server_restart(own_server: Server, endpoint: HostedEndpoint) -> None:
+    """F6. The resumed Run repeats text that the killed server had sent but not stored, in a separate message."""
     run = own_server.home.start_kedge("run", "--host", own_server.host, "script: say on | hold cli-back | say end")
     assert until(run, "on") == "on"
     own_server.kill()
@@ -116,7 +116,7 @@ def test_a_server_that_dies_and_returns_is_survived(own_server: Server, endpoint
     assert out.split()[-1] == "end"
 
 
-def test_no_server_at_the_host_is_exit_4(home: Home) -> None:
+def test_unreachable_host_is_exit_4(home: Home) -> None:
     done = home.kedge("run", "--host", "unix:///nowhere.sock", "hello")
     assert (done.code, done.out) == (4, "")
     assert done.err == "kedge: No server is listening at unix:///nowhere.sock. Start one with: kedge serve\n"
@@ -160,13 +160,13 @@ def test_wrong_usage_is_exit_2_with_one_line(home: Home, arguments: list[str]) -
     assert done.err.endswith(" --help\n")
 
 
-def test_a_host_that_is_none_is_exit_1(home: Home) -> None:
+def test_invalid_host_is_exit_1(home: Home) -> None:
     done = home.kedge("run", "--host", "nonsense", "x")
     assert done.code == 1
     assert "tcp://127.0.0.1:PORT" in done.err
 
 
-def test_json_is_the_end_as_one_object(server: Server) -> None:
+def test_json_output_is_one_object(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "--output", "json", "hello")
     end = json.loads(done.out)
     assert done.code == 0
@@ -176,7 +176,7 @@ def test_json_is_the_end_as_one_object(server: Server) -> None:
     assert (failed.code, json.loads(failed.out)["outcome"]) == (1, "failed")
 
 
-def test_stream_json_is_the_wires_own_envelopes(server: Server) -> None:
+def test_stream_json_prints_the_wire_envelopes(server: Server) -> None:
     """F10."""
     done = server.home.kedge("run", "--host", server.host, "--output", "stream-json", "script: words 5")
     lines = [json.loads(line) for line in done.out.splitlines()]
@@ -187,7 +187,7 @@ def test_stream_json_is_the_wires_own_envelopes(server: Server) -> None:
     assert {line["payload"]["payload"].get("run_id", run_id) for line in lines} == {run_id}
 
 
-def test_a_session_goes_on_by_id_prefix_and_continue(server: Server) -> None:
+def test_session_continues_by_id_prefix_and_continue(server: Server) -> None:
     first = json.loads(server.home.kedge("run", "--host", server.host, "--output", "json", "one").out)
     for choice in (["-s", first["session_id"]], ["-s", first["session_id"][:-2]], ["-C"]):
         done = server.home.kedge("run", "--host", server.host, "--output", "json", *choice, "more")
@@ -202,7 +202,7 @@ def test_a_session_goes_on_by_id_prefix_and_continue(server: Server) -> None:
     assert "Give more of the id" in ambiguous.err
 
 
-def test_continue_in_a_fresh_workspace_begins_a_session(server: Server) -> None:
+def test_continue_in_a_new_workspace_starts_a_session(server: Server) -> None:
     assert server.home.kedge("run", "--host", server.host, "-C", "hello").out == "You said: hello\n"
 
 
@@ -215,10 +215,10 @@ def test_cwd_names_another_workspace(server: Server) -> None:
     assert json.loads(server.home.kedge("sessions", "list", "--host", server.host, "--json").out) == []
 
 
-def test_a_busy_session_queues_by_default_and_rejects_when_told(server: Server, endpoint: HostedEndpoint) -> None:
-    """F1: the end of the run before is not ours."""
+def test_busy_session_queues_by_default_and_can_reject(server: Server, endpoint: HostedEndpoint) -> None:
+    """F1: the end of the earlier Run is not the end of this one."""
     first = server.home.start_kedge(
-        *("run", "--host", server.host, "--output", "stream-json", "script: say one | hold cli-busy")
+        "run", "--host", server.host, "--output", "stream-json", "script: say one | hold cli-busy"
     )
     assert first.stdout
     envelope = json.loads(first.stdout.readline())
@@ -235,13 +235,13 @@ def test_a_busy_session_queues_by_default_and_rejects_when_told(server: Server, 
     assert first.returncode == 0
 
 
-def test_an_unknown_model_fails_with_what_to_do(server: Server) -> None:
+def test_unknown_model_fails_with_a_remedy(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "-m", "no/such", "hello")
     assert done.code == 1
     assert done.err.startswith("kedge: ")
 
 
-def test_a_reader_that_left_is_no_error_to_shout_about(server: Server) -> None:
+def test_closed_stdout_prints_no_error(server: Server) -> None:
     run = server.home.start_kedge("run", "--host", server.host, "script: words 50000")
     assert run.stdout
     os.read(run.stdout.fileno(), 10)
@@ -252,11 +252,11 @@ def test_a_reader_that_left_is_no_error_to_shout_about(server: Server) -> None:
     run.stderr.close()
 
 
-def test_other_commands_too_end_quietly_when_their_reader_leaves(server: Server) -> None:
+def test_other_commands_exit_quietly_on_closed_stdout(server: Server) -> None:
     server.home.kedge("run", "--host", server.host, "hello")
     for command in (["sessions", "list", "--host", server.host], ["--help"], []):
         read, write = os.pipe()
-        os.close(read)  # gone before we begin
+        os.close(read)  # closed before the command starts
         run = server.home.start_kedge(*command, stdout=write)
         os.close(write)
         _, err = run.communicate(timeout=20)
@@ -280,6 +280,6 @@ def test_closed_handles_are_not_mistaken_for_sockets(server: Server, closed: str
         assert done.stdout == ("You said: hello\n" if code == 0 and " >" not in f" {closed}" else "")
 
 
-def test_what_a_model_thinks_is_not_its_answer(server: Server) -> None:
+def test_reasoning_is_not_part_of_the_answer(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "script: think secret thoughts | say hello")
     assert done.out == "hello\n"

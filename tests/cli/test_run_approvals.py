@@ -57,7 +57,7 @@ def test_session_grant_holds_in_that_session_only(server: Server) -> None:
     assert not (server.home.workspace / "c.txt").exists()
 
 
-def test_a_no_may_say_why_and_the_model_is_told(server: Server) -> None:
+def test_denial_reason_reaches_the_model(server: Server) -> None:
     terminal = at_terminal(server, write())
     terminal.until(ASKED)
     terminal.type("m\n")
@@ -73,7 +73,7 @@ def test_a_no_may_say_why_and_the_model_is_told(server: Server) -> None:
 
 def test_only_a_listed_letter_typed_after_the_prompt_answers(server: Server) -> None:
     terminal = at_terminal(server, write())
-    terminal.type("y\n")  # before anything was asked
+    terminal.type("y\n")  # before the prompt
     for wrong in ("\n", "yes\n", "q\n"):
         terminal.until(ASKED)
         terminal.type(wrong)
@@ -85,7 +85,7 @@ def test_only_a_listed_letter_typed_after_the_prompt_answers(server: Server) -> 
     assert not (server.home.workspace / "a.txt").exists()
 
 
-def test_an_approval_answered_elsewhere_closes_by_itself(server: Server) -> None:
+def test_prompt_closes_when_answered_by_another_client(server: Server) -> None:
     terminal = at_terminal(server, write())
     terminal.until(ASKED)
     (asked,) = approvals(server)["approvals"]
@@ -97,7 +97,7 @@ def test_an_approval_answered_elsewhere_closes_by_itself(server: Server) -> None
     assert (server.home.workspace / "a.txt").exists()
 
 
-def test_ctrl_c_while_being_asked_cancels_the_run(server: Server) -> None:
+def test_ctrl_c_at_an_approval_prompt_cancels_the_run(server: Server) -> None:
     terminal = at_terminal(server, write())
     terminal.until(ASKED)
     terminal.type("\x03")
@@ -109,18 +109,18 @@ def test_ctrl_c_while_being_asked_cancels_the_run(server: Server) -> None:
     assert not (server.home.workspace / "a.txt").exists()
 
 
-def test_a_question_outlives_a_restart_of_the_server(own_server: Server) -> None:
+def test_question_survives_a_server_restart(own_server: Server) -> None:
     terminal = at_terminal(own_server, write())
     terminal.until(ASKED)
     own_server.kill()
     own_server.start()
     terminal.type("y\n")
-    # It may come before the resumed Run waits for it again; it is still asked for once.
+    # The answer may arrive before the resumed Run waits for it; the question is still asked only once.
     assert terminal.end()[0] == 0
     assert (own_server.home.workspace / "a.txt").exists()
 
 
-def test_nothing_hides_in_what_is_shown(server: Server) -> None:
+def test_approval_prompt_escapes_control_characters(server: Server) -> None:
     evil = "ok \u202egnp.exe\u200b \x1b[2J\u2066end"
     terminal = at_terminal(server, write("a.txt", evil))
     shown = terminal.until(ASKED)
@@ -130,7 +130,7 @@ def test_nothing_hides_in_what_is_shown(server: Server) -> None:
     assert terminal.end()[0] == 0
 
 
-def test_a_question_is_answered_by_number_or_in_words(server: Server) -> None:
+def test_question_is_answered_by_number_or_text(server: Server) -> None:
     options = [{"label": "red", "description": "like fire"}, {"label": "blue"}]
     questions = [{"question": "Which colour?", "options": options}, {"question": "Why?"}]
     terminal = at_terminal(server, f"script: tool question {json.dumps({'questions': questions})} | say last")
@@ -162,20 +162,20 @@ def test_f8_approval_without_a_terminal_is_exit_3(server: Server) -> None:
 
 
 @pytest.mark.parametrize("flags", [["--allow", "write(*.txt)"], ["--allow", "view", "--allow", "write"], ["--yolo"]])
-def test_what_is_allowed_by_a_flag_is_not_asked(server: Server, flags: list[str]) -> None:
+def test_call_allowed_by_a_flag_needs_no_approval(server: Server, flags: list[str]) -> None:
     done = server.home.kedge("run", "--host", server.host, *flags, write())
     assert (done.code, done.err) == (0, "")
     assert (server.home.workspace / "a.txt").exists()
 
 
-def test_a_deny_rule_holds_whatever_is_allowed(server: Server) -> None:
+def test_deny_rule_overrides_allow_rules(server: Server) -> None:
     done = server.home.kedge("run", "-v", "--host", server.host, "--yolo", "--deny", "write(a.*)", write())
     assert done.code == 0
     assert "  -> failed: Not allowed: the rule write(a.*) denies it." in done.err
     assert not (server.home.workspace / "a.txt").exists()
 
 
-def test_verbose_tells_each_call_and_what_came_of_it(server: Server) -> None:
+def test_verbose_prints_each_call_and_its_result(server: Server) -> None:
     script = 'script: tool write {"path": "n.txt", "content": "x"} | tool view {"path": "none"} | usage 10 2 | say last'
     done = server.home.kedge("run", "-v", "--host", server.host, "--yolo", script)
     lines = done.err.splitlines()
@@ -186,7 +186,7 @@ def test_verbose_tells_each_call_and_what_came_of_it(server: Server) -> None:
     assert "tokens in" in lines[-1]
 
 
-def test_a_retry_is_told_and_ends_nothing(server: Server) -> None:
+def test_retry_is_reported_and_the_run_continues(server: Server) -> None:
     done = server.home.kedge("run", "-v", "--host", server.host, "script: fail 503 retry-after=0 times=1 | say there")
     assert (done.code, done.out) == (0, "there\n")
     assert "retrying in 1 s (attempt 2 of 5)" in done.err

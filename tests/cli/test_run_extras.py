@@ -37,13 +37,13 @@ def test_files_are_sent_by_content_with_their_type(server: Server) -> None:
     assert base64.b64decode(files[0]["data"]) == b"remember the milk"
 
 
-def test_a_text_file_needs_no_prompt(server: Server) -> None:
+def test_text_file_needs_no_prompt(server: Server) -> None:
     (server.home.workspace / "notes.txt").write_text("script: say from the file")
     done = server.home.kedge("run", "--host", server.host, "-a", "notes.txt")
     assert (done.code, done.err) == (0, "")
 
 
-def test_a_picture_is_known_by_its_content() -> None:
+def test_image_type_is_detected_by_content() -> None:
     assert attachment_files.mime_type("a.txt", PNG) == "image/png"
     assert attachment_files.mime_type("a", b"RIFF\0\0\0\0WEBPVP8 ") == "image/webp"
     assert attachment_files.mime_type("a.json", b'{"a": 1}') == "text/plain"
@@ -52,7 +52,7 @@ def test_a_picture_is_known_by_its_content() -> None:
     assert attachment_files.mime_type("a.zip", b"PK\x03\x04\xff\0") == "application/zip"
 
 
-def test_files_that_are_too_large_or_too_many_are_a_usage_error(home: Home) -> None:
+def test_too_large_or_too_many_files_are_a_usage_error(home: Home) -> None:
     large = home.workspace / "large"
     with large.open("wb") as file:
         file.truncate(attachment_files.FILES_BYTES_MAX + 1)
@@ -79,7 +79,7 @@ def test_user_command_becomes_part_of_the_session(server: Server) -> None:
     assert "! echo hello; echo there; exit 3\n  -> exit 3: hello there\n" in shown
 
 
-def test_what_is_piped_in_is_never_a_command(server: Server) -> None:
+def test_piped_input_is_never_a_command(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, stdin="!touch here")
     assert (done.code, done.out) == (0, "You said: !touch here\n")
     both = server.home.kedge("run", "--host", server.host, "!cat", stdin="text")
@@ -100,7 +100,7 @@ def test_init_refuses_an_existing_file_and_the_offline_model(server: Server) -> 
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_init_says_when_the_model_wrote_nothing(server: Server, endpoint: HostedEndpoint, force: bool) -> None:
+def test_init_reports_that_the_model_wrote_nothing(server: Server, endpoint: HostedEndpoint, force: bool) -> None:
     if force:
         (server.home.workspace / "AGENTS.md").write_text("mine")
     done = server.home.kedge("init", "--host", server.host, *(["--force"] if force else []))
@@ -110,7 +110,7 @@ def test_init_says_when_the_model_wrote_nothing(server: Server, endpoint: Hosted
     assert done.err.startswith("kedge: The model did not write AGENTS.md")
 
 
-def test_the_rules_of_init_cover_this_one_file(server: Server) -> None:
+def test_rules_of_init_cover_only_its_file(server: Server) -> None:
     flags = ["--allow", "write(AGENTS.md)", "--host", server.host]
     written = server.home.kedge("run", *flags, 'script: tool write {"path": "AGENTS.md", "content": "x"} | say ok')
     assert (written.code, (server.home.workspace / "AGENTS.md").read_text()) == (0, "x")

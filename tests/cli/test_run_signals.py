@@ -17,14 +17,14 @@ from tests.client.process import Home, Server, has_reader, until
 
 
 def begun(server: Server, *arguments: str, **options: object) -> subprocess.Popen[str]:
-    """`kedge run` that has printed the first word of its answer."""
+    """Start `kedge run` and wait for the first word of its answer."""
     run = server.home.start_kedge("run", "--host", server.host, *arguments, **options)
     assert until(run, "begun") == "begun"
     return run
 
 
 def ended(server: Server) -> RunBody:
-    """The only Run of this workspace, when it has ended."""
+    """The only Run of this workspace, once it has ended."""
 
     async def ask() -> RunBody:
         async with Client(server.host) as client:
@@ -37,7 +37,7 @@ def ended(server: Server) -> RunBody:
 
 
 def wait_shown(server: Server, word: str) -> None:
-    """Until the server has shown this word to its clients."""
+    """Wait until the server has sent this word to its clients."""
 
     async def ask() -> None:
         async with Client(server.host) as client:
@@ -95,7 +95,7 @@ def test_second_ctrl_c_exits_while_the_server_hangs(own_server: Server) -> None:
         own_server.process.send_signal(signal.SIGCONT)
 
 
-def test_ctrl_c_while_connecting_leaves_at_once(home: Home) -> None:
+def test_ctrl_c_while_connecting_exits_at_once(home: Home) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         path = home.root / "mute.sock"
         listener.bind(str(path))
@@ -109,10 +109,10 @@ def test_ctrl_c_while_connecting_leaves_at_once(home: Home) -> None:
     assert (run.returncode, out, err) == (130, "", "")
 
 
-def test_ctrl_c_while_reading_standard_input_leaves(home: Home) -> None:
+def test_ctrl_c_while_reading_stdin_exits(home: Home) -> None:
     run = home.start_kedge("run", "-", stdin=subprocess.PIPE)
     assert run.stdin
-    # It reads a pipe's full and more only once it is in its loop.
+    # It reads more than a full pipe only once it is in its loop.
     run.stdin.write("x" * 200_000)
     run.stdin.flush()
     run.send_signal(signal.SIGINT)
@@ -120,10 +120,10 @@ def test_ctrl_c_while_reading_standard_input_leaves(home: Home) -> None:
     assert (run.returncode, out, err.strip()) == (130, "", "")
 
 
-def test_ctrl_c_is_heard_though_nobody_reads_our_output(server: Server) -> None:
+def test_ctrl_c_works_while_the_output_is_not_read(server: Server) -> None:
     run = begun(server, "script: say begun | words 30000 | hang")
     wait_shown(server, "w30000")
-    # More than a pipe holds, and it has no reader: only the second one can end the command, once the first was heard.
+    # More than a pipe holds, without a reader: only the second Ctrl-C can end the command, after the first was handled.
     run.send_signal(signal.SIGINT)
     assert ended(server).outcome == "cancelled"
     run.send_signal(signal.SIGINT)
@@ -142,7 +142,7 @@ def test_background_command_keeps_ignoring_interrupts(server: Server, endpoint: 
     assert (run.returncode, out.split(), err) == (0, ["done"], "")
 
 
-def test_a_killed_command_leaves_its_run_running(server: Server, endpoint: HostedEndpoint) -> None:
+def test_killed_command_leaves_its_run_running(server: Server, endpoint: HostedEndpoint) -> None:
     run = begun(server, "script: say begun | hold killed-1 | say done")
     run.kill()
     run.communicate(timeout=20)
@@ -150,7 +150,7 @@ def test_a_killed_command_leaves_its_run_running(server: Server, endpoint: Hoste
     assert str(ended(server).text).split() == ["begun", "done"]
 
 
-def test_attach_leaves_without_cancelling(server: Server, endpoint: HostedEndpoint, tmp_path: Path) -> None:
+def test_ctrl_c_in_attach_does_not_cancel(server: Server, endpoint: HostedEndpoint, tmp_path: Path) -> None:
     run = begun(server, "script: say begun | hold attach-1 | say done")
     (session,) = json.loads(server.home.kedge("sessions", "list", "--host", server.host, "--json").out)
     attached = server.home.start_kedge("attach", "--host", server.host, session["id"][:8])
@@ -173,5 +173,5 @@ def test_ctrl_c_ends_a_typed_command(server: Server) -> None:
     run.send_signal(signal.SIGINT)
     assert run.wait(20) == 130
     run.communicate()
-    while has_reader(fifo):  # the test's timeout is how long that may take
+    while has_reader(fifo):  # bounded by the timeout of the test
         pass

@@ -9,7 +9,7 @@ from kedge.cli.prompt_input import SILENT_S_MAX
 from tests.client.process import Server
 
 
-def test_what_is_piped_in_comes_before_the_arguments(server: Server) -> None:
+def test_piped_input_precedes_the_arguments(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "explain", stdin="some text\n")
     assert done.out == "You said: some text\n\nexplain\n"
 
@@ -19,7 +19,7 @@ def test_standard_input_alone_is_the_prompt(server: Server) -> None:
     assert server.home.kedge("run", "--host", server.host, "-", stdin="dash\n").out == "You said: dash\n"
 
 
-def test_a_file_and_the_null_device_are_read(server: Server, tmp_path: Path) -> None:
+def test_file_and_null_device_are_read(server: Server, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("from a file")
     with (tmp_path / "in").open() as file:
         done = server.home.kedge("run", "--host", server.host, "x", stdin=file.fileno())
@@ -45,8 +45,8 @@ def test_closed_standard_input_is_no_input(server: Server) -> None:
     assert "No prompt" in done.stderr
 
 
-def test_an_open_silent_pipe_does_not_hang_a_prompt(server: Server) -> None:
-    """F9: a pipe that was merely inherited, as cron jobs and editors leave them."""
+def test_open_silent_pipe_does_not_block_a_prompt(server: Server) -> None:
+    """F9: an inherited pipe, as left by cron jobs and editors."""
     read, write = os.pipe()
     done = server.home.kedge("run", "--host", server.host, "hello", stdin=read)
     os.close(read)
@@ -55,7 +55,7 @@ def test_an_open_silent_pipe_does_not_hang_a_prompt(server: Server) -> None:
     assert done.err == f"kedge: no data on standard input for {SILENT_S_MAX:g} s; continuing without it\n"
 
 
-def test_a_slow_pipe_is_waited_for_with_a_dash(server: Server) -> None:
+def test_dash_waits_for_a_slow_pipe(server: Server) -> None:
     run = server.home.start_kedge("run", "--host", server.host, "-", "explain", stdin=subprocess.PIPE)
     out, _ = run.communicate("late\n", timeout=20)
     assert out == "You said: late\n\nexplain\n"
@@ -70,7 +70,7 @@ def test_huge_input_is_refused_clearly(server: Server) -> None:
     assert (endless.returncode, "larger than" in err) == (2, True)
 
 
-def test_a_large_prompt_below_the_limit_goes_through(server: Server) -> None:
+def test_large_prompt_below_the_limit_is_accepted(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, "--output", "json", stdin="word " * 100_000)
     assert done.code == 0
 

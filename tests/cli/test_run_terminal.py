@@ -19,7 +19,7 @@ ERASE = "\r\x1b[K"
 def in_terminal(
     home: Home, *arguments: str, stdout: bool = True, stderr: bool = True, term: str = "xterm"
 ) -> tuple[int, str, str]:
-    """(exit code, what the terminal got, what the pipe got) of a command whose named streams are a terminal."""
+    """(exit code, terminal output, pipe output) of a command whose named streams are a terminal."""
     master, slave = pty.openpty()
     command = subprocess.Popen(
         [sys.executable, "-m", "kedge", *arguments],
@@ -39,7 +39,7 @@ def in_terminal(
 
 
 def rest_of(master: int) -> bytes:
-    """All that comes until nobody has the terminal open any more, which Linux tells by an error."""
+    """The output until no process has the terminal open, which Linux reports as an error."""
     shown = b""
     with suppress(OSError):
         while data := os.read(master, 4096):
@@ -49,7 +49,7 @@ def rest_of(master: int) -> bytes:
 
 
 def visible(shown: str) -> str:
-    """The lines that stay on the screen, as far as our own few codes go."""
+    """The lines that stay on the screen, with kedge's own escape codes applied."""
     lines = []
     for line in shown.replace("\r\n", "\n").split("\n"):
         lines.append(line.rpartition(ERASE)[2] if ERASE in line else line)
@@ -76,7 +76,7 @@ def test_status_line_is_on_stderr_with_piped_stdout(server: Server) -> None:
 
 
 @pytest.mark.parametrize("way", ["quiet", "dumb", "no terminal on stderr"])
-def test_there_is_no_status_line_and_no_escape_code(server: Server, way: str) -> None:
+def test_output_has_no_status_line_and_no_escape_codes(server: Server, way: str) -> None:
     """F7."""
     script = "script: pause 300 | say hello | tool no_such {} | say there"
     quiet = ["-q"] if way == "quiet" else []
@@ -96,7 +96,7 @@ def test_tools_are_named_on_the_terminal(server: Server) -> None:
     assert "done" in visible(shown)
 
 
-def test_a_model_cannot_drive_the_terminal(server: Server) -> None:
+def test_model_cannot_control_the_terminal(server: Server) -> None:
     evil = "red \x1b[31mtext\x07 and \x9b2J"
     code, shown, _ = in_terminal(server.home, "run", "-q", "--host", server.host, evil)
     assert code == 0
@@ -107,7 +107,7 @@ def test_a_model_cannot_drive_the_terminal(server: Server) -> None:
     assert server.home.kedge("run", "--host", server.host, evil).out == f"You said: {evil}\n", "a pipe gets it as it is"
 
 
-def test_an_error_stands_on_a_line_of_its_own(server: Server) -> None:
+def test_error_is_printed_on_a_separate_line(server: Server) -> None:
     code, shown, _ = in_terminal(server.home, "run", "--host", server.host, "script: say half | fail 400 broke")
     assert code == 1
     lines = visible(shown).split("\n")
@@ -115,7 +115,7 @@ def test_an_error_stands_on_a_line_of_its_own(server: Server) -> None:
     assert lines[1].startswith("kedge: ")
 
 
-def test_without_a_prompt_a_terminal_is_not_read(home: Home) -> None:
+def test_terminal_is_not_read_for_a_prompt(home: Home) -> None:
     code, shown, _ = in_terminal(home, "run")
     assert code == 2
     assert "No prompt" in shown
@@ -126,7 +126,7 @@ def test_ctrl_c_on_the_keyboard_cancels(server: Server, endpoint: HostedEndpoint
 
     def own_terminal() -> None:
         os.setsid()
-        os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal a session leader opens becomes its own
+        os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first terminal a session leader opens controls it
 
     run = subprocess.Popen(
         [sys.executable, "-m", "kedge", "run", "--host", server.host, "script: say begun | hang"],
@@ -150,11 +150,11 @@ def test_ctrl_c_on_the_keyboard_cancels(server: Server, endpoint: HostedEndpoint
 
 @pytest.mark.found(
     "attack round 2: display",
-    "the rest of a long line of a command stood at the left edge of the terminal, where kedge's own lines begin, and a "
-    "status of wide characters took two lines and scrolled the screen; lines are folded by their width, and the rest "
-    "is indented",
+    "the rest of a long command line appeared at the left edge of the terminal, where kedge's own lines start, and a "
+    "status line of wide characters took two lines and scrolled the screen; lines are now folded by display width and "
+    "indented",
 )
-def test_a_long_line_is_folded_where_the_terminal_ends() -> None:
+def test_long_line_is_folded_at_the_terminal_width() -> None:
     command = "  $ rm -rf x #" + " " * 66 + "in /tmp/harmless"
     assert list(folded(command, 80)) == [command[:80], "      in /tmp/harmless"]
     assert list(folded("漢" * 60, 79)) == ["漢" * 39, "    " + "漢" * 21]

@@ -1,4 +1,4 @@
-"""Fixtures for tests with a real server process; imported by the conftest of each directory that wants them."""
+"""Fixtures for tests with a real server process. Each conftest.py that needs them imports them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def home(endpoint: HostedEndpoint) -> Iterator[Home]:
 
 @pytest.fixture
 def in_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """This process in that home too. A server that was started from it is stopped at the end."""
+    """A home that this process uses too. Its servers are killed at the end."""
     for name in ("KEDGE_TOKEN", "KEDGE_STORE", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     for name in ("KEDGE_DATA_DIR", "KEDGE_CONFIG"):
@@ -49,21 +49,21 @@ def in_home(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 def server_pids(home: Home) -> list[int]:
-    """The servers with this home's data directory, as the kernel knows them."""
-    found = []
+    """The pids of the servers with this home's data directory."""
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with suppress(OSError):
                 arguments = (entry / "cmdline").read_bytes().split(b"\0")
                 if b"serve" in arguments and _has_data(home, entry):
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def _has_data(home: Home, process: Path) -> bool:
     try:
         return f"KEDGE_DATA_DIR={home.data}".encode() in (process / "environ").read_bytes().split(b"\0")
-    except PermissionError:  # only root may look at a server; its record says the same of the latest one
+    except PermissionError:  # only root can read it; the record identifies the latest server
         return is_recorded(home.data / "server.pid", int(process.name))
 
 
@@ -77,7 +77,7 @@ def shared_server(endpoint: HostedEndpoint) -> Iterator[Server]:
 
 @pytest.fixture
 def server(shared_server: Server) -> Iterator[Server]:
-    """A server that other tests use too, with a workspace that none of them does."""
+    """A server shared with other tests, with a workspace of this test."""
     server = copy(shared_server)
     server.home = copy(shared_server.home)
     server.home.workspace = Path(tempfile.mkdtemp(prefix="work-", dir=server.home.root))
@@ -94,7 +94,7 @@ async def client(server: Server) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def own_server(home: Home) -> Iterator[Server]:
-    """A server that the test may stop, kill and start again."""
+    """A server that the test can stop, kill and restart."""
     server = Server(home).start()
     yield server
     server.stop()

@@ -1,4 +1,4 @@
-"""A real server process, and `kedge` as a real command beside it."""
+"""Real processes: a server and `kedge` commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from kedge.testing import HostedEndpoint
 from tests.stalls import assert_no_stall
 
-#: Nothing here takes this long; a test that hangs says so by name instead of by pytest's timeout. Seconds.
+#: Longer than any wait here; a hanging test fails with a clear error before pytest's timeout. Seconds.
 WAIT_S = 30.0
 
 CONFIG = """
@@ -33,7 +33,7 @@ models = [{{ id = "fake-large" }}]
 
 @dataclass
 class Home:
-    """A user's directories: data, configuration and a workspace. Short, since a socket's path must be."""
+    """A user's directories: data, configuration and a workspace. The path is short, as a socket's must be."""
 
     root: Path
     endpoint: HostedEndpoint
@@ -46,9 +46,9 @@ class Home:
         for directory in (self.workspace, self.data):
             directory.mkdir()
         self.config.write_text(CONFIG.format(url=self.endpoint.url))
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("KEDGE_", "XDG_"))}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("KEDGE_", "XDG_"))}
         own = {"KEDGE_DATA_DIR": str(self.data), "KEDGE_CONFIG": str(self.config), "HOME": str(self.root)}
-        self.env = kept | own
+        self.env = inherited | own
 
     @property
     def data(self) -> Path:
@@ -60,7 +60,7 @@ class Home:
 
     def kedge(self, *arguments: str, stdin: str | int | None = "", cwd: Path | None = None) -> Finished:
         """Run the command to its end. By default standard input is empty and closed."""
-        given = {"input": stdin} if isinstance(stdin, str) else {"stdin": stdin}
+        source = {"input": stdin} if isinstance(stdin, str) else {"stdin": stdin}
         done = subprocess.run(
             _command(*arguments),
             capture_output=True,
@@ -69,7 +69,7 @@ class Home:
             text=True,
             timeout=WAIT_S,
             check=False,
-            **given,
+            **source,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 
@@ -86,7 +86,7 @@ class Home:
         return command
 
     def close(self) -> None:
-        """End what a test has left, whether it went well or not."""
+        """Kill the processes that the test left running."""
         for command in self.started:
             command.kill()
             command.wait()
@@ -97,7 +97,7 @@ class Home:
 
 
 def until(command: subprocess.Popen[str], text: str) -> str:
-    """What it prints up to and with this text: byte by byte, so that the rest is there for whoever reads next."""
+    """Return the output up to and including this text. Reads single bytes, so that the rest stays unread."""
     assert command.stdout
     read = b""
     while not read.endswith(text.encode()):
@@ -126,7 +126,7 @@ class Finished:
 
 
 class Server:
-    """`kedge serve` as a process of its own."""
+    """A `kedge serve` process."""
 
     def __init__(self, home: Home, *arguments: str) -> None:
         self.home = home
@@ -174,10 +174,10 @@ class Server:
 
 
 class Terminal:
-    """`kedge` at a terminal of its own, as a person has it: it is read, and typed at."""
+    """A `kedge` process on its own pseudo-terminal."""
 
     def __init__(self, home: Home, *arguments: str, program: str = "") -> None:
-        """`program`: in Python, instead of kedge's own."""
+        """`program`: Python code to run instead of kedge."""
         self._master, slave = pty.openpty()
 
         def own_terminal() -> None:
@@ -204,19 +204,19 @@ class Terminal:
             piece = self._read()
             assert piece, f"it ended without {text!r}: {self._shown!r}"
             self._shown += piece
-        shown, found, self._shown = self._shown.partition(text)
-        return shown + found
+        shown, match, self._shown = self._shown.partition(text)
+        return shown + match
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
     @property
     def settings(self) -> list[Any]:
-        """Whether it echoes what is typed, and all that."""
+        """The terminal attributes, such as echo."""
         return termios.tcgetattr(self._master)
 
     def end(self) -> tuple[int, str]:
-        """The exit code, and what was shown since it was last asked."""
+        """Wait for the end; return the exit code, and the output since the last call."""
         while piece := self._read():
             self._shown += piece
         os.close(self._master)
@@ -225,7 +225,7 @@ class Terminal:
     def _read(self) -> str:
         try:
             return os.read(self._master, 4096).decode("utf-8", "replace").replace("\r\n", "\n")
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open any more
             return ""
 
 

@@ -1,4 +1,4 @@
-"""A stand-in HTTP server that says exactly what a test wrote down, byte for byte: what a real one never says."""
+"""A stand-in HTTP server that sends exact bytes, including replies that a real server never sends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def frame(kind: str, payload: dict[str, Any], position: int | None = None, chang
 
 
 class StandIn:
-    """Every request goes to one handler, one connection each. `asked` keeps them in order."""
+    """A server that passes each request to one handler, one per connection. `asked` lists the requests."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -80,9 +80,9 @@ class StandIn:
             self.asked.append(asked)
             await self._handler(asked, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client left, which is its right
+            pass  # the client disconnected
         except asyncio.CancelledError:
-            pass  # the test is over; asyncio complains of a cancelled one
+            pass  # the test has ended; asyncio logs cancelled handlers
         finally:
             self._serving.discard(task)
             writer.close()

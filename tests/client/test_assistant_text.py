@@ -54,39 +54,39 @@ def test_deltas_are_printed_once() -> None:
     assert text.finish(end("Hello")) == ""
 
 
-def test_a_message_without_deltas_is_printed_whole_and_once() -> None:
+def test_message_without_deltas_is_printed_once() -> None:
     assert printed(message("Hello", end=True), message("Hello", end=True)) == "Hello"
 
 
-def test_deltas_that_were_lost_come_with_the_message() -> None:
+def test_lost_deltas_are_printed_with_the_message() -> None:
     assert printed(
         message(""), delta("Hel"), message("Hello, world"), delta("!"), message("Hello, world!", end=True)
     ) == ("Hello, world!")
 
 
-def test_an_end_without_any_message_brings_the_text() -> None:
+def test_end_without_a_message_prints_the_text() -> None:
     text = AssistantText()
     assert text.finish(end("Hello")) == "Hello"
     assert text.finish(end("")) == ""
 
 
-def test_an_end_completes_what_was_cut_off() -> None:
+def test_end_completes_truncated_text() -> None:
     text = AssistantText()
     text.feed(message("Hel"))
     assert text.finish(end("Hello")) == "lo"
 
 
-def test_text_a_restarted_server_has_lost_is_not_printed_again() -> None:
+def test_text_lost_by_a_restart_is_not_printed_twice() -> None:
     assert printed(
         message("abcdef"), message("abcd"), delta("e"), delta("f"), delta("g"), message("abcdefgh", end=True)
     ) == ("abcdefgh")
 
 
-def test_text_that_became_other_text_stands_on_a_line_of_its_own() -> None:
+def test_replaced_text_is_printed_on_a_new_line() -> None:
     assert printed(message("one"), message("two", end=True)) == "one\ntwo"
 
 
-def test_messages_follow_each_other_on_new_lines() -> None:
+def test_each_message_starts_on_a_new_line() -> None:
     assert (
         printed(
             message("a", end=True),
@@ -98,28 +98,28 @@ def test_messages_follow_each_other_on_new_lines() -> None:
     )
 
 
-def test_reasoning_tools_and_other_people_are_not_the_answer() -> None:
+def test_reasoning_tools_and_prompts_are_not_the_answer() -> None:
     assert printed(message("prompt", role="user"), message("out", role="tool", message_id="m9")) == ""
     thought = message([("reasoning", "hm"), ("text", "A")])
     assert printed(thought, delta("mm", 0), delta("B", 1)) == "AB"
     assert printed(message(""), delta("hmm", 0, kind="reasoning"), delta("A", 1, kind="text"), delta("B", 1)) == "AB"
 
 
-def test_delta_outside_of_its_message_is_not_printed() -> None:
+def test_delta_beyond_its_message_is_not_printed() -> None:
     assert printed(delta("x"), message("ab", end=True), delta("x")) == "ab"
     assert printed(message("a"), delta("x", 5), delta("x", -1)) == "a"
 
 
-def test_a_delta_in_the_middle_prints_the_message_anew() -> None:
+def test_delta_in_the_middle_reprints_the_message() -> None:
     parts = [("text", "a"), ("reasoning", "x"), ("text", "b")]
     assert printed(message(parts), delta("!", 0), delta("c", 2)) == "ab\na!bc"
 
 
-def test_a_deleted_message_is_not_printed() -> None:
+def test_deleted_message_is_not_printed() -> None:
     assert printed(StreamEvent("message", "deleted", {"id": "m1", "session_id": "s"})) == ""
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_memory_of_messages_is_bounded() -> None:
     text = AssistantText()
     for number in range(assistant_text.CLOSED_MESSAGES_MAX + 50):
         text.feed(message("x", message_id=f"m{number}", end=True))
@@ -128,8 +128,8 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 @given(st.lists(st.text(max_size=5), max_size=20), st.data())
-def test_whatever_is_lost_the_text_is_printed_once_and_complete(pieces: list[str], data: st.DataObject) -> None:
-    """Deltas vanish, snapshots come or not; the message as a whole comes last."""
+def test_text_is_printed_once_and_complete_despite_losses(pieces: list[str], data: st.DataObject) -> None:
+    """Deltas and snapshots can be lost; the complete message comes last."""
     text, out, so_far = AssistantText(), [], ""
     out.append(text.feed(message("")))
     lost = False
@@ -140,14 +140,14 @@ def test_whatever_is_lost_the_text_is_printed_once_and_complete(pieces: list[str
         if happens == "snapshot":
             out.append(text.feed(message(so_far)))
         elif not lost:
-            # The server sends a snapshot before it goes on with Deltas; so none follows a lost one directly.
+            # The server sends a snapshot before it continues with Deltas, so none directly follows a lost one.
             out.append(text.feed(delta(piece)))
     out.append(text.feed(message(so_far, end=True)))
     assert "".join(out) == so_far
     assert text.last == (so_far or "\n")[-1]
 
 
-def test_nothing_a_terminal_obeys_passes() -> None:
+def test_control_characters_are_removed() -> None:
     text = "a\x1b[2Jb\x07c\r\nd\te\x9bf\x7fg\x00h\u202e"
     assert harmless(text) == "a\u241b[2Jb\u2407c\nd\te\ufffdf\u2421g\u2400h\\u{202e}"
     assert one_line("  two\n\tlines\x1b ") == "two lines\u241b"

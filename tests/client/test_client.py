@@ -24,7 +24,7 @@ def prompt(session_id: str, text: str, **more: object) -> SubmitPrompt:
     return SubmitPrompt(session_id=session_id, prompt=text, run_id=new_run_id(), **more)  # type: ignore[arg-type]
 
 
-async def test_the_server_tells_about_itself(own_client: Client, own_server: Server) -> None:
+async def test_server_describes_itself(own_client: Client, own_server: Server) -> None:
     await own_client.health()
     version = await own_client.version()
     assert own_server.process
@@ -35,7 +35,7 @@ async def test_the_server_tells_about_itself(own_client: Client, own_server: Ser
     assert await own_client.runs() == []
 
 
-async def test_a_workspace_is_opened_listed_and_released(client: Client, home: Home) -> None:
+async def test_workspace_is_opened_listed_and_released(client: Client, home: Home) -> None:
     workspace = await client.create_workspace(str(home.workspace))
     assert (await client.create_workspace(str(home.workspace))).id == workspace.id
     assert workspace.id in [found.id for found in await client.workspaces()]
@@ -50,7 +50,7 @@ async def test_a_workspace_is_opened_listed_and_released(client: Client, home: H
         await client.create_workspace(str(home.workspace))
 
 
-async def test_a_session_lives_through_every_route(client: Client, home: Home) -> None:
+async def test_session_routes(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     await client.set_current_session(workspace_id, session_id)
     assert (await client.rename_session(workspace_id, session_id, "The parser")).title == "The parser"
@@ -75,9 +75,7 @@ async def test_a_session_lives_through_every_route(client: Client, home: Home) -
         await client.session(workspace_id, fork.id)
 
 
-async def test_a_long_transcript_is_read_page_by_page(
-    client: Client, home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_transcript_is_read_in_pages(client: Client, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kedge.client.client.PAGE_MESSAGES", 2)
     workspace_id, session_id = await begin(client, home)
     for number in range(3):
@@ -88,13 +86,13 @@ async def test_a_long_transcript_is_read_page_by_page(
 
 
 async def said(client: Client, workspace_id: str, session_id: str, run_id: str) -> list[str]:
-    """The prompt of this Run as the transcript has it: its text, and the names of its files."""
+    """The text and the file names of this Run's prompt in the transcript."""
     messages = [message async for message in client.all_messages(workspace_id, session_id)]
     own = next(message for message in messages if message.run_id == run_id and message.role == "user")
     return [str(part.data.get("path") or part.data.get("text")) for part in own.parts]
 
 
-async def test_c2_a_queued_run_is_told_to_fold_and_keeps_its_files(client: Client, home: Home) -> None:
+async def test_c2_folded_run_keeps_its_files(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     script = 'script: hold told-to-fold | tool ls {"path": "."} | hold told-to-fold-2 | say done'
     active = await client.submit(workspace_id, prompt(session_id, script))
@@ -113,7 +111,7 @@ async def test_c2_a_queued_run_is_told_to_fold_and_keeps_its_files(client: Clien
         await client.fold_run(workspace_id, queued.run_id)
 
 
-async def test_an_edit_may_bring_other_files(client: Client, home: Home) -> None:
+async def test_edit_can_replace_files(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     await client.submit(workspace_id, prompt(session_id, "script: hold other-files | say x"))
     files = [
@@ -133,7 +131,7 @@ async def queued_runs(client: Client, workspace_id: str, session_id: str) -> lis
     return sorted((run for run in runs if run.state == "queued"), key=lambda run: run.queue_order)
 
 
-async def test_the_queue_is_seen_edited_moved_cleared_and_cancelled(client: Client, home: Home) -> None:
+async def test_queue_is_listed_edited_moved_cleared_and_cancelled(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     active = await client.submit(workspace_id, prompt(session_id, "script: hang"))
     first, second, third = [await client.submit(workspace_id, prompt(session_id, f"p{n}")) for n in (1, 2, 3)]
@@ -161,7 +159,7 @@ async def test_the_queue_is_seen_edited_moved_cleared_and_cancelled(client: Clie
     assert (await client.cancel_session(workspace_id, session_id)).covered == []
 
 
-async def test_a_prompt_may_be_sent_twice(client: Client, home: Home) -> None:
+async def test_prompt_can_be_resent(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     body = prompt(session_id, "once")
     assert await client.submit(workspace_id, body) == await client.submit(workspace_id, body)
@@ -170,9 +168,7 @@ async def test_a_prompt_may_be_sent_twice(client: Client, home: Home) -> None:
         await client.submit(workspace_id, body)
 
 
-async def test_a_workspace_the_server_forgot_is_opened_again(
-    own_client: Client, own_server: Server, home: Home
-) -> None:
+async def test_released_workspace_is_reopened(own_client: Client, own_server: Server, home: Home) -> None:
     workspace_id, session_id = await begin(own_client, home)
     own_server.stop()
     own_server.start()
@@ -185,8 +181,8 @@ async def test_a_workspace_the_server_forgot_is_opened_again(
 
 @pytest.mark.found(
     "seed 924284 of the simulator",
-    "A workspace that nobody held any more was let go while a request into it was being heard, and the client handed "
-    "the refusal on; one that came a moment later had it opened again. Nothing was done in either case: now both do.",
+    "A workspace that no client held was released while a request to it arrived, and the client passed the refusal on, "
+    "although a slightly later request reopened the workspace. Neither has an effect, so both are now retried.",
 )
 async def test_request_to_a_closing_workspace_is_retried() -> None:
     workspace = {"id": "w", "path": "/the/path", "data_dir": "", "version": "", "config": {}}
@@ -204,7 +200,7 @@ async def test_request_to_a_closing_workspace_is_retried() -> None:
         assert asked == ["/workspaces", asked[1], "/workspaces", asked[1]]
 
 
-async def test_a_forced_shutdown_ends_the_server(own_client: Client, own_server: Server, home: Home) -> None:
+async def test_forced_shutdown_ends_the_server(own_client: Client, own_server: Server, home: Home) -> None:
     workspace_id, session_id = await begin(own_client, home)
     await own_client.submit(workspace_id, prompt(session_id, "script: hang"))
     with pytest.raises(errors.ServerNotIdle):
@@ -214,7 +210,7 @@ async def test_a_forced_shutdown_ends_the_server(own_client: Client, own_server:
     assert own_server.process.wait(20) == 0
 
 
-async def test_approvals_questions_and_grants_have_a_method_each(client: Client, home: Home) -> None:
+async def test_approval_question_and_grant_methods(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     assert (await client.permissions(workspace_id), await client.questions(workspace_id)) == ([], [])
     assert await client.skip_permissions(workspace_id) is False
@@ -255,7 +251,7 @@ async def _requests(events: EventStream) -> AsyncIterator[StreamEvent]:
             return
 
 
-async def test_a_session_is_changed_summarized_and_has_commands_run(client: Client, home: Home) -> None:
+async def test_session_update_summary_and_commands(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     changed = await client.change_session(workspace_id, session_id, model="kedge/offline")
     assert (changed.model, changed.title) == ("kedge/offline", "")
@@ -274,7 +270,7 @@ async def test_a_session_is_changed_summarized_and_has_commands_run(client: Clie
     assert events[-1].payload["run_id"] == receipt.run_id == followed.run_id
 
 
-async def test_a_transcript_of_large_messages_is_read_in_smaller_pages(
+async def test_large_messages_are_read_in_smaller_pages(
     client: Client, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace_id, session_id = await begin(client, home)

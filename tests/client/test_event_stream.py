@@ -29,7 +29,7 @@ def is_end(event: StreamEvent, run_id: str) -> bool:
 
 
 class Script:
-    """A stand-in whose n-th stream sends the n-th list of bytes and then ends; the last one stays open."""
+    """A stand-in whose nth stream sends the nth list of bytes and ends; the last one stays open."""
 
     def __init__(self, *streams: list[bytes], stay: bool = True) -> None:
         self.streams = list(streams)
@@ -58,7 +58,7 @@ async def take(events: Any, count: int) -> list[StreamEvent]:
     return [await anext(events) for _ in range(count)]
 
 
-async def test_events_come_typed_and_in_order(client: Client, home: Home) -> None:
+async def test_events_are_typed_and_in_order(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     async with client.events(workspace_id, session_id=session_id, deltas=True) as events:
         run_id = await submit(client, workspace_id, session_id, "script: words 20")
@@ -77,7 +77,7 @@ async def test_events_come_typed_and_in_order(client: Client, home: Home) -> Non
     assert whole.split() == [f"w{number}" for number in range(1, 21)]
 
 
-async def test_after_zero_replays_and_after_a_position_goes_on(client: Client, home: Home) -> None:
+async def test_after_zero_replays_and_after_a_position_continues(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     run_id = await submit(client, workspace_id, session_id, "hello")
     await client.wait_run(workspace_id, run_id)
@@ -104,7 +104,7 @@ async def test_stream_resumes_after_a_server_restart(own_client: Client, own_ser
     async with own_client.events(workspace_id, session_id=session_id, deltas=True) as events:
         for restart in (own_server.stop, own_server.kill, own_server.stop, own_server.kill):
             runs.append(await submit(own_client, workspace_id, session_id, f"script: words 30 | say {len(runs)}"))
-            # Somewhere in the middle of a Run: at its first event.
+            # In the middle of a Run, at its first event.
             async for event in events:
                 seen.append(event)
                 if event.payload.get("run_id") == runs[-1]:
@@ -165,7 +165,7 @@ async def test_stream_without_a_position_reports_a_gap() -> None:
             assert [event.type for event in await take(events, 2)] == ["gap", "run"]
 
 
-async def test_an_id_alone_says_where_reading_began() -> None:
+async def test_id_alone_sets_the_position() -> None:
     script = Script([STREAM, b"id: 40\n\n"], [STREAM, frame("run", {"n": 1}, 41)])
     async with StandIn(script) as standin, Client(standin.host) as client:
         async with client.events("w", give_up_s=5) as events:
@@ -173,7 +173,7 @@ async def test_an_id_alone_says_where_reading_began() -> None:
         assert positions(standin.asked) == [None, "40"]
 
 
-async def test_after_a_gap_lower_positions_are_new_ones() -> None:
+async def test_lower_positions_after_a_gap_are_new() -> None:
     gap = frame("gap", {"reason": "epoch", "position": 5})
     script = Script([STREAM, frame("run", {}, 900), gap, frame("run", {}, 6)], [STREAM, frame("run", {}, 7)])
     async with StandIn(script) as standin, Client(standin.host) as client:
@@ -182,7 +182,7 @@ async def test_after_a_gap_lower_positions_are_new_ones() -> None:
         assert positions(standin.asked) == [None, "6"]
 
 
-async def test_a_silent_connection_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connection_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_transport, "SILENCE_S_MAX", 0.05)
     connections = 0
 
@@ -199,7 +199,7 @@ async def test_a_silent_connection_is_dropped(monkeypatch: pytest.MonkeyPatch) -
         assert positions(standin.asked)[:2] == [None, "1"]
 
 
-async def test_a_server_that_stays_away_is_unreachable_in_the_end(
+async def test_lost_server_is_reported_unreachable_in_the_end(
     own_client: Client, own_server: Server, home: Home
 ) -> None:
     workspace_id, _ = await begin(own_client, home)
@@ -210,8 +210,8 @@ async def test_a_server_that_stays_away_is_unreachable_in_the_end(
 
 
 @pytest.mark.parametrize("first", [b"", b"id: 1\n\n", frame("permission_request", {"id": "a"})])
-async def test_a_server_that_only_says_goodbye_is_given_up_too(first: bytes) -> None:
-    """Also if it breaks off behind what every connection begins with: its Position, and what waits for people."""
+async def test_server_that_only_closes_is_reported_unreachable(first: bytes) -> None:
+    """Also if it closes after the initial events of each connection: its Position and the pending approvals."""
     async with StandIn(always(STREAM + first)) as standin, Client(standin.host) as client:
         async with client.events("w", after=1, give_up_s=0.3) as events:
             with pytest.raises(errors.Unreachable, match="ended the stream"):
@@ -228,7 +228,7 @@ async def test_shutting_down_server_is_retried_then_reported() -> None:
 
 
 @pytest.mark.parametrize("code", ["unauthorized", "session_not_found", "bad_position", "client_retired"])
-async def test_a_refusal_is_not_repeated(code: str) -> None:
+async def test_refused_stream_is_not_retried(code: str) -> None:
     status = errors.BY_CODE[code].status
     async with StandIn(always(json(status, {"message": "no", "code": code}))) as standin:
         async with Client(standin.host, token="t") as client:
@@ -237,13 +237,13 @@ async def test_a_refusal_is_not_repeated(code: str) -> None:
         assert len(standin.asked) == 1
 
 
-async def test_the_first_connection_fails_at_once() -> None:
+async def test_first_connection_fails_at_once() -> None:
     async with Client("unix:///nowhere.sock") as client:
         with pytest.raises(errors.Unreachable):
             await client.events("w", give_up_s=60).connect()
 
 
-async def test_a_forgotten_workspace_is_opened_again_with_its_path() -> None:
+async def test_released_workspace_is_reopened_with_its_path() -> None:
     script = Script([STREAM, frame("run", {}, 1)], [STREAM, frame("run", {}, 2)])
     forgotten = iter([False, True, False])
 
@@ -263,7 +263,7 @@ async def test_a_forgotten_workspace_is_opened_again_with_its_path() -> None:
         assert b"/the/path" in asked[1].body
 
 
-async def test_an_event_that_is_too_large_or_no_event_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oversized_or_invalid_event_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "EVENT_BYTES_MAX", 500)
     async with StandIn(always(STREAM + b"data: " + b"x" * 5000)) as standin, Client(standin.host) as client:
         with pytest.raises(errors.TooLarge, match="500 byte"):
@@ -276,6 +276,6 @@ async def test_an_event_that_is_too_large_or_no_event_ends_the_stream(monkeypatc
             await anext(client.events("w"))
 
 
-async def test_an_envelope_is_written_as_it_was_read() -> None:
+async def test_envelope_round_trips() -> None:
     event = StreamEvent("run", "updated", {"a": [1, None, "\n"]}, 5)
     assert event.envelope() == b'{"type":"run","payload":{"type":"updated","payload":{"a":[1,null,"\\n"]}}}'

@@ -26,7 +26,7 @@ def prompt(session_id: str, text: str, **more: Any) -> SubmitPrompt:
 
 
 async def follow(followed: FollowedRun) -> tuple[list[StreamEvent], str]:
-    """(its events, the text as it would be printed)"""
+    """(its events, the printed text)"""
     answer, events, text = AssistantText(), [], ""
     async with followed:
         await followed.submit()
@@ -37,7 +37,7 @@ async def follow(followed: FollowedRun) -> tuple[list[StreamEvent], str]:
     return events, text + answer.finish(followed.complete)
 
 
-async def test_a_run_is_followed_from_its_accept_to_its_own_end(client: Client, home: Home) -> None:
+async def test_run_is_followed_from_acceptance_to_its_end(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     followed = FollowedRun(client, workspace_id, prompt(session_id, "script: say one two | say three"))
     events, text = await follow(followed)
@@ -48,9 +48,7 @@ async def test_a_run_is_followed_from_its_accept_to_its_own_end(client: Client, 
     assert {event.payload["run_id"] for event in events if "run_id" in event.payload} == {followed.run_id}
 
 
-async def test_ends_errors_and_texts_of_other_runs_pass_by(
-    client: Client, home: Home, endpoint: HostedEndpoint
-) -> None:
+async def test_events_of_other_runs_are_ignored(client: Client, home: Home, endpoint: HostedEndpoint) -> None:
     workspace_id, session_id = await begin(client, home)
     other_session = (await client.create_session(workspace_id)).id
     before = await submit(client, workspace_id, session_id, "script: say before | hold foreign-1 | fail 400 broken")
@@ -70,9 +68,7 @@ async def test_ends_errors_and_texts_of_other_runs_pass_by(
     assert followed.complete.text.strip() == "mine"
 
 
-async def test_a_folded_run_shows_what_its_host_says_from_then_on(
-    client: Client, home: Home, endpoint: HostedEndpoint
-) -> None:
+async def test_folded_run_shows_later_text_of_its_host(client: Client, home: Home, endpoint: HostedEndpoint) -> None:
     workspace_id, session_id = await begin(client, home)
     script = "script: say first | hold fold-1 | tool no_such_tool {} | say second"
     host = await submit(client, workspace_id, session_id, script)
@@ -89,7 +85,7 @@ async def test_a_folded_run_shows_what_its_host_says_from_then_on(
     assert "second" in text
 
 
-async def test_a_run_that_is_cancelled_ends_cancelled(client: Client, home: Home) -> None:
+async def test_cancelled_run_ends_cancelled(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     followed = FollowedRun(client, workspace_id, prompt(session_id, "script: say shown | hang"))
     async with followed:
@@ -103,7 +99,7 @@ async def test_a_run_that_is_cancelled_ends_cancelled(client: Client, home: Home
     assert followed.complete.outcome == "cancelled"
 
 
-async def test_a_restart_in_the_middle_loses_and_doubles_nothing(
+async def test_restart_loses_and_repeats_nothing(
     own_client: Client, own_server: Server, home: Home, endpoint: HostedEndpoint
 ) -> None:
     workspace_id, session_id = await begin(own_client, home)
@@ -125,7 +121,7 @@ async def test_a_restart_in_the_middle_loses_and_doubles_nothing(
     assert [event.type for event in seen].count("run_complete") == 1
 
 
-class Told:
+class ScriptedRun:
     """A stand-in server that scripts the events of one Run."""
 
     def __init__(self, *streams: list[bytes]) -> None:
@@ -134,7 +130,7 @@ class Told:
         self.messages: list[dict[str, Any]] = []
         self.permissions: list[dict[str, Any]] = []
         self.refusals = 0
-        #: Of the state, when it is read again.
+        #: Replies when the state is reread.
         self.reread_refusals = 0
         self.submitted: list[bytes] = []
 
@@ -149,13 +145,13 @@ class Told:
             self.submitted.append(asked.body)
             if self.refusals:
                 self.refusals -= 1
-                return  # hangs up after it has read the prompt: accepted or not, who knows
+                return  # closes after reading the prompt: acceptance is unknown
             receipt = {"run_id": "r1", "session_id": "s", "seq": 1, "state": "active", "position": 10}
             writer.write(json(202, receipt))
         elif asked.path.endswith("/agent/runs/r1"):
             if self.reread_refusals:
                 self.reread_refusals -= 1
-                return  # hangs up: it is being started again
+                return  # closes, as during a restart
             writer.write(json(200, self.run))
         elif asked.path.endswith("/messages"):
             writer.write(json(200, self.messages))
@@ -187,8 +183,8 @@ def told_follow(client: Client) -> FollowedRun:
     return FollowedRun(client, "w", SubmitPrompt(session_id="s", prompt="p", run_id="r1"), give_up_s=5)
 
 
-async def test_an_end_that_comes_before_the_202_is_not_missed() -> None:
-    told = Told(
+async def test_end_before_the_202_is_not_missed() -> None:
+    told = ScriptedRun(
         [STREAM, frame("message", told_message("early", end=True), 11), frame("run_complete", told_end("early"), 12)]
     )
     async with StandIn(told) as standin, Client(standin.host) as client:
@@ -196,8 +192,8 @@ async def test_an_end_that_comes_before_the_202_is_not_missed() -> None:
     assert text == "early"
 
 
-async def test_run_complete_alone_brings_the_text() -> None:
-    told = Told(
+async def test_run_complete_alone_provides_the_text() -> None:
+    told = ScriptedRun(
         [STREAM, frame("run_complete", told_end("foreign", "r0"), 11), frame("run_complete", told_end("text"), 12)]
     )
     async with StandIn(told) as standin, Client(standin.host) as client:
@@ -206,17 +202,17 @@ async def test_run_complete_alone_brings_the_text() -> None:
 
 
 async def test_early_lost_stream_resumes_before_the_run() -> None:
-    told = Told([STREAM], [STREAM, frame("run_complete", told_end("x"), 12)])
+    told = ScriptedRun([STREAM], [STREAM, frame("run_complete", told_end("x"), 12)])
     async with StandIn(told) as standin, Client(standin.host) as client:
         events, _ = await follow(told_follow(client))
         assert [one.headers.get("last-event-id") for one in standin.asked if "events" in one.path] == [None, "9"]
     assert [event.type for event in events] == ["run_complete"]
 
 
-async def test_after_a_gap_the_state_is_read_again_and_the_run_goes_on() -> None:
+async def test_state_is_reread_after_a_gap() -> None:
     gap = frame("gap", {"reason": "evicted", "position": 50})
     start = frame("message", told_message("ab", end=False), 11)
-    told = Told([STREAM, start, gap, frame("run_complete", told_end("abcde"), 51)])
+    told = ScriptedRun([STREAM, start, gap, frame("run_complete", told_end("abcde"), 51)])
     told.run = told_run("active")
     told.messages = [told_message("foreign", end=True, run_id="r0", message_id="m0"), told_message("abcd", end=False)]
     async with StandIn(told) as standin, Client(standin.host) as client:
@@ -225,13 +221,13 @@ async def test_after_a_gap_the_state_is_read_again_and_the_run_goes_on() -> None
 
 
 @pytest.mark.found(
-    "a review of the client: a server that is away while the state is read again",
-    "after a gap the state was asked for once, and a server that was away in that moment ended `kedge run`, although a "
-    "lost stream is given a minute; it is asked for as long as that",
+    "a review of the client: a server that is down while the state is reread",
+    "after a gap the state was requested once, and a server that was down at that moment ended `kedge run`, although a "
+    "lost stream is retried for a minute; the request is now retried as long",
 )
 async def test_f6_reread_waits_for_a_server_that_is_away() -> None:
     gap = frame("gap", {"reason": "evicted", "position": 50})
-    told = Told([STREAM, gap, frame("run_complete", told_end("abcde"), 51)])
+    told = ScriptedRun([STREAM, gap, frame("run_complete", told_end("abcde"), 51)])
     told.run, told.reread_refusals = told_run("active"), 2
     async with StandIn(told) as standin, Client(standin.host) as client:
         _, text = await follow(told_follow(client))
@@ -246,7 +242,7 @@ def told_ask(ask_id: str, run_id: str = "r1") -> dict[str, Any]:
 async def test_gap_repeats_pending_and_closes_settled_asks() -> None:
     gap = frame("gap", {"reason": "evicted", "position": 50})
     asked = [frame("permission_request", told_ask("a1"), 11), frame("permission_request", told_ask("a2", "r0"), 12)]
-    told = Told([STREAM, *asked, gap, frame("run_complete", told_end(""), 51)])
+    told = ScriptedRun([STREAM, *asked, gap, frame("run_complete", told_end(""), 51)])
     told.run = told_run("active")
     told.permissions = [told_ask("a3"), told_ask("a4", "r0")]
     async with StandIn(told) as standin, Client(standin.host) as client:
@@ -255,8 +251,8 @@ async def test_gap_repeats_pending_and_closes_settled_asks() -> None:
     assert told_of == [("permission_request", "a1"), ("permission_notification", "a1"), ("permission_request", "a3")]
 
 
-async def test_after_a_gap_an_end_that_was_missed_is_found() -> None:
-    told = Told([STREAM, frame("gap", {"reason": "evicted", "position": 50})])
+async def test_missed_end_is_found_after_a_gap() -> None:
+    told = ScriptedRun([STREAM, frame("gap", {"reason": "evicted", "position": 50})])
     told.run = told_run("ended", outcome="failed", reason="model_failed", error="why", text="abc", message_id="m1")
     told.messages = [told_message("abc", end=True)]
     async with StandIn(told) as standin, Client(standin.host) as client:
@@ -269,7 +265,7 @@ async def test_after_a_gap_an_end_that_was_missed_is_found() -> None:
 
 
 async def test_lost_receipt_resubmits_with_the_same_id() -> None:
-    told = Told([STREAM, frame("run_complete", told_end("x"), 12)])
+    told = ScriptedRun([STREAM, frame("run_complete", told_end("x"), 12)])
     told.refusals = 2
     async with StandIn(told) as standin, Client(standin.host) as client:
         await follow(told_follow(client))
@@ -277,8 +273,8 @@ async def test_lost_receipt_resubmits_with_the_same_id() -> None:
     assert len(set(told.submitted)) == 1
 
 
-async def test_a_prompt_nobody_takes_is_given_up() -> None:
-    told = Told([STREAM])
+async def test_unanswered_prompt_fails_in_the_end() -> None:
+    told = ScriptedRun([STREAM])
     told.refusals = 1000
     async with StandIn(told) as standin, Client(standin.host) as client:
         body = SubmitPrompt(session_id="s", prompt="p", run_id="r1")
@@ -288,12 +284,12 @@ async def test_a_prompt_nobody_takes_is_given_up() -> None:
 
 
 @pytest.mark.found(
-    "a review of the command line: Ctrl-C while the server is on its way out",
-    "the cancel was refused with 503 and given up, and behind the restart the Run went on to its end; it is asked for "
-    "again until somebody takes it",
+    "a review of the command line: Ctrl-C while the server shuts down",
+    "the cancel was refused with 503 and not retried, and after the restart the Run continued to its end; the cancel "
+    "is now retried until it is accepted",
 )
 @pytest.mark.parametrize("code", ["shutting_down", "store_unavailable"])
-async def test_a_cancel_is_asked_for_until_the_server_can_take_it(code: str) -> None:
+async def test_cancel_is_retried_until_accepted(code: str) -> None:
     refused = json(errors.BY_CODE[code].status, {"message": "not now", "code": code})
     replies = [refused, refused, json(200, {"mark": 1, "covered": []})]
 

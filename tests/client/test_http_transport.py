@@ -26,7 +26,7 @@ from tests.client.standin import StandIn, always, answer, json
         ("https://kedge.example/base", "https://kedge.example/base", None, False),
     ],
 )
-def test_a_host_is_an_address(host: str, base_url: str, path: str | None, is_local: bool) -> None:
+def test_host_is_parsed_as_an_address(host: str, base_url: str, path: str | None, is_local: bool) -> None:
     address = parse_host(host)
     assert (address.base_url, address.socket, address.is_local) == (base_url, path, is_local)
 
@@ -53,7 +53,7 @@ def test_invalid_host_is_refused_with_examples(host: str) -> None:
     assert "\x1b" not in refused.value.message
 
 
-def test_every_error_comes_back_as_what_it_was() -> None:
+def test_every_error_type_round_trips() -> None:
     for code, kind in errors.BY_CODE.items():
         error = decode_error(kind.status, b'{"message": "why", "code": "%s"}' % code.encode())
         assert type(error) is kind
@@ -74,7 +74,7 @@ def test_every_error_comes_back_as_what_it_was() -> None:
         (409, b'{"message": "taken", "code": "made_up_later"}', errors.Conflict),
     ],
 )
-def test_a_body_that_is_not_ours_is_told_by_its_status(status: int, body: bytes, kind: type[Exception]) -> None:
+def test_foreign_error_body_is_mapped_by_status(status: int, body: bytes, kind: type[Exception]) -> None:
     error = decode_error(status, body)
     assert type(error) is kind
     assert str(status) in error.message or error.message == "taken"
@@ -107,7 +107,7 @@ async def test_malformed_answers_of_a_live_server_become_typed_errors() -> None:
                 await client.run("w", "r")
 
 
-async def test_a_server_that_hangs_up_is_unreachable() -> None:
+async def test_server_that_closes_is_unreachable() -> None:
     for reply in (b"", b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhalf", b"nonsense\r\n\r\n"):
         async with StandIn(always(reply)) as standin, Client(standin.host) as client:
             with pytest.raises(errors.Unreachable, match=r"closed the connection .* kedge doctor") as lost:
@@ -116,7 +116,7 @@ async def test_a_server_that_hangs_up_is_unreachable() -> None:
             assert not isinstance(lost.value, NotConnected)
 
 
-async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
+async def test_missing_server_is_named_with_a_remedy() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         host = f"tcp://127.0.0.1:{unused.getsockname()[1]}"
@@ -128,21 +128,21 @@ async def test_a_server_that_is_not_there_is_named_with_what_to_do() -> None:
             await client.health()
 
 
-async def test_a_reply_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_reply_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_transport, "REPLY_BYTES_MAX", 1000)
     async with StandIn(always(answer(200, b" " * 5000))) as standin, Client(standin.host) as client:
         with pytest.raises(errors.TooLarge):
             await client.version()
 
 
-async def test_text_that_is_no_utf8_is_refused_before_it_is_sent() -> None:
+async def test_lone_surrogates_are_refused_before_sending() -> None:
     async with StandIn(always(json(200, {}))) as standin, Client(standin.host) as client:
         with pytest.raises(errors.Invalid, match="surrogate"):
             await client.create_session("w", "\ud800")
         assert standin.asked == []
 
 
-async def test_an_id_is_one_part_of_the_path_whatever_is_in_it() -> None:
+async def test_id_is_escaped_as_one_path_segment() -> None:
     async with StandIn(always(json(404, {"message": "no", "code": "run_not_found"}))) as standin:
         async with Client(standin.host) as client:
             with pytest.raises(errors.RunNotFound):
@@ -187,7 +187,7 @@ async def test_tcp_rereads_the_token_file_after_a_restart(own_server: Server, mo
 
 
 async def test_read_cancelled_on_arrival_prints_no_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Seen once in a terminal, under a question that was being answered."""
+    """It appeared once in a terminal, below a question."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
@@ -198,7 +198,7 @@ async def test_read_cancelled_on_arrival_prints_no_traceback(tmp_path: Path, cap
             peer, _ = await loop.sock_accept(listening)
             with peer:
                 await loop.sock_recv(peer, 10_000)
-                for _ in range(20):  # until it waits for the answer
+                for _ in range(20):  # until the request waits for its reply
                     await asyncio.sleep(0)
                 loop.call_soon(asking.cancel)
                 peer.send(json(200, {}))

@@ -17,11 +17,11 @@ from tests.client.process import Home
 
 
 def wait_ended(pid: int) -> None:
-    """Blocks until this child of ours has ended, and leaves its status to whoever started it."""
+    """Block until this child has ended, without reaping it."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
-async def test_a_server_is_started_once_and_found_again(in_home: Home) -> None:
+async def test_server_is_started_once_and_reused(in_home: Home) -> None:
     assert not await is_running()
     host = await find_or_start()
     assert host == paths.default_host()
@@ -35,14 +35,14 @@ async def test_a_server_is_started_once_and_found_again(in_home: Home) -> None:
         assert stat.S_IMODE(private.stat().st_mode) & 0o077 == 0 or private == in_home.data
 
 
-async def test_a_new_data_directory_is_private(in_home: Home) -> None:
+async def test_new_data_directory_is_private(in_home: Home) -> None:
     in_home.data.rmdir()
     await find_or_start()
     assert stat.S_IMODE(in_home.data.stat().st_mode) == 0o700
     assert stat.S_IMODE(paths.server_log().stat().st_mode) == 0o600
 
 
-async def test_eight_commands_at_once_start_one_server(in_home: Home) -> None:
+async def test_eight_concurrent_commands_start_one_server(in_home: Home) -> None:
     """E9."""
     commands = [in_home.start_kedge("run", f"hello {number}") for number in range(8)]
     finished = [(*command.communicate(timeout=40), command.returncode) for command in commands]
@@ -52,13 +52,13 @@ async def test_eight_commands_at_once_start_one_server(in_home: Home) -> None:
     assert paths.server_log().read_text().count("listening on") == 1
 
 
-async def test_many_in_one_process_start_one_server(in_home: Home) -> None:
+async def test_concurrent_clients_in_one_process_start_one_server(in_home: Home) -> None:
     hosts = await asyncio.gather(*(find_or_start() for _ in range(8)))
     assert set(hosts) == {paths.default_host()}
     assert len(server_pids(in_home)) == 1
 
 
-async def test_a_stale_socket_is_no_obstacle(in_home: Home) -> None:
+async def test_stale_socket_is_replaced(in_home: Home) -> None:
     """E10."""
     paths.runtime_dir().mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as dead:
@@ -72,7 +72,7 @@ async def test_a_stale_socket_is_no_obstacle(in_home: Home) -> None:
     assert await is_running()
 
 
-async def test_a_server_that_cannot_start_says_why(in_home: Home) -> None:
+async def test_failed_server_start_reports_the_reason(in_home: Home) -> None:
     in_home.config.write_text("model = [broken")
     with pytest.raises(
         errors.Unreachable, match=r"did not start \(exit code 1\): kedge: .*config\.toml is not valid TOML"
@@ -80,12 +80,12 @@ async def test_a_server_that_cannot_start_says_why(in_home: Home) -> None:
         await find_or_start()
 
 
-async def test_a_server_that_never_answers_is_not_waited_for_for_ever(in_home: Home) -> None:
+async def test_wait_for_a_silent_server_is_bounded(in_home: Home) -> None:
     with pytest.raises(errors.Unreachable, match=r"does not answer\. See .*server\.log"):
         await find_or_start(start_s_max=0.01)
 
 
-async def test_whoever_starts_it_may_die_without_leaving_a_lock(in_home: Home) -> None:
+async def test_killed_starter_leaves_no_lock(in_home: Home) -> None:
     paths.runtime_dir().mkdir(mode=0o700)
     with local_server._start_lock() as is_ours:
         assert is_ours
@@ -96,7 +96,7 @@ async def test_whoever_starts_it_may_die_without_leaving_a_lock(in_home: Home) -
     await find_or_start()
 
 
-async def test_a_directory_of_somebody_else_is_refused(in_home: Home) -> None:
+async def test_directory_of_another_user_is_refused(in_home: Home) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can make one")
     paths.runtime_dir().mkdir(mode=0o700)
@@ -105,14 +105,14 @@ async def test_a_directory_of_somebody_else_is_refused(in_home: Home) -> None:
         await find_or_start()
 
 
-async def test_an_open_runtime_directory_is_closed_first(in_home: Home) -> None:
+async def test_open_runtime_directory_is_made_private(in_home: Home) -> None:
     paths.runtime_dir().mkdir()
     paths.runtime_dir().chmod(0o777)
     await find_or_start()
     assert stat.S_IMODE(paths.runtime_dir().stat().st_mode) == 0o700
 
 
-async def test_a_large_log_is_begun_anew(in_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_log_is_truncated(in_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "LOG_BYTES_MAX", 1000)
     paths.server_log().write_text("old\n" * 1000)
     await find_or_start()
@@ -126,7 +126,7 @@ async def test_server_imports_nothing_from_the_current_directory(in_home: Home) 
     assert await is_running()
 
 
-async def test_a_server_that_has_just_left_is_replaced(in_home: Home) -> None:
+async def test_server_that_just_stopped_is_replaced(in_home: Home) -> None:
     async with Client() as client:
         first = await open_workspace(client, str(in_home.workspace), may_start=True)
         await client.control("shutdown", force=True)

@@ -1,4 +1,4 @@
-"""The client speaks to the user's server, and to no other process that listens in its place."""
+"""The client sends data only to the user's server, not to another process on its socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the 
 
 @pytest.fixture
 def impostor(in_home: Home) -> Iterator[socket.socket]:
-    """This process, listening on the server's socket."""
+    """A socket of this process at the server's path."""
     paths.runtime_dir().mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(paths.socket_file()))
@@ -31,7 +31,7 @@ def impostor(in_home: Home) -> Iterator[socket.socket]:
 
 
 def received(listening: socket.socket) -> bytes:
-    """All that was sent on the connections that were made, which are closed by now."""
+    """The data sent on all connections, which are closed by now."""
     listening.setblocking(False)
     data = b""
     while True:
@@ -47,11 +47,11 @@ def received(listening: socket.socket) -> bytes:
 
 @pytest.mark.found(
     "attack 13",
-    "a sandboxed command put its own socket in the place of the server's and read the next prompt; clients now ask the "
-    "kernel who listens before they send anything, and compare that with what the server has recorded",
+    "a sandboxed command replaced the server's socket by its own and read the next prompt; clients now ask the kernel "
+    "for the listening process before they send anything, and compare it with the server's record",
 )
 @pytest.mark.parametrize("record", ["none", "of another process", "of an earlier process with this pid"])
-def test_no_prompt_goes_to_another_listener(in_home: Home, impostor: socket.socket, record: str) -> None:
+def test_no_prompt_is_sent_to_another_listener(in_home: Home, impostor: socket.socket, record: str) -> None:
     if record == "of another process":
         paths.server_record().write_text("1 1\n")
     elif record == "of an earlier process with this pid":
@@ -65,7 +65,7 @@ def test_no_prompt_goes_to_another_listener(in_home: Home, impostor: socket.sock
     assert received(impostor) == b""
 
 
-async def test_the_server_is_known_by_its_record(in_home: Home, impostor: socket.socket) -> None:
+async def test_server_is_identified_by_its_record(in_home: Home, impostor: socket.socket) -> None:
     async with Client() as client:
         with pytest.raises(WrongServer):
             await client.health()
@@ -78,7 +78,7 @@ async def test_the_server_is_known_by_its_record(in_home: Home, impostor: socket
         assert (await client.version()).pid == pid
 
 
-def test_a_record_is_of_one_process(tmp_path: Path) -> None:
+def test_record_identifies_one_process(tmp_path: Path) -> None:
     record = tmp_path / "data" / "server.pid"
     assert not is_recorded(record, os.getpid())
     write_record(record)
@@ -98,10 +98,10 @@ def test_a_record_is_of_one_process(tmp_path: Path) -> None:
 
 @pytest.mark.found(
     "attack 13",
-    "without XDG_RUNTIME_DIR the socket was below the temporary directory, where sandboxed commands may write; it is "
-    "now in the data directory",
+    "without XDG_RUNTIME_DIR the socket was in the temporary directory, which sandboxed commands can write; it is now "
+    "in the data directory",
 )
-def test_the_socket_is_never_below_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_is_never_in_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("KEDGE_DATA_DIR", "XDG_RUNTIME_DIR", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/home/ada")
@@ -124,10 +124,9 @@ def test_the_socket_is_never_below_a_temporary_directory(tmp_path: Path, monkeyp
 @pytest.mark.timeout(10)
 @pytest.mark.found(
     "attack round 2: sandbox",
-    "a FIFO in the place of the server's record blocked every client for ever; only a file that can be read at once "
-    "counts",
+    "a FIFO instead of the server's record blocked every client forever; the record must now be a regular file",
 )
-def test_a_record_that_is_no_file_does_not_count(tmp_path: Path) -> None:
+def test_record_that_is_not_a_file_is_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert not is_recorded(tmp_path / "fifo", os.getpid())
     assert not is_recorded(tmp_path, os.getpid())

@@ -14,23 +14,23 @@ HIDDEN += ["\u3164", "\u2800", "\u00a0", "\u3000", "\U000e0041", "\ue000", "\ud8
 
 
 @pytest.mark.parametrize("character", HIDDEN, ids=lambda character: f"u{ord(character):x}")
-def test_what_cannot_be_seen_is_written_out(character: str) -> None:
+def test_invisible_characters_are_escaped(character: str) -> None:
     assert visible(f"a{character}b") == f"a\\u{{{ord(character):x}}}b"
 
 
-def test_what_can_be_seen_stands_as_it_is() -> None:
+def test_visible_text_is_unchanged() -> None:
     for text in ("ls -la 'x y'", "Grüße, 世界", "שלום", "a\n\tb", "🚀"):
         assert visible(text) == text
     assert visible("a\nb", keep="") == "a\\u{a}b"
 
 
 @given(st.text())
-def test_nothing_but_the_visible_passes(text: str) -> None:
+def test_only_visible_text_passes(text: str) -> None:
     seen = visible(text, keep="")
     assert all(unicodedata.category(one)[0] not in "CZ" for one in seen.replace(" ", ""))
     assert "\n" not in seen
 
 
-def test_a_line_is_one_line_and_cut() -> None:
+def test_line_is_single_and_truncated() -> None:
     assert visible_line("a\n  b\x1b[2J") == "a b\\u{1b}[2J"
     assert visible_line("x" * 50, 10) == "x" * 9 + "…"

@@ -22,13 +22,13 @@ from tests.client.fixtures import server_pids
 from tests.client.process import Home, Server
 
 
-def test_a_script_of_three_lines_works_with_no_server_running(in_home: Home) -> None:
+def test_three_line_script_starts_a_server(in_home: Home) -> None:
     with kedge.connect() as k:
         run = k.session().run("hello")
         assert (run.text, run.outcome, run.error, run.state) == ("You said: hello", "completed", "", "ended")
 
 
-def test_a_session_is_found_again_with_its_messages(server: Server) -> None:
+def test_session_is_reopened_with_its_messages(server: Server) -> None:
     with kedge.connect(server.home.workspace, server.host) as k:
         session = k.session(title="Mine")
         session.run("one")
@@ -43,7 +43,7 @@ def test_a_session_is_found_again_with_its_messages(server: Server) -> None:
             k.session(session.id)
 
 
-def test_a_run_is_waited_for_and_cancelled(server: Server, endpoint: HostedEndpoint) -> None:
+def test_run_can_be_awaited_and_cancelled(server: Server, endpoint: HostedEndpoint) -> None:
     with kedge.connect(server.home.workspace, server.host) as k:
         session = k.session()
         run = session.submit("script: say begun | hang")
@@ -63,7 +63,7 @@ def test_a_run_is_waited_for_and_cancelled(server: Server, endpoint: HostedEndpo
         assert session.run("script: hang", timeout_s=0.05).reason == "timeout"
 
 
-def test_a_prompt_is_streamed(server: Server) -> None:
+def test_prompt_is_streamed(server: Server) -> None:
     with kedge.connect(server.home.workspace, server.host) as k:
         events = list(k.session().stream("script: words 10"))
         assert events[-1].type == "run_complete"
@@ -78,7 +78,7 @@ WRITE = (
 )
 
 
-def test_approvals_are_put_to_the_caller(server: Server) -> None:
+def test_approvals_are_passed_to_the_caller(server: Server) -> None:
     asked: list[str] = []
 
     def approve(request: PermissionRequest) -> bool:
@@ -97,7 +97,7 @@ def test_approvals_are_put_to_the_caller(server: Server) -> None:
         assert session.shell("echo hi").output.strip() == "hi"
 
 
-def test_an_approval_is_answered_by_hand(server: Server) -> None:
+def test_approval_is_answered_explicitly(server: Server) -> None:
     with kedge.connect(server.home.workspace, server.host) as k:
         session = k.session()
         for event in session.stream('script: tool write {"path": "a.txt", "content": "x"} | say ok'):
@@ -109,14 +109,14 @@ def test_an_approval_is_answered_by_hand(server: Server) -> None:
         assert "not this one" in str(session.messages())
 
 
-def test_without_somebody_to_ask_a_run_ends_instead_of_hanging(server: Server) -> None:
+def test_run_without_an_approver_ends(server: Server) -> None:
     with kedge.connect(server.home.workspace, server.host) as k:
         run = k.session().run(WRITE)
         assert (run.outcome, run.reason) == ("failed", "approval_needed")
         assert k.session().run(WRITE, allow=["write"]).outcome == "completed"
 
 
-def test_it_runs_inside_a_program_with_a_loop_of_its_own(server: Server) -> None:
+def test_sync_client_works_inside_a_running_loop(server: Server) -> None:
     async def program() -> str:
         with kedge.connect(server.home.workspace, server.host) as k:
             return k.session().run("inside").text
@@ -124,7 +124,7 @@ def test_it_runs_inside_a_program_with_a_loop_of_its_own(server: Server) -> None
     assert asyncio.run(program()) == "You said: inside"
 
 
-def test_a_restart_of_the_server_goes_unnoticed(own_server: Server, endpoint: HostedEndpoint) -> None:
+def test_server_restart_is_transparent(own_server: Server, endpoint: HostedEndpoint) -> None:
     with kedge.connect(own_server.home.workspace, own_server.host) as k:
         session = k.session()
         run = session.submit("script: say one | hold facade-1 | say two")
@@ -147,7 +147,7 @@ def test_closed_connection_leaves_no_thread(server: Server) -> None:
     assert threading.active_count() == before
 
 
-def test_importing_kedge_loads_nothing_but_itself() -> None:
+def test_importing_kedge_loads_only_itself() -> None:
     code = "import sys; before = set(sys.modules); import kedge; print(*sorted(set(sys.modules) - before))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in loaded if name.startswith("kedge.")] == []
@@ -155,7 +155,7 @@ def test_importing_kedge_loads_nothing_but_itself() -> None:
     assert "kedge" in loaded
 
 
-def test_the_public_surface_is_what_it_says() -> None:
+def test_public_api_matches_all() -> None:
     for name in kedge.__all__:
         assert getattr(kedge, name) is not None
     assert set(kedge.__all__) <= set(dir(kedge))
@@ -164,7 +164,7 @@ def test_the_public_surface_is_what_it_says() -> None:
 
 
 class MovedClock:
-    """The clock of retries, which the test moves forward."""
+    """The clock of retries, advanced by the test."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -174,11 +174,11 @@ class MovedClock:
 
 
 @pytest.mark.found(
-    "a review of the client: a restart behind a Run that has been at work for longer than half a minute",
-    "a program's patience was counted from the beginning of its wait, so that there was none left when the server went "
-    "away for a second; it is counted from then on",
+    "a review of the client: a restart during a Run of more than half a minute",
+    "the retry deadline was counted from the start of the wait, so that it had passed when the server was down for a "
+    "second; it is now counted from the loss of the server",
 )
-def test_a_restart_late_in_a_long_wait_goes_unnoticed(
+def test_restart_late_in_a_long_wait_is_transparent(
     own_server: Server, endpoint: HostedEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = MovedClock()
@@ -195,7 +195,7 @@ def test_a_restart_late_in_a_long_wait_goes_unnoticed(
             assert waiting.result(30).outcome == "completed"
 
 
-def test_a_stream_begins_though_the_server_has_left(in_home: Home) -> None:
+def test_stream_starts_after_the_server_stopped(in_home: Home) -> None:
     with kedge.connect() as k:
         session = k.session()
         for pid in server_pids(in_home):
@@ -204,7 +204,7 @@ def test_a_stream_begins_though_the_server_has_left(in_home: Home) -> None:
 
 
 class Relay(threading.Thread):
-    """Stands between a client and its server, and hangs up instead of passing the answer to a cancel on."""
+    """A proxy between client and server that closes the connection instead of returning the answer to a cancel."""
 
     def __init__(self, place: Path, server: str) -> None:
         super().__init__(daemon=True)
@@ -238,7 +238,7 @@ class Relay(threading.Thread):
                         return
                     other.sendall(data)
                     if is_cancel:
-                        server.recv(65536)  # it was done, and nobody hears of it
+                        server.recv(65536)  # the cancel was done, but the client receives no answer
                         return
 
     def close(self) -> None:
@@ -247,10 +247,10 @@ class Relay(threading.Thread):
 
 @pytest.mark.found(
     "a review of the client: the answer to a cancel that is lost",
-    "a program's `session.cancel()` was sent again by itself, and stopped what others had asked for in between: the "
-    "one thing a cancel must never do; the program is told that the answer was lost",
+    "`session.cancel()` was resent automatically, and cancelled Runs that others had started in between, which a "
+    "cancel must never do; the client now raises an error that the answer was lost",
 )
-def test_b6_a_cancel_whose_answer_is_lost_is_not_sent_again(server: Server, tmp_path: Path) -> None:
+def test_b6_cancel_with_a_lost_answer_is_not_resent(server: Server, tmp_path: Path) -> None:
     relay = Relay(tmp_path / "relay.sock", server.host)
     relay.start()
     with closing(relay), kedge.connect(server.home.workspace, relay.host) as k:

@@ -1,4 +1,4 @@
-"""The models that can be chosen, and how full the context of the chosen one is."""
+"""The available models, and the context size of a Run."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from tests.conformance.harness import Json, Peer, Server, unique
 
 
 async def models(kedge: Peer) -> dict[str, Json]:
-    found = await kedge.call("GET", f"{kedge.at}/models")
-    return {model["model"]: model for model in found}
+    listed = await kedge.call("GET", f"{kedge.at}/models")
+    return {model["model"]: model for model in listed}
 
 
-async def test_the_models_are_told_with_their_limits_and_prices(kedge: Peer) -> None:
-    found = await models(kedge)
-    narrow = found["local/fake-narrow"]
+async def test_models_are_listed_with_limits_and_prices(kedge: Peer) -> None:
+    listed = await models(kedge)
+    narrow = listed["local/fake-narrow"]
     assert (narrow["provider"], narrow["context_window"], narrow["images"]) == ("local", 4000, False)
     assert (narrow["input_price"], narrow["output_price"]) == (1, 2)
-    assert "context_window" not in found["local/fake-small"], "what is not known is left out"
-    assert [name for name, model in found.items() if model["is_default"]] == ["local/fake-large"]
-    assert [name for name, model in found.items() if model["is_small"]] == ["local/fake-large"]
-    assert found["kedge/offline"]["description"]
+    assert "context_window" not in listed["local/fake-small"], "unknown values are omitted"
+    assert [name for name, model in listed.items() if model["is_default"]] == ["local/fake-large"]
+    assert [name for name, model in listed.items() if model["is_small"]] == ["local/fake-large"]
+    assert listed["kedge/offline"]["description"]
 
 
-async def test_the_models_of_a_workspace_are_those_of_its_configuration(
+async def test_models_follow_the_configuration_of_the_workspace(
     own_server: Callable[..., Server], workspace: Path
 ) -> None:
     key, password = unique("canary"), unique("canary")
@@ -35,19 +35,19 @@ async def test_the_models_of_a_workspace_are_those_of_its_configuration(
     async with server.peer(workspace) as kedge:
         assert (await models(kedge))["local/fake-large"]["is_default"]
         (workspace / "kedge.toml").write_text('model = "mine/a"\nsmall_model = "local/fake-small"\n')
-        found = await models(kedge)  # as it is now, without opening anything again
-        assert found["mine/a"]["is_default"]
-        assert found["local/fake-small"]["is_small"]
-        told = (await kedge.reply("GET", f"{kedge.at}/models")).text
-        assert key not in told
-        assert password not in told
+        listed = await models(kedge)  # the current file, without reopening the workspace
+        assert listed["mine/a"]["is_default"]
+        assert listed["local/fake-small"]["is_small"]
+        text = (await kedge.reply("GET", f"{kedge.at}/models")).text
+        assert key not in text
+        assert password not in text
 
 
-async def test_the_models_of_a_workspace_that_is_not_open_are_not_told(kedge: Peer) -> None:
+async def test_models_of_a_closed_workspace_are_not_found(kedge: Peer) -> None:
     assert (await kedge.reply("GET", "/workspaces/nowhere/models")).status_code == 404
 
 
-async def test_a_server_without_a_provider_tells_of_the_built_in_models(
+async def test_server_without_a_provider_lists_built_in_models(
     own_server: Callable[..., Server], workspace: Path
 ) -> None:
     server = own_server()
@@ -55,25 +55,25 @@ async def test_a_server_without_a_provider_tells_of_the_built_in_models(
     (server.home / "config.toml").write_text("")
     server.start()
     async with server.peer(workspace) as kedge:
-        found = await models(kedge)
-    assert found["kedge/offline"]["is_default"]
+        listed = await models(kedge)
+    assert listed["kedge/offline"]["is_default"]
 
 
-async def test_a_run_tells_how_much_its_last_request_held(kedge: Peer) -> None:
+async def test_run_reports_the_context_of_its_last_request(kedge: Peer) -> None:
     session = await kedge.session()
     async with kedge.stream() as stream:
         script = 'script: usage 1000 20 | tool ls {"path": "."} | usage 1500 30 | say done'
         first = await kedge.submit(session, script)
         await stream.until_complete(first["run_id"])
-        told = [frame.payload["context_tokens"] for frame in stream.of("run")]
+        sizes = [frame.payload["context_tokens"] for frame in stream.of("run")]
     ended = await kedge.run(first["run_id"])
-    assert ended["context_tokens"] == 1530, "and not what all requests held together"
-    assert told[0] == 0, "nothing was asked yet"
-    assert told == sorted(told)
+    assert ended["context_tokens"] == 1530, "not the sum of all requests"
+    assert sizes[0] == 0, "no request was sent yet"
+    assert sizes == sorted(sizes)
     assert ended["usage"]["input_tokens"] > 1500
 
 
-async def test_how_much_the_last_request_held_is_known_after_a_restart(
+async def test_context_of_the_last_request_survives_a_restart(
     own_server: Callable[..., Server], workspace: Path
 ) -> None:
     server = own_server()

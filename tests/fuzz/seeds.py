@@ -1,4 +1,4 @@
-"""Seeds of the fuzzed proofs: which are played, and how to play one again."""
+"""Seeds of the fuzz tests: selection and replay."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 
 from proof.figures import slices
 
-#: Set to play one seed alone.
+#: Set to run a single seed.
 VARIABLE = "KEDGE_FUZZ_SEED"
 IS_REPLAY = VARIABLE in os.environ
 
 
 def parts(ci: int, long: int, each: int) -> list[range]:
-    """As `slices`, or the one seed that is to be played again."""
+    """Return `slices`, or the single seed to replay."""
     if IS_REPLAY:
         seed = int(os.environ[VARIABLE])
         return [range(seed, seed + 1)]
@@ -20,7 +20,7 @@ def parts(ci: int, long: int, each: int) -> list[range]:
 
 
 def replay(file: str, seed: int) -> str:
-    """The line that plays it again; for the message of a failure."""
+    """The command that replays a seed, for failure messages."""
     return f"replay: {VARIABLE}={seed} .venv/bin/python -m pytest tests/fuzz/{file}"
 
 

@@ -16,16 +16,16 @@ from kedge.tools.workspace_paths import GUARDED_DIRECTORIES, Target, resolve
 from proof.figures import IS_LONG, proof
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
 
-#: Paths made by one seed. Items.
+#: Paths per seed.
 EACH = 100
 SECRET = b"outside\n"
 NAMES = (
-    *("src", "src", "src/app.py", "a", "b", "deep/er/est", "file", "new", "new/er", ".git", ".git/config", "ws"),
-    *("ws-evil",),
-    *("secret", "up", "out", "out-file", "chain", "loop", "here", "self", "abs", "proc", "dangling", "dangling-in"),
-    *("é", "e\u0301"),
-    *("SRC", "Src", "ſrc", "ﬁle", "fi\u200dle", "sr\u0441", ".GIT", ".ɢit", "hard", "pipe", "fd", "long" * 70),
-    *("twin.", "twin "),
+    "src", "src", "src/app.py", "a", "b", "deep/er/est", "file", "new", "new/er", ".git", ".git/config", "ws",
+    "ws-evil",
+    "secret", "up", "out", "out-file", "chain", "loop", "here", "self", "abs", "proc", "dangling", "dangling-in",
+    "é", "e\u0301",
+    "SRC", "Src", "ſrc", "ﬁle", "fi\u200dle", "sr\u0441", ".GIT", ".ɢit", "hard", "pipe", "fd", "long" * 70,
+    "twin.", "twin ",
 )  # fmt: skip
 GLUE = ("/", "/", "/", "/", "//", "/./", "/../", "/../../", "/./../", "/.//")
 STARTS: tuple[str, ...] = (
@@ -62,7 +62,7 @@ class Tree:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """A workspace full of links, with a neighbour whose name begins the same."""
+    """A workspace full of links, with a sibling directory whose name has the same prefix."""
     top = tmp_path_factory.mktemp("paths").resolve()
     root, evil = top / "ws", top / "ws-evil"
     for directory in (root / "src", root / "deep/er/est", root / ".git", evil / "src", root / "é", root / "twin."):
@@ -94,17 +94,17 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     return Tree(root)
 
 
-def path_of(chance: random.Random, root: Path) -> str:
-    path = chance.choice(STARTS)
-    for number in range(chance.choice((1, 1, 2, 3, 4, 6))):
-        path += (chance.choice(GLUE) if number else "") + chance.choice(NAMES)
-    return (path + chance.choice(ENDS)).replace(
+def random_path(rng: random.Random, root: Path) -> str:
+    path = rng.choice(STARTS)
+    for number in range(rng.choice((1, 1, 2, 3, 4, 6))):
+        path += (rng.choice(GLUE) if number else "") + rng.choice(NAMES)
+    return (path + rng.choice(ENDS)).replace(
         "ROOT", str(root).removeprefix("/") if path.startswith("//") else str(root)
     )
 
 
-def where_it_leads(path: str, root: Path) -> str | None:
-    """The kernel's own answer: the real name of what is opened there, or None if there is nothing."""
+def real_path(path: str, root: Path) -> str | None:
+    """The real path as resolved by the kernel, or None if nothing is there."""
     try:
         descriptor = os.open(root / path, os.O_PATH)
     except (OSError, ValueError):
@@ -119,18 +119,18 @@ def is_within(real: str, root: Path) -> bool:
     return real == str(root) or real.startswith(f"{root}/")
 
 
-def judge(given: str, target: Target, root: Path) -> str:
-    """What is wrong with it."""
-    real = where_it_leads(given, root)
+def failure_of(path: str, target: Target, root: Path) -> str:
+    """Return the failure, or an empty string."""
+    real = real_path(path, root)
     if real is not None and str(target.path) != real:
-        return f"leads to {real}, taken for {target.path}"
+        return f"leads to {real}, resolved as {target.path}"
     if target.is_inside != is_within(str(target.path), root):
         return f"{target.path} inside: {target.is_inside}"
     if target.is_inside and (target.subject.startswith("/") or ".." in target.subject.split("/")):
         return f"is called {target.subject}"
-    # Nothing on the way is a link any more, unless it was swapped: so the name is the place, there or not.
-    if (again := where_it_leads(str(target.path), Path("/"))) is not None and again != str(target.path):
-        return f"{target.path} leads on to {again}"
+    # No component is a link any more, so the path is its own real path, whether it exists or not.
+    if (resolved := real_path(str(target.path), Path("/"))) is not None and resolved != str(target.path):
+        return f"{target.path} leads on to {resolved}"
     folded = {unicodedata.normalize("NFC", part).casefold() for part in target.path.parts}
     if folded & GUARDED_DIRECTORIES and not target.is_guarded:
         return f"{target.path} guards the machine"
@@ -138,14 +138,14 @@ def judge(given: str, target: Target, root: Path) -> str:
 
 
 def _read(target: Target) -> str:
-    """What is read of a file inside is no secret of the outside."""
+    """Check that a file inside does not have the content of one outside."""
     if not target.is_inside:
         return ""
     try:
-        found = disk.read(target.path)
+        content = disk.read(target.path)
     except ToolFailed:
         return ""
-    return "outside was read" if found is not None and found.data == SECRET else ""
+    return "outside was read" if content is not None and content.data == SECRET else ""
 
 
 @pytest.mark.proof
@@ -155,17 +155,17 @@ def test_random_paths_stay_in_the_workspace(tree: Tree, seeds: range) -> None:
     inside = outside = refused = 0
     with proof("G14", "fuzzed paths", "bypasses") as figure:
         for seed in seeds:
-            chance = random.Random(seed)
-            for given in [path_of(chance, tree.root) for _ in range(EACH)]:
+            rng = random.Random(seed)
+            for path in [random_path(rng, tree.root) for _ in range(EACH)]:
                 try:
-                    target = resolve(given, tree.root)
+                    target = resolve(path, tree.root)
                 except ToolFailed:
                     refused += 1
                     continue
                 except Exception as error:
-                    error.add_note(f"{given!r}: {replay('test_fuzzed_paths.py', seed)}")
+                    error.add_note(f"{path!r}: {replay('test_fuzzed_paths.py', seed)}")
                     raise
-                assert judge(given, target, tree.root) == "", f"{given!r}: {replay('test_fuzzed_paths.py', seed)}"
+                assert failure_of(path, target, tree.root) == "", f"{path!r}: {replay('test_fuzzed_paths.py', seed)}"
                 inside += target.is_inside
                 outside += not target.is_inside
         figure.count = len(seeds) * EACH
@@ -175,12 +175,12 @@ def test_random_paths_stay_in_the_workspace(tree: Tree, seeds: range) -> None:
 
 @pytest.mark.found(
     "seed 1009 of the fuzzed paths",
-    "a path through a link that a symlink loop, and then up and into a link to the outside, was taken to be inside; "
-    "only the opening without following links stopped it; such a path is refused now",
+    "a path through a symlink loop, then up and into a link to the outside, was resolved as inside; only opening "
+    "without following links prevented an escape; such a path is now refused",
 )
 @pytest.mark.parametrize(
-    "given", ["loop/x/../../up", "loop/../out-file", "new/../loop/é/../../out", "here/loop/a/../../out"]
+    "path", ["loop/x/../../up", "loop/../out-file", "new/../loop/é/../../out", "here/loop/a/../../out"]
 )
-def test_path_after_symlink_loop_is_refused(tree: Tree, given: str) -> None:
+def test_path_after_symlink_loop_is_refused(tree: Tree, path: str) -> None:
     with pytest.raises(ToolFailed, match="a symlink loop"):
-        resolve(given, tree.root)
+        resolve(path, tree.root)

@@ -1,4 +1,4 @@
-"""Fuzzed requests against a real server: it refuses, it answers, it lives, and it gives nothing to who has no token."""
+"""Fuzzed requests against a real server: it replies or refuses, stays up, and returns nothing without the token."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from kedge.testing.hosted import HostedEndpoint
 from proof.figures import IS_LONG, proof
 from tests.conformance.harness import WAIT_S, Server
 from tests.conformance.watching import memory_peak_kb
-from tests.fuzz.made_requests import framed, pieces, wild
+from tests.fuzz.random_requests import framed, split, wild
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
 
-#: Requests with a clear end on one connection; the last thing sent on it is a wild one. Items.
+#: Well-framed requests per connection; a wild one follows.
 FRAMED_EACH = 38
-#: What the wild part of a connection is counted as: it holds up to three requests. Items.
+#: Requests that the wild part of a connection counts as: it holds up to three.
 WILD_EACH = 2
 EACH = FRAMED_EACH + WILD_EACH
-#: Connections under way at once. Items.
+#: Concurrent connections.
 OPEN_MAX = 12
-#: What a server's memory may grow by from the first part of a proof to its end: caches, not a leak. kB.
+#: Memory growth of the server during a proof that caches explain. kB.
 GROWTH_KB_MAX = 40_000
 SENTINEL = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-#: All that is ever said to who has no token: that the request is none, that one is needed, and that pages and names of
-#: elsewhere are not served. And that the server is there.
+#: The only replies without a token: invalid request, token required, foreign origin or host, and the health check.
 REFUSALS = {(400, "invalid"), (401, "unauthorized"), (403, "bad_origin"), (421, "bad_host")}
 HEALTHY = {"ok": True}
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
@@ -45,27 +44,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.stop()
 
 
-class Line:
-    """One connection of a seed: what was sent, and what came back."""
+class Connection:
+    """One connection of a seed: the requests sent and the replies received."""
 
     def __init__(self, server: Server, seed: int) -> None:
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         self.seed = seed
-        #: On the Unix socket nobody needs a token, and with one everything but a shutdown may be asked for.
+        #: The Unix socket needs no token; with a token, everything except a shutdown is allowed.
         self.is_local, self.has_token = seed % 8 == 7, seed % 8 == 6
         bearer = b"Bearer " + server.token.encode() if self.has_token else None
-        self.sent = [framed(chance, bearer) for _ in range(FRAMED_EACH)]
+        self.sent = [framed(rng, bearer) for _ in range(FRAMED_EACH)]
         self.socket = socket.socket(socket.AF_UNIX) if self.is_local else socket.socket()
         self.socket.settimeout(WAIT_S)
-        place = str(server.socket) if self.is_local else ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        self.socket.connect(place)
+        address = str(server.socket) if self.is_local else ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        self.socket.connect(address)
         self.replies: list[Reply] = []
         self.is_closed = False
         self._buffer = b""
-        for piece in pieces(chance, b"".join([*self.sent, SENTINEL])):
+        for piece in split(rng, b"".join([*self.sent, SENTINEL])):
             if not self._send(piece):
                 break
-        self.wild = wild(chance) if seed % 2 else b""
+        self.wild = wild(rng) if seed % 2 else b""
 
     def _send(self, data: bytes) -> bool:
         try:
@@ -75,15 +74,15 @@ class Line:
         return True
 
     def finish(self) -> list[str]:
-        """Read what is due, send the wild part, read to the end. What was wrong."""
+        """Read the due replies, send the wild part, read to the end; return the failures."""
         wrong: list[str] = []
         try:
             while not self.is_closed and len(self.replies) <= FRAMED_EACH:
                 self._read()
             due = len(self.replies)
             if self.is_closed:
-                if due == 0 or not self._said_goodbye(self.replies[-1]):
-                    wrong.append(f"the connection was closed after {due} replies, and the last one did not say so")
+                if due == 0 or not self._announces_close(self.replies[-1]):
+                    wrong.append(f"the connection was closed after {due} replies, and the last one did not announce it")
             elif self.replies[-1][0] != 200:
                 wrong.append(f"after {FRAMED_EACH} requests the next one got {self.replies[-1][0]}")
             elif self.wild and self._send(self.wild):
@@ -93,12 +92,12 @@ class Line:
         except TimeoutError:
             wrong.append(f"no reply to request {len(self.replies)}, and the connection stays open")
         except ConnectionError:
-            pass  # hung up on while it still sent
+            pass  # closed by the server while sending
         finally:
             self.socket.close()
-        return wrong + [told for reply in self.replies if (told := self._judge(reply))]
+        return wrong + [failure for reply in self.replies if (failure := self._failure(reply))]
 
-    def _said_goodbye(self, reply: Reply) -> bool:
+    def _announces_close(self, reply: Reply) -> bool:
         return b"connection: close" in reply[1].lower()
 
     def _read(self) -> None:
@@ -118,40 +117,40 @@ class Line:
             self._buffer = self._buffer[end + 4 + size :]
 
     def _is_answer_to_head(self) -> bool:
-        place = len(self.replies)
-        return place < len(self.sent) and self.sent[place].startswith(b"HEAD ")
+        index = len(self.replies)
+        return index < len(self.sent) and self.sent[index].startswith(b"HEAD ")
 
-    def _judge(self, reply: Reply) -> str:
+    def _failure(self, reply: Reply) -> str:
         status, _, body = reply
         if status >= 500:
             return f"{status} {body[:200]!r}"
         if self.is_local or self.has_token or not body:
             return ""
-        told = json.loads(body)
-        if status == 200 and told == HEALTHY:
+        answer = json.loads(body)
+        if status == 200 and answer == HEALTHY:
             return ""
-        return "" if (status, told.get("code")) in REFUSALS else f"without a token: {status} {body[:200]!r}"
+        return "" if (status, answer.get("code")) in REFUSALS else f"without a token: {status} {body[:200]!r}"
 
 
 def fuzz(server: Server, seeds: range) -> tuple[list[tuple[int, str]], Counter[int]]:
-    """All connections of these seeds, some at a time. (seed, what was wrong), and how often which status was said."""
+    """Run the connections of these seeds; return (seed, failure) pairs, and the count of each status."""
     wrong: list[tuple[int, str]] = []
     statuses: Counter[int] = Counter()
-    lines: deque[Line] = deque()
+    connections: deque[Connection] = deque()
     for seed in [*seeds, *[None] * OPEN_MAX]:
         if seed is not None:
-            lines.append(Line(server, seed))
-        if lines and (seed is None or len(lines) >= OPEN_MAX):
-            line = lines.popleft()
-            wrong += [(line.seed, told) for told in line.finish()]
-            statuses.update(status for status, _, _ in line.replies)
+            connections.append(Connection(server, seed))
+        if connections and (seed is None or len(connections) >= OPEN_MAX):
+            connection = connections.popleft()
+            wrong += [(connection.seed, failure) for failure in connection.finish()]
+            statuses.update(status for status, _, _ in connection.replies)
     return wrong, statuses
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 @pytest.mark.parametrize("seeds", parts(125, 25_000, 2_500), ids=name_of)
-def test_no_request_made_by_chance_is_answered_wrongly_or_breaks_the_server(server: Server, seeds: range) -> None:
+def test_random_requests_get_correct_replies(server: Server, seeds: range) -> None:
     with proof("G14", "fuzzed requests", "bypasses, server errors or hangs") as figure:
         assert fuzz(server, range(10**9, 10**9 + 20))[0] == []
         before_kb = memory_peak_kb(server.pid)
@@ -159,7 +158,7 @@ def test_no_request_made_by_chance_is_answered_wrongly_or_breaks_the_server(serv
         figure.count, figure.wrong = len(seeds) * EACH, len(wrong)
         figure.notes = {"connections": len(seeds), "replies": statuses.total()}
         assert wrong[:5] == [], replay("test_http.py", wrong[0][0])
-        # Each kind of refusal was met, and requests with the token got further than that.
+        # Each kind of refusal occurred, and requests with the token were served.
         assert IS_REPLAY or set(statuses) >= {200, 400, 401, 403, 404, 405, 415, 421}
         assert memory_peak_kb(server.pid) - before_kb < GROWTH_KB_MAX
         assert "Traceback" not in server.log

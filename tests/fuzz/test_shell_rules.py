@@ -13,24 +13,24 @@ import pytest
 from kedge.core.approvals import parse_rules
 from kedge.tools.shell_parser import plain_words
 from proof.figures import IS_LONG, proof
-from tests.fuzz.made_lines import CANARY, PROGRAMS, RULES, denied_of, line_of, quoted
+from tests.fuzz.random_lines import CANARY, PROGRAMS, RULES, denied_line, quoted, random_line
 from tests.fuzz.seeds import IS_REPLAY, name_of, parts, replay
 from tests.tools.test_rules import corpus, said
 
-#: Lines made by one seed. Items.
+#: Lines per seed.
 EACH = 100
-#: Lines that one shell is given at once. Items.
+#: Lines per shell process.
 BATCH = 2_000
-#: Each program says how it was called. Nothing else can be found: a line that runs more than it seems to complains.
+#: Each program prints its call. No other program exists, so a line that runs more than expected fails.
 STUBS = "".join(f"{name}() {{ printf '%s\\0' {name} \"$@\"; }}\n" for name in (*PROGRAMS, CANARY))
-#: Files for globs to find, none of which may change.
+#: Files that globs can match. None may change.
 FILES = ("a", "b", "ab", "test:unit", "status")
 
 
-def in_a_shell(shell: str, lines: list[str], directory: Path) -> list[tuple[str, ...]]:
-    """How each of these lines called the programs; one tuple for each line."""
+def calls_in_shell(shell: str, lines: list[str], directory: Path) -> list[tuple[str, ...]]:
+    """The program calls of each line, as one tuple per line."""
     script = STUBS + "".join(f"{line}\nprintf '\\n\\0'\n" for line in lines)
-    environment = {"PATH": "/nonexistent", "HOME": "/home/of/nobody", "LC_ALL": "C.UTF-8"}
+    environment = {"PATH": "/nonexistent", "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
     done = subprocess.run(
         [f"/bin/{shell}", "-s"],
         input=script.encode(),
@@ -46,17 +46,17 @@ def in_a_shell(shell: str, lines: list[str], directory: Path) -> list[tuple[str,
 
 
 def check_with_shells(allowed: list[tuple[int, str]], directory: Path) -> int:
-    """Each of these (seed, line) does in real shells what the rules took it for. How many were tried."""
-    waiting = iter(allowed)
+    """Check that each (seed, line) runs in real shells as the rules parsed it; return the number of runs."""
+    remaining = iter(allowed)
     tried = 0
-    while batch := list(islice(waiting, BATCH)):
+    while batch := list(islice(remaining, BATCH)):
         lines = [line for _, line in batch]
         expected = [plain_words(line) for line in lines]
         for shell in ("bash", "dash"):
             if not Path(f"/bin/{shell}").exists():
                 continue
-            found = in_a_shell(shell, lines, directory)
-            wrong = [(item, words) for item, words, call in zip(batch, found, expected, strict=True) if words != call]
+            actual = calls_in_shell(shell, lines, directory)
+            wrong = [(item, words) for item, words, call in zip(batch, actual, expected, strict=True) if words != call]
             assert wrong == [], f"{shell}: {replay('test_shell_rules.py', wrong[0][0][0])}"
             tried += len(lines)
     return tried
@@ -77,9 +77,9 @@ def test_allowed_words_match_real_shells(directory: Path, seeds: range) -> None:
     with proof("G14", "fuzzed commands", "bypasses") as figure:
         allowed: list[tuple[int, str]] = []
         for seed in seeds:
-            chance = random.Random(seed)
+            rng = random.Random(seed)
             for _ in range(EACH):
-                line = line_of(chance)
+                line = random_line(rng)
                 decision = said(line, rules).decision
                 assert decision != "deny", replay("test_shell_rules.py", seed)
                 if decision == "allow":
@@ -93,12 +93,12 @@ def test_allowed_words_match_real_shells(directory: Path, seeds: range) -> None:
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 @pytest.mark.parametrize("seeds", parts(50, 10_000, 1_000), ids=name_of)
 def test_nested_denied_command_is_denied(seeds: range) -> None:
-    """Nobody is asked, and every command is allowed besides: only the deny rule stands in the way."""
+    """Approvals are skipped and every command is allowed: only the deny rule refuses."""
     rules = parse_rules(("bash",), (f"bash({CANARY} *)",))
     with proof("G14", "fuzzed commands with a denied one inside", "bypasses") as figure:
         for seed in seeds:
-            chance = random.Random(seed)
-            lines = [denied_of(chance) for _ in range(EACH)]
+            rng = random.Random(seed)
+            lines = [denied_line(rng) for _ in range(EACH)]
             wrong = [line for line in lines if said(line, rules, skip=True).decision != "deny"]
             figure.count += len(lines)
             figure.wrong += len(wrong)
@@ -106,9 +106,9 @@ def test_nested_denied_command_is_denied(seeds: range) -> None:
 
 
 def test_generated_lines_are_valid_shell() -> None:
-    """So that the proof above proves something."""
-    chance = random.Random(4)
-    for line in {denied_of(chance) for _ in range(100)}:
+    """Otherwise the test above would prove nothing."""
+    rng = random.Random(4)
+    for line in {denied_line(rng) for _ in range(100)}:
         subprocess.run(["/bin/bash", "-n", "-c", line], check=True)
 
 
@@ -116,14 +116,14 @@ def test_generated_lines_are_valid_shell() -> None:
 @pytest.mark.timeout(1800 if IS_LONG else 120)
 @pytest.mark.parametrize("seeds", parts(50, 2_000, 1_000), ids=name_of)
 def test_corpus_tricks_ask_in_any_quoting(seeds: range) -> None:
-    """Those tricks that are plain words to the shell, and ask because of what the program does with them."""
+    """Covers tricks that are plain words to the shell, and ask because of their effect in the program."""
     lines = [(rules, words) for rules, line in corpus("corpus_must_ask.txt") if (words := plain_words(line))]
     assert len(lines) > 200
     with proof("G14", "tricks in other quotes", "bypasses") as figure:
         for seed in seeds:
-            chance = random.Random(seed)
-            for rules, words in chance.choices(lines, k=EACH):
-                line = " ".join(quoted(chance, word) if word.isalnum() else shlex.quote(word) for word in words)
+            rng = random.Random(seed)
+            for rules, words in rng.choices(lines, k=EACH):
+                line = " ".join(quoted(rng, word) if word.isalnum() else shlex.quote(word) for word in words)
                 assert plain_words(line) in (words, None)
                 assert said(line, parse_rules(rules, ())).decision == "ask", replay("test_shell_rules.py", seed)
             figure.count += EACH

@@ -1,4 +1,4 @@
-"""A server of given replies, and what the streams of OpenAI's responses and of Google look like on the wire."""
+"""A server with prepared replies, and the stream formats of OpenAI's responses API and of Google."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 
 
 class Server:
-    """Answers each request with the next of its replies, the last of them again and again."""
+    """A server that answers each request with its next reply, and repeats the last one."""
 
     def __init__(self) -> None:
         self.replies: list[bytes] = []
-        #: After its reply: end the connection, or leave it open until the client does.
+        #: Keep the connection open after the reply until the client closes it.
         self.hangs = False
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.headers: list[str] = []
         self.written = asyncio.Event()
-        self.left = asyncio.Event()
+        self.disconnected = asyncio.Event()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
@@ -42,10 +42,10 @@ class Server:
             await writer.drain()
             self.written.set()
             if self.hangs:
-                await reader.read()  # nothing more comes but the end
-                self.left.set()
+                await reader.read()  # returns at the end of the connection
+                self.disconnected.set()
         except (ConnectionError, asyncio.IncompleteReadError):
-            self.left.set()
+            self.disconnected.set()
         finally:
             writer.close()
 
@@ -54,7 +54,7 @@ def answer(body: bytes, status: str = "200 OK", kind: str = "text/event-stream",
     return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}Connection: close\r\n\r\n".encode() + body
 
 
-# What OpenAI's responses format looks like on the wire.
+# --- The format of OpenAI's responses API ----------------------------------------------------------------------------
 
 USAGE = {
     "input_tokens": 30,
@@ -70,11 +70,11 @@ def response(status: str, **more: Any) -> dict[str, Any]:
     return {**base, "parallel_tool_calls": True, "tool_choice": "auto", "status": status, **more}
 
 
-def events(*given: dict[str, Any]) -> bytes:
+def events(*items: dict[str, Any]) -> bytes:
     lines = []
-    for number, event in enumerate(given):
-        whole = {**event, "sequence_number": number}
-        lines.append(f"event: {event['type']}\ndata: {msgspec.json.encode(whole).decode()}\n\n")
+    for number, event in enumerate(items):
+        numbered = {**event, "sequence_number": number}
+        lines.append(f"event: {event['type']}\ndata: {msgspec.json.encode(numbered).decode()}\n\n")
     return "".join(lines).encode()
 
 
@@ -82,7 +82,7 @@ CREATED = {"type": "response.created", "response": response("in_progress")}
 DONE = {"type": "response.completed", "response": response("completed", usage=USAGE)}
 
 
-def said(*words: str) -> list[dict[str, Any]]:
+def text_items(*words: str) -> list[dict[str, Any]]:
     item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
     at = {"item_id": "msg_1", "output_index": 1, "content_index": 0}
     part = {"type": "output_text", "text": "", "annotations": []}
@@ -93,9 +93,9 @@ def said(*words: str) -> list[dict[str, Any]]:
     ]
 
 
-def called(*pieces: str, call_id: str = "call_7") -> list[dict[str, Any]]:
+def call_items(*pieces: str, call_id: str = "call_7") -> list[dict[str, Any]]:
     item = {"id": "fc_1", "type": "function_call", "call_id": call_id, "name": "read", "arguments": ""}
-    whole = {**item, "arguments": "".join(pieces), "status": "completed"}
+    completed = {**item, "arguments": "".join(pieces), "status": "completed"}
     deltas = [
         {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 2, "delta": piece}
         for piece in pieces
@@ -103,11 +103,11 @@ def called(*pieces: str, call_id: str = "call_7") -> list[dict[str, Any]]:
     return [
         {"type": "response.output_item.added", "output_index": 2, "item": {**item, "status": "in_progress"}},
         *deltas,
-        {"type": "response.output_item.done", "output_index": 2, "item": whole},
+        {"type": "response.output_item.done", "output_index": 2, "item": completed},
     ]
 
 
-def thought(*words: str) -> list[dict[str, Any]]:
+def reasoning_items(*words: str) -> list[dict[str, Any]]:
     item: dict[str, Any] = {"id": "rs_1", "type": "reasoning", "summary": []}
     at = {"item_id": "rs_1", "output_index": 0, "summary_index": 0}
     text = {"type": "summary_text", "text": "".join(words)}
@@ -124,16 +124,16 @@ def thought(*words: str) -> list[dict[str, Any]]:
     ]
 
 
-# What Google's format looks like on the wire.
+# --- The format of Google --------------------------------------------------------------------------------------------
 
 
-def google_events(*given: dict[str, Any]) -> bytes:
-    return b"".join(b"data: " + msgspec.json.encode(event) + b"\r\n\r\n" for event in given)
+def google_events(*items: dict[str, Any]) -> bytes:
+    return b"".join(b"data: " + msgspec.json.encode(event) + b"\r\n\r\n" for event in items)
 
 
 def candidate(*parts: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
-    return {"candidates": [{**found, **({"finishReason": finish} if finish else {})}], "modelVersion": "g", **more}
+    choice: dict[str, Any] = {"content": {"role": "model", "parts": list(parts)}, "index": 0}
+    return {"candidates": [{**choice, **({"finishReason": finish} if finish else {})}], "modelVersion": "g", **more}
 
 
 GOOGLE_USAGE = {

@@ -1,4 +1,4 @@
-"""A server that sends whatever bytes a test gives it, and short ways to ask."""
+"""A server that sends given bytes, and helpers for model requests."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ KEY = "sk-secret-0123456789"
 
 
 def message(role: Role, *parts: Part | str, run_id: str = "r1", provider: str = "") -> Message:
-    whole = tuple(Text(part) if isinstance(part, str) else part for part in parts)
-    return Message("m", "s", role, whole, 0, 0, run_id, provider=provider)
+    content = tuple(Text(part) if isinstance(part, str) else part for part in parts)
+    return Message("m", "s", role, content, 0, 0, run_id, provider=provider)
 
 
 def asking(*messages: Message | str, **more: Any) -> ModelRequest:
-    asked = tuple(message("user", given) if isinstance(given, str) else given for given in messages)
-    return ModelRequest("fake-large", asked, **more)
+    history = tuple(message("user", item) if isinstance(item, str) else item for item in messages)
+    return ModelRequest("fake-large", history, **more)
 
 
 class RawServer:
@@ -65,7 +65,7 @@ class RawServer:
                 writer.write(piece)
                 await writer.drain()
         except ConnectionError:
-            return  # the client has heard enough
+            return  # the client has closed the connection
         if self._then == "close":
             writer.close()
         elif self._then == "reset":
@@ -75,18 +75,18 @@ class RawServer:
 
 
 def http(body: bytes, status: str = "200 OK", kind: str = "text/event-stream", more: str = "") -> bytes:
-    """A whole answer whose end is the end of the connection."""
+    """A response that ends with the connection."""
     return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}Connection: close\r\n\r\n".encode() + body
 
 
 def chunked(pieces: Iterable[bytes], end: bool = True) -> bytes:
-    """A chunked answer. The client gets each piece as a read of its own, whatever the network does."""
+    """A chunked response. The client reads each piece separately, independent of the network."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + (b"0\r\n\r\n" if end else b"")
 
 
 class Bench:
-    """What a test needs around one model: the client, a model for an address, and raw servers."""
+    """The environment of one model: the client, a model for an address, and raw servers."""
 
     def __init__(self, client: httpx2.AsyncClient, stack: AsyncExitStack) -> None:
         self.client = client
@@ -101,7 +101,7 @@ class Bench:
         return AnthropicModel("claude", name, url, key, self.client, timeout)
 
     async def raw(self, *pieces: bytes, then: str = "close") -> OpenAIModel:
-        """A model behind which a server sends these bytes."""
+        """A model whose server sends these bytes."""
         return self.model(await self.raw_url(*pieces, then=then))
 
     async def raw_claude(self, *pieces: bytes, then: str = "close") -> AnthropicModel:
@@ -117,7 +117,7 @@ async def parts_of(model: Model, request: ModelRequest) -> list[ModelPart]:
 
 
 async def failed(model: Model, request: ModelRequest) -> ModelFailed:
-    """How it fails, after whatever it said before."""
+    """The error of the request."""
     with pytest.raises(ModelFailed) as caught:
         await parts_of(model, request)
     return caught.value
@@ -141,23 +141,23 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(kind: str, **fields: Any) -> bytes:
-    """One of Anthropic's events."""
+    """An event of an Anthropic stream."""
     return f"event: {kind}\ndata: ".encode() + msgspec.json.encode({"type": kind, **fields}) + b"\n\n"
 
 
-def block(index: int, begun: dict[str, Any], *deltas: dict[str, Any]) -> bytes:
-    """One of Anthropic's content blocks, whole."""
+def block(index: int, start: dict[str, Any], *deltas: dict[str, Any]) -> bytes:
+    """A complete content block of an Anthropic stream."""
     return b"".join(
         [
-            event("content_block_start", index=index, content_block=begun),
+            event("content_block_start", index=index, content_block=start),
             *(event("content_block_delta", index=index, delta=delta) for delta in deltas),
             event("content_block_stop", index=index),
         ]
     )
 
 
-def text_block(index: int, *words: str) -> bytes:
-    return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": word} for word in words))
+def text_block(index: int, *pieces: str) -> bytes:
+    return block(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": piece} for piece in pieces))
 
 
 def ending(reason: str | None = "end_turn", **usage: int) -> bytes:

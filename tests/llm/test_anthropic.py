@@ -1,4 +1,4 @@
-"""Anthropic's format as it is read: from the scripted endpoint, and from servers that only half know it."""
+"""The Anthropic adapter against the scripted endpoint, and against servers that deviate from the format."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ from tests.llm.support import (
 )
 
 
-def call_block(index: int, *pieces: str, **begun: Any) -> bytes:
-    head = {"type": "tool_use", "id": f"toolu_{index}", "name": "ls", "input": {}, **begun}
+def call_block(index: int, *pieces: str, **start: Any) -> bytes:
+    head = {"type": "tool_use", "id": f"toolu_{index}", "name": "ls", "input": {}, **start}
     return block(index, head, *({"type": "input_json_delta", "partial_json": piece} for piece in pieces))
 
 
 class TestReplies:
-    async def test_text_comes_word_by_word_and_the_end_is_last(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_text_streams_word_by_word_and_the_end_is_last(
+        self, bench: Bench, endpoint: ScriptedEndpoint
+    ) -> None:
         parts = await parts_of(bench.claude(endpoint.url), asking("script: say one two | usage 3 4"))
         assert parts == [TextDelta("one"), TextDelta(" two"), ModelEnd("end_turn", (), Usage(3, 4))]
 
-    async def test_a_thought_ends_with_its_signature(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_reasoning_ends_with_its_signature(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         parts = await parts_of(bench.claude(endpoint.url), asking("script: think hm hm | redact xyz | say yes"))
         assert parts[:5] == [
             ReasoningDelta("hm"),
@@ -56,15 +58,13 @@ class TestReplies:
             TextDelta("yes"),
         ]
 
-    async def test_a_signature_in_pieces_is_put_together(self, bench: Bench) -> None:
+    async def test_signature_is_assembled_from_pieces(self, bench: Bench) -> None:
         pieces = [{"type": "signature_delta", "signature": piece} for piece in ("ab", "cd")]
         thought = block(0, {"type": "thinking", "thinking": "hm", "signature": ""}, *pieces)
         model = await bench.raw_claude(chunked([START, thought, ending()]))
         assert (await parts_of(model, asking("x")))[:2] == [ReasoningDelta("hm"), ReasoningDelta("", "abcd")]
 
-    async def test_tool_calls_are_put_together_from_their_pieces(
-        self, bench: Bench, endpoint: ScriptedEndpoint
-    ) -> None:
+    async def test_tool_calls_are_assembled_from_pieces(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         script = 'script: say let me look | tool view {"path": "a b"} | tool ls | say never'
         parts = await parts_of(bench.claude(endpoint.url), asking(script))
         calls = (ToolCall("toolu_1_0", "view", '{"path": "a b"}'), ToolCall("toolu_1_1", "ls", "{}"))
@@ -72,9 +72,7 @@ class TestReplies:
         assert end_of(parts).reason == "tool_use"
         assert text_of(parts) == "let me look"
 
-    async def test_an_input_that_is_no_json_is_passed_on_as_it_is(
-        self, bench: Bench, endpoint: ScriptedEndpoint
-    ) -> None:
+    async def test_invalid_json_input_is_passed_on_unchanged(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         parts = await parts_of(bench.claude(endpoint.url), asking('script: tool view {"path": | say never'))
         assert end_of(parts).tool_calls[0].input == '{"path":'
 
@@ -90,34 +88,34 @@ class TestReplies:
             ("something_new", "unknown"),
         ],
     )
-    async def test_stop_reasons_get_our_names(
+    async def test_stop_reasons_are_mapped(
         self, bench: Bench, endpoint: ScriptedEndpoint, finish: str, reason: str
     ) -> None:
         parts = await parts_of(bench.claude(endpoint.url), asking(f"script: say x | finish {finish}"))
         assert end_of(parts).reason == reason
 
-    async def test_what_was_cached_is_part_of_the_input(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_cached_tokens_are_part_of_the_input(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         parts = await parts_of(bench.claude(endpoint.url), asking("script: say x | usage 100 5 60 30"))
         assert end_of(parts).usage == Usage(100, 5, cache_read_tokens=60, cache_write_tokens=30)
         assert endpoint.requests[0].number == 1
 
-    async def test_openai_tells_what_was_cached_too(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_openai_reports_cached_tokens_too(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         parts = await parts_of(bench.model(endpoint.url), asking("script: say x | usage 100 5 60"))
         assert end_of(parts).usage == Usage(100, 5, cache_read_tokens=60)
 
-    async def test_five_thousand_words_arrive_whole(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_five_thousand_words_arrive_complete(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         parts = await parts_of(bench.claude(endpoint.url), asking("script: words 5000"))
         assert text_of(parts) == " ".join(f"w{count}" for count in range(1, 5001))
 
-    async def test_characters_cut_anywhere_arrive_whole(self, bench: Bench) -> None:
+    async def test_split_characters_arrive_complete(self, bench: Bench) -> None:
         stream = START + text_block(0, "grüße 👋 日本") + ending()
         model = await bench.raw_claude(chunked(bytes([byte]) for byte in stream))
         assert text_of(await parts_of(model, asking("x"))) == "grüße 👋 日本"
 
 
-class TestLiberties:
+class TestDeviations:
     @pytest.mark.parametrize("tail", [b"", event("message_stop"), event("message_stop")[:-2], b": bye\n\n"])
-    async def test_the_stop_reason_ends_a_reply_whatever_follows(self, bench: Bench, tail: bytes) -> None:
+    async def test_stop_reason_ends_a_reply(self, bench: Bench, tail: bytes) -> None:
         end = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 3})
         model = await bench.raw_claude(http(START + text_block(0, "hi") + end + tail))
         assert await parts_of(model, asking("x")) == [TextDelta("hi"), ModelEnd("end_turn", (), Usage(7, 3))]
@@ -126,11 +124,11 @@ class TestLiberties:
         model = await bench.raw_claude(http(START + text_block(0, "hi") + event("message_stop")))
         assert end_of(await parts_of(model, asking("x"))).reason == "unknown"
 
-    async def test_a_server_that_never_ends_the_body_does_not_delay_the_end(self, bench: Bench) -> None:
+    async def test_unterminated_body_does_not_delay_the_end(self, bench: Bench) -> None:
         model = await bench.raw_claude(chunked([START, text_block(0, "hi"), ending()], end=False), then="hang")
         assert end_of(await parts_of(model, asking("x"))).reason == "end_turn"
 
-    async def test_unknown_events_and_blocks_are_passed_over(self, bench: Bench) -> None:
+    async def test_unknown_events_and_blocks_are_skipped(self, bench: Bench) -> None:
         server_tool = block(
             0,
             {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}},
@@ -141,11 +139,11 @@ class TestLiberties:
         model = await bench.raw_claude(chunked([START, new, server_tool, text_block(1, "hi"), ending()]))
         assert await parts_of(model, asking("x")) == [TextDelta("hi"), ModelEnd("end_turn", (), Usage(7))]
 
-    async def test_an_input_given_whole_at_its_start_counts(self, bench: Bench) -> None:
+    async def test_complete_input_in_the_start_event_is_used(self, bench: Bench) -> None:
         model = await bench.raw_claude(chunked([START, call_block(0, input={"a": 1}), ending("tool_use")]))
         assert end_of(await parts_of(model, asking("x"))).tool_calls == (ToolCall("toolu_0", "ls", '{"a":1}'),)
 
-    async def test_blocks_that_come_mixed_are_told_apart_by_index(self, bench: Bench) -> None:
+    async def test_interleaved_blocks_are_distinguished_by_index(self, bench: Bench) -> None:
         def piece(index: int, text: str) -> bytes:
             return event("content_block_delta", index=index, delta={"type": "input_json_delta", "partial_json": text})
 
@@ -160,34 +158,34 @@ class TestLiberties:
         calls = end_of(await parts_of(model, asking("x"))).tool_calls
         assert [call.input for call in calls] == ['{"a":1}', '{"b":2}']
 
-    async def test_a_call_that_the_limit_cut_off_is_not_made(self, bench: Bench) -> None:
+    async def test_truncated_call_is_dropped(self, bench: Bench) -> None:
         model = await bench.raw_claude(chunked([START, call_block(0, '{"path": "/ho'), ending("max_tokens")]))
         assert end_of(await parts_of(model, asking("x"))) == ModelEnd("max_tokens", (), Usage(7))
 
-    async def test_a_call_without_id_gets_one(self, bench: Bench) -> None:
+    async def test_call_without_id_gets_one(self, bench: Bench) -> None:
         model = await bench.raw_claude(chunked([START, call_block(0, "{}", id=None), ending("tool_use")]))
         assert end_of(await parts_of(model, asking("x"))).tool_calls[0].id
 
 
 class TestLimits:
-    async def test_a_tool_input_without_end_is_refused(self, bench: Bench) -> None:
+    async def test_endless_tool_input_is_refused(self, bench: Bench) -> None:
         pieces = ["x" * 100_000] * (TOOL_INPUT_CHARS_MAX // 100_000 + 1)
         assert "characters of input for ls" in str(
             await failed(await bench.raw_claude(chunked([START, call_block(0, *pieces)])), asking("x"))
         )
 
-    async def test_tool_calls_without_end_are_refused(self, bench: Bench) -> None:
+    async def test_endless_tool_calls_are_refused(self, bench: Bench) -> None:
         calls = [call_block(index) for index in range(TOOL_CALLS_MAX + 1)]
         assert f"more than {TOOL_CALLS_MAX} tools" in str(
             await failed(await bench.raw_claude(chunked([START, *calls])), asking("x"))
         )
 
-    async def test_a_signature_without_end_is_refused(self, bench: Bench) -> None:
+    async def test_endless_signature_is_refused(self, bench: Bench) -> None:
         pieces = [{"type": "signature_delta", "signature": "x" * 100_000}] * (SIGNATURE_CHARS_MAX // 100_000 + 1)
         model = await bench.raw_claude(chunked([START, block(0, {"type": "thinking"}, *pieces)]))
         assert "sent a signature of more than" in str(await failed(model, asking("x")))
 
-    async def test_one_event_without_end_is_refused(self, bench: Bench) -> None:
+    async def test_endless_event_is_refused(self, bench: Bench) -> None:
         pieces = [b"data: ", *([b"x" * 65536] * (EVENT_BYTES_MAX // 65536 + 1))]
         model = await bench.raw_claude(chunked(pieces), then="hang")
         assert f"an event of more than {EVENT_BYTES_MAX} bytes" in str(await failed(model, asking("x")))
@@ -195,27 +193,27 @@ class TestLimits:
 
 class TestFaults:
     @pytest.mark.parametrize("rest", [b"", event("message_stop")[:-20], event("ping")])
-    async def test_a_reply_that_just_ends_is_a_failure_to_be_tried_again(self, bench: Bench, rest: bytes) -> None:
+    async def test_incomplete_reply_is_a_retryable_failure(self, bench: Bench, rest: bytes) -> None:
         error = await failed(await bench.raw_claude(http(START + text_block(0, "hi") + rest)), asking("x"))
         assert str(error) == "Provider claude ended its reply before it was complete; try again."
         assert error.retryable
 
     @pytest.mark.parametrize("data", [b"{not json", b"[]", b"{}", b'{"choices": []}', b'{"type": 5}', b"[" * 50_000])
-    async def test_what_is_no_event_is_a_failure(self, bench: Bench, data: bytes) -> None:
+    async def test_invalid_event_is_a_failure(self, bench: Bench, data: bytes) -> None:
         error = await failed(await bench.raw_claude(chunked([START, b"data: " + data + b"\n\n"])), asking("x"))
         assert "sent an invalid event of a messages stream" in str(error)
         assert not error.retryable
 
-    async def test_what_was_said_before_a_fault_is_passed_on(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_text_before_a_fault_is_passed_on(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         for script in ("cut", "fail 529 busy", "garbage"):
-            found = []
+            received = []
             with suppress(ModelFailed):
                 async with bench.claude(endpoint.url).stream(asking(f"script: say hi | {script}")) as parts:
                     async for part in parts:
-                        found.append(part)
-            assert found == [TextDelta("hi")]
+                        received.append(part)
+            assert received == [TextDelta("hi")]
 
-    async def test_silence_ends_with_a_failure(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_silence_times_out(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         model = bench.claude(endpoint.url, timeout=httpx2.Timeout(5, read=0.02))
         error = await failed(model, asking("script: head | hang"))
         assert "sent nothing for 0.02 s; try again" in str(error)
@@ -224,7 +222,7 @@ class TestFaults:
 
 
 class TestClosing:
-    async def test_a_reply_read_to_its_end_leaves_the_connection_for_the_next(
+    async def test_completed_reply_keeps_the_connection_for_the_next(
         self, bench: Bench, endpoint: ScriptedEndpoint
     ) -> None:
         for _ in range(3):
@@ -233,17 +231,17 @@ class TestClosing:
         assert endpoint.closed_early == 0
 
     @pytest.mark.parametrize("script", ["script: hang", "script: think one two three | hang"])
-    async def test_a_cancel_closes_it(self, bench: Bench, endpoint: ScriptedEndpoint, script: str) -> None:
-        asked = asyncio.create_task(parts_of(bench.claude(endpoint.url), asking(script)))
+    async def test_cancel_closes_the_connection(self, bench: Bench, endpoint: ScriptedEndpoint, script: str) -> None:
+        task = asyncio.create_task(parts_of(bench.claude(endpoint.url), asking(script)))
         await endpoint.wait_open(1)
-        asked.cancel()
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asked
+            await task
         await endpoint.requests[0].closed.wait()
         assert endpoint.requests[0].closed_early
 
 
-async def test_the_key_and_the_version_of_the_format_are_headers(bench: Bench, endpoint: ScriptedEndpoint) -> None:
+async def test_key_and_api_version_are_sent_as_headers(bench: Bench, endpoint: ScriptedEndpoint) -> None:
     await parts_of(bench.claude(endpoint.url), asking("x"))
     await parts_of(bench.claude(endpoint.url, key=None), asking("x"))
     first, second = endpoint.requests
@@ -252,10 +250,10 @@ async def test_the_key_and_the_version_of_the_format_are_headers(bench: Bench, e
     assert "x-api-key" not in second.headers
 
 
-@pytest.mark.parametrize("place", ["", "/some/where"])
+@pytest.mark.parametrize("path", ["", "/some/where"])
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
-async def test_an_address_is_taken_with_and_without_the_version(
-    bench: Bench, endpoint: ScriptedEndpoint, place: str, ending: str
+async def test_address_works_with_and_without_the_version(
+    bench: Bench, endpoint: ScriptedEndpoint, path: str, ending: str
 ) -> None:
-    await parts_of(bench.claude(f"{endpoint.origin}{place}{ending}"), asking("x"))
-    assert endpoint.requests[0].path == f"{place}/v1/messages"
+    await parts_of(bench.claude(f"{endpoint.origin}{path}{ending}"), asking("x"))
+    assert endpoint.requests[0].path == f"{path}/v1/messages"

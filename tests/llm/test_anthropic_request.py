@@ -1,4 +1,4 @@
-"""What Anthropic is sent: read back from a real request, which the endpoint answers only if the provider would."""
+"""Requests to Anthropic, read back from an endpoint that applies the provider's validation."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def thought(text: str) -> Reasoning:
+def signed_reasoning(text: str) -> Reasoning:
     return Reasoning(text, signature_of(text))
 
 
 @pytest.fixture
 def sent(bench: Bench, endpoint: ScriptedEndpoint) -> Any:
     async def send(*messages: Message | str, model: str = "fake-large", **more: Any) -> dict[str, Any]:
-        asked = asking(*messages, **more)
-        request = ModelRequest(model, asked.messages, **more)
+        request = asking(*messages, **more)
+        request = ModelRequest(model, request.messages, **more)
         await parts_of(bench.claude(endpoint.url), request)
         return endpoint.requests[-1].body
 
@@ -51,34 +51,34 @@ def sent(bench: Bench, endpoint: ScriptedEndpoint) -> Any:
 
 
 def bare(body: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The messages without their marks for the cache."""
+    """The messages without cache breakpoints."""
     return [
-        (found["role"], [{key: block[key] for key in block if key != "cache_control"} for block in found["content"]])
-        for found in body["messages"]
+        (sent["role"], [{key: block[key] for key in block if key != "cache_control"} for block in sent["content"]])
+        for sent in body["messages"]
     ]
 
 
-def said(text: str) -> dict[str, str]:
+def text_part(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-async def test_a_request_asks_for_a_stream_within_a_limit(sent: Any) -> None:
+async def test_request_has_stream_and_token_limit(sent: Any) -> None:
     assert await sent("hello") == {
         "model": "fake-large",
         "max_tokens": OUTPUT_TOKENS_DEFAULT,
         "messages": [
-            {"role": "user", "content": [{**said("hello"), "cache_control": {"type": "ephemeral"}}]},
+            {"role": "user", "content": [{**text_part("hello"), "cache_control": {"type": "ephemeral"}}]},
         ],
         "stream": True,
     }
 
 
-async def test_a_whole_conversation_keeps_its_order(sent: Any) -> None:
+async def test_conversation_keeps_its_order(sent: Any) -> None:
     body = await sent(
         message("user", "look"),
         message(
             "assistant",
-            thought("hm"),
+            signed_reasoning("hm"),
             Reasoning("", f"{REDACTED}xyz"),
             "let me see \n",
             ToolCall("c1", "view", '{"p": 1}'),
@@ -94,13 +94,13 @@ async def test_a_whole_conversation_keeps_its_order(sent: Any) -> None:
         tools=(LS,),
     )
     assert bare(body) == [
-        ("user", [said("look")]),
+        ("user", [text_part("look")]),
         (
             "assistant",
             [
                 {"type": "thinking", "thinking": "hm", "signature": signature_of("hm")},
                 {"type": "redacted_thinking", "data": "xyz"},
-                said("let me see"),
+                text_part("let me see"),
                 {"type": "tool_use", "id": "c1", "name": "view", "input": {"p": 1}},
                 {"type": "tool_use", "id": "c2", "name": "ls", "input": {}},
             ],
@@ -110,17 +110,17 @@ async def test_a_whole_conversation_keeps_its_order(sent: Any) -> None:
             [
                 {"type": "tool_result", "tool_use_id": "c1", "content": "text of p"},
                 {"type": "tool_result", "tool_use_id": "c2", "content": "failed", "is_error": True},
-                said("and hurry"),
+                text_part("and hurry"),
             ],
         ),
-        ("assistant", [said("it says so")]),
-        ("user", [said("thanks")]),
+        ("assistant", [text_part("it says so")]),
+        ("user", [text_part("thanks")]),
     ]
     assert [block["text"] for block in body["system"]] == ["You are kind.", "be brief"]
     assert body["tools"][0]["input_schema"] == {"type": "object", "properties": {}}
 
 
-async def test_the_cache_is_marked_four_times_at_most(sent: Any) -> None:
+async def test_cache_has_at_most_four_breakpoints(sent: Any) -> None:
     body = await sent(
         *(message(role, f"{role} {count}") for count in range(3) for role in ("user", "assistant")),
         "last",
@@ -134,10 +134,8 @@ async def test_the_cache_is_marked_four_times_at_most(sent: Any) -> None:
 
 
 class TestThinking:
-    async def test_a_round_trip_gives_the_thoughts_back_unchanged(
-        self, bench: Bench, endpoint: ScriptedEndpoint
-    ) -> None:
-        """The endpoint refuses a thought that was changed, and a tool's result without the thought before its call."""
+    async def test_reasoning_is_sent_back_unchanged(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+        """The endpoint refuses changed reasoning, and a tool result without the reasoning before its call."""
         model = bench.claude(endpoint.url)
         history = [message("user", "script: think hm hm | redact xyz | say so | tool ls {} | think ah | say done")]
         parts = await parts_of(model, asking(*history, thinking_tokens=2048))
@@ -165,22 +163,22 @@ class TestThinking:
         assert "invalid signature" in str(await failed(model, asking(*changed, thinking_tokens=2048)))
 
     @pytest.mark.parametrize("signed_by", ["openai", ""])
-    async def test_thoughts_go_back_to_nobody_else(self, sent: Any, signed_by: str) -> None:
-        body = await sent("go", message("assistant", thought("hm"), "so", provider=signed_by), "on")
-        assert bare(body)[1] == ("assistant", [said("so")])
+    async def test_reasoning_is_not_sent_to_other_providers(self, sent: Any, signed_by: str) -> None:
+        body = await sent("go", message("assistant", signed_reasoning("hm"), "so", provider=signed_by), "on")
+        assert bare(body)[1] == ("assistant", [text_part("so")])
 
-    async def test_thoughts_without_signature_are_left_out(self, sent: Any) -> None:
+    async def test_reasoning_without_signature_is_omitted(self, sent: Any) -> None:
         body = await sent("go", message("assistant", Reasoning("hm"), "so", provider="claude"), "on")
-        assert bare(body)[1] == ("assistant", [said("so")])
+        assert bare(body)[1] == ("assistant", [text_part("so")])
 
-    async def test_thoughts_alone_are_no_message(self, sent: Any) -> None:
-        body = await sent("go", message("assistant", thought("hm"), provider="claude"), "on")
-        assert bare(body) == [("user", [said("go"), said("on")])]
+    async def test_message_of_reasoning_only_is_omitted(self, sent: Any) -> None:
+        body = await sent("go", message("assistant", signed_reasoning("hm"), provider="claude"), "on")
+        assert bare(body) == [("user", [text_part("go"), text_part("on")])]
 
-    async def test_it_is_off_amid_tools_that_were_called_without_a_thought(self, sent: Any) -> None:
-        amid = ("go", message("assistant", ToolCall("c", "ls", "{}")), message("tool", ToolResult("c", "ls", "x")))
-        assert "thinking" not in await sent(*amid, thinking_tokens=2048)
-        assert "thinking" in await sent(*amid, message("assistant", "done"), "next", thinking_tokens=2048)
+    async def test_thinking_is_off_after_tool_calls_without_reasoning(self, sent: Any) -> None:
+        history = ("go", message("assistant", ToolCall("c", "ls", "{}")), message("tool", ToolResult("c", "ls", "x")))
+        assert "thinking" not in await sent(*history, thinking_tokens=2048)
+        assert "thinking" in await sent(*history, message("assistant", "done"), "next", thinking_tokens=2048)
 
     @pytest.mark.parametrize(
         ("thinking", "output", "budget", "limit"),
@@ -192,7 +190,7 @@ class TestThinking:
             (500, None, None, OUTPUT_TOKENS_DEFAULT + 500),
         ],
     )
-    async def test_the_budget_stays_below_the_limit(
+    async def test_thinking_budget_stays_below_the_limit(
         self, sent: Any, thinking: int, output: int | None, budget: int | None, limit: int
     ) -> None:
         body = await sent("go", thinking_tokens=thinking, output_tokens_max=output)
@@ -215,34 +213,34 @@ class TestThinking:
             ("claude-fable-5", "adaptive"),
         ],
     )
-    async def test_later_models_decide_for_themselves(self, sent: Any, model: str, kind: str) -> None:
+    async def test_newer_models_choose_their_thinking_budget(self, sent: Any, model: str, kind: str) -> None:
         assert (await sent("go", model=model, thinking_tokens=2048))["thinking"]["type"] == kind
 
 
-class TestWhatOthersLeft:
-    """A session that began with another provider, or was cut off anywhere: the endpoint refuses what is not valid."""
+class TestForeignTranscripts:
+    """Sessions started with another provider, or interrupted; the endpoint refuses invalid requests."""
 
-    @pytest.mark.parametrize("given", ["functions.ls:0", "call|1", "", "a" * 65, "ü", "\ud800"])
-    async def test_ids_that_are_not_allowed_get_others_and_always_the_same(self, sent: Any, given: str) -> None:
-        amid = (
+    @pytest.mark.parametrize("call_id", ["functions.ls:0", "call|1", "", "a" * 65, "ü", "\ud800"])
+    async def test_invalid_ids_are_replaced_deterministically(self, sent: Any, call_id: str) -> None:
+        history = (
             "go",
-            message("assistant", ToolCall(given, "ls", "{}"), ToolCall("good-1", "ls", "{}")),
-            message("tool", ToolResult(given, "ls", "x"), ToolResult("good-1", "ls", "y")),
+            message("assistant", ToolCall(call_id, "ls", "{}"), ToolCall("good-1", "ls", "{}")),
+            message("tool", ToolResult(call_id, "ls", "x"), ToolResult("good-1", "ls", "y")),
         )
-        first, second = await sent(*amid), await sent(*amid)
+        first, second = await sent(*history), await sent(*history)
         assert first == second
         results = bare(first)[2][1]
         assert [block["content"] for block in results] == ["x", "y"]
         assert results[1]["tool_use_id"] == "good-1"
 
-    async def test_ids_that_come_again_in_the_next_step_are_told_apart(self, sent: Any) -> None:
+    async def test_ids_reused_in_the_next_step_are_made_unique(self, sent: Any) -> None:
         step = (message("assistant", ToolCall("0", "ls", "{}")), message("tool", ToolResult("0", "ls", "x")))
         body = await sent("go", *step, *step, *step)
         ids = [block["id"] for _, blocks in bare(body) for block in blocks if block["type"] == "tool_use"]
         assert len(set(ids)) == 3
         assert ids[0] == "0"
 
-    async def test_two_calls_with_one_id_are_answered_in_their_order(self, sent: Any) -> None:
+    async def test_two_calls_with_one_id_are_answered_in_order(self, sent: Any) -> None:
         body = await sent(
             "go",
             message("assistant", ToolCall("0", "a", "{}"), ToolCall("0", "b", "{}")),
@@ -252,7 +250,7 @@ class TestWhatOthersLeft:
         assert [call["id"] for call in calls] == [result["tool_use_id"] for result in results]
 
     @pytest.mark.parametrize(("name", "is_sent"), [("do it!", "do_it_"), ("", "unknown"), ("a" * 100, "a" * 64)])
-    async def test_names_that_no_tool_can_have_are_changed(self, sent: Any, name: str, is_sent: str) -> None:
+    async def test_invalid_tool_names_are_replaced(self, sent: Any, name: str, is_sent: str) -> None:
         body = await sent(
             "go",
             message("assistant", ToolCall("c", name, "{}")),
@@ -261,31 +259,31 @@ class TestWhatOthersLeft:
         assert bare(body)[1][1][0]["name"] == is_sent
 
     @pytest.mark.parametrize("wrong", ['{"path": "x', "[1]", "plain", "[" * 50_000])
-    async def test_a_malformed_input_goes_back_as_an_object(self, sent: Any, wrong: str) -> None:
+    async def test_malformed_input_is_sent_back_as_an_object(self, sent: Any, wrong: str) -> None:
         body = await sent(
             "go", message("assistant", ToolCall("c", "ls", wrong)), message("tool", ToolResult("c", "ls", "x"))
         )
         assert bare(body)[1][1][0]["input"] == {"malformed": wrong}
 
-    async def test_prompts_that_nobody_answered_are_one_message(self, sent: Any) -> None:
-        assert bare(await sent("one", "two")) == [("user", [said("one"), said("two")])]
+    async def test_unanswered_prompts_are_merged(self, sent: Any) -> None:
+        assert bare(await sent("one", "two")) == [("user", [text_part("one"), text_part("two")])]
 
-    async def test_a_transcript_that_begins_with_a_reply_gets_a_beginning(self, sent: Any) -> None:
+    async def test_transcript_that_starts_with_a_reply_gets_a_prompt(self, sent: Any) -> None:
         body = await sent(message("assistant", "so"), "go on")
-        assert bare(body)[0] == ("user", [said(LEFT_OUT)])
+        assert bare(body)[0] == ("user", [text_part(LEFT_OUT)])
 
-    async def test_a_reply_that_was_broken_off_is_gone_on_with(self, sent: Any) -> None:
+    async def test_interrupted_reply_is_continued(self, sent: Any) -> None:
         body = await sent("go", message("assistant", "half "), message("assistant", "more "))
         assert bare(body) == [
-            ("user", [said("go")]),
-            ("assistant", [said("half")]),
-            ("user", [said(GO_ON)]),
-            ("assistant", [said("more")]),
-            ("user", [said(GO_ON)]),
+            ("user", [text_part("go")]),
+            ("assistant", [text_part("half")]),
+            ("user", [text_part(GO_ON)]),
+            ("assistant", [text_part("more")]),
+            ("user", [text_part(GO_ON)]),
         ]
 
     @pytest.mark.parametrize("nothing", ["", " ", "\n\n"])
-    async def test_empty_texts_are_left_out(self, sent: Any, nothing: str) -> None:
+    async def test_empty_texts_are_omitted(self, sent: Any, nothing: str) -> None:
         body = await sent(
             message("user", nothing, "go"),
             message("assistant", nothing, ToolCall("c", "ls", "{}")),
@@ -306,13 +304,11 @@ class TestWhatOthersLeft:
             message("tool", ToolResult("c", "ls", "\ud800")),
             system="\ud800",
         )
-        assert bare(body)[0][1] == [said("a?b")]
+        assert bare(body)[0][1] == [text_part("a?b")]
         assert bare(body)[1][1][1]["input"] == {"x": "?"}
 
-    async def test_a_session_goes_on_with_the_other_provider_and_back(
-        self, bench: Bench, endpoint: ScriptedEndpoint
-    ) -> None:
-        """Each Step's reply comes from one of the two in turn; each is refused by the endpoint if it is not valid."""
+    async def test_session_switches_providers_and_back(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+        """The two providers reply to the Steps in turn; the endpoint refuses invalid requests."""
         models = [bench.model(endpoint.url), bench.claude(endpoint.url)]
         script = 'script: think a | tool ls {} | step | tool x {"bro | tool ls {} | step | think b | tool ls | say done'
         history = [message("user", script)]
@@ -356,7 +352,7 @@ class TestFiles:
             {"type": "document", "source": pdf, "title": "a.pdf"},
             {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}},
             image,
-            said(text),
+            text_part(text),
         ]
 
     @pytest.mark.parametrize(
@@ -367,7 +363,7 @@ class TestFiles:
             ImageUrl("data:image/bmp;base64,Qk3/"),
         ],
     )
-    async def test_other_files_are_refused_in_the_prompt_that_brings_them(
+    async def test_other_files_are_refused_in_the_newest_prompt(
         self, sent: Any, bench: Bench, endpoint: ScriptedEndpoint, wrong: Binary | ImageUrl
     ) -> None:
         error = await failed(bench.claude(endpoint.url), asking(message("user", "look", wrong)))
@@ -377,7 +373,7 @@ class TestFiles:
         body = await sent(message("user", "look", wrong), "go on without it")
         assert "its content was not sent]" in bare(body)[0][1][0]["text"]
 
-    async def test_images_of_tools_are_shown_with_their_results(self, sent: Any) -> None:
+    async def test_tool_images_are_sent_with_their_results(self, sent: Any) -> None:
         results = (ToolResult("c", "view", "a.png", images=(PNG,)), ToolResult("d", "view", "", images=(PNG, PNG)))
         body = await sent(
             "go",
@@ -387,7 +383,7 @@ class TestFiles:
         kinds = [[part["type"] for part in block["content"]] for block in bare(body)[2][1]]
         assert kinds == [["text", "image"], ["image", "image"]]
 
-    async def test_an_image_of_a_tool_that_cannot_be_shown_is_noted(self, sent: Any) -> None:
+    async def test_unsupported_tool_image_is_noted(self, sent: Any) -> None:
         result = ToolResult("c", "view", "a.bmp", images=("data:image/bmp;base64,Qk3/",))
         body = await sent("go", message("assistant", ToolCall("c", "view", "{}")), message("tool", result))
         assert bare(body)[2][1][0]["content"] == f"a.bmp\n{NO_IMAGES}"
@@ -398,9 +394,9 @@ def either(request: pytest.FixtureRequest, bench: Bench, endpoint: ScriptedEndpo
     return bench.model(endpoint.url) if request.param == "openai" else bench.claude(endpoint.url)
 
 
-class TestModelsWithoutEyes:
+class TestModelsWithoutImages:
     @pytest.mark.parametrize("image", [Binary("shot.png", "image/png", "iVBORw=="), ImageUrl("https://x/shot.png")])
-    async def test_an_image_is_refused_in_the_newest_prompt_and_noted_in_older_ones(
+    async def test_image_is_refused_in_the_newest_prompt_only(
         self, either: Any, endpoint: ScriptedEndpoint, image: Binary | ImageUrl
     ) -> None:
         with pytest.raises(ModelFailed, match=r"does not accept images; remove .*shot.png or choose another"):
@@ -410,7 +406,7 @@ class TestModelsWithoutEyes:
         content = endpoint.requests[-1].messages[0]["content"]
         assert "shot.png was left out" in (content if isinstance(content, str) else content[0]["text"])
 
-    async def test_an_image_of_a_tool_is_noted(self, either: Any, endpoint: ScriptedEndpoint) -> None:
+    async def test_tool_image_is_noted(self, either: Any, endpoint: ScriptedEndpoint) -> None:
         called = message("assistant", ToolCall("c", "view", "{}"))
         results = message("tool", ToolResult("c", "view", "a.png", images=(PNG,)))
         await parts_of(either, asking("go", called, results, accepts_images=False))

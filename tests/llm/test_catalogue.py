@@ -1,4 +1,4 @@
-"""The catalogue agrees with the package it is written from, and finds a model under the names it goes by."""
+"""The catalogue matches genai-prices, and finds a model under each of its names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USES = {
 }
 
 
-def test_the_file_is_fresh() -> None:
+def test_catalogue_file_is_up_to_date() -> None:
     snapshot: str = runpy.run_path(str(ROOT / "scripts" / "catalogue.py"))["snapshot"]()
     written = (ROOT / "src" / "kedge" / "llm" / "catalogue.json").read_text()
     assert written == snapshot, "run scripts/catalogue"
@@ -37,11 +37,11 @@ def test_the_file_is_fresh() -> None:
 def genai_price(provider: str, model: str, usage: Usage, when: datetime = NOON) -> float:
     import genai_prices
 
-    given: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    counts: dict[str, Any] = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
     if usage.cache_read_tokens or usage.cache_write_tokens:
-        given |= {"cache_read_tokens": usage.cache_read_tokens, "cache_write_tokens": usage.cache_write_tokens}
+        counts |= {"cache_read_tokens": usage.cache_read_tokens, "cache_write_tokens": usage.cache_write_tokens}
     price = genai_prices.calc_price(
-        genai_prices.Usage(**given), model, provider_id=provider, genai_request_timestamp=when
+        genai_prices.Usage(**counts), model, provider_id=provider, genai_request_timestamp=when
     )
     return float(price.total_price)
 
@@ -64,14 +64,14 @@ def genai_price(provider: str, model: str, usage: Usage, when: datetime = NOON) 
         ("deepseek", "deepseek-chat"),
     ],
 )
-def test_costs_are_those_of_genai_prices(provider: str, model: str, usage: Usage) -> None:
+def test_costs_match_genai_prices(provider: str, model: str, usage: Usage) -> None:
     price = facts(provider, model, today=DAY).price
     assert price is not None
     assert cost_usd(price, usage) == pytest.approx(genai_price(provider, model, usage))
 
 
-def test_every_model_costs_what_genai_prices_says() -> None:
-    """All of them that are not dearer at some hours, by their own ids."""
+def test_cost_of_every_model_matches_genai_prices() -> None:
+    """Covers all models without peak-hour prices, by their ids."""
     from genai_prices.data import providers
     from genai_prices.types import ModelPrice, TimeOfDateConstraint
 
@@ -87,13 +87,13 @@ def test_every_model_costs_what_genai_prices_says() -> None:
                 continue
             price = facts(provider.id, model.id, today=DAY).price
             assert price is not None, model.id
-            with suppress(LookupError):  # not found there by its own id
+            with suppress(LookupError):  # genai-prices does not find its own id
                 assert cost_usd(price, usage) == pytest.approx(genai_price(provider.id, model.id, usage)), model.id
                 compared += 1
     assert compared > 150
 
 
-def test_a_price_begins_on_its_day() -> None:
+def test_price_starts_on_its_date() -> None:
     before, after = (facts("anthropic", "claude-opus-4-6", today=day) for day in (date(2026, 3, 12), date(2026, 3, 13)))
     assert before.price is not None
     assert after.price is not None
@@ -104,12 +104,12 @@ def test_a_price_begins_on_its_day() -> None:
     assert cost_usd(before.price, usage) == pytest.approx(genai_price("anthropic", "claude-opus-4-6", usage, when))
 
 
-def test_a_price_for_some_hours_counts_all_day() -> None:
+def test_price_of_peak_hours_applies_all_day() -> None:
     price = facts("deepseek", "deepseek-chat", today=DAY).price
-    dear = datetime(2026, 11, 16, 1, tzinfo=UTC)
+    peak = datetime(2026, 11, 16, 1, tzinfo=UTC)
     assert price is not None
     assert cost_usd(price, Usage(1000, 10)) == pytest.approx(
-        genai_price("deepseek", "deepseek-chat", Usage(1000, 10), dear)
+        genai_price("deepseek", "deepseek-chat", Usage(1000, 10), peak)
     )
 
 
@@ -125,47 +125,47 @@ def test_a_price_for_some_hours_counts_all_day() -> None:
         ("gateway", "teams/red/claude-opus-4.6", ""),
     ],
 )
-def test_a_model_is_found_under_the_names_it_goes_by(provider: str, model: str, base_url: str) -> None:
+def test_model_is_found_under_each_of_its_names(provider: str, model: str, base_url: str) -> None:
     assert facts(provider, model, base_url, DAY) == ModelFacts(
         1_000_000, Price(5, 25, 0.5, 6.25), takes_images=True, output_tokens_max=128_000
     )
 
 
-def test_the_address_counts_before_the_name() -> None:
+def test_address_takes_precedence_over_the_name() -> None:
     by_address = facts("openai", "openai/gpt-oss-120b", "https://api.groq.com/openai/v1", DAY)
     assert by_address.price == facts("groq", "openai/gpt-oss-120b", "", DAY).price
     assert by_address.price != facts("openai", "gpt-oss-120b", "", DAY).price
 
 
 @pytest.mark.parametrize("model", ["qwen3:8b", "deepseek-r1:8b", "mistral", "gemma3", "my-own-model", "", "/", ":"])
-def test_a_model_on_a_machine_of_ones_own_has_no_price(model: str) -> None:
+def test_local_model_has_no_price(model: str) -> None:
     assert facts("local", model, "http://127.0.0.1:11434/v1", DAY).price is None
 
 
-def test_the_size_of_an_open_model_is_known_though_its_price_is_not() -> None:
-    found = facts("local", "meta-llama/llama-3.3-70b-instruct", "http://127.0.0.1:8000/v1", DAY)
-    assert found.context_window == 131_072
-    assert found.price is None
+def test_open_model_has_a_context_window_but_no_price() -> None:
+    open_model = facts("local", "meta-llama/llama-3.3-70b-instruct", "http://127.0.0.1:8000/v1", DAY)
+    assert open_model.context_window == 131_072
+    assert open_model.price is None
 
 
-def test_a_window_that_the_provider_leaves_out_is_taken_from_another() -> None:
+def test_missing_context_window_is_taken_from_another_provider() -> None:
     window = facts("google", "gemini-2.5-pro", today=DAY).context_window
     assert window is not None
     assert window >= 1_000_000
 
 
-def test_the_price_of_the_cache_is_that_of_input_unless_it_has_its_own() -> None:
+def test_cache_price_defaults_to_the_input_price() -> None:
     usage = Usage(1_000_000, 0, cache_read_tokens=500_000, cache_write_tokens=250_000)
     assert cost_usd(Price(4, 8), usage) == 4
     assert cost_usd(Price(4, 8, 0, 8), usage) == 1 + 0 + 2
 
 
-def test_a_provider_that_counts_wrongly_costs_nothing_below_zero() -> None:
+def test_cost_is_never_negative() -> None:
     assert cost_usd(Price(4, 8, 0, 0), Usage(10, 0, cache_read_tokens=100)) == 0
 
 
 @pytest.mark.parametrize(
-    ("model", "takes"),
+    ("model", "accepts"),
     [
         ("claude-3-haiku-20240307", True),
         ("claude-2.1", False),
@@ -178,8 +178,8 @@ def test_a_provider_that_counts_wrongly_costs_nothing_below_zero() -> None:
         ("something-else", None),
     ],
 )
-def test_who_takes_images(model: str, takes: bool | None) -> None:
-    assert facts("gateway", model).takes_images is takes
+def test_models_that_accept_images(model: str, accepts: bool | None) -> None:
+    assert facts("gateway", model).takes_images is accepts
 
 
 @pytest.mark.parametrize(
@@ -194,20 +194,20 @@ def test_who_takes_images(model: str, takes: bool | None) -> None:
         ("gpt-5", None),
     ],
 )
-def test_how_much_a_model_may_write(model: str, tokens: int | None) -> None:
+def test_output_token_limits(model: str, tokens: int | None) -> None:
     assert facts("anthropic", model).output_tokens_max == tokens
 
 
-def test_the_models_of_a_provider_are_listed() -> None:
+def test_known_lists_the_models_of_a_provider() -> None:
     assert "gpt-5-mini" in known("openai")
     assert "claude-opus-4-6" in known("Anthropic")
     assert "gemini-2.5-pro" in known("google-vertex")
-    assert known("nobody") == []
+    assert known("unknown") == []
     assert known("") == []
     assert not [model for model in known("openai") if "tts" in model or "image" in model or "embed" in model]
 
 
-def test_the_source_is_named_with_its_version() -> None:
+def test_source_includes_the_version() -> None:
     from importlib.metadata import version
 
     assert catalogue.source() == f"genai-prices {version('genai-prices')}"

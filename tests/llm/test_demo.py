@@ -105,7 +105,7 @@ class TestFitting:
 async def model() -> AsyncIterator[OpenAIModel]:
     """The served model; afterwards Ctrl-C ends its process."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", str(SCRIPT), "0"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        sys.executable, "-I", str(SCRIPT), "0", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""A model endpoint that wants the server's time: what one event, one call or one history may cost."""
+"""Limits on the CPU time that a hostile model endpoint can consume."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def reply() -> _CompletionsReply:
     return _CompletionsReply(ProviderEndpoint("local", "http://127.0.0.1:1/v1", None, TIMEOUT), "m")
 
 
-def fed(*events: bytes) -> _CompletionsReply:
-    made = reply()
+def reply_of(*events: bytes) -> _CompletionsReply:
+    parsed = reply()
     for event in events:
-        assert list(made.feed(event)) == []
-    return made
+        assert list(parsed.feed(event)) == []
+    return parsed
 
 
 def call(index: int, **function: str) -> dict[str, object]:
@@ -34,27 +34,27 @@ def call(index: int, **function: str) -> dict[str, object]:
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "an event of 4 MB with a million empty pieces of a tool call took two seconds of the event loop; only as many are "
-    "decoded as there may be calls, and more end the reply",
+    "an event of 4 MB with a million empty pieces of a tool call blocked the event loop for two seconds; decoding "
+    "stops at the maximum number of calls, and more pieces end the reply",
 )
-def test_pieces_of_calls_in_one_event_are_bounded() -> None:
+def test_call_pieces_in_one_event_are_bounded() -> None:
     pieces = b",".join([b"{}"] * (EVENT_BYTES_MAX // 3 - 100))
     event = b'data: {"choices":[{"delta":{"tool_calls":[' + pieces + b"]}}]}\n\n"
     with pytest.raises(ModelFailed, match="more than 128 tools"):
         list(reply().feed(event))
-    assert not fed(b'data: {"choices":[{},' + pieces + b"]}\n\n").finished
+    assert not reply_of(b'data: {"choices":[{},' + pieces + b"]}\n\n").finished
 
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "an error of 4 MB inside a stream was decoded and walked through three times, more than a second on the event "
-    "loop; of a long one only the beginning is read, as text",
+    "an error of 4 MB inside a stream was decoded and traversed three times, more than a second on the event loop; "
+    "only the start of a long error is read, as text",
 )
-def test_a_long_error_in_a_stream_is_not_decoded() -> None:
+def test_long_error_in_a_stream_is_not_decoded() -> None:
     long = msgspec.Raw(b'{"a":[' + b",".join([b"[]"] * 1_000_000) + b"]}")
-    found = error_in(long)
-    assert isinstance(found, str)
-    assert len(found) == ERROR_BYTES_MAX
+    text = error_in(long)
+    assert isinstance(text, str)
+    assert len(text) == ERROR_BYTES_MAX
     assert error_in(msgspec.Raw(b'{"message": "no"}')) == {"message": "no"}
     assert error_in(msgspec.Raw()) is error_in(msgspec.Raw(b"null")) is None
     with pytest.raises(ModelFailed, match="sent an error in the reply"):
@@ -64,26 +64,26 @@ def test_a_long_error_in_a_stream_is_not_decoded() -> None:
 @pytest.mark.found(
     "attack round 2: the event loop",
     "the name of a called tool had no limit: 4 MB of dots cost every later request of the session 0.7 s on the event "
-    "loop; ids and names are cut",
+    "loop; ids and names are truncated",
 )
-def test_names_and_ids_of_calls_are_cut() -> None:
+def test_names_and_ids_of_calls_are_truncated() -> None:
     piece = {"index": 0, "id": "i" * 1_000_000, "function": {"name": "." * 1_000_000, "arguments": "{}"}}
-    (made,) = fed(frame("tool_calls", tool_calls=[piece])).model_end().tool_calls
-    assert (made.id, made.name) == ("i" * CALL_NAME_CHARS_MAX, "." * CALL_NAME_CHARS_MAX)
+    (parsed,) = reply_of(frame("tool_calls", tool_calls=[piece])).model_end().tool_calls
+    assert (parsed.id, parsed.name) == ("i" * CALL_NAME_CHARS_MAX, "." * CALL_NAME_CHARS_MAX)
     assert tool_name("a." + "b" * 1000) == "a_" + "b" * 62
 
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "128 calls of a megabyte each were taken, and parsed again on the event loop for every later request; all inputs "
-    "of a reply have one limit, and are checked without being built",
+    "128 calls of a megabyte each were accepted, and parsed on the event loop for every later request; the inputs of a "
+    "reply share one limit, and are validated without building objects",
 )
-def test_inputs_of_all_calls_together_are_bounded() -> None:
+def test_total_tool_input_is_bounded() -> None:
     count = TOOL_INPUTS_CHARS_MAX // TOOL_INPUT_CHARS_MAX
     events = [frame(tool_calls=[call(index, name="a", arguments="x" * TOOL_INPUT_CHARS_MAX)]) for index in range(count)]
-    made = fed(*events)
+    parsed = reply_of(*events)
     with pytest.raises(ModelFailed, match="characters of tool input"):
-        list(made.feed(frame(tool_calls=[call(count, name="a", arguments="x")])))
+        list(parsed.feed(frame(tool_calls=[call(count, name="a", arguments="x")])))
     assert tool_input('{"a": [1, {"b": nope}]}').startswith('{"malformed"')
     assert tool_input('{"a": [1, {"b": null}]}') == '{"a": [1, {"b": null}]}'
     assert tool_input('["a"]') == '{"malformed":"[\\"a\\"]"}'
@@ -91,10 +91,10 @@ def test_inputs_of_all_calls_together_are_bounded() -> None:
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a line of thousands of byte order marks made the parser of replies call itself until Python gave up, and the Run "
-    "ended as an internal error; one mark is skipped",
+    "a line of thousands of byte order marks exceeded the recursion limit in the reply parser, and the Run ended with "
+    "an internal error; only one mark is skipped",
 )
-def test_many_byte_order_marks_are_no_recursion() -> None:
+def test_many_byte_order_marks_do_not_recurse() -> None:
     parser = EventParser()
     assert parser.feed(b"\xef\xbb\xbf" * 20_000 + b"data: x\n\n") == []
     assert parser.feed(b"\xef\xbb\xbfdata: x\n\n") == [b"x"]
@@ -102,10 +102,10 @@ def test_many_byte_order_marks_are_no_recursion() -> None:
 
 @pytest.mark.found(
     "attack round 2: the event loop",
-    "a request was encoded in one go: with a history of many megabytes nothing else happened meanwhile; it is encoded "
-    "message by message, with pauses",
+    "a request with a history of many megabytes was encoded in one call, which blocked the event loop; it is now "
+    "encoded message by message, and yields in between",
 )
-async def test_others_have_their_turn_while_a_request_is_encoded() -> None:
+async def test_encoding_a_request_yields_to_the_event_loop() -> None:
     turns = 0
 
     async def count() -> None:

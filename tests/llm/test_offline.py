@@ -31,13 +31,13 @@ from kedge.tools.registry import Toolset, all_tools
 from tests.llm.support import end_of, message, parts_of, text_of
 from tests.tools.contexts import make_context
 
-#: More than any request takes.
+#: More Steps than any request takes.
 CALLS_MAX = 5
 DENIED = ToolOutput("Not done: the user denied it.", {"denied": True}, is_error=True)
 FORBIDDEN = ToolOutput("Not allowed: the rule deny bash.", is_error=True)
 
 
-class Talk:
+class Conversation:
     """One Run: each tool call of the model is executed, or answered with the result in `instead`."""
 
     def __init__(self, root: Path, instead: dict[str, ToolOutput] | None = None, tools: tuple[Tool, ...] | None = None):
@@ -96,8 +96,8 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def talk(project: Path) -> Talk:
-    return Talk(project)
+def conversation(project: Path) -> Conversation:
+    return Conversation(project)
 
 
 class TestListing:
@@ -112,8 +112,8 @@ class TestListing:
             "List the files.",
         ],
     )
-    async def test_list_directory(self, talk: Talk, prompt: str) -> None:
-        assert await talk.ask(prompt) == (
+    async def test_list_directory(self, conversation: Conversation, prompt: str) -> None:
+        assert await conversation.ask(prompt) == (
             "This directory contains 4 files and 1 folder.\n"
             "\n"
             "  src/ (1 file)\n"
@@ -122,17 +122,17 @@ class TestListing:
             "  data.bin\n"
             "  with blank.txt"
         )
-        assert talk.used == [["ls"]]
+        assert conversation.used == [["ls"]]
 
     @pytest.mark.parametrize("prompt", ["ls src", "list src", "what is in src/?", "What is in 'src'?"])
-    async def test_list_named_folder(self, talk: Talk, prompt: str) -> None:
-        assert await talk.ask(prompt) == "src/ contains 1 file and no folders.\n\n  main.py"
-        assert talk.used == [["ls"]]
+    async def test_list_named_folder(self, conversation: Conversation, prompt: str) -> None:
+        assert await conversation.ask(prompt) == "src/ contains 1 file and no folders.\n\n  main.py"
+        assert conversation.used == [["ls"]]
 
-    async def test_large_folder_is_cut(self, talk: Talk, project: Path) -> None:
+    async def test_large_folder_is_cut(self, conversation: Conversation, project: Path) -> None:
         for count in range(LINES_MAX + 20):
             (project / "src" / f"f{count:03}").touch()
-        text = await talk.ask("what is in src/")
+        text = await conversation.ask("what is in src/")
         assert text.startswith(f"src/ contains {LINES_MAX + 21} files and no folders.")
         assert text.endswith("  f059\n... (21 more lines)")
 
@@ -148,22 +148,26 @@ class TestReading:
             ("show nothing.txt", "That did not work: nothing.txt does not exist"),
         ],
     )
-    async def test_read_file(self, talk: Talk, prompt: str, answer: str) -> None:
-        assert (await talk.ask(prompt)).startswith(answer)
+    async def test_read_file(self, conversation: Conversation, prompt: str, answer: str) -> None:
+        assert (await conversation.ask(prompt)).startswith(answer)
 
-    async def test_long_file_is_cut(self, talk: Talk, project: Path) -> None:
+    async def test_long_file_is_cut(self, conversation: Conversation, project: Path) -> None:
         (project / "long.txt").write_text("".join(f"line {count}\n" for count in range(10_000)))
         (project / "wide.txt").write_text("é" * 5000)
-        text = await talk.ask("show long.txt")
+        text = await conversation.ask("show long.txt")
         assert text.startswith("long.txt has 10000 lines. The first 60:\n\nline 0\n")
         assert text.endswith("line 59")
-        assert len(await talk.ask("show wide.txt")) < 400
+        assert len(await conversation.ask("show wide.txt")) < 400
 
-    async def test_answers_contain_no_escape_codes(self, talk: Talk, project: Path) -> None:
+    async def test_answers_contain_no_escape_codes(self, conversation: Conversation, project: Path) -> None:
         (project / "a\x1b[31m\nb.txt").write_text("x")
         (project / "evil.md").write_text("red \x1b[31m text\nnext\x9b line \u202e")
         os.close(os.open(os.fsencode(project) + b"/bad\xff", os.O_CREAT | os.O_WRONLY))
-        text = await talk.ask("list files") + await talk.ask("show evil.md") + await talk.ask("find red")
+        text = (
+            await conversation.ask("list files")
+            + await conversation.ask("show evil.md")
+            + await conversation.ask("find red")
+        )
         assert "red \\u{1b}[31m text\nnext\\u{9b} line \\u{202e}" in text
         assert not {"\x1b", "\x9b", "\u202e"} & set(text)
         text.encode()
@@ -180,14 +184,14 @@ class TestFinding:
             "find todo in .",
         ],
     )
-    async def test_find_text(self, talk: Talk, prompt: str) -> None:
-        text = await talk.ask(prompt)
+    async def test_find_text(self, conversation: Conversation, prompt: str) -> None:
+        text = await conversation.ask(prompt)
         assert text.partition(" occurs on ")[2] == "1 line in 1 file:\n\nsrc/main.py\n     1: print('hi')  # TODO: more"
-        assert talk.used == [["grep"]]
+        assert conversation.used == [["grep"]]
 
-    async def test_text_not_found(self, talk: Talk) -> None:
-        assert await talk.ask("find (a[b") == '"(a[b" occurs on no lines in no files:\n\nNo matches.'
-        assert await talk.ask("find x in nowhere") == "That did not work: nowhere does not exist"
+    async def test_text_not_found(self, conversation: Conversation) -> None:
+        assert await conversation.ask("find (a[b") == '"(a[b" occurs on no lines in no files:\n\nNo matches.'
+        assert await conversation.ask("find x in nowhere") == "That did not work: nowhere does not exist"
 
 
 class TestRunning:
@@ -199,30 +203,30 @@ class TestRunning:
             ("run 'echo hi'", "echo hi"),
         ],
     )
-    async def test_run_command(self, talk: Talk, prompt: str, command: str) -> None:
-        assert await talk.ask(prompt) == f"`{command}` ended with exit code 0:\n\nhi"
-        assert talk.steps == [[("bash", {"command": command, "timeout_s": 600})]]
+    async def test_run_command(self, conversation: Conversation, prompt: str, command: str) -> None:
+        assert await conversation.ask(prompt) == f"`{command}` ended with exit code 0:\n\nhi"
+        assert conversation.steps == [[("bash", {"command": command, "timeout_s": 600})]]
 
-    async def test_command_is_taken_verbatim(self, talk: Talk) -> None:
-        assert await talk.ask("run echo 'a  b' .") == "`echo 'a  b' .` ended with exit code 0:\n\na  b ."
+    async def test_command_is_taken_verbatim(self, conversation: Conversation) -> None:
+        assert await conversation.ask("run echo 'a  b' .") == "`echo 'a  b' .` ended with exit code 0:\n\na  b ."
 
-    async def test_exit_code_and_end_of_output(self, talk: Talk) -> None:
-        assert await talk.ask("run echo oops; exit 3") == "`echo oops; exit 3` ended with exit code 3:\n\noops"
-        assert await talk.ask("run true") == "`true` ended with exit code 0:\n\n(no output)"
-        assert (await talk.ask("run kill -9 $$")).startswith("`kill -9 $$` ended with exit code -9:")
-        text = await talk.ask("run seq 100")
+    async def test_exit_code_and_end_of_output(self, conversation: Conversation) -> None:
+        assert await conversation.ask("run echo oops; exit 3") == "`echo oops; exit 3` ended with exit code 3:\n\noops"
+        assert await conversation.ask("run true") == "`true` ended with exit code 0:\n\n(no output)"
+        assert (await conversation.ask("run kill -9 $$")).startswith("`kill -9 $$` ended with exit code -9:")
+        text = await conversation.ask("run seq 100")
         assert text.startswith("`seq 100` ended with exit code 0:\n\n... (40 more lines)\n41\n")
         assert text.endswith("\n100")
 
     async def test_denial_and_rule(self, project: Path) -> None:
-        denied = await Talk(project, {"bash": DENIED}).ask("run rm -r src")
+        denied = await Conversation(project, {"bash": DENIED}).ask("run rm -r src")
         assert denied == "You denied the request, so nothing was done."
-        forbidden = await Talk(project, {"bash": FORBIDDEN}).ask("run rm -r src")
+        forbidden = await Conversation(project, {"bash": FORBIDDEN}).ask("run rm -r src")
         assert forbidden == "That did not work: Not allowed: the rule deny bash."
 
-    async def test_sentence_is_not_a_command(self, talk: Talk) -> None:
-        assert await talk.ask("run the tests") == ABOUT
-        assert talk.steps == []
+    async def test_sentence_is_not_a_command(self, conversation: Conversation) -> None:
+        assert await conversation.ask("run the tests") == ABOUT
+        assert conversation.steps == []
 
 
 class TestReplacing:
@@ -234,26 +238,26 @@ class TestReplacing:
             "Replace 'hi' with `ho` in 'src/main.py'",
         ],
     )
-    async def test_replace_text(self, talk: Talk, project: Path, prompt: str) -> None:
-        text = await talk.ask(prompt)
+    async def test_replace_text(self, conversation: Conversation, project: Path, prompt: str) -> None:
+        text = await conversation.ask(prompt)
         assert (project / "src" / "main.py").read_text() == "print('ho')  # TODO: more\n"
         assert text.startswith("Edited src/main.py: 1 replacement.\n\n--- a/src/main.py\n")
         assert "-print('hi')  # TODO: more\n+print('ho')  # TODO: more\n" in text
         assert text.endswith("\n\nUndo with: kedge sessions undo s")
-        assert talk.used == [["view"], ["edit"]]
+        assert conversation.used == [["view"], ["edit"]]
 
-    async def test_replace_every_occurrence_verbatim(self, talk: Talk, project: Path) -> None:
+    async def test_replace_every_occurrence_verbatim(self, conversation: Conversation, project: Path) -> None:
         (project / "a.txt").write_text("x in y, x in y\n")
-        assert "2 replacements" in await talk.ask("replace x in y with a  b in c in a.txt")
+        assert "2 replacements" in await conversation.ask("replace x in y with a  b in c in a.txt")
         assert (project / "a.txt").read_text() == "a  b in c, a  b in c\n"
 
-    async def test_failed_replacement(self, talk: Talk, project: Path) -> None:
+    async def test_failed_replacement(self, conversation: Conversation, project: Path) -> None:
         before = (project / "Makefile").read_text()
-        assert (await talk.ask("replace ho with hi in Makefile")).startswith(
+        assert (await conversation.ask("replace ho with hi in Makefile")).startswith(
             "That did not work: the text is not in Makefile"
         )
-        assert await talk.ask("replace a with b in no.txt") == "That did not work: no.txt does not exist"
-        denied = await Talk(project, {"edit": DENIED}).ask("replace all with none in Makefile")
+        assert await conversation.ask("replace a with b in no.txt") == "That did not work: no.txt does not exist"
+        denied = await Conversation(project, {"edit": DENIED}).ask("replace all with none in Makefile")
         assert denied == "You denied the request, so nothing was done."
         assert (project / "Makefile").read_text() == before
 
@@ -276,9 +280,9 @@ class TestOtherPrompts:
             "find " + "x" * REQUEST_CHARS_MAX,
         ],
     )
-    async def test_anything_else_is_answered_with_abilities(self, talk: Talk, prompt: str) -> None:
-        assert await talk.ask(prompt) == ABOUT
-        assert talk.steps == []
+    async def test_anything_else_is_answered_with_abilities(self, conversation: Conversation, prompt: str) -> None:
+        assert await conversation.ask(prompt) == ABOUT
+        assert conversation.steps == []
 
     def test_abilities_name_the_examples_and_the_configuration(self) -> None:
         assert "offline model" in ABOUT
@@ -315,14 +319,14 @@ class TestOtherPrompts:
 
     async def test_missing_tool_is_named(self, project: Path) -> None:
         tools = tuple(tool for tool in all_tools() if tool.name != "bash")
-        assert (await Talk(project, tools=tools).ask("run true")).startswith("This request needs the tool bash")
+        assert (await Conversation(project, tools=tools).ask("run true")).startswith("This request needs the tool bash")
 
 
 class TestTranscript:
-    async def test_only_the_last_prompt_counts(self, talk: Talk) -> None:
-        await talk.ask("list")
-        assert (await talk.ask("read Makefile")).startswith("Makefile contains:")
-        assert await talk.ask("hello") == ABOUT
+    async def test_only_the_last_prompt_counts(self, conversation: Conversation) -> None:
+        await conversation.ask("list")
+        assert (await conversation.ask("read Makefile")).startswith("Makefile contains:")
+        assert await conversation.ask("hello") == ABOUT
 
     async def test_shell_command_of_the_user_is_not_a_prompt(self) -> None:
         messages = (message("user", "ls"), message("user", ShellCommand("true", "", 0)))
@@ -330,10 +334,10 @@ class TestTranscript:
         end = end_of(await parts_of(OfflineModel(piece_s=0), request))
         assert [call.name for call in end.tool_calls] == ["ls"]
 
-    async def test_call_ids_are_unique(self, talk: Talk) -> None:
-        await talk.ask("list")
-        await talk.ask("list")
-        ids = [call.id for sent in talk.messages for call in sent.all(ToolCall)]
+    async def test_call_ids_are_unique(self, conversation: Conversation) -> None:
+        await conversation.ask("list")
+        await conversation.ask("list")
+        ids = [call.id for sent in conversation.messages for call in sent.all(ToolCall)]
         assert len(ids) == len(set(ids)) == 2
 
     async def test_calls_of_another_model_do_no_harm(self) -> None:

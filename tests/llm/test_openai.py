@@ -1,4 +1,4 @@
-"""The adapter against well-behaved servers, and against those that only half know the format."""
+"""The OpenAI adapter against conforming servers, and against servers that deviate from the format."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.llm.support import DONE, KEY, Bench, asking, chunked, end_of, frame, 
 
 
 class TestReplies:
-    async def test_text_comes_word_by_word_and_the_end_is_last(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_text_streams_word_by_word_and_the_end_is_last(
+        self, bench: Bench, endpoint: ScriptedEndpoint
+    ) -> None:
         parts = await parts_of(bench.model(endpoint.url), asking("script: say one two | usage 3 4"))
         assert parts == [TextDelta("one"), TextDelta(" two"), ModelEnd("end_turn", (), Usage(3, 4))]
 
-    async def test_reasoning_comes_as_reasoning(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_reasoning_is_streamed_as_reasoning(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         parts = await parts_of(bench.model(endpoint.url), asking("script: think hm hm | say yes"))
-        wanted_back = ReasoningDelta("", "reasoning_content")
-        assert parts[:4] == [ReasoningDelta("hm"), ReasoningDelta(" hm"), wanted_back, TextDelta("yes")]
+        signature = ReasoningDelta("", "reasoning_content")
+        assert parts[:4] == [ReasoningDelta("hm"), ReasoningDelta(" hm"), signature, TextDelta("yes")]
 
-    async def test_reasoning_has_a_second_name(self, bench: Bench) -> None:
+    async def test_reasoning_field_has_an_alternative_name(self, bench: Bench) -> None:
         model = await bench.raw(chunked([frame(reasoning="hm"), frame("stop", content="yes"), DONE]))
         assert (await parts_of(model, asking("x")))[:2] == [ReasoningDelta("hm"), TextDelta("yes")]
 
-    async def test_tool_calls_are_put_together_from_their_pieces(
-        self, bench: Bench, endpoint: ScriptedEndpoint
-    ) -> None:
+    async def test_tool_calls_are_assembled_from_pieces(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         script = 'script: say let me look | tool view {"path": "a b"} | tool ls | say never'
         parts = await parts_of(bench.model(endpoint.url), asking(script))
         calls = (ToolCall("call_1_0", "view", '{"path": "a b"}'), ToolCall("call_1_1", "ls", "{}"))
@@ -44,34 +44,34 @@ class TestReplies:
         ("finish", "reason"),
         [("stop", "end_turn"), ("length", "max_tokens"), ("content_filter", "content_filter"), ("eos", "unknown")],
     )
-    async def test_finish_reasons_get_our_names(
+    async def test_finish_reasons_are_mapped(
         self, bench: Bench, endpoint: ScriptedEndpoint, finish: str, reason: str
     ) -> None:
         parts = await parts_of(bench.model(endpoint.url), asking(f"script: say x | finish {finish}"))
         assert end_of(parts).reason == reason
 
-    async def test_five_thousand_words_arrive_whole(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_five_thousand_words_arrive_complete(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         parts = await parts_of(bench.model(endpoint.url), asking("script: words 5000"))
         assert text_of(parts) == " ".join(f"w{count}" for count in range(1, 5001))
 
-    async def test_characters_cut_anywhere_arrive_whole(self, bench: Bench) -> None:
+    async def test_split_characters_arrive_complete(self, bench: Bench) -> None:
         stream = frame(content="grüße 👋 日本") + frame("stop") + DONE
         model = await bench.raw(chunked(bytes([byte]) for byte in stream))
         assert text_of(await parts_of(model, asking("x"))) == "grüße 👋 日本"
 
-    async def test_a_compressed_reply_is_read_though_none_was_asked_for(self, bench: Bench) -> None:
+    async def test_unrequested_compression_is_decoded(self, bench: Bench) -> None:
         body = gzip.compress(frame("stop", content="small") + DONE)
         model = await bench.raw(http(body, more="Content-Encoding: gzip\r\n"))
         assert text_of(await parts_of(model, asking("x"))) == "small"
 
 
-class TestLiberties:
-    """Servers that mean well."""
+class TestDeviations:
+    """Deviations from the format that are tolerated."""
 
     @pytest.mark.parametrize(
         "tail", [frame("stop") + DONE, frame("stop"), frame("stop")[:-2], frame("stop") + b"data:"]
     )
-    async def test_the_finish_reason_ends_a_reply_whatever_follows(self, bench: Bench, tail: bytes) -> None:
+    async def test_finish_reason_ends_a_reply(self, bench: Bench, tail: bytes) -> None:
         model = await bench.raw(http(frame(content="hi") + tail))
         assert await parts_of(model, asking("x")) == [TextDelta("hi"), ModelEnd("end_turn")]
 
@@ -79,21 +79,21 @@ class TestLiberties:
         model = await bench.raw(http(frame(content="hi") + DONE[:-2]))
         assert await parts_of(model, asking("x")) == [TextDelta("hi"), ModelEnd("unknown")]
 
-    async def test_a_server_that_never_ends_the_body_does_not_delay_the_end(self, bench: Bench) -> None:
+    async def test_unterminated_body_does_not_delay_the_end(self, bench: Bench) -> None:
         model = await bench.raw(chunked([frame(content="hi"), frame("stop"), DONE], end=False), then="hang")
         assert end_of(await parts_of(model, asking("x"))) == ModelEnd("end_turn")
 
-    async def test_a_connection_reset_after_the_finish_reason_costs_nothing(self, bench: Bench) -> None:
-        # One word only, so that the reset cannot overtake it in the client's buffers unseen: it is read, or nothing is.
+    async def test_close_after_the_finish_reason_loses_nothing(self, bench: Bench) -> None:
+        # A single event, so that the close cannot overtake it in the client's buffers.
         model = await bench.raw(chunked([frame("stop", content="hi")], end=False))
         assert await parts_of(model, asking("x")) == [TextDelta("hi"), ModelEnd("end_turn")]
 
-    async def test_usage_counts_wherever_it_stands(self, bench: Bench) -> None:
+    async def test_usage_is_accepted_in_any_event(self, bench: Bench) -> None:
         usage = b'data: {"usage":{"prompt_tokens":7,"completion_tokens":null}}\n\n'
         model = await bench.raw(chunked([frame("stop", content="hi"), usage, DONE]))
         assert end_of(await parts_of(model, asking("x"))).usage == Usage(7, 0)
 
-    async def test_nulls_and_unknown_fields_are_nothing(self, bench: Bench) -> None:
+    async def test_nulls_and_unknown_fields_are_ignored(self, bench: Bench) -> None:
         empty = b'data: {"choices":null,"usage":null,"error":null,"new":[1]}\n\n'
         nulls = frame(content=None, tool_calls=None, reasoning_content=None, role="assistant", refusal=None)
         model = await bench.raw(chunked([empty, nulls, frame("stop", content="hi"), DONE]))
@@ -108,13 +108,13 @@ class TestLiberties:
         model = await bench.raw(chunked([frame("tool_calls"), DONE]))
         assert end_of(await parts_of(model, asking("x"))) == ModelEnd("unknown")
 
-    async def test_a_call_that_the_limit_cut_off_is_not_made(self, bench: Bench) -> None:
+    async def test_truncated_call_is_dropped(self, bench: Bench) -> None:
         call = {"index": 0, "id": "a", "function": {"name": "rm", "arguments": '{"path": "/ho'}}
         model = await bench.raw(chunked([frame("length", tool_calls=[call]), DONE]))
         assert end_of(await parts_of(model, asking("x"))) == ModelEnd("max_tokens")
 
     @pytest.mark.parametrize("index", [{}, {"index": None}, {"index": 0}])
-    async def test_calls_without_their_own_index_are_told_apart_by_id(
+    async def test_calls_without_index_are_distinguished_by_id(
         self, bench: Bench, index: dict[str, int | None]
     ) -> None:
         frames = [
@@ -126,7 +126,7 @@ class TestLiberties:
         calls = end_of(await parts_of(model, asking("x"))).tool_calls
         assert calls == (ToolCall("a", "ls", '{"x":1}'), ToolCall("b", "ls", "{}"))
 
-    async def test_a_call_without_id_gets_one_that_no_other_has(self, bench: Bench) -> None:
+    async def test_call_without_id_gets_a_unique_one(self, bench: Bench) -> None:
         call = {"index": 0, "function": {"name": "ls", "arguments": "{}"}}
         model = await bench.raw(chunked([frame("tool_calls", tool_calls=[call]), DONE]))
         first, second = [end_of(await parts_of(model, asking("x"))).tool_calls[0].id for _ in range(2)]
@@ -134,13 +134,13 @@ class TestLiberties:
 
 
 class TestLimits:
-    async def test_a_tool_input_without_end_is_refused(self, bench: Bench) -> None:
+    async def test_endless_tool_input_is_refused(self, bench: Bench) -> None:
         piece = frame(tool_calls=[{"index": 0, "id": "a", "function": {"name": "write", "arguments": "x" * 100_000}}])
         model = await bench.raw(chunked([piece] * (TOOL_INPUT_CHARS_MAX // 100_000 + 1)))
         with pytest.raises(ModelFailed, match="characters of input for write"):
             await parts_of(model, asking("x"))
 
-    async def test_tool_calls_without_end_are_refused(self, bench: Bench) -> None:
+    async def test_endless_tool_calls_are_refused(self, bench: Bench) -> None:
         frames = [frame(tool_calls=[{"index": index, "id": f"c{index}"}]) for index in range(TOOL_CALLS_MAX + 1)]
         model = await bench.raw(chunked(frames))
         with pytest.raises(ModelFailed, match=f"more than {TOOL_CALLS_MAX} tools"):
@@ -148,9 +148,9 @@ class TestLimits:
 
 
 class TestClosing:
-    """Leaving the stream closes the connection: the server sees it at once, also when the client is pooled."""
+    """Leaving the stream closes the connection at once, also with a pooled client."""
 
-    async def test_a_reply_read_to_its_end_leaves_the_connection_for_the_next(
+    async def test_completed_reply_keeps_the_connection_for_the_next(
         self, bench: Bench, endpoint: ScriptedEndpoint
     ) -> None:
         for _ in range(3):
@@ -158,7 +158,7 @@ class TestClosing:
         assert endpoint.connections_count == 1
         assert endpoint.closed_early == 0
 
-    async def test_a_reply_left_in_the_middle_is_closed(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_leaving_a_reply_closes_the_connection(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         async with bench.model(endpoint.url).stream(asking("script: say one two | hang")) as parts:
             async for part in parts:
                 assert part == TextDelta("one")
@@ -167,7 +167,7 @@ class TestClosing:
         await endpoint.requests[0].closed.wait()
         assert endpoint.requests[0].closed_early
 
-    async def test_a_reply_that_was_never_read_is_closed(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_unread_reply_closes_the_connection(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         async with bench.model(endpoint.url).stream(asking("script: say one | hang")):
             pass
         await endpoint.requests[0].closed.wait()
@@ -175,20 +175,20 @@ class TestClosing:
 
     @pytest.mark.parametrize("script", ["script: hang", "script: say one two three | hang"])
     @pytest.mark.parametrize("cancels", [1, 2, 3])
-    async def test_a_cancel_closes_it_however_often_it_comes(
+    async def test_repeated_cancel_closes_the_connection(
         self, bench: Bench, endpoint: ScriptedEndpoint, script: str, cancels: int
     ) -> None:
-        asked = asyncio.create_task(parts_of(bench.model(endpoint.url), asking(script)))
+        task = asyncio.create_task(parts_of(bench.model(endpoint.url), asking(script)))
         await endpoint.wait_open(1)
         for _ in range(cancels):
-            asked.cancel()
+            task.cancel()
             await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
-            await asked
+            await task
         await endpoint.requests[0].closed.wait()
         assert endpoint.requests[0].closed_early
 
-    async def test_a_fault_of_the_reader_is_not_taken_for_a_fault_of_the_provider(
+    async def test_error_of_the_caller_is_not_blamed_on_the_provider(
         self, bench: Bench, endpoint: ScriptedEndpoint
     ) -> None:
         with pytest.raises(ZeroDivisionError):
@@ -196,17 +196,15 @@ class TestClosing:
                 raise ZeroDivisionError
         await endpoint.requests[0].closed.wait()
 
-    async def test_two_hundred_streams_at_once_do_not_wait_for_each_other(
-        self, bench: Bench, endpoint: ScriptedEndpoint
-    ) -> None:
+    async def test_two_hundred_streams_run_concurrently(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         model = bench.model(endpoint.url)
-        asked = [asyncio.create_task(parts_of(model, asking("script: say x | hold all"))) for _ in range(200)]
+        task = [asyncio.create_task(parts_of(model, asking("script: say x | hold all"))) for _ in range(200)]
         await endpoint.wait_open(200)
         endpoint.release("all")
-        assert {text_of(parts) for parts in await asyncio.gather(*asked)} == {"x"}
+        assert {text_of(parts) for parts in await asyncio.gather(*task)} == {"x"}
 
 
-async def test_the_key_is_sent_as_a_bearer_and_only_if_there_is_one(bench: Bench, endpoint: ScriptedEndpoint) -> None:
+async def test_key_is_sent_as_a_bearer_token_if_set(bench: Bench, endpoint: ScriptedEndpoint) -> None:
     await parts_of(bench.model(endpoint.url), asking("x"))
     await parts_of(bench.model(endpoint.url, key=None), asking("x"))
     assert endpoint.requests[0].headers["authorization"] == f"Bearer {KEY}"

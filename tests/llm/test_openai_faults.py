@@ -1,4 +1,4 @@
-"""Whatever goes wrong becomes one sentence that says what happened and what to do, and never shows the key."""
+"""Each fault becomes one sentence with the cause and the remedy, and never shows the key."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tests.llm.support import KEY, Bench, asking, chunked, frame, http, parts_of
 async def failure_of(model: OpenAIModel, prompt: str = "x") -> str:
     with pytest.raises(ModelFailed) as failed:
         await parts_of(model, asking(prompt))
-    sentence = failed.value.message
-    assert KEY not in sentence
+    message = failed.value.message
+    assert KEY not in message
     assert KEY not in repr(model)
-    assert "\n" not in sentence
-    assert sentence.endswith(".")
-    return sentence
+    assert "\n" not in message
+    assert message.endswith(".")
+    return message
 
 
 @pytest.mark.parametrize(
-    ("status", "says"),
+    ("status", "text"),
     [
         (400, "refused the request (HTTP 400: because)"),
         (401, "rejected the API key (HTTP 401: because); check api_key under [providers.local]"),
@@ -41,15 +41,15 @@ async def failure_of(model: OpenAIModel, prompt: str = "x") -> str:
         (503, "returned a server error (HTTP 503: because)"),
     ],
 )
-async def test_each_http_error_says_what_to_do(
-    bench: Bench, endpoint: ScriptedEndpoint, status: int, says: str
+async def test_each_http_error_names_the_remedy(
+    bench: Bench, endpoint: ScriptedEndpoint, status: int, text: str
 ) -> None:
-    assert says in await failure_of(bench.model(endpoint.url), f"script: fail {status} because")
+    assert text in await failure_of(bench.model(endpoint.url), f"script: fail {status} because")
 
 
-async def test_a_missing_key_is_told_from_a_wrong_one(bench: Bench, endpoint: ScriptedEndpoint) -> None:
-    says = await failure_of(bench.model(endpoint.url, key=None), "script: fail 401 no")
-    assert "requires an API key (HTTP 401: no); set api_key under [providers.local]" in says
+async def test_missing_key_is_distinguished_from_a_wrong_one(bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    text = await failure_of(bench.model(endpoint.url, key=None), "script: fail 401 no")
+    assert "requires an API key (HTTP 401: no); set api_key under [providers.local]" in text
 
 
 BODIES = {
@@ -70,84 +70,82 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize(("body", "says"), BODIES.values(), ids=BODIES)
-async def test_the_providers_own_words_are_shown_in_every_shape(bench: Bench, body: bytes, says: str) -> None:
+@pytest.mark.parametrize(("body", "text"), BODIES.values(), ids=BODIES)
+async def test_error_text_of_the_provider_is_shown(bench: Bench, body: bytes, text: str) -> None:
     model = await bench.raw(http(body, "500 Oops", "application/json"))
-    assert says in await failure_of(model)
+    assert text in await failure_of(model)
 
 
 @pytest.mark.parametrize("before", [0, 100, DETAIL_CHARS_MAX - 10, DETAIL_CHARS_MAX, 4 * DETAIL_CHARS_MAX - 10])
-async def test_not_even_half_of_the_key_is_shown_where_the_words_are_cut(bench: Bench, before: int) -> None:
+async def test_truncated_error_shows_no_part_of_the_key(bench: Bench, before: int) -> None:
     model = await bench.raw(http(b"a" * before + KEY.encode() + b"b" * 5000, "500 Oops", "text/plain"))
     assert KEY[:6] not in await failure_of(model)
 
 
-async def test_an_error_without_end_is_read_no_further_than_needed(bench: Bench) -> None:
+async def test_endless_error_is_read_up_to_the_limit(bench: Bench) -> None:
     model = await bench.raw(http(b"x" * (ERROR_BYTES_MAX + 1), "500 Oops", "text/plain"), then="hang")
     assert len(await failure_of(model)) < DETAIL_CHARS_MAX + 200
 
 
-async def test_an_error_that_breaks_off_is_still_told(bench: Bench) -> None:
+async def test_truncated_error_is_still_reported(bench: Bench) -> None:
     model = await bench.raw(b"HTTP/1.1 503 Busy\r\nContent-Length: 1000\r\nRetry-After: 7\r\n\r\nso")
     assert "(HTTP 503: so); try again in 7 s" in await failure_of(model)
 
 
-async def test_the_body_of_an_error_is_not_waited_for_long(bench: Bench) -> None:
+async def test_wait_for_an_error_body_is_short(bench: Bench) -> None:
     url = await bench.raw_url(b"HTTP/1.1 503 Busy\r\nContent-Length: 1000\r\n\r\n", then="hang")
     async with bench.client.stream("POST", url) as response:
         assert await error_body(response, wait_s=0.01) == b""
 
 
-async def test_a_redirect_is_not_followed_with_the_key(bench: Bench) -> None:
+async def test_redirect_is_not_followed(bench: Bench) -> None:
     model = await bench.raw(http(b"", "307 Elsewhere", more="Location: http://127.0.0.1:1/\r\n"))
     assert "check base_url under [providers.local]" in await failure_of(model)
 
 
 @pytest.mark.parametrize(
-    ("kind", "body", "says"),
+    ("kind", "body", "text"),
     [
         ("text/html; charset=utf-8", b"<html>login", "did not stream a reply (got a web page); check base_url"),
         ("application/json", b'{"error": {"message": "no such model"}}', "got no such model"),
     ],
 )
-async def test_an_answer_that_is_no_stream_is_told(bench: Bench, kind: str, body: bytes, says: str) -> None:
-    assert says in await failure_of(await bench.raw(http(body, kind=kind)))
+async def test_response_that_is_not_a_stream_is_reported(bench: Bench, kind: str, body: bytes, text: str) -> None:
+    assert text in await failure_of(await bench.raw(http(body, kind=kind)))
 
 
 class TestInTheStream:
     async def parts_before(self, model: OpenAIModel, prompt: str = "x") -> tuple[list[ModelPart], str]:
-        """What was passed on before the failure, and its sentence."""
-        found: list[ModelPart] = []
+        """The parts before the failure, and its message."""
+        received: list[ModelPart] = []
         try:
             async with model.stream(asking(prompt)) as parts:
                 async for part in parts:
-                    found.append(part)
+                    received.append(part)
         except ModelFailed as failed:
-            return found, failed.message
+            return received, failed.message
         raise AssertionError("it did not fail")
 
-    async def test_an_error_object_fails_after_the_text_before_it(
+    async def test_error_object_fails_after_the_text_before_it(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+        received, text = await self.parts_before(bench.model(endpoint.url), f"script: say hi | fail 500 no {KEY}")
+        assert received == [TextDelta("hi")]
+        assert text == "Provider local sent an error in the reply (no ***); try again."
+
+    async def test_dropped_connection_fails_after_the_text_before_it(
         self, bench: Bench, endpoint: ScriptedEndpoint
     ) -> None:
-        found, says = await self.parts_before(bench.model(endpoint.url), f"script: say hi | fail 500 no {KEY}")
-        assert found == [TextDelta("hi")]
-        assert says == "Provider local sent an error in the reply (no ***); try again."
+        received, text = await self.parts_before(bench.model(endpoint.url), "script: say hi | cut")
+        assert received == [TextDelta("hi")]
+        assert "closed the connection; try again" in text
 
-    async def test_a_connection_that_drops_fails_after_the_text_before_it(
-        self, bench: Bench, endpoint: ScriptedEndpoint
-    ) -> None:
-        found, says = await self.parts_before(bench.model(endpoint.url), "script: say hi | cut")
-        assert found == [TextDelta("hi")]
-        assert "closed the connection; try again" in says
-
-    async def test_a_reset_is_a_failure(self, bench: Bench) -> None:
+    async def test_reset_is_a_failure(self, bench: Bench) -> None:
         assert "closed the connection" in await failure_of(await bench.raw(chunked([], end=False), then="reset"))
 
     @pytest.mark.parametrize("rest", [b"", frame("stop")[:-20], b"data: [DON", b": bye\n\n"])
-    async def test_a_reply_that_just_ends_is_a_failure(self, bench: Bench, rest: bytes) -> None:
-        found, says = await self.parts_before(await bench.raw(http(frame(content="hi") + rest)))
-        assert found == [TextDelta("hi")]
-        assert says == "Provider local ended its reply before it was complete; try again."
+    async def test_incomplete_reply_is_a_failure(self, bench: Bench, rest: bytes) -> None:
+        received, text = await self.parts_before(await bench.raw(http(frame(content="hi") + rest)))
+        assert received == [TextDelta("hi")]
+        assert text == "Provider local ended its reply before it was complete; try again."
 
     @pytest.mark.parametrize(
         "event",
@@ -160,72 +158,70 @@ class TestInTheStream:
             b"[]",
         ],
     )
-    async def test_what_is_no_frame_is_a_failure(self, bench: Bench, event: bytes) -> None:
-        found, says = await self.parts_before(
+    async def test_invalid_frame_is_a_failure(self, bench: Bench, event: bytes) -> None:
+        received, text = await self.parts_before(
             await bench.raw(chunked([frame(content="hi"), b"data: " + event + b"\n\n"]))
         )
-        assert found == [TextDelta("hi")]
-        assert "sent an invalid event of a chat completions stream" in says
+        assert received == [TextDelta("hi")]
+        assert "sent an invalid event of a chat completions stream" in text
 
-    async def test_one_event_without_end_is_refused(self, bench: Bench) -> None:
+    async def test_endless_event_is_refused(self, bench: Bench) -> None:
         model = await bench.raw(chunked([b"data: ", *([b"x" * 65536] * (EVENT_BYTES_MAX // 65536 + 1))]), then="hang")
         assert f"an event of more than {EVENT_BYTES_MAX} bytes" in await failure_of(model)
 
-    async def test_silence_ends_with_a_failure(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_silence_times_out(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         model = bench.model(endpoint.url, timeout=httpx2.Timeout(5, read=0.02))
-        found, says = await self.parts_before(model, "script: say hi | hang")
-        assert found == [TextDelta("hi")]
-        assert "sent nothing for 0.02 s; try again" in says
+        received, text = await self.parts_before(model, "script: say hi | hang")
+        assert received == [TextDelta("hi")]
+        assert "sent nothing for 0.02 s; try again" in text
         await endpoint.requests[0].closed.wait()
 
 
 class TestNoConnection:
-    async def test_a_server_that_is_not_there_is_asked_about(self, bench: Bench) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-        says = await failure_of(bench.model(f"http://127.0.0.1:{port}/v1"))
+    async def test_refused_connection_names_the_address(self, bench: Bench) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        text = await failure_of(bench.model(f"http://127.0.0.1:{port}/v1"))
         expected = f"at http://127.0.0.1:{port}/v1 refused the connection; check that the server is running"
-        assert expected in says
+        assert expected in text
 
-    async def test_plain_http_behind_https_is_told(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
-        says = await failure_of(bench.model(endpoint.url.replace("http:", "https:")))
-        assert "TLS handshake failed" in says
+    async def test_failed_tls_handshake_is_reported(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+        text = await failure_of(bench.model(endpoint.url.replace("http:", "https:")))
+        assert "TLS handshake failed" in text
 
-    async def test_an_answer_that_is_not_http_is_told(self, bench: Bench) -> None:
+    async def test_response_that_is_not_http_is_reported(self, bench: Bench) -> None:
         assert "closed the connection" in await failure_of(await bench.raw(b"SSH-2.0-OpenSSH_9.2\r\n"))
 
     @pytest.mark.parametrize(
         "url", ["", "nonsense", "ftp://127.0.0.1", "http://127.0.0.1:99999", "http://[::1", "http://"]
     )
-    async def test_a_bad_address_is_told(self, bench: Bench, url: str) -> None:
-        says = await failure_of(bench.model(url))
-        assert "is not a valid http or https address; check base_url under [providers.local]" in says
+    async def test_invalid_address_is_reported(self, bench: Bench, url: str) -> None:
+        text = await failure_of(bench.model(url))
+        assert "is not a valid http or https address; check base_url under [providers.local]" in text
 
-    async def test_secrets_in_the_address_are_not_shown(self, bench: Bench) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-        says = await failure_of(bench.model(f"http://me:hunter2@127.0.0.1:{port}/{KEY}/v1?sig=abc"))
-        assert "hunter2" not in says
-        assert "sig" not in says
-        assert f"http://127.0.0.1:{port}/***/v1" in says
+    async def test_secrets_in_the_address_are_masked(self, bench: Bench) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        text = await failure_of(bench.model(f"http://me:hunter2@127.0.0.1:{port}/{KEY}/v1?sig=abc"))
+        assert "hunter2" not in text
+        assert "sig" not in text
+        assert f"http://127.0.0.1:{port}/***/v1" in text
 
     @pytest.mark.parametrize("key", ["sk-one\nsk-two", "sk-ähem-0123456789"])
-    async def test_a_key_that_cannot_be_sent_is_not_repeated(
-        self, bench: Bench, endpoint: ScriptedEndpoint, key: str
-    ) -> None:
-        says = await failure_of(bench.model(endpoint.url, key))
-        assert "The api_key of provider local contains a line break" in says
-        assert key not in says
+    async def test_invalid_key_is_not_shown(self, bench: Bench, endpoint: ScriptedEndpoint, key: str) -> None:
+        text = await failure_of(bench.model(endpoint.url, key))
+        assert "The api_key of provider local contains a line break" in text
+        assert key not in text
         assert endpoint.requests_count == 0
 
 
-async def test_the_query_of_an_address_is_kept(bench: Bench, endpoint: ScriptedEndpoint) -> None:
-    says = await failure_of(bench.model(f"{endpoint.origin}/none?api-version=7"), "script: fail 404 x")
-    assert "HTTP 404" in says
+async def test_query_of_an_address_is_preserved(bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    text = await failure_of(bench.model(f"{endpoint.origin}/none?api-version=7"), "script: fail 404 x")
+    assert "HTTP 404" in text
     assert endpoint.requests[0].path == "/none/chat/completions?api-version=7"
 
 
-async def test_signs_of_life_without_a_word_are_no_reply(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keep_alives_alone_time_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kedge.llm.streaming.KEEP_ALIVES_S_MAX", -1.0)
     model = await bench.raw(chunked([b": processing\n\n"], end=False), then="hang")
     assert "only keep-alives" in await failure_of(model)

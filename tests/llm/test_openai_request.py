@@ -1,4 +1,4 @@
-"""What an endpoint is sent: read back from a real request."""
+"""Requests to OpenAI-compatible endpoints, read back from a real request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sent(bench: Bench, endpoint: ScriptedEndpoint) -> Any:
     return send
 
 
-async def test_a_request_asks_for_a_stream_with_usage(sent: Any) -> None:
+async def test_request_has_stream_with_usage(sent: Any) -> None:
     assert await sent("hello") == {
         "model": "fake-large",
         "messages": [{"role": "user", "content": "hello"}],
@@ -49,7 +49,7 @@ async def test_a_request_asks_for_a_stream_with_usage(sent: Any) -> None:
     }
 
 
-async def test_a_whole_conversation_keeps_its_order(sent: Any) -> None:
+async def test_conversation_keeps_its_order(sent: Any) -> None:
     body = await sent(
         message("user", "look"),
         message(
@@ -88,7 +88,7 @@ async def test_calls_without_text_have_no_content(sent: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", ['{"path": "x', "[1]", "plain", "[" * 50_000])
-async def test_a_malformed_input_goes_back_as_an_object(sent: Any, wrong: str) -> None:
+async def test_malformed_input_is_sent_back_as_an_object(sent: Any, wrong: str) -> None:
     body = await sent(
         "go", message("assistant", ToolCall("c", "ls", wrong)), message("tool", ToolResult("c", "ls", "x"))
     )
@@ -96,8 +96,8 @@ async def test_a_malformed_input_goes_back_as_an_object(sent: Any, wrong: str) -
     assert arguments.startswith('{"malformed":')
 
 
-async def test_a_thought_goes_back_with_the_calls_it_led_to_where_that_is_wanted(sent: Any) -> None:
-    """To its own provider alone, and by the name it came by: the others refuse it."""
+async def test_reasoning_is_sent_back_with_its_tool_calls(sent: Any) -> None:
+    """It is sent only to its own provider, under its original field name: others refuse it."""
     call = ToolCall("c1", "ls", "{}")
     result = message("tool", ToolResult("c1", "ls", "a"))
     for provider, signature, expected in (
@@ -109,7 +109,7 @@ async def test_a_thought_goes_back_with_the_calls_it_led_to_where_that_is_wanted
         body = await sent("go", message("assistant", thought, call, provider=provider), result)
         assert body["messages"][1].get("reasoning_content") == expected
     body = await sent("go", message("assistant", Reasoning("hm", "reasoning_content"), "yes", provider="local"), "on")
-    assert "reasoning_content" not in body["messages"][1], "without calls nobody wants it"
+    assert "reasoning_content" not in body["messages"][1], "it is not needed without calls"
 
 
 async def test_tools_are_described_with_their_schema(sent: Any) -> None:
@@ -118,7 +118,7 @@ async def test_tools_are_described_with_their_schema(sent: Any) -> None:
     assert body["tools"] == [{"type": "function", "function": function}]
 
 
-async def test_images_go_as_data_and_text_files_as_text(sent: Any) -> None:
+async def test_images_are_sent_as_data_and_text_files_as_text(sent: Any) -> None:
     image = Binary("a.png", "image/png", encoded(b"\x89PNG"))
     file = Binary("src/a.py", "text/x-python", encoded("print('é')".encode()))
     body = await sent(message("user", "what is this?", image, file, ImageUrl("https://x/y.png", "low")))
@@ -130,7 +130,7 @@ async def test_images_go_as_data_and_text_files_as_text(sent: Any) -> None:
     ]
 
 
-async def test_an_image_of_a_rare_type_is_text_or_refused_and_spoils_no_later_prompt(sent: Any) -> None:
+async def test_unsupported_image_is_text_or_refused(sent: Any) -> None:
     drawing = Binary("a.svg", "image/svg+xml", encoded(b"<svg/>"))
     body = await sent(message("user", "what is this?", drawing))
     assert body["messages"][0]["content"] == "what is this?\n\nFile a.svg:\n\n<svg/>"
@@ -141,26 +141,24 @@ async def test_an_image_of_a_rare_type_is_text_or_refused_and_spoils_no_later_pr
     assert "image_url" not in str(body)
 
 
-async def test_text_alone_goes_as_plain_text(sent: Any) -> None:
+async def test_text_alone_is_sent_as_plain_text(sent: Any) -> None:
     body = await sent(message("user", "see", Binary("a.txt", "", encoded(b"abc")), ShellCommand("ls", "a.txt", 0)))
     expected = "see\n\nFile a.txt:\n\nabc\n\nI ran this command:\n$ ls\na.txt\n(exit code 0)"
     assert body["messages"][0]["content"] == expected
 
 
-async def test_a_file_that_cannot_be_sent_is_refused_in_the_prompt_that_brings_it(
-    bench: Bench, endpoint: ScriptedEndpoint
-) -> None:
+async def test_unsupported_file_is_refused_in_the_newest_prompt(bench: Bench, endpoint: ScriptedEndpoint) -> None:
     with pytest.raises(ModelFailed, match=r"a.pdf \(application/pdf\) is neither text nor an image.*remove it"):
         await parts_of(bench.model(endpoint.url), asking(message("user", "sum up", PDF)))
     assert endpoint.requests_count == 0
 
 
-async def test_a_file_that_could_not_be_sent_does_not_spoil_the_session(sent: Any) -> None:
+async def test_unsupported_file_in_an_older_prompt_is_noted(sent: Any) -> None:
     body = await sent(message("user", "sum up", PDF), "go on without it")
     assert "[a.pdf (application/pdf) is neither text nor an image" in body["messages"][0]["content"]
 
 
-async def test_data_that_is_no_base64_is_refused_too(bench: Bench, endpoint: ScriptedEndpoint) -> None:
+async def test_invalid_base64_is_refused(bench: Bench, endpoint: ScriptedEndpoint) -> None:
     with pytest.raises(ModelFailed, match="neither text nor an image"):
         await parts_of(bench.model(endpoint.url), asking(message("user", Binary("a", "text/plain", "%%%"))))
 
@@ -175,7 +173,7 @@ async def test_lone_surrogates_do_not_stop_a_request(sent: Any) -> None:
     assert [found["content"] for found in body["messages"]] == ["?", "a?b", "c?d", "?"]
 
 
-async def test_images_of_tools_follow_all_results_of_the_step(sent: Any) -> None:
+async def test_tool_images_follow_all_results_of_the_step(sent: Any) -> None:
     png = "data:image/png;base64,iVBORw=="
     body = await sent(
         "go",
@@ -198,13 +196,13 @@ async def test_images_of_tools_follow_all_results_of_the_step(sent: Any) -> None
     ]
 
 
-async def test_a_name_that_no_tool_can_have_is_changed(sent: Any) -> None:
+async def test_invalid_tool_name_is_replaced(sent: Any) -> None:
     body = await sent(
         "go", message("assistant", ToolCall("c", "do it!", "{}")), message("tool", ToolResult("c", "", ""))
     )
     assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "do_it_"
 
 
-async def test_a_limit_is_sent_only_if_there_is_one(sent: Any) -> None:
+async def test_token_limit_is_sent_only_if_set(sent: Any) -> None:
     assert "max_tokens" not in await sent("hello")
     assert (await sent("hello", output_tokens_max=500))["max_tokens"] == 500

@@ -1,4 +1,4 @@
-"""Other providers, through pydantic-ai, against servers here that speak their formats.
+"""Other providers, through pydantic-ai, against local servers with their formats.
 
 All but the first test need the extra, which `scripts/long` installs.
 """
@@ -30,19 +30,19 @@ from tests.llm.provider_formats import (
     USAGE,
     Server,
     answer,
-    called,
+    call_items,
     candidate,
     events,
     google_events,
+    reasoning_items,
     response,
-    said,
-    thought,
+    text_items,
 )
 from tests.llm.support import KEY, asking, end_of, message, parts_of, text_of
 
 HAS_EXTRA = importlib.util.find_spec("pydantic_ai") is not None
 needs_extra = pytest.mark.skipif(not HAS_EXTRA, reason="needs the extra: requirements-providers.lock")
-# Python says this of some of the providers' libraries, when it compiles them.
+# Python emits this warning when it compiles some of the providers' libraries.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 16).decode()
 READ = ToolSpec("read", "Reads a file.", '{"type": "object", "properties": {"path": {"type": "string"}}}')
@@ -50,7 +50,7 @@ READ = ToolSpec("read", "Reads a file.", '{"type": "object", "properties": {"pat
 
 @pytest.mark.skipif(HAS_EXTRA, reason="the extra is installed")
 @pytest.mark.parametrize("kind", [kind for kind, spec in PROVIDERS.items() if spec.module == "pydantic_ai"])
-async def test_without_the_extra_the_way_to_it_is_told(client: httpx2.AsyncClient, kind: str) -> None:
+async def test_missing_extra_names_the_install_command(client: httpx2.AsyncClient, kind: str) -> None:
     with pytest.raises(ModelFailed) as failed:
         await parts_of(PydanticAIModel("work", "large", "", KEY, client, kind), asking("hello"))
     assert failed.value.message == (
@@ -93,8 +93,8 @@ async def failure_of(model: PydanticAIModel, request: ModelRequest | None = None
 
 @needs_extra
 class TestResponses:
-    async def test_text_is_streamed_and_the_use_is_told(self, server: Server, client: httpx2.AsyncClient) -> None:
-        server.replies = [answer(events(CREATED, *said("Hel", "lo"), DONE))]
+    async def test_text_is_streamed_and_usage_is_reported(self, server: Server, client: httpx2.AsyncClient) -> None:
+        server.replies = [answer(events(CREATED, *text_items("Hel", "lo"), DONE))]
         parts = await parts_of(responses_model(server, client), asking("hi", system="Be brief."))
         assert parts[:-1] == [TextDelta("Hel"), TextDelta("lo")]
         assert end_of(parts).reason == "end_turn"
@@ -106,7 +106,7 @@ class TestResponses:
         assert "hi" in str(server.bodies[0]["input"])
 
     async def test_tool_calls_come_at_the_end(self, server: Server, client: httpx2.AsyncClient) -> None:
-        server.replies = [answer(events(CREATED, *said("Look"), *called('{"path":', '"a"}'), DONE))]
+        server.replies = [answer(events(CREATED, *text_items("Look"), *call_items('{"path":', '"a"}'), DONE))]
         parts = await parts_of(responses_model(server, client), asking("x", tools=(READ,)))
         assert text_of(parts) == "Look"
         assert end_of(parts).reason == "tool_use"
@@ -115,10 +115,8 @@ class TestResponses:
         assert (tool["name"], tool["description"]) == ("read", "Reads a file.")
         assert "path" in tool["parameters"]["properties"]
 
-    async def test_a_thought_goes_back_to_its_provider_with_its_signature(
-        self, server: Server, client: httpx2.AsyncClient
-    ) -> None:
-        server.replies = [answer(events(CREATED, *thought("Hm", "m"), *called("{}"), DONE))]
+    async def test_reasoning_is_sent_back_with_its_signature(self, server: Server, client: httpx2.AsyncClient) -> None:
+        server.replies = [answer(events(CREATED, *reasoning_items("Hm", "m"), *call_items("{}"), DONE))]
         model = responses_model(server, client, name="gpt-5")
         parts = await parts_of(model, asking("x", tools=(READ,)))
         thoughts = [part for part in parts if isinstance(part, ReasoningDelta)]
@@ -134,15 +132,15 @@ class TestResponses:
         assert sent["reasoning"]["encrypted_content"] == "sealed"
         assert sent["function_call"]["call_id"] == sent["function_call_output"]["call_id"] == "call_7"
 
-    async def test_a_thought_of_another_provider_is_left_out(self, server: Server, client: httpx2.AsyncClient) -> None:
-        server.replies = [answer(events(CREATED, *said("ok"), DONE))]
+    async def test_reasoning_of_another_provider_is_omitted(self, server: Server, client: httpx2.AsyncClient) -> None:
+        server.replies = [answer(events(CREATED, *text_items("ok"), DONE))]
         thoughts = (Reasoning("secret", "EqQBCgIY"), Reasoning("secret", '{"provider":"google"}'), Reasoning("secret"))
         await parts_of(responses_model(server, client), asking("x", message("assistant", *thoughts, "said"), "y"))
         assert "secret" not in str(server.bodies[0])
         assert "said" in str(server.bodies[0])
 
-    async def test_the_whole_transcript_is_sent(self, server: Server, client: httpx2.AsyncClient) -> None:
-        server.replies = [answer(events(CREATED, *said("ok"), DONE))]
+    async def test_complete_transcript_is_sent(self, server: Server, client: httpx2.AsyncClient) -> None:
+        server.replies = [answer(events(CREATED, *text_items("ok"), DONE))]
         request = asking(
             message("user", "look", Binary("a.png", "image/png", PICTURE)),
             message("user", ImageUrl("https://pictures.example/b.png")),
@@ -167,10 +165,10 @@ class TestResponses:
         assert "re_ad" in sent
         assert body["max_output_tokens"] == 99
 
-    async def test_images_are_refused_for_a_model_that_takes_none(
+    async def test_images_are_refused_if_the_model_accepts_none(
         self, server: Server, client: httpx2.AsyncClient
     ) -> None:
-        server.replies = [answer(events(CREATED, *said("ok"), DONE))]
+        server.replies = [answer(events(CREATED, *text_items("ok"), DONE))]
         model = responses_model(server, client)
         picture = message("user", Binary("a.png", "image/png", PICTURE))
         failed = await failure_of(model, asking(picture, accepts_images=False))
@@ -178,21 +176,21 @@ class TestResponses:
         await parts_of(model, asking(picture, "and now?", accepts_images=False))
         assert PICTURE not in str(server.bodies)
 
-    async def test_a_reply_at_the_limit_makes_no_calls(self, server: Server, client: httpx2.AsyncClient) -> None:
+    async def test_reply_at_the_token_limit_makes_no_calls(self, server: Server, client: httpx2.AsyncClient) -> None:
         cut = response("incomplete", usage=USAGE, incomplete_details={"reason": "max_output_tokens"})
         end = {"type": "response.incomplete", "response": cut}
-        server.replies = [answer(events(CREATED, *called('{"path": "a"}'), end))]
+        server.replies = [answer(events(CREATED, *call_items('{"path": "a"}'), end))]
         whole = end_of(await parts_of(responses_model(server, client), asking("x", tools=(READ,))))
         assert whole.reason == "max_tokens"
         assert whole.tool_calls == ()
 
-    async def test_a_tool_input_without_end_is_refused(self, server: Server, client: httpx2.AsyncClient) -> None:
+    async def test_endless_tool_input_is_refused(self, server: Server, client: httpx2.AsyncClient) -> None:
         pieces = ["x" * 100_000] * (TOOL_INPUT_CHARS_MAX // 100_000 + 1)
-        server.replies = [answer(events(CREATED, *called(*pieces), DONE))]
+        server.replies = [answer(events(CREATED, *call_items(*pieces), DONE))]
         assert "with more than" in (await failure_of(responses_model(server, client))).message
 
-    async def test_requests_at_once_and_one_after_another(self, server: Server, client: httpx2.AsyncClient) -> None:
-        server.replies = [answer(events(CREATED, *said("ok"), DONE))]
+    async def test_concurrent_and_sequential_requests(self, server: Server, client: httpx2.AsyncClient) -> None:
+        server.replies = [answer(events(CREATED, *text_items("ok"), DONE))]
         model = responses_model(server, client)
         both = await asyncio.gather(*(parts_of(model, asking("x")) for _ in range(5)))
         assert {text_of(parts) for parts in [*both, await parts_of(model, asking("x"))]} == {"ok"}
@@ -212,7 +210,7 @@ class TestFaults:
             (503, "returned a server error (HTTP 503: because ***)", True),
         ],
     )
-    async def test_each_http_error_says_what_to_do_and_is_not_tried_again(
+    async def test_each_http_error_names_the_remedy_after_one_request(
         self, server: Server, client: httpx2.AsyncClient, status: int, says: str, retryable: bool
     ) -> None:
         body = msgspec.json.encode({"error": {"message": f"because {KEY}", "type": "x"}})
@@ -223,50 +221,50 @@ class TestFaults:
         assert failed.wait_s == (3 if retryable else None)
         assert len(server.bodies) == 1
 
-    async def test_a_full_context_is_told_apart(self, server: Server, client: httpx2.AsyncClient) -> None:
+    async def test_context_overflow_is_distinguished(self, server: Server, client: httpx2.AsyncClient) -> None:
         body = {"error": {"message": "Your input exceeds the context window.", "code": "context_length_exceeded"}}
         server.replies = [answer(msgspec.json.encode(body), "400 Bad", "application/json")]
         assert isinstance(await failure_of(responses_model(server, client)), ContextFull)
 
-    async def test_an_error_in_the_stream_fails_after_the_text_before_it(
+    async def test_error_in_the_stream_fails_after_the_text_before_it(
         self, server: Server, client: httpx2.AsyncClient
     ) -> None:
         error = {"type": "error", "code": "server_error", "message": f"overheated {KEY}", "param": None}
-        server.replies = [answer(events(CREATED, *said("Hel"), error))]
-        found, failed = await parts_before(responses_model(server, client))
-        assert found == [TextDelta("Hel")]
+        server.replies = [answer(events(CREATED, *text_items("Hel"), error))]
+        received, failed = await parts_before(responses_model(server, client))
+        assert received == [TextDelta("Hel")]
         assert "overheated ***" in failed.message
         assert KEY not in failed.message
         assert failed.retryable
 
-    async def test_a_reply_that_just_ends_is_a_failure(self, server: Server, client: httpx2.AsyncClient) -> None:
-        server.replies = [answer(events(CREATED, *said("Hel")))]
-        found, failed = await parts_before(responses_model(server, client))
-        assert found == [TextDelta("Hel")]
+    async def test_incomplete_reply_is_a_failure(self, server: Server, client: httpx2.AsyncClient) -> None:
+        server.replies = [answer(events(CREATED, *text_items("Hel")))]
+        received, failed = await parts_before(responses_model(server, client))
+        assert received == [TextDelta("Hel")]
         assert failed.retryable
 
-    async def test_a_connection_that_drops_is_a_failure(self, server: Server, client: httpx2.AsyncClient) -> None:
+    async def test_dropped_connection_is_a_failure(self, server: Server, client: httpx2.AsyncClient) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 99999\r\n\r\n"
-        server.replies = [head + events(CREATED, *said("Hel"))]
-        found, failed = await parts_before(responses_model(server, client))
-        assert found == [TextDelta("Hel")]
+        server.replies = [head + events(CREATED, *text_items("Hel"))]
+        received, failed = await parts_before(responses_model(server, client))
+        assert received == [TextDelta("Hel")]
         assert "closed the connection" in failed.message
         assert failed.retryable
 
     @pytest.mark.parametrize("kind", ["openai-responses", "google", "mistral"])
-    async def test_a_server_that_is_not_there_is_asked_about(self, client: httpx2.AsyncClient, kind: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    async def test_refused_connection_names_the_address(self, client: httpx2.AsyncClient, kind: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         failed = await failure_of(PydanticAIModel("work", "large", url, KEY, client, kind))
         assert f"at {url} refused the connection" in failed.message
         assert failed.retryable
 
-    async def test_what_is_no_stream_is_a_failure(self, server: Server, client: httpx2.AsyncClient) -> None:
+    async def test_response_that_is_not_a_stream_is_a_failure(self, server: Server, client: httpx2.AsyncClient) -> None:
         server.replies = [answer(b"<html>login", kind="text/html")]
         await failure_of(responses_model(server, client))
 
     @pytest.mark.parametrize("kind", ["google", "mistral", "cohere"])
-    async def test_a_missing_key_is_told(
+    async def test_missing_key_is_reported(
         self, client: httpx2.AsyncClient, kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY", "MISTRAL_API_KEY", "CO_API_KEY"):
@@ -274,25 +272,25 @@ class TestFaults:
         failed = await failure_of(PydanticAIModel("work", "large", "", None, client, kind))
         assert f"Provider work of type {kind} has an invalid configuration" in failed.message
 
-    async def test_a_key_that_cannot_be_sent_is_not_repeated(self, server: Server, client: httpx2.AsyncClient) -> None:
+    async def test_invalid_key_is_not_shown(self, server: Server, client: httpx2.AsyncClient) -> None:
         failed = await failure_of(responses_model(server, client, "sk-one\nsk-two"))
         assert "contains a line break" in failed.message
         assert "sk-one" not in failed.message
 
-    async def test_an_address_that_a_type_does_not_take_is_told(self, client: httpx2.AsyncClient) -> None:
+    async def test_unsupported_base_url_is_reported(self, client: httpx2.AsyncClient) -> None:
         failed = await failure_of(PydanticAIModel("work", "command", "http://127.0.0.1:1", KEY, client, "cohere"))
         assert failed.message == "Provider work of type cohere does not support base_url; remove it."
 
 
 async def parts_before(model: PydanticAIModel) -> tuple[list[ModelPart], ModelFailed]:
-    """What was passed on before the failure, and the failure."""
-    found: list[ModelPart] = []
+    """The parts before the failure, and the failure."""
+    received: list[ModelPart] = []
     try:
         async with model.stream(asking("x")) as parts:
             async for part in parts:
-                found.append(part)
+                received.append(part)
     except ModelFailed as failed:
-        return found, failed
+        return received, failed
     raise AssertionError("it did not fail")
 
 
@@ -302,7 +300,7 @@ def google_model(server: Server, client: httpx2.AsyncClient) -> PydanticAIModel:
 
 @needs_extra
 class TestGoogle:
-    async def test_text_is_streamed_and_the_use_is_told(self, server: Server, client: httpx2.AsyncClient) -> None:
+    async def test_text_is_streamed_and_usage_is_reported(self, server: Server, client: httpx2.AsyncClient) -> None:
         end = candidate({"text": "lo"}, finish="STOP", usageMetadata=GOOGLE_USAGE)
         server.replies = [answer(google_events(candidate({"text": "Hel"}), end))]
         parts = await parts_of(google_model(server, client), asking("hi", system="Be brief."))
@@ -313,7 +311,7 @@ class TestGoogle:
         assert KEY not in server.paths[0]
         assert "Be brief." in str(server.bodies[0]["systemInstruction"])
 
-    async def test_a_tool_is_called_and_its_result_goes_back(self, server: Server, client: httpx2.AsyncClient) -> None:
+    async def test_tool_call_and_its_result_round_trip(self, server: Server, client: httpx2.AsyncClient) -> None:
         call = {"functionCall": {"name": "read", "args": {"path": "a"}}}
         server.replies = [
             answer(google_events(candidate({"text": "Hm", "thought": True}), candidate(call, finish="STOP")))
@@ -330,7 +328,7 @@ class TestGoogle:
         assert server.bodies[1]["tools"][0]["functionDeclarations"][0]["name"] == "read"
 
     @pytest.mark.parametrize(("status", "retryable"), [(400, False), (429, True), (503, True)])
-    async def test_an_http_error_says_what_to_do_and_is_not_tried_again(
+    async def test_http_error_names_the_remedy_after_one_request(
         self, server: Server, client: httpx2.AsyncClient, status: int, retryable: bool
     ) -> None:
         body = {"error": {"code": status, "message": f"because {KEY}", "status": "UNAVAILABLE"}}
@@ -340,7 +338,7 @@ class TestGoogle:
         assert failed.retryable is retryable
         assert len(server.bodies) == 1
 
-    async def test_a_request_for_thought_is_sent(self, server: Server, client: httpx2.AsyncClient) -> None:
+    async def test_thinking_budget_is_sent(self, server: Server, client: httpx2.AsyncClient) -> None:
         server.replies = [answer(google_events(candidate({"text": "ok"}, finish="STOP")))]
         await parts_of(google_model(server, client), asking("x", thinking_tokens=2000, output_tokens_max=4000))
         assert server.bodies[0]["generationConfig"]["maxOutputTokens"] == 4000
@@ -348,54 +346,54 @@ class TestGoogle:
 
 
 STREAMS = {
-    "openai-responses": events(CREATED, *said("Hel")),
+    "openai-responses": events(CREATED, *text_items("Hel")),
     "google": google_events(candidate({"text": "Hel"})),
 }
 
 
 @needs_extra
 class TestClosing:
-    """Leaving the stream closes the connection: the server sees it at once."""
+    """Leaving the stream closes the connection at once."""
 
     def model(self, kind: str, server: Server, client: httpx2.AsyncClient) -> PydanticAIModel:
         server.replies, server.hangs = [answer(STREAMS[kind])], True
         return responses_model(server, client) if kind == "openai-responses" else google_model(server, client)
 
     @pytest.mark.parametrize("kind", STREAMS)
-    async def test_a_reply_left_in_the_middle_is_closed(
+    async def test_leaving_a_reply_closes_the_connection(
         self, server: Server, client: httpx2.AsyncClient, kind: str
     ) -> None:
         async with self.model(kind, server, client).stream(asking("x")) as parts:
             async for part in parts:
                 assert part == TextDelta("Hel")
                 break
-        await server.left.wait()
+        await server.disconnected.wait()
 
     @pytest.mark.parametrize("cancels", [1, 2, 3])
     @pytest.mark.parametrize("kind", STREAMS)
-    async def test_a_cancel_closes_it_however_often_it_comes(
+    async def test_repeated_cancel_closes_the_connection(
         self, server: Server, client: httpx2.AsyncClient, kind: str, cancels: int
     ) -> None:
         model = self.model(kind, server, client)
-        heard = asyncio.Event()
+        received = asyncio.Event()
 
-        async def listen() -> None:
+        async def receive() -> None:
             async with model.stream(asking("x")) as parts:
                 async for _ in parts:
-                    heard.set()
+                    received.set()
 
-        asked = asyncio.create_task(listen())
-        asked.add_done_callback(lambda _: heard.set())
-        await heard.wait()
+        task = asyncio.create_task(receive())
+        task.add_done_callback(lambda _: received.set())
+        await received.wait()
         for _ in range(cancels):
-            asked.cancel()
+            task.cancel()
             await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
-            await asked
-        await server.left.wait()
+            await task
+        await server.disconnected.wait()
 
     @pytest.mark.parametrize("kind", STREAMS)
-    async def test_a_fault_of_the_reader_is_not_taken_for_a_fault_of_the_provider(
+    async def test_error_of_the_caller_is_not_blamed_on_the_provider(
         self, server: Server, client: httpx2.AsyncClient, kind: str
     ) -> None:
         model = self.model(kind, server, client)
@@ -407,11 +405,11 @@ class TestClosing:
 
         with pytest.raises(ZeroDivisionError):
             await fail()
-        await server.left.wait()
+        await server.disconnected.wait()
 
 
 @needs_extra
-async def test_bedrock_is_asked_once(
+async def test_bedrock_request_is_sent_once(
     server: Server, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):

@@ -1,4 +1,4 @@
-"""What the engine is told about a failure: whether to try again, and when, and whether the session is too long."""
+"""Classification of failures: retryable or not, the wait before a retry, and context overflow."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ def model(request: pytest.FixtureRequest, bench: Bench, endpoint: ScriptedEndpoi
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
-async def test_what_may_pass_is_to_be_tried_again(model: Model, status: int) -> None:
+async def test_transient_status_is_retryable(model: Model, status: int) -> None:
     assert (await failed(model, asking(f"script: fail {status} because"))).retryable
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 422])
-async def test_what_lasts_is_not_to_be_tried_again(model: Model, status: int) -> None:
+async def test_permanent_status_is_not_retryable(model: Model, status: int) -> None:
     error = await failed(model, asking(f"script: fail {status} because"))
     assert (error.retryable, error.wait_s, type(error)) == (False, None, ModelFailed)
 
 
-async def test_a_request_that_is_too_large_is_helped_by_a_summary(model: Model) -> None:
+async def test_request_that_is_too_large_is_context_full(model: Model) -> None:
     error = await failed(model, asking("script: fail 413 because"))
     assert (error.retryable, type(error)) == (False, ContextFull)
 
 
-async def test_an_overloaded_provider_says_so(bench: Bench, endpoint: ScriptedEndpoint) -> None:
+async def test_overloaded_provider_is_reported(bench: Bench, endpoint: ScriptedEndpoint) -> None:
     error = await failed(bench.claude(endpoint.url), asking("script: fail 529 Overloaded"))
     assert str(error) == "Provider claude is overloaded (HTTP 529: Overloaded); try again later."
 
 
-async def test_a_failure_that_passes_is_over_at_the_third_attempt(model: Model) -> None:
+async def test_transient_failure_succeeds_at_the_third_attempt(model: Model) -> None:
     script = asking("script: fail 429 retry-after=0 times=2 | say there")
     assert [(await failed(model, script)).wait_s for _ in range(2)] == [None, None]
     assert text_of(await parts_of(model, script)) == "there"
 
 
-def saying_when(value: str) -> bytes:
+def with_retry_after(value: str) -> bytes:
     return http(b"{}", "429 Slow down", "application/json", f"Retry-After: {value}\r\n")
 
 
@@ -70,18 +70,18 @@ def saying_when(value: str) -> bytes:
     ],
 )
 async def test_retry_after_is_a_number_or_a_date(bench: Bench, value: str, wait_s: float | None) -> None:
-    assert (await failed(await bench.raw(saying_when(value)), asking("x"))).wait_s == wait_s
+    assert (await failed(await bench.raw(with_retry_after(value)), asking("x"))).wait_s == wait_s
 
 
-async def test_a_date_soon_to_come_is_counted_from_now(bench: Bench) -> None:
+async def test_retry_after_date_is_relative_to_now(bench: Bench) -> None:
     at = format_datetime(datetime.now(UTC) + timedelta(seconds=1800), usegmt=True)
-    error = await failed(await bench.raw(saying_when(at)), asking("x"))
+    error = await failed(await bench.raw(with_retry_after(at)), asking("x"))
     assert error.wait_s is not None
     assert 0 < error.wait_s <= 1800
     assert "try again in " in str(error)
 
 
-async def test_a_quota_that_is_used_up_does_not_come_back_by_waiting(model: Model) -> None:
+async def test_exhausted_quota_is_not_retryable(model: Model) -> None:
     error = await failed(model, asking("script: fail 429 code=insufficient_quota You exceeded your quota"))
     assert not error.retryable
     assert error.wait_s is None
@@ -97,21 +97,21 @@ TOO_LONG = [
 ]
 
 
-@pytest.mark.parametrize("says", TOO_LONG)
-async def test_a_session_that_is_too_long_is_told_from_other_refusals(model: Model, says: str) -> None:
-    error = await failed(model, asking(f"script: fail 400 {says}"))
+@pytest.mark.parametrize("text", TOO_LONG)
+async def test_context_overflow_is_distinguished_from_other_errors(model: Model, text: str) -> None:
+    error = await failed(model, asking(f"script: fail 400 {text}"))
     assert type(error) is ContextFull
     assert error.code == "context_full"
     assert not error.retryable
     assert "exceeds the context of model fake-large" in str(error)
 
 
-async def test_a_code_alone_says_that_it_is_too_long(model: Model) -> None:
+async def test_error_code_alone_signals_context_overflow(model: Model) -> None:
     error = await failed(model, asking("script: fail 400 code=context_length_exceeded Too many"))
     assert type(error) is ContextFull
 
 
-async def test_a_server_fault_that_speaks_of_context_is_a_server_fault(model: Model) -> None:
+async def test_server_error_that_mentions_context_is_retryable(model: Model) -> None:
     error = await failed(model, asking("script: fail 500 lost the context window"))
     assert type(error) is ModelFailed
     assert error.retryable
@@ -119,14 +119,14 @@ async def test_a_server_fault_that_speaks_of_context_is_a_server_fault(model: Mo
 
 class TestInTheStream:
     @pytest.mark.parametrize("script", ["cut", "say hi | cut", "say hi | fail 529 busy", "say hi | fail 500 no"])
-    async def test_what_broke_off_is_to_be_tried_again(self, model: Model, script: str) -> None:
+    async def test_interrupted_stream_is_retryable(self, model: Model, script: str) -> None:
         assert (await failed(model, asking(f"script: {script}"))).retryable
 
     @pytest.mark.parametrize("script", ["say hi | fail 400 no", "say hi | fail 401 no", "garbage", "say hi | garbage"])
-    async def test_what_is_refused_or_no_stream_is_not(self, model: Model, script: str) -> None:
+    async def test_refused_or_invalid_stream_is_not_retryable(self, model: Model, script: str) -> None:
         assert not (await failed(model, asking(f"script: {script}"))).retryable
 
-    async def test_a_session_that_turns_out_too_long_is_told(self, model: Model) -> None:
+    async def test_context_overflow_within_the_stream_is_detected(self, model: Model) -> None:
         error = await failed(model, asking("script: say hi | fail 400 prompt is too long"))
         assert type(error) is ContextFull
 
@@ -145,14 +145,14 @@ class TestInTheStream:
             ("billing_error", False),
         ],
     )
-    async def test_each_kind_of_error_of_anthropic(self, bench: Bench, kind: str, retryable: bool) -> None:
+    async def test_each_error_type_of_anthropic(self, bench: Bench, kind: str, retryable: bool) -> None:
         broken = event("error", error={"type": kind, "message": "Because"})
         error = await failed(await bench.raw_claude(chunked([START, text_block(0, "hi"), broken])), asking("x"))
         assert "sent an error in the reply (Because)" in str(error)
         assert error.retryable is retryable
 
     @pytest.mark.parametrize(
-        ("given", "retryable"),
+        ("body", "retryable"),
         [
             ({"message": "x"}, True),
             ("x", True),
@@ -164,49 +164,47 @@ class TestInTheStream:
             ({"message": "x", "code": "insufficient_quota"}, False),
         ],
     )
-    async def test_each_shape_of_error_of_openai(self, bench: Bench, given: object, retryable: bool) -> None:
-        broken = b"data: " + msgspec.json.encode({"error": given}) + b"\n\n"
+    async def test_each_error_format_of_openai(self, bench: Bench, body: object, retryable: bool) -> None:
+        broken = b"data: " + msgspec.json.encode({"error": body}) + b"\n\n"
         error = await failed(await bench.raw(chunked([frame(content="hi"), broken])), asking("x"))
         assert error.retryable is retryable
 
-    async def test_a_cut_that_passes_is_over_at_the_second_attempt(self, model: Model) -> None:
+    async def test_cut_stream_succeeds_at_the_second_attempt(self, model: Model) -> None:
         script = asking("script: say hi | cut times=1 | say there")
         assert (await failed(model, script)).retryable
         assert text_of(await parts_of(model, script)) == "hi there"
 
 
 class TestNoConnection:
-    async def test_a_server_that_is_not_there_may_come_back(self, bench: Bench) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+    async def test_refused_connection_is_retryable(self, bench: Bench) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
         error = await failed(bench.claude(f"http://127.0.0.1:{port}"), asking("x"))
         assert "refused the connection" in str(error)
         assert error.retryable
 
-    async def test_a_server_that_is_slow_to_answer_may_be_faster_next_time(
-        self, bench: Bench, endpoint: ScriptedEndpoint
-    ) -> None:
+    async def test_slow_response_is_retryable(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         slow = bench.model(endpoint.url, timeout=httpx2.Timeout(5, read=0.02))
         assert (await failed(slow, asking("script: wait 60000 | say late"))).retryable
 
-    async def test_a_reset_may_not_happen_again(self, bench: Bench) -> None:
+    async def test_reset_is_retryable(self, bench: Bench) -> None:
         assert (await failed(await bench.raw(b"", then="reset"), asking("x"))).retryable
 
-    async def test_no_agreement_on_tls_lasts(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
+    async def test_failed_tls_handshake_is_not_retryable(self, bench: Bench, endpoint: ScriptedEndpoint) -> None:
         assert not (await failed(bench.model(endpoint.url.replace("http:", "https:")), asking("x"))).retryable
 
     @pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1"])
-    async def test_a_bad_address_lasts(self, bench: Bench, url: str) -> None:
+    async def test_invalid_address_is_not_retryable(self, bench: Bench, url: str) -> None:
         assert not (await failed(bench.claude(url), asking("x"))).retryable
 
     @pytest.mark.parametrize(("errno", "retryable"), [(socket.EAI_AGAIN, True), (socket.EAI_NONAME, False)])
-    def test_an_unknown_host_lasts_unless_the_name_server_is_in_trouble(self, errno: int, retryable: bool) -> None:
+    def test_unknown_host_is_retryable_only_if_dns_fails(self, errno: int, retryable: bool) -> None:
         error = httpx2.ConnectError("no")
         error.__cause__ = socket.gaierror(errno, "no")
-        found = ProviderEndpoint("local", "http://nowhere.invalid", None, httpx2.Timeout(1)).transport_failed(error)
-        assert "unknown host name" in found.message
-        assert found.retryable is retryable
+        failure = ProviderEndpoint("local", "http://nowhere.invalid", None, httpx2.Timeout(1)).transport_failed(error)
+        assert "unknown host name" in failure.message
+        assert failure.retryable is retryable
 
     @pytest.mark.parametrize("kind", ["text/html", "application/json"])
-    async def test_a_stream_that_is_none_lasts(self, bench: Bench, kind: str) -> None:
+    async def test_response_that_is_not_a_stream_is_not_retryable(self, bench: Bench, kind: str) -> None:
         assert not (await failed(await bench.raw_claude(http(b"{}", kind=kind)), asking("x"))).retryable

@@ -7,9 +7,9 @@ from kedge.llm.sse import EVENT_BYTES_MAX, EventParser, EventTooLarge
 
 def events(*pieces: bytes) -> list[bytes]:
     parser = EventParser()
-    found = [event for piece in pieces for event in parser.feed(piece)]
+    complete = [event for piece in pieces for event in parser.feed(piece)]
     last = parser.end()
-    return found if last is None else [*found, last]
+    return complete if last is None else [*complete, last]
 
 
 STREAMS = {
@@ -25,7 +25,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
-def test_events_are_the_same_in_every_way_of_writing_and_cutting_them(stream: bytes) -> None:
+def test_events_are_equal_for_all_line_ends_and_splits(stream: bytes) -> None:
     assert events(stream) == [b"one", b"two"]
     assert events(*(bytes([byte]) for byte in stream)) == [b"one", b"two"]
     for cut in range(len(stream)):
@@ -33,18 +33,18 @@ def test_events_are_the_same_in_every_way_of_writing_and_cutting_them(stream: by
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
-def test_lines_of_data_are_joined_however_they_end_and_are_cut(line_end: bytes) -> None:
+def test_data_lines_are_joined_for_all_line_ends_and_splits(line_end: bytes) -> None:
     stream = line_end.join([b'data: {"a":', b"data:  1}", b"data:", b"", b""])
     for cut in range(len(stream)):
         assert events(stream[:cut], stream[cut:]) == [b'{"a":\n 1}\n']
 
 
-def test_characters_that_other_readers_take_for_line_ends_stay_in_the_data() -> None:
+def test_unicode_line_separators_stay_in_the_data() -> None:
     text = "a\u2028b\u0085c\x0bd".encode()
     assert events(b"data: " + text + b"\n\n") == [text]
 
 
-def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
+def test_endless_line_is_refused() -> None:
     parser = EventParser()
     for _ in range(EVENT_BYTES_MAX // 1024):
         parser.feed(b"x" * 1024)
@@ -52,7 +52,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
         parser.feed(b"x")
 
 
-def test_an_event_without_end_is_refused_even_if_its_lines_are_empty() -> None:
+def test_endless_event_of_empty_lines_is_refused() -> None:
     parser = EventParser()
     for _ in range(EVENT_BYTES_MAX // 5120):
         parser.feed(b"data:\n" * 1024)
@@ -60,7 +60,7 @@ def test_an_event_without_end_is_refused_even_if_its_lines_are_empty() -> None:
         parser.feed(b"data:\n" * 1024)
 
 
-def test_any_number_of_whole_events_is_fine() -> None:
+def test_number_of_events_is_unlimited() -> None:
     parser = EventParser()
     event = b"data: " + b"x" * 100_000 + b"\n\n"
     assert sum(len(parser.feed(event)) for _ in range(EVENT_BYTES_MAX // 50_000)) == EVENT_BYTES_MAX // 50_000

@@ -1,4 +1,4 @@
-"""Whatever address a provider has: where TLS is spoken, its certificate is checked."""
+"""TLS: the certificate of every https provider is verified."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.llm.support import asking, failed
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-async def test_a_provider_that_nobody_vouches_for_is_told_nothing(kind: ProviderType, tmp_path: Path) -> None:
-    heard: list[bytes] = []
+async def test_untrusted_certificate_receives_no_data(kind: ProviderType, tmp_path: Path) -> None:
+    received: list[bytes] = []
 
-    async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read(1))
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.read(1))
         writer.close()
 
     context, _ = with_certificate("localhost", tmp_path)
-    server, models = await asyncio.start_server(listens, "127.0.0.1", 0, ssl=context), Models()
+    server, models = await asyncio.start_server(receive, "127.0.0.1", 0, ssl=context), Models()
     port = server.sockets[0].getsockname()[1]
-    # One without TLS is asked first: its pool knows no certificates, and must not be that of the other.
+    # The provider without TLS is used first: the other must not share its pool, which has no certificates.
     config = Config(
         providers={
             "plain": ProviderConfig(type=kind, base_url="http://127.0.0.1:1", api_key="k"),
@@ -35,10 +35,10 @@ async def test_a_provider_that_nobody_vouches_for_is_told_nothing(kind: Provider
     async with server:
         for name in ("plain", "secure"):
             model = (await models.choose(config, f"{name}/m")).model
-            said = str(await failed(model, asking("hello")))
-            assert ("TLS" if name == "secure" else "refused the connection") in said
+            error = str(await failed(model, asking("hello")))
+            assert ("TLS" if name == "secure" else "refused the connection") in error
     await models.close()
-    assert b"".join(heard) == b""
+    assert b"".join(received) == b""
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,5 @@ async def test_a_provider_that_nobody_vouches_for_is_told_nothing(kind: Provider
         ("mistral", "http://localhost:1", True),
     ],
 )
-def test_only_addresses_in_the_clear_get_the_pool_without_certificates(
-    kind: ProviderType, base_url: str, tls: bool
-) -> None:
+def test_only_http_addresses_get_the_pool_without_tls(kind: ProviderType, base_url: str, tls: bool) -> None:
     assert needs_tls(ProviderConfig(type=kind, base_url=base_url)) is tls

@@ -36,7 +36,6 @@ from kedge.core.untrusted_text import one_line
 from kedge.errors import BadConfig
 
 TRUST_COMMAND = "kedge config trust"
-SET_MODEL = "set `model` in your configuration file; print its path with: kedge config path"
 #: Length of a rule in a finding: enough to recognise it. Characters.
 RULE_CHARS_MAX_SHOWN = 200
 
@@ -60,7 +59,12 @@ def check_config(
     if user is None:
         return findings
     loaded = load_layers(user, workspace, trust, environment, strict=False)
-    return [*findings, *_check_rules(loaded), *_check_models(loaded, environment), *_check_keys(loaded, environment)]
+    return [
+        *findings,
+        *_check_rules(loaded),
+        *_check_models(loaded, user_file, environment),
+        *_check_keys(loaded, environment),
+    ]
 
 
 def _check_user_file(path: Path) -> tuple[LoadedConfig | None, list[Finding]]:
@@ -110,13 +114,13 @@ def _check_rules(loaded: LoadedConfig) -> Iterator[Finding]:
         yield Finding(one_line(str(rule), RULE_CHARS_MAX_SHOWN), "warn", message, what_to_do)
 
 
-def _check_models(loaded: LoadedConfig, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _check_models(loaded: LoadedConfig, user_file: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     for key in ("model", "small_model"):
         name = str(getattr(loaded.config, key))
         source = f" ({loaded.sources[key]})" if key in loaded.sources else ""
         if not name:
             if key == "model":
-                yield Finding(key, "warn", "not set; the built-in offline model is used", SET_MODEL)
+                yield Finding(key, "warn", "not set; the built-in offline model is used", f"set `model` in {user_file}")
             continue
         if name == OFFLINE:
             yield Finding(key, "ok", f"{name}{source}")
