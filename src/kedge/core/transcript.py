@@ -177,7 +177,7 @@ def chars_of(message: Message) -> int:
     return chars
 
 
-CUT_OFF = "This call was interrupted before it returned a result. It may or may not have had an effect."
+CUT_OFF = "This call was cut off before it returned a result. It may or may not have had an effect."
 
 
 SUMMARY = "This is a summary of the conversation so far. The earlier messages are not included.\n\n"
