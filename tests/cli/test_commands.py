@@ -296,6 +296,7 @@ def test_doctor_reports_a_missing_model(home: Home) -> None:
         server.stop()
     assert (code, found["model"]["status"]) == (0, "warn")
     assert str(home.config) in found["model"]["what_to_do"]
+    assert str(home.config) in found
 
 
 def test_doctor_reports_problems_with_remedies(home: Home) -> None:
