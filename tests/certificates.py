@@ -1,4 +1,4 @@
-"""Servers that speak TLS with a certificate that nobody vouches for."""
+"""TLS contexts for servers with a self-signed certificate."""
 
 from __future__ import annotations
 
@@ -11,15 +11,29 @@ import pytest
 
 
 def with_certificate(name: str, directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """What a server of this name needs, and the certificate as a client has to know it."""
+    """Return the TLS context of a server with this name, and the certificate that its clients must trust."""
     openssl = shutil.which("openssl")
     if openssl is None:
-        pytest.skip("no openssl here to make a certificate with")
+        pytest.skip("openssl is not installed")
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     subprocess.run(
         [
-            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(key)),
-            *("-out", str(certificate), "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"),
+            openssl,
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+            "-subj",
+            f"/CN={name}",
+            "-addext",
+            f"subjectAltName=DNS:{name}",
         ],
         check=True,
         capture_output=True,

@@ -45,13 +45,13 @@ TEST_NAME_CHARS_MAX = 60
 SIBLINGS = {"__init__", "__main__", "base", "codec"}
 #: The ratchet: how many breaches are left. A number may only fall.
 LEFT = {
-    "phrases": 244,
-    "docstrings": 99,
-    "locals": 32,
-    "classes": 3,
-    "modules": 1,
-    "starred": 135,
-    "test names": 253,
+    "phrases": 0,
+    "docstrings": 0,
+    "locals": 0,
+    "classes": 0,
+    "modules": 0,
+    "starred": 0,
+    "test names": 0,
 }
 
 

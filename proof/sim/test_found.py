@@ -27,7 +27,7 @@ def plan(seed: int, *acts: Act) -> Plan:
 @pytest.mark.found(
     "seed 3547 of the simulator",
     "A server that stopped while an agent's child was being accepted did not begin the child, and its parent waited "
-    "for its end: ten seconds later it ended with a failed clean-up. A parent waits for children at work only.",
+    "for its end: ten seconds later it ended with a failed clean-up. A parent waits only for running children.",
 )
 def test_shutdown_does_not_wait_for_an_unstarted_child() -> None:
     submit = Act(0.0, "submit", script="p0:agent 2;wait 2 say 1")
@@ -57,7 +57,7 @@ def test_text_of_a_failed_write_survives_a_crash() -> None:
 
 @pytest.mark.found(
     "seed 7812 of the simulator",
-    "A session was deleted while the store failed once, and its Lane was let go although a submit had it in hand: the "
+    "A session was deleted while the store failed once, and its Lane was evicted although a submit still used it: the "
     "second try to delete made another, saw nothing to wait for, and removed a session with a live Run.",
 )
 def test_a_failed_deletion_leaves_no_second_lane() -> None:
@@ -91,7 +91,7 @@ def test_a_child_of_a_failed_append_ends_with_its_parent() -> None:
 @pytest.mark.found(
     "seed 351288 of the simulator",
     "A session was deleted while its Run was accepted and the server shut down: the Run was not begun any more, and "
-    "the request waited for its end for ever. It is told now that the server shuts down.",
+    "the request waited for its end for ever. It is now refused because the server shuts down.",
 )
 def test_deletion_does_not_wait_for_an_unstarted_run() -> None:
     plans = [

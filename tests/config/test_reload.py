@@ -128,7 +128,7 @@ def test_invalid_repository_file_at_start(file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.found(
     "a review of recovery: a number of thousands of digits in a repository's file",
-    "Python's own error came through the parser: an accepted Run was active with nobody at work, and the server could "
+    "Python's own error came through the parser: an accepted Run was active without a task, and the server could "
     "not be started any more; it is a file that is not valid, like any other",
 )
 def test_overlong_number_is_an_invalid_file(file: Path, tmp_path: Path) -> None:

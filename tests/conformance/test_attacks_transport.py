@@ -259,7 +259,7 @@ async def test_trailers_are_not_headers(kedge: Peer, shared: tuple[str, str]) ->
 @pytest.mark.found(
     "attack: pipelined requests",
     "a client without a token that sent requests faster than they were answered had the server read and keep them all, "
-    "and hardly answer anybody any more; what is sent ahead of its reply now stays unread",
+    "and hardly answer other clients; requests sent ahead of a reply now stay unread",
 )
 def test_pipelined_requests_stay_unread(stranger: Server) -> None:
     before_kb = reset_memory_peak(stranger.pid)
@@ -286,8 +286,8 @@ def test_pipelined_requests_stay_unread(stranger: Server) -> None:
 
 @pytest.mark.found(
     "attack: a request pipelined after a stream",
-    "a stream with another request sent behind it was not told that its client is gone, and ended only by failing at "
-    "its next heartbeat, with a traceback in the log; now each request under way on a connection is told",
+    "a stream with another request after it on the connection did not notice that its client was "
+    "gone, and ended only by failing at its next heartbeat, with a traceback in the log; now every running request of a connection is notified",
 )
 async def test_a_stream_with_a_pipelined_request_ends_on_disconnect(limited: LimitedServer, workspace: Path) -> None:
     server = limited

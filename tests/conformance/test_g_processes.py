@@ -107,7 +107,7 @@ async def test_b9_a_cancel_ends_every_kind_of_process_first(kedge: Peer, kinds: 
 async def test_g2_every_kind_of_process_ends_with_a_killed_server(
     endpoint: Endpoint, tmp_path: Path, workspace: Path, seeds_: range
 ) -> None:
-    with proof("G6", "kills of a server at work with tools", "left something running") as figure:
+    with proof("G6", "kills of a server with running tools", "left something running") as figure:
         async with nest(tmp_path / "server", endpoint.hosted.url, '[runs]\non_crash = "end"\n') as servers:
             for seed in seeds_:
                 kinds = random.Random(seed).sample(ALL, KEPT)

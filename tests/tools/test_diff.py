@@ -65,7 +65,7 @@ def test_applied_diff_of_a_split_text_gives_the_new_text(old: list[int], new: li
 
 @pytest.mark.found(
     "attack: a diff of a long file",
-    "of a file with more than 2,000 lines whose first and last ones changed, people were shown nothing that was added: "
+    "for a file with more than 2,000 lines whose first and last lines changed, the diff showed no added line: "
     "all removed lines came first, and then the diff was cut; long texts are compared piece by piece now, and what is "
     "too large to be shown whole is not done",
 )

@@ -192,7 +192,7 @@ def test_failed_write_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.found(
     "attack: the same lines at another place",
     "of two approved edits of one file in one Step, the second was made where the first had just put the same lines, "
-    "although people were shown another place; the place counts now",
+    "although the approval showed another position; the position is now part of the check",
 )
 async def test_edit_is_not_applied_at_another_position(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("[dev]\nauth = on\n\n\n\n\n\n\n\n\n[prod]\nx = 1\n")

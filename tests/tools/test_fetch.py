@@ -196,7 +196,7 @@ async def test_decompression_bomb_is_cut(site: Site, context: ToolContext) -> No
 
 @pytest.mark.found(
     "attack: what follows a packed page",
-    "bytes sent behind the end of a packed page were all read and kept, without a bound; reading ends where the page "
+    "bytes after the end of a compressed page were read and kept without a limit; reading ends where the page "
     "does, and what is sent is counted as well as what it unpacks to",
 )
 async def test_bytes_after_a_compressed_body_are_not_read(context: ToolContext) -> None:

@@ -78,8 +78,8 @@ def test_denied_command_is_found_anywhere_in_the_line() -> None:
 
 @pytest.mark.found(
     "seed 0 of the fuzzed commands with a denied one inside",
-    "a deny rule missed a command behind a line break that begins with a backslash (the grammar takes it for a word of "
-    "the command before), one in a subshell that begins like arithmetic, and one behind an assignment in the text of a "
+    "a deny rule missed a command after a line break that begins with a backslash (the grammar takes it for a word of "
+    "the command before), one in a subshell that begins like arithmetic, and one after an assignment in the text of a "
     "trap; such lines are read a second time, and a text is read whole",
 )
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ async def test_a_diff_hides_nothing(tmp_path: Path, before: bytes | None, conten
 
 @pytest.mark.found(
     "attack 6",
-    "a blank behind a backslash was not to be seen in a command, although the next line is another command then; the "
+    "a space after a backslash was not visible in a command, although the next line is another command then; the "
     "blank or tab that ends a line is key_name out",
 )
 async def test_trailing_blank_of_a_command_is_visible(tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ async def test_too_large_diff_cannot_be_approved(tmp_path: Path) -> None:
 
 @pytest.mark.found(
     "attack: bytes that look like another encoding",
-    "a text for a file in latin-1 that begins like UTF-16 was shown to people as what those bytes would mean there, "
-    "and written as the command it was; people are shown the text itself now",
+    "a text for a file in latin-1 that begins like UTF-16 was shown decoded as UTF-16, "
+    "and written as the command it was; the approval now shows the text itself",
 )
 async def test_approval_shows_the_text_not_guessed_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_bytes("# grüße\n".encode("latin-1"))

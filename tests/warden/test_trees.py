@@ -166,9 +166,9 @@ async def test_killed_keeper_loses_its_trees_and_is_replaced(warden: Warden, kin
 
 @pytest.mark.found(
     "a process that was still there, the day after a run of all tests",
-    "an overseer whose last words the killed keeper had not read was told so by the kernel as an error, and ended of "
-    "it, with nobody left to end its tree; an error is now heard as the end that it is. No look at /proc had seen the "
-    "survivor, which only forked and exited: the tests now ask the kernel for its process group, too",
+    "an overseer whose last message the killed keeper had not read got an error from the kernel, and ended because of "
+    "it, so its tree was never ended; such an error now counts as the end of the keeper. No check of /proc had seen "
+    "the survivor, which only forked and exited: the tests now ask the kernel for its process group, too",
 )
 async def test_keeper_killed_with_unread_messages_loses_its_trees(warden: Warden) -> None:
     mark = new_mark()

@@ -90,7 +90,7 @@ class Rule(Struct, frozen=True):
 
     @property
     def has_wildcard(self) -> bool:
-        """Whether the pattern covers more than one path. `secret/` does."""
+        """True if the pattern covers more than one path. `secret/` does."""
         return self.pattern is None or any(map(has_wildcard, path_patterns(self.pattern, self.homes)))
 
     def matches_path(self, path: str) -> bool:
