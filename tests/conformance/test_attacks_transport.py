@@ -287,7 +287,8 @@ def test_pipelined_requests_stay_unread(stranger: Server) -> None:
 @pytest.mark.found(
     "attack: a request pipelined after a stream",
     "a stream with another request after it on the connection did not notice that its client was "
-    "gone, and ended only by failing at its next heartbeat, with a traceback in the log; now every running request of a connection is notified",
+    "gone, and ended only by failing at its next heartbeat, with a traceback in the log; now each running request of a "
+    "connection is notified",
 )
 async def test_a_stream_with_a_pipelined_request_ends_on_disconnect(limited: LimitedServer, workspace: Path) -> None:
     server = limited

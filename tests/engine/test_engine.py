@@ -246,3 +246,15 @@ async def test_run_with_an_infinite_cost_still_ends(tmp_path: Path) -> None:
         ended = await r.end(await r.submit())
         assert (ended.outcome, ended.reason) == ("failed", "internal")
         assert (await r.end(await r.submit())).text == "next"
+
+
+@pytest.mark.found(
+    "seed 4036 of the simulator",
+    "a repeated submit of a Run that waits to fold got a receipt with seq 0; a submit without events changes no record",
+)
+async def test_a_repeated_submit_gets_the_same_receipt(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel([Hold("k")], "done")) as r:
+        await r.submit(run_id="a")
+        first = await r.submit(run_id="b", when_busy="fold")
+        assert await r.submit(run_id="b", when_busy="fold") == first
+        r.model.release("k")

@@ -72,6 +72,8 @@ class Append:
             self.change_run(replace(accepted, accepted_state="active" if accepted.state == "active" else "queued"))
 
     def _add(self, events: tuple[LaneEvent, ...], *accepted: RunRecord) -> tuple[LaneEvent, ...]:
+        if not events:
+            return ()  # for example a repeated Submit: the record of its Run must not be replaced
         self.lane = apply_all(self.lane, events)
         self.events += events
         live = self.state.runs | self.runs | {run.run_id: run for run in accepted}
