@@ -255,6 +255,7 @@ async def test_run_with_an_infinite_cost_still_ends(tmp_path: Path) -> None:
 async def test_a_repeated_submit_gets_the_same_receipt(tmp_path: Path) -> None:
     async with rig(tmp_path, ScriptedModel([Hold("k")], "done")) as r:
         await r.submit(run_id="a")
+        await r.model.wait_requests(1)
         first = await r.submit(run_id="b", when_busy="fold")
         assert await r.submit(run_id="b", when_busy="fold") == first
         r.model.release("k")
