@@ -277,4 +277,5 @@ async def test_abandoned_tool_returning_during_the_end_lookup(
         await r.engine.cancel(r.workspace, r.session)
         ended = await r.end(run)
         assert (ended.outcome, ended.cleanup) == ("cancelled", "failed")
+        assert "could not be stopped" in ended.error
         await r.assert_sound()
