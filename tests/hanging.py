@@ -7,6 +7,7 @@ waits.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -54,10 +55,10 @@ def _threads() -> Iterator[str]:
 
 def _tasks() -> Iterator[str]:
     """Show what each task waits for: the stack of its coroutines."""
-    for task in list(asyncio.tasks._all_tasks):  # type: ignore[attr-defined]
-        if not task.done():
-            yield f"--- task {task.get_name()}"
-            yield from _awaited(task.get_coro())
+    loops = [loop for loop in gc.get_objects() if isinstance(loop, asyncio.AbstractEventLoop)]
+    for task in [task for loop in loops if loop.is_running() for task in asyncio.all_tasks(loop)]:
+        yield f"--- task {task.get_name()}"
+        yield from _awaited(task.get_coro())
 
 
 def _awaited(work: Any) -> Iterator[str]:

@@ -56,13 +56,18 @@ async def test_a_directory_that_has_become_a_link_is_not_entered(warden: Warden,
         await output_of(warden, "pwd", cwd=directory)
 
 
+#: Signals 32 and 33 belong to the C library, whose posix_spawn ignores them in the child. No program can set them.
+C_LIBRARY_SIGNALS = 0b11 << 31
+
+
 async def test_a_process_begins_with_a_clean_slate(warden: Warden) -> None:
     fields = dict(
         line.split(":\t", 1)
         for line in (await output_of(warden, "cat", "/proc/self/status")).splitlines()
         if "\t" in line
     )
-    assert {fields[name] for name in ("SigBlk", "SigIgn", "SigCgt")} == {"0" * 16}
+    signals = {name: int(fields[name], 16) & ~C_LIBRARY_SIGNALS for name in ("SigBlk", "SigIgn", "SigCgt")}
+    assert set(signals.values()) == {0}
     assert fields["NoNewPrivs"] == "0"
     before = os.umask(0o22)
     os.umask(before)
