@@ -85,7 +85,7 @@ async def test_uncertain_event_precedes_later_ones_of_other_sessions(tmp_path: P
         await r.engine.create_session(r.workspace, "later")
         seen += await read_all(live)
         store.gate.set()
-        await r.engine.queue(r.workspace, r.session)  # the Lane is reloaded
+        await r.engine._door.refresh(r.workspace.lanes[r.session])  # the Lane is reloaded
         assert [body["title"] for _, body, _ in seen] == ["", "happened", "later"]
         assert await read_all(live) == []
         assert positions(seen) == positions(await read_all(await reader(r, after=0)))

@@ -141,7 +141,7 @@ async def test_uncertain_cancel_reaches_its_run(tmp_path: Path, what: str) -> No
 async def test_rename_keeps_the_changes_of_an_uncertain_append(tmp_path: Path) -> None:
     store = OutageStore()
     async with rig(tmp_path, ScriptedModel([Hold("k")]), store) as r:
-        await r.engine.queue(r.workspace, r.session)
+        await r.engine._door.refresh(r.workspace.lanes[r.session])
         store.after = lambda write: bool(write.runs)
         with pytest.raises(StoreUnavailable):
             await r.submit("hello", run_id="a")

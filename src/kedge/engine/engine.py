@@ -382,12 +382,6 @@ class Engine:
         await self.workspaces.lane(workspace, session_id)
         return await self._store.runs(session_id, limit)
 
-    async def queue(self, workspace: Workspace, session_id: str) -> list[RunRecord]:
-        """Return the queued Runs in the order in which they will start."""
-        state = await self.workspaces.lane(workspace, session_id)
-        await self._door.refresh(state)
-        return [state.runs[run.run_id] for run in state.lane.queue]
-
     async def wait_run(self, workspace: Workspace, run_id: str, timeout_s: float) -> RunRecord:
         """Return the Run once it has ended, or as it is at the timeout or when the server stops."""
         run = await self.run(workspace, run_id)
