@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from kedge.server.watchdog import STALL_S, Watchdog
+
+#: The time for which the test stops a process: much longer than any real stall in it. Seconds.
+PAUSE_S = 1.0
 
 
 def _block_the_loop(seconds: float) -> None:
@@ -46,3 +53,34 @@ def test_the_watchdog_of_an_idle_loop_pauses() -> None:
         return woken
 
     assert asyncio.run(watched())
+
+
+_PAUSED_IN_A_CALLBACK = """
+import asyncio, os, signal, time
+from kedge.server.watchdog import BEAT_S, Watchdog
+
+async def main():
+    watchdog = Watchdog(lambda: True)
+    watchdog.start()
+    await asyncio.sleep(3 * BEAT_S)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    while watchdog._late[0] != watchdog._due_at:  # the thread takes the stack of the late loop
+        time.sleep(0)
+    await asyncio.sleep(3 * BEAT_S)
+    print(watchdog.stalls.longest_s)
+
+asyncio.run(main())
+"""
+
+
+def test_a_paused_process_is_not_a_stall() -> None:
+    process = subprocess.Popen([sys.executable, "-c", _PAUSED_IN_A_CALLBACK], stdout=subprocess.PIPE, text=True)
+    try:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        time.sleep(PAUSE_S)
+        process.send_signal(signal.SIGCONT)
+        output, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert float(output) < PAUSE_S / 2

@@ -58,6 +58,10 @@ class Watchdog:
         #: When the timer is due, and the time that the loop's thread had waited for a processor when it was armed.
         self._due_at = 0.0
         self._delayed_s = 0.0
+        #: The time for which the whole process was paused (SIGSTOP, a suspended machine), as the thread has measured
+        #: it, and its value when the timer was armed.
+        self._paused_s = 0.0
+        self._paused_before_s = 0.0
         #: The due time of a late timer and the stack of the loop then; an empty stack: outside of a callback.
         self._late: tuple[float, str] = (0.0, "")
         self._schedstat = -1
@@ -84,13 +88,15 @@ class Watchdog:
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         self._due_at = time.monotonic() + BEAT_S
         self._delayed_s = self._delay_s()
+        self._paused_before_s = self._paused_s
         loop.call_later(BEAT_S, self._beat, loop)
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
         if now - self._due_at >= STALL_S:
             # The time without a processor is not a stall of the loop.
-            stalled_s = now - self._due_at - (self._delay_s() - self._delayed_s)
+            without_processor_s = max(self._delay_s() - self._delayed_s, self._paused_s - self._paused_before_s)
+            stalled_s = now - self._due_at - without_processor_s
             late_for, stack = self._late
             if stalled_s >= STALL_S and late_for == self._due_at and stack:
                 self._report(stalled_s, stack)
@@ -118,7 +124,13 @@ class Watchdog:
     def _watch(self) -> None:
         was_long = False
         while self._awake.wait() and not self._is_closed:
+            slept_at, used_s = time.monotonic(), time.process_time()
             time.sleep(BEAT_S)
+            # A thread that wakes up late while the process used no processor time was paused with the process. A call
+            # that holds the GIL delays this thread, too, but uses the processor.
+            overslept_s = time.monotonic() - slept_at - BEAT_S - (time.process_time() - used_s)
+            if overslept_s > BEAT_S:
+                self._paused_s += overslept_s
             due_at = self._due_at
             late_s = time.monotonic() - due_at if self._awake.is_set() else 0.0
             if late_s > BEAT_S and self._late[0] != due_at:
