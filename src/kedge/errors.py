@@ -23,7 +23,7 @@
     ├── Busy                    429  a limit is reached; retry later
     │   ├── QueueFull · TooManyStreams
     ├── Unavailable             503
-    │   ├── ShuttingDown · StoreUnavailable
+    │   ├── Starting · ShuttingDown · StoreUnavailable
     ├── ModelFailed             502  the model's provider refused or failed
     │   └── ContextFull         502  the request exceeds the model's context window
     ├── StoreError              500  the store cannot answer correctly
@@ -205,6 +205,10 @@ class TooManyStreams(Busy):
 
 class Unavailable(KedgeError):
     code, status, retry_after_s = "unavailable", 503, 1
+
+
+class Starting(Unavailable):
+    code = "starting"
 
 
 class ShuttingDown(Unavailable):

@@ -35,7 +35,7 @@ async def session(kedge: Peer) -> AsyncIterator[str]:
     session = await kedge.session()
     async with no_trace(kedge, session):
         yield session
-    assert (await kedge.http.get("/v1/health")).json() == {"ok": True}
+    assert (await kedge.http.get("/v1/health")).json() == {"ok": True, "state": "ready"}
 
 
 async def post(peer: Peer, path: str, data: bytes, media_type: str | None = "application/json") -> httpx2.Response:

@@ -146,6 +146,11 @@ class Engine:
         return self._closing
 
     @property
+    def is_starting(self) -> bool:
+        """True until the first attempt to recover each workspace with live Runs has ended."""
+        return self._recovering
+
+    @property
     def is_closing(self) -> bool:
         return self._closing
 

@@ -38,8 +38,8 @@ class SystemRoutes:
         self._stalls = stalls
         self.specs: list[RouteSpec] = []
 
-    async def health(self, request: HttpRequest) -> m.Ok:
-        return m.Ok()
+    async def health(self, request: HttpRequest) -> m.Health:
+        return m.Health(state="starting" if self._engine.is_starting else "ready")
 
     async def version(self, request: HttpRequest) -> m.Version:
         return m.Version(
@@ -105,7 +105,7 @@ class SystemRoutes:
     def routes(self) -> list[Route]:
         runs, document = list[m.RunBody], dict[str, Any]
         return [
-            route("GET", "/health", self.health, "Check that the server responds", reply=m.Ok, needs_token=False),
+            route("GET", "/health", self.health, "Check that the server responds", reply=m.Health, needs_token=False),
             route("GET", "/version", self.version, "Return the version of the server", reply=m.Version),
             route("POST", "/control", self.control, "Shut down the server", body=m.Control, reply=m.Ok),
             route("DELETE", "/clients/{client_id}", self.retire_client, "Retire a client", reply=m.Ok),

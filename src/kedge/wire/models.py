@@ -138,6 +138,12 @@ class Ok(Struct, kw_only=True):
     ok: bool = True
 
 
+class Health(Struct, kw_only=True):
+    ok: bool = True
+    #: `starting` until every workspace with live Runs was recovered, or failed to be.
+    state: Literal["starting", "ready"] = "ready"
+
+
 class Version(Struct, kw_only=True):
     version: str
     platform: str
