@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+#: The longest single wait of a limit that excludes pauses of this process. Seconds.
+STEP_S = 0.5
 
 
 async def wait_uncancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
@@ -20,6 +24,17 @@ async def wait_uncancelled(tasks: Iterable[asyncio.Future[Any]]) -> None:
         for task in waiting:
             retrieve_exception(task)
         break
+
+
+async def is_done_within(limit_s: float, task: asyncio.Future[Any]) -> bool:
+    """Wait for the task, and return whether it is done in time. Its result or exception is not used.
+
+    The time is counted in steps, so that a pause of this process (SIGSTOP, a suspended machine) counts as one step."""
+    for _ in range(math.ceil(limit_s / STEP_S)):
+        await asyncio.wait({task}, timeout=min(STEP_S, limit_s))
+        if task.done():
+            return True
+    return False
 
 
 def retrieve_exception(task: asyncio.Future[Any]) -> None:

@@ -117,10 +117,14 @@ class Keeper:
                 self._start(line, streams)
             elif "end" in line:
                 self._end(line)
+            elif "ping" in line:
+                self._report({"pong": line["ping"]})
             elif (tree := self._trees.get(line["count"])) is not None:
                 self._forward(tree, line)
 
     def _start(self, order: KeeperMessage, streams: list[int]) -> None:
+        # Before the fork: a server that does not find this among our last messages starts the program elsewhere.
+        self._report({"accepted": order["run"]})
         try:
             ours, its = socket.socketpair()
             with ours, its:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -15,15 +16,24 @@ from contextlib import suppress
 from pathlib import Path
 
 from kedge import children
-from kedge.waiting import retrieve_exception
+from kedge.waiting import is_done_within, retrieve_exception
 from kedge.warden import orphans
 from kedge.warden.base import MechanismChoice, WardenFailed
 from kedge.warden.keeper import BOOTSTRAP
 from kedge.warden.keeper_protocol import RECEIVE_BYTES, WIRE_VERSION, KeeperMessage, MessageReader, encode
 from kedge.warden.warden_process import WardenProcess
 
-#: A keeper starts in some 50 ms; a longer start means that the machine is overloaded. Seconds.
-START_S_MAX = 20.0
+log = logging.getLogger("kedge.warden")
+
+#: A keeper starts in some 50 ms; a longer start means that it hangs. Seconds.
+START_S_MAX = 10.0
+
+#: Interval of the pings while there are processes. A ping also continues a keeper that was stopped. Seconds.
+PING_S = 1.0
+
+#: Consecutive pings without any message from the keeper, after which it is killed and replaced. It answers in a
+#: millisecond; together this is less than the time that a cancelled Run has for its clean-up. Pings.
+PINGS_MAX = 5
 
 #: The keeper limits the time of its own exit and of each tree (OVERSEER_S, LEFT_S); one that takes longer is killed.
 CLOSE_S_MAX = 15.0
@@ -50,8 +60,11 @@ class KeeperClient:
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._error = ""
-        #: Trees that the keeper has to end, with the timer that declares it lost.
-        self._ending: dict[int, asyncio.TimerHandle] = {}
+        #: Trees that the keeper has to end, with the seconds that it has left for it.
+        self._ending: dict[int, float] = {}
+        #: Pings since its last message, and the timer of the next one; after its kill, the timer that gives it up.
+        self._pings = 0
+        self._timer: asyncio.TimerHandle | None = None
         #: After the keeper was lost: the sweep for its processes.
         self._left: asyncio.Task[tuple[int, ...]] | None = None
         self._loop.add_reader(connection, self._receive)
@@ -88,12 +101,12 @@ class KeeperClient:
             raise
         client = cls(ours, keeper)
         try:
-            async with asyncio.timeout(START_S_MAX):
-                await client._hello
-        except BaseException as error:
+            if not await is_done_within(START_S_MAX, client._hello):
+                client._kill("did not start")
+                raise WardenFailed(f"The process keeper did not start within {START_S_MAX:g} s. Try again.")
+            client._hello.result()
+        except BaseException:
             await client.close()
-            if isinstance(error, TimeoutError):
-                raise WardenFailed(f"The process keeper did not start within {START_S_MAX:.0f} s.") from None
             raise
         return client
 
@@ -104,7 +117,9 @@ class KeeperClient:
             return
         self._signal(signal.SIGCONT)  # without a namespace a tool can stop the keeper
         if "end" in line and line["end"] in self.processes:
-            self._expect(line["end"], line["grace_s"] + CLOSE_S_MAX)
+            self._ending[line["end"]] = line["grace_s"] + CLOSE_S_MAX
+        if self._timer is None and self.processes:
+            self._timer = self._loop.call_later(PING_S, self._ping)
         self._queue.append((memoryview(encode(line)), tuple(descriptors)))
         if len(self._queue) == 1:
             self._flush()
@@ -142,6 +157,7 @@ class KeeperClient:
             return
         except OSError:
             data = b""
+        self._pings = 0
         for line in self._lines.feed(data):
             self._on_message(line)
         if not data:
@@ -155,6 +171,8 @@ class KeeperClient:
                     self._hello.set_result(None)
             case {"broken": str(error)}:
                 self._error = error
+            case {"pong": _}:
+                pass
             case _:
                 key = next(iter(line.values()))
                 process = self.processes.get(key)
@@ -162,7 +180,33 @@ class KeeperClient:
                     process.on_message(line)
                 if "gone" in line:
                     self.processes.pop(key, None)
-                    self._forget(key)
+                    self._ending.pop(key, None)
+
+    def _ping(self) -> None:
+        """Check that the keeper answers, and kill it if it does not.
+
+        Each timer is set by the one before it, so a pause of this process counts as one ping. The keeper was probably
+        paused as well, and answers before the next."""
+        self._timer = None
+        self._ending = {key: seconds - PING_S for key, seconds in self._ending.items()}
+        if self._pings >= PINGS_MAX:
+            self._kill("does not answer")
+        elif any(seconds <= 0 for seconds in self._ending.values()):
+            self._kill("did not end a command in time")
+        elif self.processes:
+            self._pings += 1
+            self.send({"ping": self._pings})
+
+    def _kill(self, reason: str) -> None:
+        """Kill the keeper. Its last messages follow, and then the end of its socket."""
+        log.warning(
+            "the process keeper %s; it is killed and replaced (pid %d, commands lost: %d)",
+            reason,
+            self.keeper_pid,
+            len(self.processes),
+        )
+        self._signal(signal.SIGKILL)
+        self._timer = self._loop.call_later(KILL_S_MAX, self._on_lost)
 
     def _on_lost(self) -> None:
         if self.is_lost:
@@ -174,8 +218,8 @@ class KeeperClient:
         for _, descriptors in self._queue:
             _close(descriptors)
         self._queue.clear()
-        for key in list(self._ending):
-            self._forget(key)
+        self._ending.clear()
+        self._stop_timer()
         self._signal(signal.SIGKILL)  # it may have closed the connection and still run
         if orphans.is_adopting():
             self._left = self._loop.create_task(self._sweep())
@@ -201,26 +245,22 @@ class KeeperClient:
             with suppress(ProcessLookupError):
                 os.kill(self.keeper_pid, number)
 
-    def _expect(self, key: int, within_s: float) -> None:
-        """Declare the keeper lost if it does not end this tree in time."""
-        self._forget(key)
-        self._ending[key] = self._loop.call_later(within_s, self._on_lost)
-
-    def _forget(self, key: int) -> None:
-        if (timer := self._ending.pop(key, None)) is not None:
-            timer.cancel()
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def close(self) -> None:
         """Close the connection. All processes are dead on return: the keeper exits after them."""
         if not self.is_lost:
+            self._stop_timer()
+            self._signal(signal.SIGCONT)
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_WR)
-        try:
-            async with asyncio.timeout(CLOSE_S_MAX):
-                await asyncio.shield(self._ended)
-        except TimeoutError:
+        if not await is_done_within(CLOSE_S_MAX if self.processes else KILL_S_MAX, self._ended):
             self._on_lost()
-        await self._keeper.wait()
+        with suppress(TimeoutError):  # stuck in the kernel: it must not keep its successor from starting
+            async with asyncio.timeout(KILL_S_MAX):
+                await self._keeper.wait()
         if self._left is not None:
             await asyncio.shield(self._left)
         for process in list(self.processes.values()):

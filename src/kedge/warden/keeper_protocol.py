@@ -7,14 +7,17 @@ Server to keeper, which forwards it to the overseer of the tree `id`:
      "landlock", "mounts"}                                            the sandbox layers to use
     {"end": id, "grace_s"}      terminate the tree (SIGTERM), then kill it
     {"count": id, "tag"}        count its processes that are alive
+    {"ping": number}            answered by the keeper itself, at once
 
 Keeper to server:
 
     {"hello": version, "mechanism", "landlock"}     first message: the features of this machine
+    {"accepted": id}                                the program may have begun from here on; without it, it has not
     {"started": id, "pid", "overseer"}              the program is executing
     {"failed": id, "error"}                         the program could not be started; the tree is gone
     {"exited": id, "code", "signal"}                the first process of the tree has ended
     {"counted": id, "tag", "alive"}
+    {"pong": number}
     {"gone": id, "left"}                            the tree has ended except for the pids in `left`, normally none
     {"broken": error}                               last message of a keeper that failed
 
@@ -26,7 +29,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 
 #: Size of a message: the kernel accepts argument lists of 2 MiB, and JSON may take six bytes for one. Bytes.
 KEEPER_MESSAGE_BYTES_MAX = 16 * 1024 * 1024

@@ -27,6 +27,12 @@ from kedge.warden.warden_process import WardenProcess
 #: Concurrent starts: each has up to three descriptors in flight, which the kernel limits. Items.
 STARTS_MAX = 32
 
+#: Keepers that one process is sent to: the second is new, so that a third would hang for the same reason. Keepers.
+KEEPERS_MAX = 2
+
+#: A program starts in some 20 ms. Its directory may be on a slow disk, or on a mount that does not answer. Seconds.
+EXEC_S_MAX = 30.0
+
 
 class Warden:
     """Starts processes in trees that can be killed as a whole, optionally in a sandbox."""
@@ -63,19 +69,25 @@ class Warden:
         """Start a process. It has been executed on return; raises ProcessFailed with the reason if not."""
         async with self._starting:
             self._started()
-            client = await self._open()
-            if not self._sandbox.is_available and spec.writable is not None:
-                raise WardenFailed("This machine has no sandbox: neither Landlock (Linux 6.2) nor bubblewrap.")
-            process = self._launch(client, spec, self._sandbox)
-            try:
-                await process.started()
-            except asyncio.CancelledError:
-                # The caller will not receive the process: kill it before the cancellation continues.
-                await wait_uncancelled([asyncio.ensure_future(process.end(0.0))])
-                raise
-            except BaseException:
-                client.send({"end": process.key, "grace_s": 0.0})
-                raise
+            for keepers in range(1, KEEPERS_MAX + 1):
+                client = await self._open()
+                if not self._sandbox.is_available and spec.writable is not None:
+                    raise WardenFailed("This machine has no sandbox: neither Landlock (Linux 6.2) nor bubblewrap.")
+                process = self._launch(client, spec, self._sandbox)
+                try:
+                    await process.started(EXEC_S_MAX)
+                    break
+                except asyncio.CancelledError:
+                    # The caller will not receive the process: kill it before the cancellation continues.
+                    await wait_uncancelled([asyncio.ensure_future(process.end(0.0))])
+                    raise
+                except WardenFailed:
+                    # A lost keeper that has not accepted the process has not begun it.
+                    if process.is_accepted or keepers == KEEPERS_MAX:
+                        raise
+                except BaseException:
+                    client.send({"end": process.key, "grace_s": 0.0})
+                    raise
             return process
 
     async def close(self) -> None:
@@ -121,7 +133,7 @@ class Warden:
         )
         process = self._launch(await self._open(), spec, sandbox)
         try:
-            await process.started()
+            await process.started(EXEC_S_MAX)
             return (await process.wait()).code == 0
         except ProcessFailed:
             return False

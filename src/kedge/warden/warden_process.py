@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from kedge.waiting import retrieve_exception
+from kedge.waiting import is_done_within, retrieve_exception
 from kedge.warden.base import ExitStatus, ProcessFailed, WardenFailed
 from kedge.warden.keeper_protocol import KeeperMessage
 from kedge.warden.proc_fs import is_zombie
@@ -39,6 +39,8 @@ class WardenProcess:
         self._counts: dict[int, asyncio.Future[int]] = {}
         self._tags = 0
         self._overseer = 0
+        #: True from the time at which the program may have begun.
+        self.is_accepted = False
         self._is_lost = False
         self._ending: asyncio.Task[None] | None = None
 
@@ -89,11 +91,20 @@ class WardenProcess:
 
     # --- for the keeper's client
 
-    async def started(self) -> None:
-        await asyncio.shield(self._started)
+    async def started(self, limit_s: float) -> None:
+        """Wait until the program is executing. After `limit_s` it is ended: ProcessFailed."""
+        if not await is_done_within(limit_s, self._started):
+            left = await self.end(0.0)
+            raise ProcessFailed(
+                f"The program did not start within {limit_s:g} s; its directory may not answer."
+                + (f" Process {', '.join(map(str, left))} could not be ended." if left else "")
+            )
+        self._started.result()
 
     def on_message(self, line: KeeperMessage) -> None:
         match line:
+            case {"accepted": _}:
+                self.is_accepted = True
             case {"started": _, "pid": int(pid), "overseer": int(overseer)}:
                 self.pid, self._overseer = pid, overseer
                 _settle(self._started, None)
