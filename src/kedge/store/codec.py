@@ -17,7 +17,7 @@ from msgspec import Struct
 from kedge.core.approvals import Ask, Grant
 from kedge.core.events import EVENT_TYPES, Event, RetryReported
 from kedge.core.records import FileVersion, Prompt, RunRecord, SessionRecord
-from kedge.core.transcript import PART_TYPES, Message, Part, Tail, with_tails
+from kedge.core.transcript import PART_TYPES, Message, Part, Tail, ToolResult, with_tails
 from kedge.errors import (
     RESTORE_BACKUP,
     MessageNotFound,
@@ -281,6 +281,19 @@ def check_write(write: Write) -> None:
     for tail in write.tails:
         texts += (tail.message_id, tail.session_id, tail.text)
     check_texts(texts)
+
+
+def content_bytes(write: Write) -> int:
+    """Estimate the size of what can be large in a Write, from the lengths of its texts and files."""
+    size = sum(len(version.before or b"") for version in write.files) + sum(len(tail.text) for tail in write.tails)
+    for run in write.runs:
+        size += len(run.prompt.text) + sum(len(attachment.content) for attachment in run.prompt.attachments)
+    for message in write.messages:
+        for part in message.parts:
+            size += sum(len(value) for value in msgspec.structs.astuple(part) if isinstance(value, str))
+            if isinstance(part, ToolResult):
+                size += sum(map(len, part.images))
+    return size
 
 
 def check_texts(texts: Iterable[str]) -> None:

@@ -1,8 +1,8 @@
 """The store in a local SQLite database.
 
 - One process: the data directory is locked (`data_directory`).
-- Two threads (`sqlite_threads`): one connection writes, with group commit, and one reads. No other connection of kedge
-  writes or checkpoints.
+- One thread writes, with group commit, and up to three read (`sqlite_threads`), each with its own connection. No other
+  connection of kedge writes or checkpoints.
 - WAL mode, with `synchronous=FULL` for a durable Write.
 - Three protections against damage. Each page has a checksum, which SQLite's `cksumvfs` verifies on every read
   (`sqlite_pages` covers its gaps). The log is a hash chain, which also detects entries that are valid but wrong,
@@ -28,7 +28,7 @@ from kedge.store import codec, search_tokens, sqlite_write
 from kedge.store.base import LogEntry, SearchHit, Write
 from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite_connect import DATABASE, close, connect
-from kedge.store.sqlite_threads import ReadThread, WriteThread, store_error
+from kedge.store.sqlite_threads import SHORT_WRITE_BYTES_MAX, ReadThreads, WriteThread, store_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,12 +47,12 @@ _MESSAGE = (
 
 
 def _read(
-    subject: str,
+    subject: str, *, is_long: bool = False
 ) -> Callable[
     [Callable[Concatenate[SqliteStore, apsw.Connection, P], T]],
     Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]],
 ]:
-    """Run a method in the read thread, inside one read transaction. An error about damage names the subject and the
+    """Run a method in a read thread, inside one read transaction. An error about damage names the subject and the
     first argument, such as "workspace w1"."""
 
     def decorate(
@@ -62,7 +62,7 @@ def _read(
         async def read(store: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
             _, reader = store._threads()
             named = " ".join([subject, *map(str, args[:1])])
-            return await reader.ask(lambda db: method(store, db, *args, **kwargs), named)
+            return await reader.ask(lambda db: method(store, db, *args, **kwargs), named, is_long=is_long)
 
         return read
 
@@ -75,7 +75,7 @@ class SqliteStore:
     def __init__(self, directory: Path, *, vfs: str | None = None) -> None:
         self._directory = DataDirectory(directory)
         self._vfs = vfs
-        self._reader: ReadThread | None = None
+        self._reader: ReadThreads | None = None
         self._writer: WriteThread | None = None
 
     async def open(self) -> None:
@@ -88,7 +88,8 @@ class SqliteStore:
             self._directory.claim()
             undo.callback(self._directory.release)
             try:
-                writing, reading, head_file = connect(self._directory, self._vfs, undo)
+                writing, connect_reader, head_file = connect(self._directory, self._vfs, undo)
+                reading = connect_reader()
             except apsw.Error as error:
                 raise store_error(error, str(self._directory.path / DATABASE)) from error
             except OSError as error:
@@ -96,7 +97,7 @@ class SqliteStore:
                     f"cannot use {self._directory.path} ({error.strerror}); check the directory and its disk"
                 ) from error
             undo.pop_all()
-        self._reader = ReadThread(reading, loop, lambda: close(reading))
+        self._reader = ReadThreads(reading, loop, connect_reader, close)
         self._writer = WriteThread(writing, loop, self._finish, head_file)
 
     async def close(self) -> None:
@@ -109,7 +110,7 @@ class SqliteStore:
     def _finish(self) -> None:
         """Close everything; called in the write thread after the last Write."""
         writer, reader = self._threads()
-        # The reader first: an open read transaction prevents a complete checkpoint.
+        # The readers first: an open read transaction prevents a complete checkpoint.
         reader.join()
         # If this fails, the disk is full or gone; the next open reads everything from the WAL.
         with contextlib.suppress(apsw.Error):
@@ -118,7 +119,7 @@ class SqliteStore:
         writer.head_file.close()
         self._directory.release()
 
-    def _threads(self) -> tuple[WriteThread, ReadThread]:
+    def _threads(self) -> tuple[WriteThread, ReadThreads]:
         if self._writer is None or self._reader is None:
             raise StoreUnavailable("the store is not open yet")
         return self._writer, self._reader
@@ -137,11 +138,19 @@ class SqliteStore:
     async def append(self, write: Write) -> int:
         writer, _ = self._threads()
         subject = f"workspace {write.workspace_id}"
-        return await writer.ask(lambda db: sqlite_write.append(db, write), subject, durable=write.durable)
+        size_bytes = codec.content_bytes(write)
+        return await writer.ask(
+            lambda db: sqlite_write.append(db, write),
+            subject,
+            durable=write.durable,
+            is_long=size_bytes > SHORT_WRITE_BYTES_MAX,
+            size_bytes=size_bytes,
+        )
 
     async def trim(self, workspace_id: str, keep: int) -> None:
         writer, _ = self._threads()
-        while await writer.ask(lambda db: sqlite_write.trim(db, workspace_id, keep), f"workspace {workspace_id}"):
+        subject = f"workspace {workspace_id}"
+        while await writer.ask(lambda db: sqlite_write.trim(db, workspace_id, keep), subject, is_long=True):
             pass
 
     async def verify(self, workspace_id: str) -> int:
@@ -162,7 +171,7 @@ class SqliteStore:
             raise codec.unknown_workspace(workspace_id)
         return int(row[0]), int(row[1])
 
-    @_read("workspace")
+    @_read("workspace", is_long=True)
     def read(self, db: apsw.Connection, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
         row = db.execute(
             "SELECT floor, floor_hash, head, head_hash FROM workspaces WHERE id = ?", (workspace_id,)
@@ -202,7 +211,7 @@ class SqliteStore:
         rows = db.execute("SELECT id, path, created_at, base FROM workspaces ORDER BY rowid")
         return [WorkspaceRecord(*row) for row in rows]
 
-    @_read("workspace")
+    @_read("workspace", is_long=True)
     def sessions(self, db: apsw.Connection, workspace_id: str) -> list[SessionRecord]:
         rows = db.execute(
             "SELECT record FROM sessions WHERE workspace_id = ? ORDER BY updated_at DESC, id", (workspace_id,)
@@ -229,7 +238,7 @@ class SqliteStore:
         runs = _runs(db.execute(f"{_RUN} WHERE runs.workspace_id = ? AND runs.run_id = ?", (workspace_id, run_id)))
         return runs[0] if runs else None
 
-    @_read("session")
+    @_read("session", is_long=True)
     def runs(self, db: apsw.Connection, session_id: str, limit: int) -> list[RunRecord]:
         latest = db.execute(
             f"{_RUN} WHERE session_id = ? ORDER BY seq DESC, runs.workspace_id DESC, runs.run_id DESC LIMIT ?",
@@ -237,12 +246,12 @@ class SqliteStore:
         )
         return _runs(latest)[::-1]
 
-    @_read("workspace")
+    @_read("workspace", is_long=True)
     def live_runs(self, db: apsw.Connection, workspace_id: str) -> list[RunRecord]:
         live = f"{_RUN} WHERE runs.workspace_id = ? AND state <> 'ended' ORDER BY session_id, {_BY_SEQ}"
         return _runs(db.execute(live, (workspace_id,)))
 
-    @_read("session")
+    @_read("session", is_long=True)
     def messages(self, db: apsw.Connection, session_id: str, after: str | None, limit: int) -> list[Message]:
         start = -1
         if after is not None:
@@ -258,7 +267,7 @@ class SqliteStore:
         ).fetchall()
         return [_message(db, row) for row in rows]
 
-    @_read("session")
+    @_read("session", is_long=True)
     def last_messages(self, db: apsw.Connection, session_id: str, limit: int) -> list[Message]:
         rows = db.execute(
             f"{_MESSAGE} WHERE session_id = ? ORDER BY ordinal DESC LIMIT ?", (session_id, max(limit, 0))
@@ -270,7 +279,7 @@ class SqliteStore:
         row = db.execute(f"{_MESSAGE} WHERE workspace_id = ? AND id = ?", (workspace_id, message_id)).fetchone()
         return _message(db, row) if row else None
 
-    @_read("workspace")
+    @_read("workspace", is_long=True)
     def search(self, db: apsw.Connection, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
         prefixes = search_tokens.query_tokens(query)
         if not prefixes or limit <= 0:
@@ -316,7 +325,7 @@ class SqliteStore:
         rows = db.execute("SELECT record FROM grants WHERE workspace_id = ? ORDER BY ordinal", (workspace_id,))
         return [codec.decode_grant(record) for (record,) in rows]
 
-    @_read("workspace")
+    @_read("workspace", is_long=True)
     def file_versions(
         self, db: apsw.Connection, workspace_id: str, session_id: str, run_id: str | None
     ) -> list[FileVersion]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -23,8 +25,8 @@ _CHECKSUM_VFS = "cksmvfs"
 
 def connect(
     directory: DataDirectory, vfs: str | None, undo: contextlib.ExitStack
-) -> tuple[apsw.Connection, apsw.Connection, HeadFile]:
-    """Return the writing and the reading connection, and the head file. `undo` closes them."""
+) -> tuple[apsw.Connection, Callable[[], apsw.Connection], HeadFile]:
+    """Return the writing connection, a function that opens reading ones, and the head file. `undo` closes them."""
     path = directory.private_file(DATABASE, create=True)
     # SQLite creates these with the mode of the database, but they may be left over from a crash.
     directory.private_file(f"{DATABASE}-wal", create=False)
@@ -47,12 +49,15 @@ def connect(
     migrations.migrate(writing, migrations.shipped())
     ((committed,),) = writing.execute("SELECT committed FROM transactions").fetchall()
     head_file.check(int(str(committed)), path)
-    reading = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
-    undo.callback(close, reading)
-    for pragma in (f"busy_timeout = {_BUSY_MS}", "query_only = 1"):
-        reading.execute(f"PRAGMA {pragma}").fetchall()
     directory.sync(directory.path)
-    return writing, reading, head_file
+    return writing, partial(_reading, path, vfs), head_file
+
+
+def _reading(path: Path, vfs: str | None) -> apsw.Connection:
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
+    for pragma in (f"busy_timeout = {_BUSY_MS}", "query_only = 1"):
+        db.execute(f"PRAGMA {pragma}").fetchall()
+    return db
 
 
 def close(db: apsw.Connection) -> None:

@@ -1,8 +1,13 @@
-"""The two threads of the SQLite store: one reads, the other writes, with group commit.
+"""The threads of the SQLite store: one writes, with group commit, and up to three read.
 
 SQLite allows one writer at a time, and a durable commit waits for the disk. Therefore one connection writes, and
 it puts all waiting Writes into one transaction: the more callers, the more Writes share one sync. Each Write has a
 savepoint, so that a refused Write does not affect the others.
+
+Long work does not delay short work. Long requests (a large Write, a slice of a copy, a page of messages) have their own
+queue. The writer alternates: the waiting short requests, then one long one. The readers serve short requests first, and
+long ones never occupy the last of them. A caller awaits each request before the next one that depends on it, so the two
+queues change no order that matters.
 """
 
 from __future__ import annotations
@@ -10,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import apsw
@@ -23,10 +28,17 @@ from kedge.store.head_file import HeadFile
 
 T = TypeVar("T")
 
-#: Writes in one transaction. More would gain nothing, since hundreds share the sync, and delay the first of them.
+#: Writes in one transaction. More would gain nothing, since hundreds share the sync, and delay the first one. Items.
 BATCH_WRITES_MAX = 256
-#: Requests waiting for a thread. They are held in memory, and a disk with such a backlog does not catch up.
+#: Content of the Writes in one transaction, after which no more join: some milliseconds of work. Bytes.
+BATCH_BYTES_MAX = 1024 * 1024
+#: A Write with more content is long work. Bytes.
+SHORT_WRITE_BYTES_MAX = 128 * 1024
+#: Requests waiting for a thread. They are held in memory, and a disk with such a backlog does not catch up. Items.
 PENDING_REQUESTS_MAX = 10_000
+#: Reading threads, started when they are needed. Long requests use all but one of them. Each has a connection with a
+#: cache of up to 2 MB. Items.
+READ_THREADS_MAX = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +47,7 @@ class ThreadRequest:
     future: asyncio.Future[Any]
     subject: str
     durable: bool
+    size_bytes: int
 
 
 @dataclass(slots=True, eq=False)
@@ -55,67 +68,65 @@ def _settle(results: list[ThreadResult]) -> None:
 
 
 class StoreThread:
-    """One thread with one connection. It serves requests in the order of arrival."""
+    """The requests of one or more threads. Those of one kind are served in the order of arrival."""
 
     name = "kedge-store"
-    batch_max = 1
 
-    def __init__(self, db: apsw.Connection, loop: asyncio.AbstractEventLoop, at_end: Callable[[], None]) -> None:
+    def __init__(self, db: apsw.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self.db = db
         self._loop = loop
-        self._at_end = at_end
-        self._requests: SimpleQueue[ThreadRequest | None] = SimpleQueue()
+        #: Guards the fields below.
+        self._changed = threading.Condition()
+        self._short: deque[ThreadRequest] = deque()
+        self._long: deque[ThreadRequest] = deque()
         self._stopped = False
-        # A daemon thread does not keep a process alive that failed to close its store.
-        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-        self._thread.start()
+        self._threads: list[threading.Thread] = []
+        self._start_thread()
 
-    async def ask(self, work: Callable[[apsw.Connection], T], subject: str = "", *, durable: bool = False) -> T:
-        """Run `work` in the thread and return its result. The work is done even if the caller is cancelled.
+    async def ask(
+        self,
+        work: Callable[[apsw.Connection], T],
+        subject: str = "",
+        *,
+        durable: bool = False,
+        is_long: bool = False,
+        size_bytes: int = 0,
+    ) -> T:
+        """Run `work` in a thread and return its result. The work is done even if the caller is cancelled.
 
         `subject` names what is read or written, such as "workspace w1", in an error about damage."""
-        if self._stopped:
-            raise StoreUnavailable("the store is closed; open it again")
-        if self._requests.qsize() >= PENDING_REQUESTS_MAX:
-            raise StoreUnavailable(f"{PENDING_REQUESTS_MAX} requests are waiting for the disk; try again later")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._requests.put(ThreadRequest(work, future, subject, durable))
+        with self._changed:
+            if self._stopped:
+                raise StoreUnavailable("the store is closed; open it again")
+            if len(self._short) + len(self._long) >= PENDING_REQUESTS_MAX:
+                raise StoreUnavailable(f"{PENDING_REQUESTS_MAX} requests are waiting for the disk; try again later")
+            (self._long if is_long else self._short).append(ThreadRequest(work, future, subject, durable, size_bytes))
+            self._added()
         return await future
 
     def stop(self) -> None:
         """Serve the requests made so far, then end."""
-        if not self._stopped:
+        with self._changed:
             self._stopped = True
-            self._requests.put(None)
+            self._changed.notify_all()
 
     def join(self) -> None:
-        self._thread.join()
+        for thread in list(self._threads):
+            thread.join()
+
+    def _start_thread(self) -> None:
+        # A daemon thread does not keep a process alive that failed to close its store.
+        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _added(self) -> None:
+        """Called with the lock held after each new request."""
+        self._changed.notify()
 
     def _run(self) -> None:
-        has_more = True
-        while has_more:
-            batch, has_more = self._take()
-            try:
-                results = self._serve(batch)
-            except Exception as error:  # an unexpected error must still reach the callers
-                results = [self._failed(request, error) for request in batch]
-            if results:
-                self._deliver(results)
-        self._at_end()
-
-    def _take(self) -> tuple[list[ThreadRequest], bool]:
-        """Wait for a request; return all that are waiting, and False if the thread has to stop after them."""
-        batch: list[ThreadRequest] = []
-        request = self._requests.get()
-        while request is not None:
-            batch.append(request)
-            if len(batch) == self.batch_max:
-                return batch, True
-            try:
-                request = self._requests.get_nowait()
-            except Empty:
-                return batch, True
-        return batch, False
+        raise NotImplementedError
 
     def _deliver(self, results: list[ThreadResult]) -> None:
         # Raised if the loop is closed: no caller waits any more.
@@ -125,32 +136,82 @@ class StoreThread:
     def _failed(self, request: ThreadRequest, error: Exception) -> ThreadResult:
         return ThreadResult(request.future, error=store_error(error, self.db.filename, request.subject))
 
-    def _serve(self, batch: list[ThreadRequest]) -> list[ThreadResult]:
-        raise NotImplementedError
 
+class ReadThreads(StoreThread):
+    """`db` is the connection of the first thread; `connect` opens one for each further thread."""
 
-class ReadThread(StoreThread):
     name = "kedge-store-reader"
 
-    def _serve(self, batch: list[ThreadRequest]) -> list[ThreadResult]:
-        return [self._result(request) for request in batch]
+    def __init__(
+        self,
+        db: apsw.Connection,
+        loop: asyncio.AbstractEventLoop,
+        connect: Callable[[], apsw.Connection],
+        close: Callable[[apsw.Connection], None],
+    ) -> None:
+        self._connect, self._close = connect, close
+        self._unused: apsw.Connection | None = db
+        self._running = self._long_running = 0
+        super().__init__(db, loop)
 
-    def _result(self, request: ThreadRequest) -> ThreadResult:
+    def _added(self) -> None:
+        idle = len(self._threads) - self._running
+        if len(self._short) + len(self._long) > idle and len(self._threads) < READ_THREADS_MAX:
+            self._start_thread()
+        self._changed.notify()
+
+    def _run(self) -> None:
+        db = self._take_connection()
+        if db is None:
+            return
+        while taken := self._take():
+            request, is_long = taken
+            result = self._result(db, request)
+            with self._changed:  # before the result is delivered: the caller's next request finds this thread idle
+                self._running -= 1
+                self._long_running -= is_long
+            self._deliver([result])
+        self._close(db)
+
+    def _take_connection(self) -> apsw.Connection | None:
+        with self._changed:
+            db, self._unused = self._unused, None
+        try:
+            return db or self._connect()
+        except (apsw.Error, OSError):
+            # For example too many open files. The first thread serves all requests; a later request tries again.
+            with self._changed:
+                self._threads.remove(threading.current_thread())
+            return None
+
+    def _take(self) -> tuple[ThreadRequest, bool] | None:
+        """Wait for a request; return it and whether it is long, or None if the thread has to end."""
+        with self._changed:
+            while True:
+                is_long = not self._short
+                if self._short or (self._long and self._long_running < READ_THREADS_MAX - 1):
+                    self._running += 1
+                    self._long_running += is_long
+                    return (self._long if is_long else self._short).popleft(), is_long
+                if self._stopped:
+                    return None  # long requests that are left: for the threads that serve long ones now
+                self._changed.wait()
+
+    def _result(self, db: apsw.Connection, request: ThreadRequest) -> ThreadResult:
         try:
             # In one transaction, all queries of a request see the same state.
-            self.db.execute("BEGIN")
+            db.execute("BEGIN")
             try:
-                return ThreadResult(request.future, request.work(self.db))
+                return ThreadResult(request.future, request.work(db))
             finally:
-                if self.db.in_transaction:
-                    self.db.execute("ROLLBACK")
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
         except Exception as error:  # must reach this caller, and no other
             return self._failed(request, error)
 
 
 class WriteThread(StoreThread):
     name = "kedge-store-writer"
-    batch_max = BATCH_WRITES_MAX
 
     def __init__(
         self, db: apsw.Connection, loop: asyncio.AbstractEventLoop, at_end: Callable[[], None], head_file: HeadFile
@@ -159,12 +220,39 @@ class WriteThread(StoreThread):
         self.commits = 0
         self.durable_commits = 0
         self._durable: bool | None = None
+        self._is_long_next = False
+        self._at_end = at_end
         self.head_file = head_file
-        super().__init__(db, loop, at_end)
+        super().__init__(db, loop)
+
+    def _run(self) -> None:
+        while batch := self._take():
+            try:
+                results = self._serve(batch)
+            except Exception as error:  # an unexpected error must still reach the callers
+                results = [self._failed(request, error) for request in batch]
+            self._deliver(results)
+        self._at_end()
+
+    def _take(self) -> list[ThreadRequest]:
+        """Wait for requests; return some short ones, or one long one; none if the thread has to end.
+
+        A long request shares its transaction with no other: these would wait for all of its work."""
+        with self._changed:
+            while not (self._short or self._long or self._stopped):
+                self._changed.wait()
+            if self._long and (self._is_long_next or not self._short):
+                self._is_long_next = False
+                return [self._long.popleft()]
+            self._is_long_next = True
+            batch: list[ThreadRequest] = []
+            size_bytes = 0
+            while self._short and len(batch) < BATCH_WRITES_MAX and size_bytes < BATCH_BYTES_MAX:
+                batch.append(self._short.popleft())
+                size_bytes += batch[-1].size_bytes
+            return batch
 
     def _serve(self, batch: list[ThreadRequest]) -> list[ThreadResult]:
-        if not batch:
-            return []
         try:
             durable = self._set_durable(any(request.durable for request in batch))
             self.db.execute("BEGIN IMMEDIATE")

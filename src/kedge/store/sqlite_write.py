@@ -14,8 +14,8 @@ from kedge.store import codec
 from kedge.store.base import LaneWrite, Write
 from kedge.store.search_tokens import searched_text, tokens
 
-#: Entries removed in one transaction: trimming a long log must not delay other writes.
-TRIM_ENTRIES_MAX = 5_000
+#: Entries removed in one transaction: trimming a long log must not delay other writes. Items.
+TRIM_ENTRIES_MAX = 1_000
 
 
 def append(db: apsw.Connection, write: Write) -> int:
