@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from kedge.agent import history
 from kedge.core.step import RECENT_CALLS, signatures
 from kedge.core.transcript import Message, Text, ToolCall, ToolResult, for_model
 from kedge.testing.scripted import ScriptedModel
-from tests.engine.rig import make_message, rig
+from tests.engine.rig import FaultyStore, make_message, rig
 
 
 async def test_model_receives_the_newest_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +57,57 @@ def test_only_the_latest_calls_are_hashed() -> None:
         make_message(2, "tool", *(ToolResult(call.id, "t", "x") for call in calls)),
     ]
     assert len(signatures(own)) == RECENT_CALLS
+
+
+class CountingStore(FaultyStore):
+    """Counts the messages that it returns for histories."""
+
+    returned = 0
+
+    async def last_messages(self, session_id: str, limit: int, first: str = "") -> list[Message]:
+        messages = await super().last_messages(session_id, limit, first)
+        self.returned += len(messages)
+        return messages
+
+
+@pytest.mark.found(
+    "fault 20",
+    "each Run of a summarised session read its last 10,000 messages to use ten; it reads from the summary on",
+)
+async def test_run_reads_from_the_summary_on(tmp_path: Path) -> None:
+    store = CountingStore()
+    async with rig(tmp_path, ScriptedModel(lambda request: "ok"), store) as r:
+        for number in range(20):
+            await r.end(await r.submit(f"prompt {number}"))
+        await r.end(await r.engine.summarize(r.workspace, r.session))
+        store.returned = 0
+        await r.end(await r.submit("the next prompt"))
+        # The summary, the prompt, and the empty answer if it is read after the Step began.
+        assert store.returned in (2, 3)
+        sent = r.model.requests[-1].request.messages
+        assert [message.role for message in sent] == ["user", "user"]
+        assert sent[1].text == "the next prompt"
+
+
+@pytest.mark.found(
+    "fault 13",
+    "each Step of a session of 10,000 messages whose Runs were cut off stopped the event loop for 600 ms; its history "
+    "is built in one pass, and other tasks get a turn about every hundred messages",
+)
+async def test_other_tasks_run_while_a_history_is_built() -> None:
+    messages = [make_message(number, "assistant", ToolCall("c", "t", "{}"), run_id="r") for number in range(10_000)]
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    assert await history.for_model_in_turns(messages) == for_model(messages)
+    counting.cancel()
+    assert turns > 20_000 // 200
 
 
 async def test_history_stays_within_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ from kedge.core.transcript import (
     ToolResult,
     chars_of,
     for_model,
-    since_summary,
 )
 from kedge.core.untrusted_text import is_invisible, json_object, one_line, visible, visible_diff, without_surrogates
 
@@ -54,8 +53,8 @@ def test_a_model_is_sent_the_summary_and_what_came_after_it() -> None:
     summary, now = for_model(told, summary_message_id="m3")
     assert (summary.role, summary.text, summary.is_summary) == ("user", f"{SUMMARY}the summary", False)
     assert now == told[3]
-    assert since_summary(told, "") == [told[0], told[3]]
-    assert since_summary(told, "gone") == [told[0], told[3]]
+    assert for_model(told) == [told[0], told[3]]
+    assert for_model(told, "gone") == [told[0], told[3]]
 
 
 @pytest.mark.parametrize(

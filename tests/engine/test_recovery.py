@@ -348,11 +348,11 @@ class DamagedAfterRecovery(FaultyStore):
 
     reads = 0
 
-    async def last_messages(self, session_id: str, limit: int) -> list[Message]:
+    async def last_messages(self, session_id: str, limit: int, first: str = "") -> list[Message]:
         self.reads += 1
         if self.reads > 1:
             raise StoreDamaged("a page does not fit its checksum")
-        return await super().last_messages(session_id, limit)
+        return await super().last_messages(session_id, limit, first)
 
 
 async def test_resumed_run_with_an_unreadable_transcript_ends(tmp_path: Path) -> None:

@@ -232,6 +232,19 @@ async def test_last_messages_have_the_same_order(store: Store) -> None:
     assert await store.last_messages("s9", 10) == []
 
 
+@pytest.mark.found(
+    "fault 20",
+    "each Run of a summarised session read its last 10,000 messages to use ten; the store returns messages from the "
+    "summary on",
+)
+async def test_last_messages_begin_at_a_message(store: Store) -> None:
+    await with_workspace(store)
+    await store.append(Write(W, messages=tuple(message(name) for name in "abcd")))
+    assert [row.id for row in await store.last_messages(S, 10, "c")] == ["c", "d"]
+    assert [row.id for row in await store.last_messages(S, 1, "c")] == ["d"]
+    assert [row.id for row in await store.last_messages(S, 10, "of another session")] == ["a", "b", "c", "d"]
+
+
 async def test_tails_extend_a_message_until_it_is_replaced(store: Store) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=(message(text=""), message("m2", "two"))))

@@ -6,9 +6,12 @@ prompt that folds in, a command of the user) raises the session's message count,
 
 from __future__ import annotations
 
-from kedge.core.transcript import HISTORY_MESSAGES_MAX, Message
+from collections.abc import Sequence
+
+from kedge.core.transcript import HISTORY_MESSAGES_MAX, Message, for_model_reversed
 from kedge.engine.lane_state import LaneState
 from kedge.store.base import Store
+from kedge.turns import in_turns
 
 
 class History:
@@ -19,14 +22,21 @@ class History:
         #: The session's message count at the last read, plus messages put since; None: read again.
         self._count: int | None = None
 
-    async def read(self) -> list[Message]:
-        count = self._state.session.message_count
-        if count != self._count:
+    async def read(self, *, before_summary: bool = False) -> list[Message]:
+        """Return the messages from the session's summary on. A resumed Run also reads its messages before it."""
+        session = self._state.session
+        if session.message_count != self._count:
             # The count from before the read: a message that arrives meanwhile triggers another read.
-            messages = await self._store.last_messages(self._state.session.id, HISTORY_MESSAGES_MAX)
+            count = session.message_count
+            first = "" if before_summary else session.summary_message_id
+            messages = await self._store.last_messages(session.id, HISTORY_MESSAGES_MAX, first)
             self._messages = {message.id: message for message in messages}
             self._count = count
         return list(self._messages.values())
+
+    async def for_model(self) -> list[Message]:
+        """Return the messages for a model; see `core.transcript.for_model`."""
+        return await for_model_in_turns(await self.read(), self._state.session.summary_message_id)
 
     def put(self, message: Message) -> None:
         """Add or replace a message that the Run has written."""
@@ -39,3 +49,10 @@ class History:
     def invalidate(self) -> None:
         """Read again: an append may or may not have happened."""
         self._count = None
+
+
+async def for_model_in_turns(messages: Sequence[Message], summary_message_id: str = "") -> list[Message]:
+    """`core.transcript.for_model` with turns for other tasks: a long history takes tens of milliseconds."""
+    sent = [message async for message in in_turns(for_model_reversed(messages, summary_message_id))]
+    sent.reverse()
+    return sent

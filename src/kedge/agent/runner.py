@@ -40,7 +40,7 @@ from kedge.core.step import (
     next_action,
     signatures,
 )
-from kedge.core.transcript import FinishPart, ToolCall, for_model
+from kedge.core.transcript import FinishPart, ToolCall
 from kedge.engine.append import Append
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.draft import Draft
@@ -249,14 +249,14 @@ class Runner:
             await self._restore(active)
 
     async def _restore(self, active: ActiveRun) -> None:
-        history = await active.history.read()
+        history = await active.history.read(before_summary=bool(active.run.steps or active.run.resumes))
         own = [message for message in history if message.run_id == active.id]
         active.call_ids = {call.id for message in own for call in message.all(ToolCall)}
         # Calls that wait for an answer since before the crash; recovery gave all others a result.
         active.open_calls = {call.id: call for call in open_calls(own)}
         active.last = "tool_use" if active.open_calls else None
         active.signatures.extend(signatures(own))
-        active.context_tokens = estimated_tokens(for_model(history, active.state.session.summary_message_id))
+        active.context_tokens = estimated_tokens(await active.history.for_model())
         active.is_restored = True
 
     async def _step(self, active: ActiveRun) -> None:
@@ -269,7 +269,7 @@ class Runner:
         await self._begin_title(active)
         draft, model = active.draft, active.model
         assert draft is not None
-        history = for_model(await active.history.read(), active.state.session.summary_message_id)
+        history = await active.history.for_model()
         request = ModelRequest(
             model.model.name,
             tuple(history),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal, TypeVar
 
 from msgspec import Struct
@@ -183,7 +184,7 @@ CUT_OFF = "This call was cut off before it returned a result. It may or may not 
 SUMMARY = "This is a summary of the conversation so far. The earlier messages are not included.\n\n"
 
 
-def for_model(messages: list[Message], summary_message_id: str = "") -> list[Message]:
+def for_model(messages: Sequence[Message], summary_message_id: str = "") -> list[Message]:
     """Return the messages for a model, valid for every provider in spite of cancels, errors and crashes.
 
     - messages before a summary are omitted, and the summary becomes a message of the user;
@@ -192,56 +193,42 @@ def for_model(messages: list[Message], summary_message_id: str = "") -> list[Mes
       refuse both;
     - messages without content for a model are omitted.
     """
-    messages = since_summary(messages, summary_message_id)
-    remaining = [message for message in _without_failed_attempts(messages) if _has_content(message)]
-    of_run: dict[str, list[Message]] = {}  # so that only the messages of one Run are searched
-    indexes: list[int] = []
-    for message in remaining:
-        own = of_run.setdefault(message.run_id, [])
-        indexes.append(len(own))
-        own.append(message)
-    repaired: list[Message] = []
-    for message, index in zip(remaining, indexes, strict=True):
-        if message.role == "tool":
-            continue  # inserted after its call, below
-        repaired.append(message)
-        calls = message.all(ToolCall) if message.role == "assistant" else []
-        if calls:
-            repaired.append(_results_for(message, calls, of_run[message.run_id], index + 1))
-    return repaired
+    return list(for_model_reversed(messages, summary_message_id))[::-1]
 
 
-def since_summary(messages: list[Message], summary_message_id: str) -> list[Message]:
-    index = next((index for index, message in enumerate(messages) if message.id == summary_message_id), None)
-    if index is None:
-        return [message for message in messages if not message.is_summary]
-    parts = (Text(SUMMARY + messages[index].text),)
-    summary = replace(messages[index], role="user", parts=parts, is_summary=False)
-    return [summary, *since_summary(messages[index + 1 :], "")]
+def for_model_reversed(messages: Sequence[Message], summary_message_id: str = "") -> Iterator[Message]:
+    """Yield the messages for a model, newest first: one pass, which meets each result before its call.
 
-
-def _results_for(message: Message, calls: list[ToolCall], own: list[Message], start: int) -> Message:
-    """Return a message with the results of the calls. `own`: the messages of the Run."""
-    results_by_id: dict[str, ToolResult] = {}
-    for index in range(start, len(own)):  # not a slice: with thousands of messages that would copy millions
-        answer = own[index]
-        if answer.role == "assistant":
-            break  # the next Step: some providers restart the numbering of calls in each Step
-        results_by_id |= {result.tool_call_id: result for result in answer.all(ToolResult)}
-    results = tuple(
-        results_by_id.get(call.id) or ToolResult(call.id, call.name, CUT_OFF, is_error=True) for call in calls
-    )
-    return replace(message, id=f"{message.id}-results", role="tool", parts=results)
-
-
-def _without_failed_attempts(messages: list[Message]) -> list[Message]:
-    last_of_run = {message.run_id: message.id for message in messages if message.role == "assistant"}
-
-    def superseded(message: Message) -> bool:
-        failed = message.role == "assistant" and message.finish is not None and message.finish.reason == "error"
-        return failed and last_of_run[message.run_id] != message.id
-
-    return [message for message in messages if not superseded(message)]
+    The caller of a long history gives other tasks a turn in between."""
+    #: Run -> call -> result, since the Run's next Step: some providers restart the numbering of calls in each Step.
+    results: dict[str, dict[str, ToolResult]] = {}
+    #: Runs with a later assistant message.
+    continued: set[str] = set()
+    for message in reversed(messages):
+        if summary_message_id and message.id == summary_message_id:
+            yield replace(message, role="user", parts=(Text(SUMMARY + message.text),), is_summary=False)
+            return
+        is_failed_attempt = False
+        if message.role == "assistant" and not message.is_summary:
+            finish = message.finish
+            is_failed_attempt = message.run_id in continued and finish is not None and finish.reason == "error"
+            continued.add(message.run_id)
+        if message.is_summary or is_failed_attempt or not _has_content(message):
+            continue
+        if message.role != "assistant":
+            of_run = results.setdefault(message.run_id, {})
+            for result in reversed(message.all(ToolResult)):
+                of_run.setdefault(result.tool_call_id, result)
+            if message.role != "tool":
+                yield message
+            continue
+        of_step = results.pop(message.run_id, {})
+        if calls := message.all(ToolCall):
+            answers = tuple(
+                of_step.get(call.id) or ToolResult(call.id, call.name, CUT_OFF, is_error=True) for call in calls
+            )
+            yield replace(message, id=f"{message.id}-results", role="tool", parts=answers)
+        yield message
 
 
 def _has_content(message: Message) -> bool:

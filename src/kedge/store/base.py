@@ -142,8 +142,8 @@ class Store(Protocol):
         earlier ones. MessageNotFound if the session does not hold it."""
         ...
 
-    async def last_messages(self, session_id: str, limit: int) -> list[Message]:
-        """Return the last `limit` messages in the same order."""
+    async def last_messages(self, session_id: str, limit: int, first: str = "") -> list[Message]:
+        """Return the last `limit` messages in the same order, from message `first` on if the session holds it."""
         ...
 
     async def message(self, workspace_id: str, message_id: str) -> Message | None: ...

@@ -227,8 +227,9 @@ class MemoryStore:
         await asyncio.sleep(0)
         return shown
 
-    async def last_messages(self, session_id: str, limit: int) -> list[Message]:
+    async def last_messages(self, session_id: str, limit: int, first: str = "") -> list[Message]:
         result = list(self._own_data().transcripts.get(session_id, {}).values())
+        result = result[next((index for index, stored in enumerate(result) if stored.message.id == first), 0) :]
         shown = [codec.merged(stored.message, stored.tails) for stored in result[max(len(result) - max(limit, 0), 0) :]]
         await asyncio.sleep(0)
         return shown

@@ -256,7 +256,7 @@ class SqliteStore:
         start = -1
         if after is not None:
             row = db.execute(
-                "SELECT ordinal FROM messages WHERE session_id = ? AND id = ?", (session_id, after)
+                "SELECT ordinal FROM messages WHERE id = ? AND +session_id = ?", (after, session_id)
             ).fetchone()
             if row is None:
                 raise codec.unknown_message(after, session_id)
@@ -268,9 +268,12 @@ class SqliteStore:
         return [_message(db, row) for row in rows]
 
     @_read("session", is_long=True)
-    def last_messages(self, db: apsw.Connection, session_id: str, limit: int) -> list[Message]:
+    def last_messages(self, db: apsw.Connection, session_id: str, limit: int, first: str = "") -> list[Message]:
         rows = db.execute(
-            f"{_MESSAGE} WHERE session_id = ? ORDER BY ordinal DESC LIMIT ?", (session_id, max(limit, 0))
+            f"{_MESSAGE} WHERE session_id = ?1 AND ordinal >="
+            " coalesce((SELECT ordinal FROM messages WHERE id = ?2 AND +session_id = ?1), 0)"
+            " ORDER BY ordinal DESC LIMIT ?3",
+            (session_id, first, max(limit, 0)),
         ).fetchall()
         return [_message(db, row) for row in reversed(rows)]
 

@@ -85,7 +85,8 @@ CREATE TABLE messages (
     model TEXT NOT NULL,
     provider TEXT NOT NULL,
     is_summary INTEGER NOT NULL,
-    UNIQUE (workspace_id, id)
+    -- The id first: a page of a session begins after a message whose workspace the caller does not pass.
+    UNIQUE (id, workspace_id)
 ) STRICT;
 
 CREATE INDEX messages_by_session ON messages (session_id, ordinal);
