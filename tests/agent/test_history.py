@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from kedge.core.step import RECENT_CALLS, signatures
 from kedge.core.transcript import Message, Text, ToolCall, ToolResult, for_model
 from kedge.testing.scripted import ScriptedModel
 from tests.engine.rig import FaultyStore, make_message, rig
+from tests.pass_counter import PassCounter
 
 
 async def test_model_receives_the_newest_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,18 +96,9 @@ async def test_run_reads_from_the_summary_on(tmp_path: Path) -> None:
 )
 async def test_other_tasks_run_while_a_history_is_built() -> None:
     messages = [make_message(number, "assistant", ToolCall("c", "t", "{}"), run_id="r") for number in range(10_000)]
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    counting = asyncio.create_task(count())
-    assert await history.for_model_in_turns(messages) == for_model(messages)
-    counting.cancel()
-    assert turns > 20_000 // 200
+    passes = PassCounter()
+    assert await history.for_model_in_slices(messages) == for_model(messages)
+    assert passes.stop() > 20_000 // 200
 
 
 async def test_history_stays_within_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

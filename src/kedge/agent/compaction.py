@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from kedge.agent.active_run import ActiveRun
-from kedge.agent.history import for_model_in_turns
+from kedge.agent.history import for_model_in_slices
 from kedge.agent.model_call import ModelCall
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.core.step import estimated_tokens
@@ -39,7 +39,7 @@ async def compact(active: ActiveRun, call: ModelCall, history: list[Message], in
 
 async def _summarize(active: ActiveRun, call: ModelCall, history: list[Message], instruction: str) -> ModelEnd:
     session, model, now = active.state.session, active.model, active.door.clock.now_ms()
-    sent = await for_model_in_turns(history, session.summary_message_id)
+    sent = await for_model_in_slices(history, session.summary_message_id)
     order = Message("summary", session.id, "user", (Text(instruction),), now, now, active.id)
     shows_pictures = model.takes_images and any(map(_has_pictures, sent))
     attempts = [(share, False) for share in HISTORY_SHARES]
@@ -49,7 +49,7 @@ async def _summarize(active: ActiveRun, call: ModelCall, history: list[Message],
         latest = sent[int(len(sent) * (1 - share)) :]
         request = ModelRequest(
             model.model.name,
-            tuple(await for_model_in_turns([*latest, order])),
+            tuple(await for_model_in_slices([*latest, order])),
             output_tokens_max=model.output_tokens_max,
             accepts_images=with_pictures,
         )

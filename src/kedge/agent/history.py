@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from kedge.core.transcript import HISTORY_MESSAGES_MAX, Message, for_model_reversed
 from kedge.engine.lane_state import LaneState
+from kedge.slices import in_slices
 from kedge.store.base import Store
-from kedge.turns import in_turns
 
 
 class History:
@@ -36,7 +36,7 @@ class History:
 
     async def for_model(self) -> list[Message]:
         """Return the messages for a model; see `core.transcript.for_model`."""
-        return await for_model_in_turns(await self.read(), self._state.session.summary_message_id)
+        return await for_model_in_slices(await self.read(), self._state.session.summary_message_id)
 
     def put(self, message: Message) -> None:
         """Add or replace a message that the Run has written."""
@@ -51,8 +51,8 @@ class History:
         self._count = None
 
 
-async def for_model_in_turns(messages: Sequence[Message], summary_message_id: str = "") -> list[Message]:
+async def for_model_in_slices(messages: Sequence[Message], summary_message_id: str = "") -> list[Message]:
     """`core.transcript.for_model` with turns for other tasks: a long history takes tens of milliseconds."""
-    sent = [message async for message in in_turns(for_model_reversed(messages, summary_message_id))]
+    sent = [message async for message in in_slices(for_model_reversed(messages, summary_message_id))]
     sent.reverse()
     return sent

@@ -14,7 +14,7 @@ from kedge.engine.append import Append
 from kedge.engine.draft import Draft
 from kedge.errors import ContextFull, ModelFailed, RunNotActive, StoreUnavailable
 from kedge.llm.base import ModelEnd, ModelRequest, ReasoningDelta, TextDelta
-from kedge.turns import in_turns
+from kedge.slices import in_slices
 
 log = logging.getLogger("kedge.agent")
 
@@ -40,7 +40,7 @@ class ModelCall:
 
     async def request(self, active: ActiveRun, request: ModelRequest) -> ModelEnd:
         """Stream the reply into the draft and return its end. A retry starts with an empty draft."""
-        if sum([chars_of(message) async for message in in_turns(request.messages)]) > REQUEST_CHARS_MAX:
+        if sum([chars_of(message) async for message in in_slices(request.messages)]) > REQUEST_CHARS_MAX:
             raise ContextFull(f"The session has more than {REQUEST_CHARS_MAX} characters; start a new session.")
         runs = active.workspace.config.runs
         attempt = 1

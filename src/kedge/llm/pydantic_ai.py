@@ -26,6 +26,7 @@ from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, ReasoningDelta, Te
 from kedge.llm.pydantic_ai_request import Signed, request_messages, request_parameters, request_settings
 from kedge.llm.streaming import TOOL_CALLS_MAX, TOOL_INPUT_CHARS_MAX
 from kedge.llm.transport import TIMEOUT, ProviderEndpoint
+from kedge.slices import Slices
 
 #: Types whose library accepts our HTTP client; the others open their own, and close it after the Step.
 _SHARE_CLIENT: Final = frozenset({"google", "mistral", "openai-responses"})
@@ -123,8 +124,10 @@ class PydanticAIModel:
                     model_request_parameters=request_parameters(library, request),
                     instrument=False,
                 )
+                slices = Slices()
                 async with opened as stream:
                     async for event in stream:
+                        await slices.count()
                         for part in reply.take(event):
                             yield part
                     end = reply.end(stream.get())

@@ -24,6 +24,7 @@ from kedge.llm.base import ModelEnd, ModelPart, ModelRequest
 from kedge.llm.content import Json
 from kedge.llm.sse import EVENT_BYTES_MAX, EventParser, EventTooLarge
 from kedge.llm.transport import NOT_JSON, TIMEOUT, ProviderEndpoint, detail_of, error_body
+from kedge.slices import Slices, in_slices
 
 #: Input of one tool call: several times a source file; beyond it a model repeats itself. Characters.
 TOOL_INPUT_CHARS_MAX: Final = 1024 * 1024
@@ -33,8 +34,6 @@ TOOL_INPUTS_CHARS_MAX: Final = 4 * 1024 * 1024
 CALL_NAME_CHARS_MAX: Final = 256
 #: Tool calls in one Step. Models make a few at once; a faulty server must not fill the memory.
 TOOL_CALLS_MAX: Final = 128
-#: Part of a request that is encoded at once, which takes some milliseconds. Bytes.
-ENCODED_BYTES_MAX: Final = 1024 * 1024
 #: Wait for the usage and the last event after the finish reason: the reply is complete without them.
 AFTER_FINISH_S_MAX: Final = 5.0
 #: Wait for the end of the body after the last event. Reading it keeps the connection for the next Step; nearly every
@@ -114,12 +113,15 @@ class HttpModel(ABC):
         reads = response.aiter_bytes() if "content-encoding" in response.headers else response.aiter_raw()
         now = asyncio.get_running_loop().time
         last = now()
+        slices = Slices()  # a read that finds data in a buffer does not give other tasks a turn
         async with aclosing(reads):
             try:
                 async for received in reads:
+                    await slices.count(len(received))
                     for part in reply.feed(received):
                         last = now()
                         yield part
+                        await slices.count()
                     if reply.finished:
                         break
                     if now() - last > KEEP_ALIVES_S_MAX:
@@ -141,20 +143,14 @@ class HttpModel(ABC):
 
 async def _encoded(body: Json) -> bytes:
     """Encode as JSON, message by message: a history of many megabytes must not block the event loop."""
-    messages: list[msgspec.Raw] = []
-    size = 0
-    for message in body["messages"]:
-        messages.append(msgspec.Raw(msgspec.json.encode(message)))
-        size += len(messages[-1])
-        if size > ENCODED_BYTES_MAX:
-            size = 0
-            await asyncio.sleep(0)
+    encoded = map(msgspec.json.encode, body["messages"])
+    messages = [msgspec.Raw(message) async for message in in_slices(encoded, len)]
     return msgspec.json.encode({**body, "messages": messages})
 
 
 async def _settle(reads: AsyncIterator[bytes], reply: Reply) -> None:
     """Read the rest after the finish reason, for a limited time."""
-    now = asyncio.get_running_loop().time
+    now, slices = asyncio.get_running_loop().time, Slices()
     async with asyncio.timeout(AFTER_FINISH_S_MAX) as limit:
         while True:
             if reply.done:
@@ -165,6 +161,7 @@ async def _settle(reads: AsyncIterator[bytes], reply: Reply) -> None:
                 pass  # parts after the finish reason are dropped
             if received is None:
                 break
+            await slices.count(len(received))
 
 
 class Reply(ABC):

@@ -22,6 +22,7 @@ import httpx2
 import msgspec
 
 from kedge.errors import ContextFull, ModelFailed
+from kedge.slices import Slices
 
 #: A connect takes one round trip; 10 s allow for a slow network and TLS.
 CONNECT_S_MAX: Final = 10.0
@@ -269,12 +270,13 @@ class ProviderEndpoint:
 
 async def error_body(response: httpx2.Response, wait_s: float = ERROR_S_MAX) -> bytes:
     """Read the beginning of the body of an error, as far as it arrives."""
-    body = b""
+    body, slices = b"", Slices()
     # The status alone is enough for a message.
     with suppress(httpx2.HTTPError, TimeoutError):
         async with asyncio.timeout(wait_s), aclosing(response.aiter_bytes()) as reads:
             async for received in reads:
                 body += received
+                await slices.count(len(received))
                 if len(body) >= ERROR_BYTES_MAX:
                     break
     return body[:ERROR_BYTES_MAX]
