@@ -12,6 +12,7 @@ from kedge import errors, paths
 from kedge.client import local_server
 from kedge.client.client import Client
 from kedge.client.local_server import find_or_start, is_running, open_workspace
+from kedge.server.log import LOG_BYTES_MAX
 from tests.client.fixtures import server_pids
 from tests.client.process import Home
 
@@ -112,11 +113,11 @@ async def test_open_runtime_directory_is_made_private(in_home: Home) -> None:
     assert stat.S_IMODE(paths.runtime_dir().stat().st_mode) == 0o700
 
 
-async def test_large_log_is_truncated(in_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_server, "LOG_BYTES_MAX", 1000)
-    paths.server_log().write_text("old\n" * 1000)
+async def test_server_trims_its_large_log(in_home: Home) -> None:
+    paths.server_log().write_bytes(b"".join(b"%d\n" % number for number in range(1_000_000)))
     await find_or_start()
-    assert "old" not in paths.server_log().read_text()
+    assert paths.server_log().stat().st_size < LOG_BYTES_MAX
+    assert b"\n999999\n" in paths.server_log().read_bytes()
 
 
 async def test_server_imports_nothing_from_the_current_directory(in_home: Home) -> None:

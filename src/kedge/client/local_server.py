@@ -30,8 +30,6 @@ from kedge.wire.models import WorkspaceBody
 START_S_MAX = 15.0
 #: Interval of polling the socket. Seconds.
 POLL_S = 0.03
-#: A larger log is truncated at the next start. Bytes.
-LOG_BYTES_MAX = 5 * 1024 * 1024
 #: Enough for the last line of a traceback. Bytes.
 LOG_TAIL_BYTES = 4096
 
@@ -131,7 +129,7 @@ async def _start(client: Client, deadline: float) -> None:
 
 
 def _start_process() -> subprocess.Popen[bytes]:
-    log = _open_log()
+    log = os.open(paths.server_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     environment = dict(os.environ)
     for name in _PATHS:
         if value := environment.get(name):
@@ -160,13 +158,6 @@ class _Detached(subprocess.Popen[bytes]):
         if self.poll() is None:
             self.returncode = 0
         super().__del__()
-
-
-def _open_log() -> int:
-    log = os.open(paths.server_log(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    if os.fstat(log).st_size > LOG_BYTES_MAX:
-        os.ftruncate(log, 0)
-    return log
 
 
 def _last_log_line() -> str:

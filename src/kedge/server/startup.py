@@ -18,12 +18,12 @@ from kedge.config.reload import UserConfig, WorkspaceConfig
 from kedge.config.schema import Config
 from kedge.config.trust import FILE_NAME as TRUST_FILE
 from kedge.config.trust import TrustList
-from kedge.core.untrusted_text import visible
 from kedge.engine.sandbox import OwnFiles
 from kedge.engine.tool_processes import WardenMachine
 from kedge.errors import BadConfig, KedgeError
 from kedge.server.auth import Gate, make_token, write_token
 from kedge.server.http_server import listen
+from kedge.server.log import flush_log, start_log
 from kedge.server.routes import make_app
 from kedge.server.sockets import bind, socket_files, socket_paths, unlink_sockets
 from kedge.server.system import RandomIds, SystemClock
@@ -42,13 +42,6 @@ log = logging.getLogger("kedge.server")
 SWITCH_S = 0.001
 
 
-class LogFormatter(logging.Formatter):
-    """Indents all but the first line, so that a path or a provider's error cannot forge a log entry."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return visible(super().format(record), mark_ends=False).replace("\n", "\n    ")
-
-
 def serve(
     *,
     hosts: list[str] | None = None,
@@ -58,21 +51,18 @@ def serve(
     exit_when_idle: bool = False,
 ) -> int:
     """Run a server until it is stopped, and return the exit code."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # httpx2 logs every model request, and uvicorn the start and the shutdown.
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     sys.setswitchinterval(SWITCH_S)
     if data_dir:
         os.environ["KEDGE_DATA_DIR"] = str(Path(data_dir).absolute())
+    start_log()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_serve(hosts or [paths.default_host()], store, allow_remote, exit_when_idle))
     except (KedgeError, OSError) as error:
         print(f"kedge: {error}", file=sys.stderr)
         return 1
+    finally:
+        flush_log()
     return 0
 
 

@@ -1,0 +1,3 @@
+from tests.client.fixtures import endpoint, home
+
+__all__ = ["endpoint", "home"]
