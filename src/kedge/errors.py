@@ -24,6 +24,7 @@
     │   ├── QueueFull · TooManyStreams
     ├── Unavailable             503
     │   ├── Starting · ShuttingDown · StoreUnavailable
+    ├── DirectoryTimeout        504  a directory does not answer: its mount is dead
     ├── ModelFailed             502  the model's provider refused or failed
     │   └── ContextFull         502  the request exceeds the model's context window
     ├── StoreError              500  the store cannot answer correctly
@@ -217,6 +218,12 @@ class ShuttingDown(Unavailable):
 
 class StoreUnavailable(Unavailable):
     code = "store_unavailable"
+
+
+class DirectoryTimeout(KedgeError):
+    """Not Unavailable, which clients retry: a dead mount needs the user."""
+
+    code, status = "directory_timeout", 504
 
 
 class ModelFailed(KedgeError):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from kedge.tools.known_files import bind
 from kedge.tools.textfile import same_start
-from kedge.tools.tool_threads import checkpoint
+from kedge.tools.file_threads import checkpoint
 
 #: Lines shown around a change.
 CONTEXT_LINES = 3

@@ -15,7 +15,7 @@ from msgspec import Meta
 from kedge.tools import disk
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolOutput, count_of
 from kedge.tools.ripgrep import list_files
-from kedge.tools.tool_threads import checkpoint
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.workspace_paths import Target, printable, read_intent, resolve
 
 #: Limit of the entries shown. Those nearest to the top come first, so that one large directory does not hide others.

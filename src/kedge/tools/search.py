@@ -18,7 +18,7 @@ from msgspec import Meta
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
 from kedge.tools.path_patterns import PATTERN_CHARS_MAX, path_filter
 from kedge.tools.ripgrep import INPUT, SEARCH_S, TOO_MUCH_MEMORY, error_text, list_files, search
-from kedge.tools.tool_threads import checkpoint
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.workspace_paths import Target, guards, is_below, printable, read_intent, resolve
 
 #: Limit of the files that one glob returns: a longer list is not useful to a model. Items.

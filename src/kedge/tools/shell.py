@@ -21,7 +21,7 @@ from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_M
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
 from kedge.tools.head_tail import HeadTail
 from kedge.tools.shell_parser import parse_line
-from kedge.tools.tool_threads import checkpoint
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
 
 #: Limit of a command. The kernel takes no argument above 128 KiB, and no user approves a text of that size. Bytes.

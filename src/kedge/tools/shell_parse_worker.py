@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from kedge import children
-from kedge.tools.tool_threads import checkpoint
+from kedge.tools.file_threads import checkpoint
 
 Commands = tuple[tuple[str | None, ...], ...]
 

@@ -15,7 +15,7 @@ from kedge.tools import disk
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.known_files import digest
 from kedge.tools.textfile import decode, is_binary, kind_of, line_start, picture_type, plain_endings
-from kedge.tools.tool_threads import checkpoint
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.workspace_paths import Target, missing, printable, read_intent, resolve
 
 #: Default and limit of the lines that one call shows.
