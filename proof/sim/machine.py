@@ -25,6 +25,7 @@ from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY, Message, ToolCall
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import Model, ModelEnd, ModelPart, ModelRequest, TextDelta
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import Process, Processes
 from kedge.tools.tool_failed import ToolFailed
 
@@ -178,7 +179,7 @@ class SimProcesses:
         self._alive: dict[int, _SimProcess] = {}
         self._last_pid = 0
 
-    async def processes(self, config: Config, workspace: str) -> Processes:
+    async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
         return self
 
     async def close(self) -> None:

@@ -34,6 +34,7 @@ from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.provider_rules import anthropic_refusal, openai_refusal
 from kedge.testing.scripted import Call, Reply, Say, ScriptedModel
 from kedge.tools.base import Prepared, Tool, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import Processes
 from kedge.wire import frames
 from tests.tools.contexts import PlainProcesses
@@ -396,7 +397,7 @@ class PlainMachine:
         self.plain = PlainProcesses()
         self.fails = ""
 
-    async def processes(self, config: Config, workspace: str) -> Processes:
+    async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
         if self.fails:
             raise ToolFailed(self.fails)
         return self.plain

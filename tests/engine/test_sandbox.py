@@ -14,6 +14,7 @@ import pytest
 from kedge.config.schema import Config
 from kedge.engine.sandbox import OwnFiles, sandbox_limits
 from kedge.engine.tool_processes import WardenMachine, environment
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import MechanismChoice
 from kedge.warden.warden import Warden
@@ -42,7 +43,9 @@ async def machine() -> AsyncIterator[Callable[[OwnFiles, MechanismChoice], Warde
 
 
 async def output(machine: WardenMachine, workspace: Path, script: str, config: Config = ON) -> str:
-    process = await (await machine.processes(config, str(workspace))).start(("sh", "-c", script), workspace)
+    process = await (await machine.processes(config, str(workspace), FileThreads(""))).start(
+        ("sh", "-c", script), workspace
+    )
     seen = b""
     while data := await process.read():
         seen += data

@@ -16,6 +16,7 @@ import msgspec
 from kedge.core.records import Todo
 from kedge.tools.background import BackgroundCommands
 from kedge.tools.base import Prepared, Question, Tool, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.known_files import KnownFiles
 from kedge.tools.process_port import Process
 from kedge.tools.tool_threads import ToolThreads
@@ -136,7 +137,7 @@ def make_context(
         todos=todos,
         known_files=known_files or KnownFiles(),
         background=background or BackgroundCommands(),
-        threads=ToolThreads(),
+        threads=ToolThreads(FileThreads(f"The directory {root}")),
         processes=processes or PlainProcesses(),
         host=host or RecordingHost(),
         is_hidden=is_hidden,

@@ -14,6 +14,7 @@ import pytest
 
 from kedge.tools.background import FOREGROUND_MAX
 from kedge.tools.base import ToolContext, ToolFailed
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.ls import LsTool, _choose, _Node
 from kedge.tools.path_patterns import path_filter
 from kedge.tools.process_port import Process
@@ -226,13 +227,14 @@ async def test_concurrent_searches_are_limited(tmp_path: Path, tool: Any, given:
     "a Run with child agents had four threads and fetches for each of them; they share those of their parent",
 )
 async def test_child_agents_share_the_limits_of_their_parent() -> None:
-    parent, opened = ToolThreads(), threading.Event()
-    children = [ToolThreads(parent) for _ in range(3)]
+    files, opened = FileThreads("The directory"), threading.Event()
+    parent = ToolThreads(files)
+    children = [ToolThreads(files, parent) for _ in range(3)]
     pieces = [asyncio.ensure_future(one.run(opened.wait)) for one in (*children, parent) for _ in range(2)]
     try:
         await turns()
-        assert sum(len(one._items) for one in (*children, parent)) == RUN_THREADS_MAX
-        assert await ToolThreads().run(lambda: "of another run") == "of another run"
+        assert sum(len(one._calls) for one in (*children, parent)) == RUN_THREADS_MAX
+        assert await ToolThreads(files).run(lambda: "of another run") == "of another run"
         assert all(one.fetches is parent.fetches and one.searches is parent.searches for one in children)
         assert RUN_FETCHES_MAX > 0
     finally:

@@ -17,6 +17,7 @@ import pytest
 
 from kedge.tools.addresses import own_networks
 from kedge.tools.base import ToolContext, ToolFailed
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import Process
 from tests.tools.contexts import PlainProcesses, call, make_context
 from tests.tools.test_fetch import Site, fetched, here, site
@@ -222,7 +223,7 @@ async def test_context_without_processes_is_reported(tmp_path: Path) -> None:
     from kedge.engine.tool_processes import NoMachine
 
     context: ToolContext = replace(
-        make_context(tmp_path), processes=await NoMachine().processes(Config(), str(tmp_path))
+        make_context(tmp_path), processes=await NoMachine().processes(Config(), str(tmp_path), FileThreads(""))
     )
     with pytest.raises(ToolFailed, match="cannot start processes"):
         await call(here(), context, url="http://site.example/")

@@ -1,4 +1,4 @@
-"""The thread pool of tools: few threads per Run, and no work that starts after its call has ended."""
+"""The threads of tools: few for each Run, and no work that starts after its call has ended."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from kedge.tools.edit import EditTool
+from kedge.tools.file_threads import TOOL_THREADS_MAX, FileThreads, checkpoint
 from kedge.tools.ls import LsTool
 from kedge.tools.search import GlobTool, GrepTool
-from kedge.tools.tool_threads import RUN_THREADS_MAX, THREADS_MAX, ToolThreads, checkpoint
+from kedge.tools.tool_threads import RUN_THREADS_MAX, ToolThreads
 from kedge.tools.view import ViewTool
 from kedge.tools.write import WriteTool
 from tests.tools.contexts import call, make_context
@@ -37,7 +38,7 @@ class Gate:
 
 @contextmanager
 def gate() -> Iterator[Gate]:
-    """Opened at the end, whatever happens: the threads of tools are shared by all tests."""
+    """Opened at the end, whatever happens: a thread cannot be stopped."""
     closed = Gate()
     try:
         yield closed
@@ -46,13 +47,14 @@ def gate() -> Iterator[Gate]:
 
 
 async def test_one_run_cannot_take_all_threads() -> None:
-    assert RUN_THREADS_MAX < THREADS_MAX
+    assert RUN_THREADS_MAX < TOOL_THREADS_MAX
+    files = FileThreads("The directory")
     with gate() as closed:
-        greedy = ToolThreads()
-        waiting = [asyncio.ensure_future(greedy.run(closed.wait)) for _ in range(3 * THREADS_MAX)]
+        greedy = ToolThreads(files)
+        waiting = [asyncio.ensure_future(greedy.run(closed.wait)) for _ in range(3 * TOOL_THREADS_MAX)]
         for _ in range(RUN_THREADS_MAX):
-            await ToolThreads().run(closed.reached.acquire)
-        assert await ToolThreads().run(lambda: "of another run") == "of another run"
+            await ToolThreads(files).run(closed.reached.acquire)
+        assert await ToolThreads(files).run(lambda: "of another run") == "of another run"
         assert greedy.busy == RUN_THREADS_MAX
         assert not closed.reached.acquire(blocking=False)
         closed.open()
@@ -62,10 +64,11 @@ async def test_one_run_cannot_take_all_threads() -> None:
 
 async def test_work_abandoned_before_it_starts_never_runs() -> None:
     began: list[str] = []
+    files = FileThreads("The directory")
     with gate() as closed:
-        runs = [ToolThreads() for _ in range(THREADS_MAX // RUN_THREADS_MAX)]
-        busy = [asyncio.ensure_future(run.run(closed.wait)) for run in runs for _ in range(RUN_THREADS_MAX)]
-        threads = ToolThreads()
+        busy = [asyncio.ensure_future(ToolThreads(files).run(closed.wait)) for _ in range(TOOL_THREADS_MAX)]
+        await asyncio.sleep(0)
+        threads = ToolThreads(files)
         late = [asyncio.ensure_future(threads.run(began.append, "late")) for _ in range(RUN_THREADS_MAX)]
         await asyncio.sleep(0)
         for task in late:
@@ -88,9 +91,10 @@ async def test_cancelled_work_ends_at_its_next_checkpoint() -> None:
             checkpoint()
             passed.append(1)
 
-        threads = ToolThreads()
+        files = FileThreads("The directory")
+        threads = ToolThreads(files)
         task = asyncio.ensure_future(threads.run(work))
-        await ToolThreads().run(closed.reached.acquire)
+        await ToolThreads(files).run(closed.reached.acquire)
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()

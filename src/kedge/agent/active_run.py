@@ -32,6 +32,8 @@ class ActiveRun:
     run: RunRecord
     workspace: Workspace
     history: History
+    #: Blocking work of tool calls.
+    threads: ToolThreads
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     chosen: RunModel | None = None
     limits: Limits = field(default_factory=lambda: Limits(1))
@@ -67,8 +69,6 @@ class ActiveRun:
     background: BackgroundCommands = field(default_factory=BackgroundCommands)
     #: Pictures in the results of the current Step. Characters.
     picture_chars: int = 0
-    #: Blocking work of tool calls.
-    threads: ToolThreads = field(default_factory=ToolThreads)
     #: The task that creates the session's title; it ends with the Run.
     title: asyncio.Task[None] | None = None
 

@@ -84,8 +84,8 @@ class Runner:
 
     def start(self, state: LaneState, run: RunRecord, workspace: Workspace) -> None:
         parent = next((one for one in self._running.values() if one.id == run.options.parent_run_id), None)
-        threads = ToolThreads(parent.threads if parent else None)
-        active = ActiveRun(self._door, state, run, workspace, History(self._door.store, state), threads=threads)
+        threads = ToolThreads(workspace.files, parent.threads if parent else None)
+        active = ActiveRun(self._door, state, run, workspace, History(self._door.store, state), threads)
         self._running[run.session_id] = active
         # Set here, since the Run may end before it does anything, and its earlier cost must be kept.
         active.steps, active.usage = run.steps, run.usage
@@ -233,6 +233,7 @@ class Runner:
 
     async def _prepare(self, active: ActiveRun) -> None:
         """Choose the model and the limits; after a crash, restore the progress of the last durable Step."""
+        await active.workspace.reload_config()
         run, state, runs = active.run, active.state, active.workspace.config.runs
         model = await self._models.choose(active.workspace.config, run.options.model or state.session.model)
         active.chosen = model

@@ -7,7 +7,6 @@ repository, have a size limit, and are marked with their paths. The functions he
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from kedge.config.repository import UntrustedFile, read_inside, read_regular, re
 from kedge.config.schema import Config
 from kedge.core.approvals import is_hidden
 from kedge.errors import Invalid
+from kedge.tools import file_threads
 from kedge.tools.workspace_paths import guards, is_below, subject_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class WrittenPrompts:
     async def system(self, workspace: Workspace, run: RunRecord) -> str:
         facts = Facts(self._today(), system_name(), self._config_dir)
         agent: Agent = "explore" if run.options.parent_run_id else "main"
-        return await asyncio.to_thread(system_prompt, workspace.root, workspace.config, facts, agent, run.options.deny)
+        args = (workspace.root, workspace.config, facts, agent, run.options.deny)
+        return await workspace.files.run(system_prompt, *args, limit_s=file_threads.READ_S)
 
 
 @cache

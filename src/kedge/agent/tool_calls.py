@@ -15,7 +15,7 @@ from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult
 from kedge.core.untrusted_text import one_line, without_surrogates
 from kedge.engine.ports import Agents, Machine
-from kedge.errors import KedgeError
+from kedge.errors import DirectoryTimeout, KedgeError
 from kedge.llm.base import ToolSpec
 from kedge.tools.base import Tool, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.registry import Toolset
@@ -98,7 +98,7 @@ class ToolCalls:
                 return refused
             context.host.progress(call.title)
             return await prepared.run()
-        except ToolFailed as failed:
+        except (ToolFailed, DirectoryTimeout) as failed:
             return ToolOutput(str(failed), is_error=True)
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is None or task.cancelling():
@@ -112,7 +112,7 @@ class ToolCalls:
 
     async def _context(self, active: ActiveRun, call: ToolCall) -> ToolContext:
         workspace, run = active.workspace, active.run
-        processes = await self._machine.processes(workspace.config, workspace.record.path)
+        processes = await self._machine.processes(workspace.config, workspace.record.path, workspace.files)
         return ToolContext(
             root=workspace.root,
             session_id=run.session_id,

@@ -2,13 +2,14 @@
 
 Nothing watches the files: each access compares their `stat` results with the last ones, so that an idle server stays
 idle. A file that has become invalid changes nothing: the last valid configuration stays in effect, and `problem` holds
-the reason.
+the reason. All access is blocking: a server calls it in a thread of the workspace.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -36,6 +37,8 @@ class UserConfig:
         self.path = path
         #: Why the current file is not in effect, if so.
         self.problem: str | None = None
+        #: The threads of all workspaces share this object.
+        self._lock = threading.Lock()
         self._stamp = _stamp(path)
         self._loaded = load_user_layer(path)
         _log_ineffective_rules(self._loaded.config)
@@ -46,22 +49,24 @@ class UserConfig:
 
     def current(self) -> LoadedConfig:
         """Return the configuration, the same object if the file is unchanged. Costs one `stat`."""
-        stamp = _stamp(self.path)
-        if stamp != self._stamp:
-            # Taken before the file is read: a change in between is noticed on the next call.
-            self._stamp = stamp
-            try:
-                self._loaded = load_user_layer(self.path)
-                self.problem = None
-                _log_ineffective_rules(self._loaded.config)
-            except BadConfig as error:
-                self.problem = error.message
-                log.warning("%s The last valid configuration stays in effect.", error.message)
-        return self._loaded
+        with self._lock:
+            stamp = _stamp(self.path)
+            if stamp != self._stamp:
+                # Taken before the file is read: a change in between is noticed on the next call.
+                self._stamp = stamp
+                try:
+                    self._loaded = load_user_layer(self.path)
+                    self.problem = None
+                    _log_ineffective_rules(self._loaded.config)
+                except BadConfig as error:
+                    self.problem = error.message
+                    log.warning("%s The last valid configuration stays in effect.", error.message)
+            return self._loaded
 
 
 class WorkspaceConfig:
-    """The configuration of one workspace: the user's file and the repository's, as far as it is trusted.
+    """The configuration of one workspace: the user's file and the repository's, as far as it is trusted. One thread at
+    a time may use it.
 
     The constructor raises BadConfig for an invalid repository file; with `strict` False it ignores the file. Reloads do
     not raise."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import mimetypes
 from pathlib import Path
@@ -11,7 +10,8 @@ from msgspec.structs import replace
 
 from kedge.core.records import Attachment, Prompt
 from kedge.errors import Invalid, TooLarge
-from kedge.tools import disk
+from kedge.tools import disk, file_threads
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.workspace_paths import resolve
 
@@ -21,13 +21,17 @@ ATTACHMENT_BYTES_MAX = 5 * 1024 * 1024
 ATTACHMENTS_BYTES_MAX = 12 * 1024 * 1024
 
 
-async def with_contents(prompt: Prompt, root: Path) -> Prompt:
-    """Return the prompt with the content of its files; Invalid if a file cannot be read.
+async def with_contents(prompt: Prompt, root: Path, files: FileThreads) -> Prompt:
+    """Return the prompt with the content of its files, read in threads of the workspace; Invalid if one cannot be read.
 
     A client may name any file: it has the user's rights."""
     if all(attachment.content or not attachment.file_path for attachment in prompt.attachments):
         return prompt
-    filled = await asyncio.to_thread(lambda: tuple(_filled(attachment, root) for attachment in prompt.attachments))
+
+    def fill() -> tuple[Attachment, ...]:
+        return tuple(_filled(attachment, root) for attachment in prompt.attachments)
+
+    filled = await files.run(fill, limit_s=file_threads.READ_S)
     if sum(len(attachment.content) for attachment in filled) * 3 // 4 > ATTACHMENTS_BYTES_MAX:
         raise TooLarge(f"The attachments have more than {ATTACHMENTS_BYTES_MAX // 2**20} MiB in total. Remove some.")
     return replace(prompt, attachments=filled)

@@ -41,6 +41,7 @@ from kedge.engine.undo import Undo
 from kedge.engine.user_commands import UserCommands
 from kedge.engine.workspaces import MakeSource, Workspace, Workspaces
 from kedge.errors import (
+    DirectoryTimeout,
     Invalid,
     KedgeError,
     RunNotFound,
@@ -191,10 +192,6 @@ class Engine:
 
     def _start(self, state: LaneState, run_id: str) -> None:
         workspace = self.workspaces.get(state.session.workspace_id)
-        try:
-            workspace.reload_config()
-        except Exception:  # an accepted Run is executed, whatever the files contain
-            log.exception("the configuration of %s could not be reloaded; keeping the last one", workspace.record.path)
         self._executor.start(state, state.runs[run_id], workspace)
 
     # --- abandoned Runs and agents -------------------------------------------------------------------------------
@@ -275,8 +272,9 @@ class Engine:
         content = content_digest(session_id, prompt, options)
         with self.workspaces.in_use(workspace):  # from here on, a server that shuts down when idle waits for this
             try:
-                filled = await with_contents(prompt, workspace.root)
-            except (Invalid, TooLarge):
+                await workspace.reload_config()
+                filled = await with_contents(prompt, workspace.root, workspace.files)
+            except (Invalid, TooLarge, DirectoryTimeout):
                 known = await self._store.run(workspace.id, run_id) if run_id else None
                 if known is None or known.content != content:
                     raise
@@ -351,7 +349,11 @@ class Engine:
         self, workspace: Workspace, run_id: str, text: str, attachments: tuple[Attachment, ...] | None = None
     ) -> RunRecord:
         """Change the prompt of a queued Run. `attachments` replace its attachments; None keeps them."""
-        new = None if attachments is None else await with_contents(Prompt(text, attachments), workspace.root)
+        new = (
+            None
+            if attachments is None
+            else await with_contents(Prompt(text, attachments), workspace.root, workspace.files)
+        )
 
         async def plan(tx: Append) -> None:
             tx.decide(EditRun(run_id, tx.now))

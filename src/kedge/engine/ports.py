@@ -11,6 +11,7 @@ from kedge.config.schema import Config
 from kedge.core.events import Event
 from kedge.core.records import RecordKind, Records, RunRecord
 from kedge.core.transcript import Message
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import Processes
 
 
@@ -57,8 +58,9 @@ class Encoder(Protocol):
 class Machine(Protocol):
     """The source of tool processes."""
 
-    async def processes(self, config: Config, workspace: str) -> Processes:
-        """Return the processes for one workspace, with its environment and sandbox; ToolFailed if there are none."""
+    async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
+        """Return the processes for one workspace, with its environment and sandbox; ToolFailed if there are none.
+        `files`: the threads of the workspace."""
         ...
 
     async def close(self) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from kedge.config.schema import Config
 from kedge.engine.sandbox import OwnFiles, SandboxLimits, check, sandbox_limits
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import Process, Processes
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import ProcessFailed, ProcessSpec, WardenFailed
@@ -61,18 +63,32 @@ class WardenMachine:
         self._starting = asyncio.Lock()
         self._is_started = False
 
-    async def processes(self, config: Config, workspace: str) -> Processes:
-        return _WorkspaceProcesses(self, environment(config), sandbox_limits(config, workspace, self._own))
+    async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
+        return _WorkspaceProcesses(self, environment(config), partial(self._limits, config, workspace), files)
 
     async def run(
-        self, argv: tuple[str, ...], cwd: Path, env: Mapping[str, str], stdin: BinaryIO | None, limits: SandboxLimits
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        env: Mapping[str, str],
+        stdin: BinaryIO | None,
+        limits: Callable[[Path], SandboxLimits],
+        files: FileThreads,
     ) -> WardenProcess:
         async with self._starting:
             if not self._is_started:
                 await self._warden.start()
                 self._is_started = True
+        spec = ProcessSpec(argv, str(cwd), env, stdin, **asdict(await files.run(limits, cwd)))
+        return await self._warden.run(spec)
+
+    def _limits(self, config: Config, workspace: str, cwd: Path) -> SandboxLimits:
+        """Blocking. Reads the working directory first: a process must not be started in one that does not answer."""
+        with suppress(OSError):  # the process reports that it cannot enter it
+            os.stat(cwd)
+        limits = sandbox_limits(config, workspace, self._own)
         check(self._own, limits, self._warden.sandbox)
-        return await self._warden.run(ProcessSpec(argv, str(cwd), env, stdin, **asdict(limits)))
+        return limits
 
     async def close(self) -> None:
         await self._warden.close()
@@ -81,7 +97,7 @@ class WardenMachine:
 class NoMachine:
     """A machine without tool processes."""
 
-    async def processes(self, config: Config, workspace: str) -> Processes:
+    async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
         return _NoProcesses()
 
     async def close(self) -> None:
@@ -96,14 +112,21 @@ class _NoProcesses:
 
 
 class _WorkspaceProcesses:
-    def __init__(self, machine: WardenMachine, environment: Mapping[str, str], limits: SandboxLimits) -> None:
+    def __init__(
+        self,
+        machine: WardenMachine,
+        environment: Mapping[str, str],
+        limits: Callable[[Path], SandboxLimits],
+        files: FileThreads,
+    ) -> None:
         self._machine = machine
         self.environment = environment
         self._limits = limits
+        self._files = files
 
     async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
         with _as_tool_failed():
-            return _ToolProcess(await self._machine.run(argv, cwd, self.environment, stdin, self._limits))
+            return _ToolProcess(await self._machine.run(argv, cwd, self.environment, stdin, self._limits, self._files))
 
 
 class _ToolProcess:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 
 from msgspec.structs import replace
 
@@ -13,6 +13,7 @@ from kedge.engine.workspaces import Workspace, Workspaces
 from kedge.errors import FilesChanged, LaneBusy, RunNotFound
 from kedge.tools.revert import conflicting_paths, revert_files
 from kedge.tools.tool_failed import ToolFailed
+from kedge.tools.tool_threads import ToolThreads
 
 
 class Undo:
@@ -32,7 +33,9 @@ class Undo:
                 raise LaneBusy("A run is active in this session and may change the files; cancel it or wait.")
             if not versions:
                 versions.extend(await self._versions(workspace, session_id, run_id))
-                restored.extend(await asyncio.to_thread(_restore, versions))
+                threads = ToolThreads(workspace.files)
+                await threads.look(os.stat, workspace.root)
+                restored.extend(await threads.run(_restore, versions))
             for version in versions:
                 tx.put_file(replace(version, undone=True), "deleted" if version.before is None else "updated")
 

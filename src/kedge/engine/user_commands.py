@@ -61,7 +61,7 @@ class UserCommands:
             return result
 
     async def _run(self, workspace: Workspace, command: str) -> CommandResult:
-        processes = await self._machine.processes(workspace.config, workspace.record.path)
+        processes = await self._machine.processes(workspace.config, workspace.record.path, workspace.files)
         running = RunningCommand(await processes.start(("/bin/sh", "-c", command), workspace.root), command)
         try:
             has_ended = await running.wait(USER_COMMAND_S_MAX)

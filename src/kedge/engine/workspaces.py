@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 from msgspec import Struct
 
@@ -24,8 +24,10 @@ from kedge.engine.lane_state import LaneState
 from kedge.engine.ports import Clock, Encoder, Ids
 from kedge.errors import (
     RESTORE_BACKUP,
+    Busy,
     ClientNotAttached,
     ClientRetired,
+    DirectoryTimeout,
     Invalid,
     KedgeError,
     SessionNotFound,
@@ -35,6 +37,8 @@ from kedge.errors import (
     WorkspaceNotFound,
 )
 from kedge.store.base import Store
+from kedge.tools import file_threads
+from kedge.tools.file_threads import FileThreads
 from kedge.tools.known_files import KnownFiles
 
 log = logging.getLogger("kedge.engine")
@@ -47,20 +51,25 @@ RETIRED_CLIENTS_MAX = 10_000
 #: that its agent has read. An evicted one is loaded again on demand, and its agent has to view files again before it
 #: changes them. Every command scans them. Items, the least recently used are evicted first.
 IDLE_LANES_MAX = 100
+#: Directories that do not answer and whose threads still wait. More cannot be opened. Each takes some 100 KB. Items.
+DEAD_DIRECTORIES_MAX = 200
 
 
 class ConfigSource(Protocol):
-    """A source of the current configuration, which may change while the workspace is open."""
+    """A source of the current configuration, which may change while the workspace is open. Blocking."""
 
     @property
     def config(self) -> Config: ...
 
 
 class FixedConfig(Struct, frozen=True):
+    """A configuration that never changes."""
+
     config: Config
 
 
 #: Makes the source of one workspace. strict: BadConfig if a file of its repository is not valid; else it is ignored.
+#: Blocking.
 MakeSource = Callable[[Path, bool], ConfigSource]
 
 
@@ -68,16 +77,19 @@ MakeSource = Callable[[Path, bool], ConfigSource]
 class Workspace:
     record: WorkspaceRecord
     source: ConfigSource
+    #: The current configuration; see `reload_config`.
+    config: Config
     claims: Claims
+    #: For all access to its directory, which may stop answering.
+    files: FileThreads
     lanes: dict[str, LaneState] = field(default_factory=dict)
     #: client_id -> its current session.
     current: dict[str, str] = field(default_factory=dict)
     #: The client that skips approvals; empty: approvals are required. Deny rules always apply.
     skip_given_by: str = ""
-    #: The current configuration; see `reload_config`.
-    config: Config = field(init=False)
     feed: Feed = field(init=False)
     _known_files: dict[str, KnownFiles] = field(default_factory=dict)
+    _reloading: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: Running commands. They keep the workspace open, or a Run could start in a closed one.
     _in_use: int = 0
 
@@ -109,14 +121,23 @@ class Workspace:
     def id(self) -> str:
         return self.record.id
 
-    def __post_init__(self) -> None:
-        self.reload_config()
+    async def reload_config(self) -> None:
+        """Reload the configuration if its files changed. DirectoryTimeout if the directory does not answer.
 
-    def reload_config(self) -> None:
-        """Reload the configuration if its files changed.
-
-        Stats about a dozen files; called when a Run starts and when the configuration is shown."""
-        self.config = self.source.config
+        Stats about a dozen files; called when a prompt is accepted, when a Run starts, and when the configuration is
+        shown."""
+        if isinstance(self.source, FixedConfig):
+            return
+        limit = asyncio.timeout(file_threads.LOOK_S)
+        try:
+            async with limit, self._reloading:  # one thread at a time
+                self.config = await self.files.run(lambda: self.source.config)
+        except DirectoryTimeout:
+            raise
+        except Exception:  # an accepted Run is executed, whatever the files contain
+            if limit.expired():  # another caller waits for the directory
+                raise self.files.timeout() from None
+            log.exception("the configuration of %s could not be reloaded; keeping the last one", self.record.path)
 
     @property
     def root(self) -> Path:
@@ -208,8 +229,13 @@ class Workspaces:
         #: Called when the last client leaves while Runs are live.
         self._on_abandoned = on_abandoned
         self._open: dict[str, Workspace] = {}
-        #: Serialises opening: two clients that open the same directory at once must get the same workspace.
+        #: Serialises the last part of opening: two clients that open the same directory at once must get the same
+        #: workspace. Not held while a directory is read.
         self._opening = asyncio.Lock()
+        self._openings = 0
+        #: Path -> its threads, for as long as a workspace or a thread uses them: opening a dead directory again and
+        #: again must not take more threads each time.
+        self._files: WeakValueDictionary[str, FileThreads] = WeakValueDictionary()
         self._retired: dict[str, None] = {}
         #: Workspace id -> the error message about its damage.
         self._damaged: dict[str, str] = {}
@@ -223,7 +249,7 @@ class Workspaces:
     @property
     def is_unused(self) -> bool:
         """True if no workspace is open or being opened."""
-        return not self._open and not self._opening.locked()
+        return not self._open and not self._openings
 
     def all(self) -> list[Workspace]:
         return list(self._open.values())
@@ -279,11 +305,21 @@ class Workspaces:
     # --- opening and closing -------------------------------------------------------------------------------------
 
     async def open(self, path: str, client_id: str | None) -> Workspace:
-        """Open the workspace of a directory, however its path is spelled; the client gets a claim for a while."""
-        return await self._open_resolved(_resolved(path), client_id)
+        """Open the workspace of a directory, however its path is spelled; the client gets a claim for a while.
+
+        DirectoryTimeout if the directory does not answer."""
+        if not os.path.isabs(path):
+            raise Invalid(f"path must be absolute, not {path!r}.")
+        self._openings += 1
+        try:
+            resolved = await self._files_of(path).run(_resolved, path)
+            return await self._open_resolved(resolved, client_id)
+        finally:
+            self._openings -= 1
 
     async def reopen(self, path: str) -> Workspace:
-        """Open a workspace with live Runs by its stored path; the directory may be gone.
+        """Open a workspace with live Runs by its stored path; the directory may be gone. DirectoryTimeout if it does
+        not answer.
 
         Its clients lost their streams with the last process and have the usual grace period to come back."""
         workspace = await self._open_resolved(path, None)
@@ -291,26 +327,49 @@ class Workspaces:
         workspace.claims = lost.stream_closed(_LOST, _LOST, _now_ms())
         return workspace
 
-    async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
-        async with self._opening:
-            if client_id is not None and client_id in self._retired:
-                raise ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
-            now = self._clock.now_ms()
-            new_id = self._ids.new("w")
-            new = WorkspaceRecord(new_id, path, now, first_position(new_id))
-            record = await self._store.workspace(path, new)
-            self._refuse_damaged(record.id)
-            workspace = self._open.get(record.id) or await self._load(record, for_client=client_id is not None)
-            if client_id is not None:
-                workspace.claims = workspace.claims.opened(client_id, _now_ms())
-                self.sweep()
-            return workspace
+    def _files_of(self, path: str) -> FileThreads:
+        path = os.path.normpath(path)
+        files = self._files.get(path)
+        if files is None:
+            if sum(one.stuck > 0 for one in self._files.values()) >= DEAD_DIRECTORIES_MAX:
+                raise Busy(f"{DEAD_DIRECTORIES_MAX} other directories do not answer; check their mounts.")
+            files = self._files[path] = FileThreads(f"The directory of workspace {path}")
+        return files
 
-    async def _load(self, record: WorkspaceRecord, *, for_client: bool) -> Workspace:
-        # Without a client to report to, a mistake in one repository must not keep the server from resuming its Runs.
-        source = self._make_source(Path(record.path), for_client)
+    async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
+        files = self._files_of(path)
+
+        def load() -> tuple[ConfigSource, Config]:
+            # Without a client to report to, a mistake in a repository must not keep the server from resuming its Runs.
+            source = self._make_source(Path(path), client_id is not None)
+            return source, source.config
+
+        while True:
+            is_open = any(workspace.record.path == path for workspace in self.all())
+            loaded = None if is_open else await files.run(load)
+            async with self._opening:
+                if client_id is not None and client_id in self._retired:
+                    raise ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
+                now = self._clock.now_ms()
+                new_id = self._ids.new("w")
+                new = WorkspaceRecord(new_id, path, now, first_position(new_id))
+                record = await self._store.workspace(path, new)
+                self._refuse_damaged(record.id)
+                workspace = self._open.get(record.id)
+                if workspace is None:
+                    if loaded is None:  # closed meanwhile
+                        continue
+                    workspace = await self._add(record, files, *loaded)
+                if client_id is not None:
+                    workspace.claims = workspace.claims.opened(client_id, _now_ms())
+                    self.sweep()
+                return workspace
+
+    async def _add(
+        self, record: WorkspaceRecord, files: FileThreads, source: ConfigSource, config: Config
+    ) -> Workspace:
         claims = Claims(int(self._server.hold_s * 1000), int(self._server.grace_s * 1000))
-        workspace = Workspace(record, source, claims)
+        workspace = Workspace(record, source, config, claims, files)
         _, head = await self._store.bounds(record.id)
         workspace.feed = Feed(record.id, head, self._store, self._encoder, self._clock, workspace)
         self._open[record.id] = workspace
@@ -447,8 +506,7 @@ def _now_ms() -> int:
 
 
 def _resolved(path: str) -> str:
-    if not os.path.isabs(path):
-        raise Invalid(f"path must be absolute, not {path!r}.")
+    """Blocking."""
     try:
         resolved = Path(path).resolve(strict=True)
     except (OSError, RuntimeError, ValueError):  # missing, not permitted, a loop of links, a NUL byte

@@ -80,12 +80,12 @@ class WorkspaceRoutes:
 
     async def config(self, request: HttpRequest) -> dict[str, Any]:
         workspace = self._workspace(request)
-        workspace.reload_config()
+        await workspace.reload_config()
         return workspace.config.masked()
 
     async def models(self, request: HttpRequest) -> list[m.ModelBody]:
         workspace = self._workspace(request)
-        workspace.reload_config()
+        await workspace.reload_config()
         return [_model(offer) for offer in list_models(workspace.config)[-MODELS_MAX:]]
 
     async def search(self, request: HttpRequest) -> list[m.SearchHitBody]:

@@ -9,9 +9,9 @@ from itertools import accumulate, pairwise
 
 from msgspec import Struct
 
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.known_files import bind
 from kedge.tools.textfile import same_start
-from kedge.tools.file_threads import checkpoint
 
 #: Lines shown around a change.
 CONTEXT_LINES = 3

@@ -77,7 +77,7 @@ async def prepare_change(
     can_rebase: bool,
 ) -> Prepared:
     """`can_rebase`: the change may be computed again on content that this session's own tools wrote since."""
-    target = await context.threads.run(resolve, path, context.root, guarded)
+    target = await context.threads.look(resolve, path, context.root, guarded)
     before, before_digest, _ = await context.threads.run(_read, target.path)
 
     def check_known() -> None:

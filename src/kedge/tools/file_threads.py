@@ -2,8 +2,8 @@
 
 A thread that waits for such a mount cannot be stopped. Therefore no call on a workspace's files runs on the event loop,
 and each workspace has a few threads of its own, so that a dead mount affects no other workspace. Each call has a time
-limit. At the limit the caller gets DirectoryTimeout, and the thread is left waiting. Work calls `checkpoint` between its
-steps, and stops there if no caller waits for it any more.
+limit. At the limit the caller gets DirectoryTimeout, and the thread is left waiting. Long work calls `checkpoint`
+between its steps, and stops there if no caller waits for it any more.
 """
 
 from __future__ import annotations

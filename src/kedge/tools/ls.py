@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from kedge.tools import disk
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolOutput, count_of
-from kedge.tools.ripgrep import list_files
 from kedge.tools.file_threads import checkpoint
+from kedge.tools.ripgrep import list_files
 from kedge.tools.workspace_paths import Target, printable, read_intent, resolve
 
 #: Limit of the entries shown. Those nearest to the top come first, so that one large directory does not hide others.
@@ -58,7 +58,7 @@ class LsTool(Tool):
         return f"ls {printable(args.path)}"
 
     async def prepare(self, args: LsInput, context: ToolContext) -> Prepared:
-        target = await context.threads.run(resolve, args.path, context.root, self._guarded)
+        target = await context.threads.look(resolve, args.path, context.root, self._guarded)
 
         async def run() -> ToolOutput:
             async with context.threads.searches:

@@ -15,9 +15,9 @@ from itertools import accumulate, islice
 from msgspec import Struct
 
 from kedge.tools.disk import READ_FILE_BYTES_MAX
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.textfile import line_endings, plain_endings, same_start
 from kedge.tools.tool_failed import ToolFailed
-from kedge.tools.file_threads import checkpoint
 
 #: Line numbers in the message for an ambiguous text: enough to choose one. Items.
 LINES_NAMED_MAX = 5

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable
 from fnmatch import translate
 
-from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.file_threads import checkpoint
+from kedge.tools.tool_failed import ToolFailed
 
 #: Limit of a pattern: a line. Characters.
 PATTERN_CHARS_MAX = 1000

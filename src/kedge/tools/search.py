@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Meta
 
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.path_patterns import PATTERN_CHARS_MAX, path_filter
 from kedge.tools.ripgrep import INPUT, SEARCH_S, TOO_MUCH_MEMORY, error_text, list_files, search
-from kedge.tools.file_threads import checkpoint
 from kedge.tools.workspace_paths import Target, guards, is_below, printable, read_intent, resolve
 
 #: Limit of the files that one glob returns: a longer list is not useful to a model. Items.
@@ -80,7 +80,7 @@ class GlobTool(Tool):
         return f"glob {printable(args.pattern)}{_in(args.path)}"
 
     async def prepare(self, args: GlobInput, context: ToolContext) -> Prepared:
-        target = await context.threads.run(resolve, args.path, context.root, self._guarded)
+        target = await context.threads.look(resolve, args.path, context.root, self._guarded)
         matches = await context.threads.run(path_filter, args.pattern)
 
         async def run() -> ToolOutput:
@@ -150,7 +150,7 @@ class GrepTool(Tool):
         return f"grep {printable(args.pattern)}{_in(args.path)}{_in(args.include or '.')}"
 
     async def prepare(self, args: GrepInput, context: ToolContext) -> Prepared:
-        target = await context.threads.run(resolve, args.path, context.root, self._guarded)
+        target = await context.threads.look(resolve, args.path, context.root, self._guarded)
         is_included = await context.threads.run(path_filter, args.include) if args.include else None
 
         @cache

@@ -19,9 +19,9 @@ from kedge.core.untrusted_text import one_line, visible
 from kedge.programs import first_program, is_outside, program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.head_tail import HeadTail
 from kedge.tools.shell_parser import parse_line
-from kedge.tools.file_threads import checkpoint
 from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
 
 #: Limit of a command. The kernel takes no argument above 128 KiB, and no user approves a text of that size. Bytes.
@@ -85,7 +85,8 @@ class BashTool(Tool):
 
     async def prepare(self, args: BashInput, context: ToolContext) -> Prepared:
         _check_command(args.command)
-        plan = await context.threads.run(_plan, args, context)
+        cwd = await context.threads.look(_directory, context.root, args.cwd)
+        plan = await context.threads.run(_plan, args, cwd, context)
 
         async def run() -> ToolOutput:
             if await context.threads.run(_current_binding, args, context) != plan.intent.binding:
@@ -123,10 +124,9 @@ class _Plan(msgspec.Struct, frozen=True):
     intent: Intent
 
 
-def _plan(args: BashInput, context: ToolContext) -> _Plan:
+def _plan(args: BashInput, cwd: Path, context: ToolContext) -> _Plan:
     """Blocking: reads the file system, and may parse the line in another process."""
     command = args.command
-    cwd = _directory(context.root, args.cwd)
     line = parse_line(command)
     # Rules apply to this workspace: `make` elsewhere runs another Makefile.
     words = line.words if cwd.is_relative_to(context.root) else None

@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 
 from kedge.tools import disk
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.known_files import digest
 from kedge.tools.textfile import decode, is_binary, kind_of, line_start, picture_type, plain_endings
-from kedge.tools.file_threads import checkpoint
 from kedge.tools.workspace_paths import Target, missing, printable, read_intent, resolve
 
 #: Default and limit of the lines that one call shows.
@@ -63,7 +63,7 @@ class ViewTool(Tool):
         return f"view {printable(args.path)}"
 
     async def prepare(self, args: ViewInput, context: ToolContext) -> Prepared:
-        target = await context.threads.run(resolve, args.path, context.root, self._guarded)
+        target = await context.threads.look(resolve, args.path, context.root, self._guarded)
 
         async def run() -> ToolOutput:
             viewed = await context.threads.run(_view, target, args)

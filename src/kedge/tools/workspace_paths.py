@@ -25,9 +25,9 @@ from msgspec import Struct
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent
 from kedge.core.untrusted_text import is_invisible
+from kedge.tools.file_threads import checkpoint
 from kedge.tools.known_files import bind
 from kedge.tools.tool_failed import ToolFailed
-from kedge.tools.file_threads import checkpoint
 
 #: Limit of a path, that of the kernel (PATH_MAX). Bytes.
 PATH_BYTES_MAX = 4096
