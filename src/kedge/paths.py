@@ -48,9 +48,13 @@ def socket_file() -> Path:
 
 
 def server_record() -> Path:
-    """Return the file that identifies the server process (`kedge.wire.identity`): in the data directory, as tools can
-    write to the temporary directory, which may contain the runtime directory."""
-    return data_dir() / "server.pid"
+    """Return the file that identifies the process of the server (`kedge.wire.server_record`)."""
+    return runtime_dir() / "server.pid"
+
+
+def lock_file() -> Path:
+    """Return the file that the server of the data directory keeps locked (`kedge.store.data_directory`)."""
+    return data_dir() / "kedge.lock"
 
 
 def default_host() -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from kedge.client.client import Client
 from kedge.testing import HostedEndpoint
-from kedge.wire.identity import is_recorded
+from kedge.wire.server_record import recorded_pid
 from tests.client.process import Home, Server
 
 __all__ = ["client", "endpoint", "home", "in_home", "own_client", "own_server", "server", "shared_server"]
@@ -64,7 +64,7 @@ def _has_data(home: Home, process: Path) -> bool:
     try:
         return f"KEDGE_DATA_DIR={home.data}".encode() in (process / "environ").read_bytes().split(b"\0")
     except PermissionError:  # only root can read it; the record identifies the latest server
-        return is_recorded(home.data / "server.pid", int(process.name))
+        return recorded_pid(home.data / "run" / "server.pid", home.data) == int(process.name)
 
 
 @pytest.fixture(scope="session")

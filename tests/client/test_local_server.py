@@ -11,7 +11,7 @@ import pytest
 from kedge import errors, paths
 from kedge.client import local_server
 from kedge.client.client import Client
-from kedge.client.local_server import find_or_start, is_running, open_workspace
+from kedge.client.local_server import find_or_start, find_running, open_workspace
 from kedge.server.log import LOG_BYTES_MAX
 from tests.client.fixtures import server_pids
 from tests.client.process import Home
@@ -23,10 +23,10 @@ def wait_ended(pid: int) -> None:
 
 
 async def test_server_is_started_once_and_reused(in_home: Home) -> None:
-    assert not await is_running()
+    assert await find_running() is None
     host = await find_or_start()
     assert host == paths.default_host()
-    assert await is_running()
+    assert await find_running()
     async with Client(host) as client:
         pid = (await client.version()).pid
     assert await find_or_start() == host
@@ -70,7 +70,7 @@ async def test_stale_socket_is_replaced(in_home: Home) -> None:
     wait_ended(pid)
     assert paths.socket_file().exists()
     await find_or_start()
-    assert await is_running()
+    assert await find_running()
 
 
 async def test_failed_server_start_reports_the_reason(in_home: Home) -> None:
@@ -124,7 +124,7 @@ async def test_server_imports_nothing_from_the_current_directory(in_home: Home) 
     for name in ("kedge.py", "msgspec.py", "uvicorn.py"):
         (in_home.workspace / name).write_text("raise SystemExit('this is somebody else\\'s file')\n")
     await find_or_start()
-    assert await is_running()
+    assert await find_running()
 
 
 async def test_server_that_just_stopped_is_replaced(in_home: Home) -> None:

@@ -14,7 +14,7 @@ from kedge import paths
 from kedge.client.client import Client
 from kedge.client.local_server import find_or_start
 from kedge.client.peer_credentials import WrongServer
-from kedge.wire.identity import is_recorded, write_record
+from kedge.wire.server_record import recorded_pid, write_record
 from tests.client.process import Home
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="the kernel does not tell who listens")
@@ -72,28 +72,30 @@ async def test_server_is_identified_by_its_record(in_home: Home, impostor: socke
     impostor.close()
     await find_or_start()
     pid = int(paths.server_record().read_text().split()[0])
-    assert is_recorded(paths.server_record(), pid)
+    assert recorded_pid(paths.server_record(), in_home.data) == pid
     assert stat.S_IMODE(paths.server_record().stat().st_mode) == 0o600
     async with Client() as client:
         assert (await client.version()).pid == pid
 
 
 def test_record_identifies_one_process(tmp_path: Path) -> None:
-    record = tmp_path / "data" / "server.pid"
-    assert not is_recorded(record, os.getpid())
-    write_record(record)
-    assert is_recorded(record, os.getpid())
-    assert not is_recorded(record, os.getppid())
+    record, data = tmp_path / "run" / "server.pid", tmp_path / "data"
+    assert recorded_pid(record, data) is None
+    write_record(record, data)
+    assert recorded_pid(record, data) == os.getpid()
+    assert recorded_pid(record, tmp_path / "other") is None
     (tmp_path / "link").symlink_to(record)
-    assert not is_recorded(tmp_path / "link", os.getpid())
+    assert recorded_pid(tmp_path / "link", data) is None
     with pytest.raises(OSError, match="symbolic links"):
-        write_record(tmp_path / "link")
+        write_record(tmp_path / "link", data)
     child = os.fork()
     if child == 0:
-        write_record(record)
+        write_record(record, data)
         os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert recorded_pid(record, data) is None, "a zombie has ended"
     os.waitpid(child, 0)
-    assert not is_recorded(record, child), "it has ended"
+    assert recorded_pid(record, data) is None
 
 
 @pytest.mark.found(
@@ -128,5 +130,5 @@ def test_socket_is_never_in_a_temporary_directory(tmp_path: Path, monkeypatch: p
 )
 def test_record_that_is_not_a_file_is_ignored(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    assert not is_recorded(tmp_path / "fifo", os.getpid())
-    assert not is_recorded(tmp_path, os.getpid())
+    assert recorded_pid(tmp_path / "fifo", tmp_path) is None
+    assert recorded_pid(tmp_path, tmp_path) is None

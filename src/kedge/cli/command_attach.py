@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import AsyncExitStack
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.run_output import TOOL_LINE_CHARS_MAX
 from kedge.cli.terminal import StatusLine, StdoutWriter
 from kedge.cli.transcript_lines import event_line, message_lines, thought_line
-from kedge.cli.workspace_lookup import session_by_prefix
+from kedge.cli.workspace_lookup import connected, session_by_prefix
 from kedge.client.assistant_text import AssistantText
 from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
@@ -56,8 +57,9 @@ def attach(session: str, as_json: bool, cwd: str, host: str | None) -> int:
 
 
 async def _follow(session: str, host: str | None, cwd: str, follower: _Follower) -> None:
-    async with Client(host) as client:
+    async with AsyncExitStack() as stack:
         try:
+            client = await stack.enter_async_context(connected(host))
             workspace_id, session_id = await _find(client, session, cwd)
         except NotConnected as error:
             raise NotConnected(f"{error.message} Print a stored session with: kedge sessions show {session}") from None

@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -19,8 +19,10 @@ from kedge.cli.printing import print_findings
 from kedge.client.client import Client
 from kedge.client.http_transport import NotConnected
 from kedge.client.peer_credentials import WrongServer
+from kedge.client.server_process import ServerProcess, find_process
 from kedge.config.check import Finding, check_config
 from kedge.config.schema import Config
+from kedge.disk_space import free_bytes, full_disk
 from kedge.errors import BadConfig, KedgeError, ShuttingDown, StoreDamaged
 from kedge.wire.models import Version
 
@@ -53,6 +55,10 @@ def _python() -> Iterator[Finding]:
 
 def _data_directory() -> Iterator[Finding]:
     directory = paths.data_dir()
+    if full := full_disk(directory):
+        yield Finding("disk", "fail", full, "the server cannot store anything until then")
+    elif (free := free_bytes(directory)) is not None:
+        yield Finding("disk", "ok", f"{free // 2**20:,} MB free for {directory}")
     if not directory.exists():
         yield Finding("data directory", "ok", f"{directory} will be created by the first server")
         return
@@ -133,16 +139,17 @@ def _sandbox(sandbox: Sandbox, config: Config | None) -> Finding:
 
 async def _server(host: str | None, cwd: str) -> list[Finding]:
     async with Client(host) as client:
-        try:
-            await client.health()
-        except NotConnected as error:
-            return [_not_running(error, is_explicit=host is not None)]
-        except WrongServer as error:
-            return [Finding("server", "fail", error.message, f"rm {paths.socket_file()}")]
-        except KedgeError as error:
-            return [Finding("server", "fail", error.message, f"see {paths.server_log()}, or stop it and try again")]
+        if host is None:
+            try:
+                server = await find_process(client)
+            except WrongServer as error:
+                return [Finding("server", "fail", error.message, f"rm {paths.socket_file()}")]
+            if server.state != "listening" or not server.has_data:
+                return [_not_listening(server)]
         try:
             return [_version(client.host, await client.version()), *await _workspace(client, cwd)]
+        except NotConnected as error:
+            return [Finding("server", "fail", error.message, "start it, or omit --host")]
         except ShuttingDown:
             return [Finding("server", "ok", "shutting down; `kedge run` starts another")]
         except KedgeError as error:
@@ -153,14 +160,15 @@ async def _server(host: str | None, cwd: str) -> list[Finding]:
             ]
 
 
-def _not_running(error: NotConnected, *, is_explicit: bool) -> Finding:
-    if is_explicit:
-        return Finding("server", "fail", error.message, "start it, or omit --host")
-    if paths.socket_file().exists():
+def _not_listening(server: ServerProcess) -> Finding:
+    if server.state == "none" and paths.socket_file().exists():
         return Finding(
             "server", "warn", "not running; a stale socket exists", "no action needed: the next server replaces it"
         )
-    return Finding("server", "ok", "not running; `kedge run` starts one")
+    if server.state == "none":
+        return Finding("server", "ok", "not running; `kedge run` starts one")
+    level: Literal["warn", "fail"] = "warn" if server.state == "starting" else "fail"
+    return Finding("server", level, server.summary, server.advice)
 
 
 def _version(host: str, version: Version) -> Finding:

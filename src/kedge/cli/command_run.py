@@ -98,7 +98,7 @@ def run(
 
     async def work(target: CancelTarget) -> int:
         status.set("connecting")
-        async with opened(host, cwd) as workspace:
+        async with opened(host, cwd, lambda text: status.note(f"kedge: {text} ...", always=not quiet)) as workspace:
             session = await _choose_session(workspace, session_id, use_last)
             prompt.session_id = session.id
             if command:

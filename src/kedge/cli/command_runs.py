@@ -8,7 +8,7 @@ import click
 
 from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.printing import ago, print_json, print_table
-from kedge.cli.workspace_lookup import session_by_prefix
+from kedge.cli.workspace_lookup import connected, session_by_prefix
 from kedge.client.client import Client
 from kedge.client.http_transport import NotConnected
 from kedge.client.safe_text import one_line
@@ -22,20 +22,20 @@ from kedge.wire.models import CancelReply, RunBody, SessionBody
 def runs(as_json: bool, host: str | None) -> int:
     """List active and queued runs of all workspaces."""
 
-    async def live() -> list[RunBody] | None:
-        async with Client(host) as client:
-            try:
+    async def live() -> list[RunBody] | str:
+        try:
+            async with connected(host) as client:
                 return await client.runs()
-            except (NotConnected, ShuttingDown):
-                if host is not None:
-                    raise
-                return None
+        except (NotConnected, ShuttingDown) as error:
+            if host is not None:
+                raise
+            return "no server is running" if isinstance(error, NotConnected) else "the server is shutting down"
 
     live_runs = asyncio.run(live())
     if as_json:
-        print_json(live_runs or [])
-    elif live_runs is None:
-        click.echo("no server is running")
+        print_json([] if isinstance(live_runs, str) else live_runs)
+    elif isinstance(live_runs, str):
+        click.echo(live_runs)
     elif not live_runs:
         click.echo("no active or queued runs")
     else:
@@ -73,7 +73,7 @@ def cancel(target: str, as_json: bool, cwd: str, host: str | None) -> int:
     Live runs are found in all workspaces of the server, idle sessions in this directory and in open workspaces."""
 
     async def act() -> tuple[str, CancelReply]:
-        async with Client(host) as client:
+        async with connected(host) as client:
             return await _cancel(client, target, cwd)
 
     subject, reply = asyncio.run(act())

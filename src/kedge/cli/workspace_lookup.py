@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
+import click
 from msgspec import Struct
 
 from kedge.client.client import Client
-from kedge.client.local_server import open_workspace
+from kedge.client.http_transport import NotConnected
+from kedge.client.local_server import find_or_start, find_running, open_workspace
 from kedge.errors import KedgeError, NotFound
 from kedge.wire.models import SessionBody, WorkspaceBody
 
@@ -34,17 +37,34 @@ class HasId(Protocol):
 T = TypeVar("T", bound=HasId)
 
 
+def print_progress(text: str) -> None:
+    """Print what the command waits for."""
+    click.echo(f"kedge: {text} ...", err=True)
+
+
 @asynccontextmanager
-async def opened(host: str | None, path: str) -> AsyncIterator[OpenWorkspace]:
+async def opened(
+    host: str | None, path: str, notify: Callable[[str], None] = print_progress
+) -> AsyncIterator[OpenWorkspace]:
     """Open this directory on the server at `host`, or on the user's own server, which is started if necessary."""
     async with Client(host) as client:
-        workspace = await open_workspace(client, path, may_start=host is None)
+        client.restart = None if host else partial(find_or_start, notify)
+        workspace = await open_workspace(client, path, may_start=host is None, notify=notify)
         try:
             yield OpenWorkspace(client, workspace)
         finally:
             with suppress(KedgeError, TimeoutError):  # the server may be gone, and the claim with it
                 async with asyncio.timeout(RELEASE_S_MAX):
                     await client.release_workspace(workspace.id)
+
+
+@asynccontextmanager
+async def connected(host: str | None) -> AsyncIterator[Client]:
+    """Connect to the server at `host`, or to the user's own server if it is running; else raise NotConnected."""
+    async with Client(host) as client:
+        if host is None and await find_running(print_progress) is None:
+            raise NotConnected("No server is running.")
+        yield client
 
 
 async def find_session(opened: OpenWorkspace, prefix: str) -> SessionBody:

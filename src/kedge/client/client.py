@@ -22,7 +22,7 @@ import msgspec
 
 from kedge.client.event_stream import EventStream
 from kedge.client.http_transport import ANSWER_S_MAX, Transport
-from kedge.client.retry import GIVE_UP_S, loop_time
+from kedge.client.retry import GIVE_UP_S, Restart, loop_time, retry_if_refused
 from kedge.core.approvals import Answer
 from kedge.core.transcript import USER_COMMAND_S_MAX
 from kedge.errors import Invalid, KedgeError, TooLarge, WorkspaceClosing, WorkspaceNotFound
@@ -52,6 +52,9 @@ class Client:
     def __init__(self, host: str | None = None, token: str | None = None, transport: Transport | None = None) -> None:
         self._transport = transport or Transport(host, token)
         self.client_id = str(uuid.uuid4())
+        #: Starts the server if it is gone. If set, requests that a server refused because it shuts down are repeated,
+        #: as far as that is safe (`retry_if_refused`).
+        self.restart: Restart | None = None
         #: Workspaces that this client has open: id -> directory.
         self._paths: dict[str, str] = {}
 
@@ -156,7 +159,7 @@ class Client:
 
     async def create_session(self, workspace_id: str, title: str = "") -> m.SessionBody:
         body = m.CreateSession(title=title)
-        return await self._inside("POST", workspace_id, "sessions", body=body, reply=m.SessionBody)
+        return await self._inside("POST", workspace_id, "sessions", body=body, repeat=True, reply=m.SessionBody)
 
     async def session(self, workspace_id: str, session_id: str) -> m.SessionBody:
         return await self._inside("GET", workspace_id, "sessions", session_id, reply=m.SessionBody)
@@ -279,7 +282,8 @@ class Client:
 
     async def submit(self, workspace_id: str, prompt: m.SubmitPrompt) -> m.Receipt:
         """Submit a prompt. Its run_id is the idempotency key: a submit that has one can be repeated."""
-        return await self._inside("POST", workspace_id, "agent", body=prompt, reply=m.Receipt)
+        repeat = bool(prompt.run_id)
+        return await self._inside("POST", workspace_id, "agent", body=prompt, repeat=repeat, reply=m.Receipt)
 
     async def summarize(self, workspace_id: str, session_id: str) -> m.Receipt:
         """Start a Run that replaces the session's context for the model by a summary."""
@@ -344,20 +348,31 @@ class Client:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     async def _call(self, method: str, path: str, *, reply: type[R], **options: Any) -> R:
-        return _decode_reply(method, path, await self._transport.request(method, path, **options), reply)
+        async def send() -> bytes:
+            return await self._transport.request(method, path, **options)
+
+        body = await retry_if_refused(send, self.restart) if method == "GET" else await send()
+        return _decode_reply(method, path, body, reply)
 
     async def _inside(self, method: str, workspace_id: str, *parts: str, reply: type[R], **options: Any) -> R:
         body = await self._inside_raw(method, workspace_id, *parts, **options)
         return _decode_reply(method, _path("workspaces", workspace_id, *parts), body, reply)
 
-    async def _inside_raw(self, method: str, workspace_id: str, *parts: str, **options: Any) -> bytes:
+    async def _inside_raw(
+        self, method: str, workspace_id: str, *parts: str, repeat: bool = False, **options: Any
+    ) -> bytes:
+        """`repeat`: the request may be sent again if a server refused it. That is always so for a GET."""
         path = _path("workspaces", workspace_id, *parts)
-        try:
+
+        async def send() -> bytes:
+            try:
+                return await self._transport.request(method, path, **options)
+            except (WorkspaceNotFound, WorkspaceClosing):  # refused before it had an effect
+                if await self._reopen(workspace_id) != workspace_id:
+                    raise
             return await self._transport.request(method, path, **options)
-        except (WorkspaceNotFound, WorkspaceClosing):  # refused before it had an effect
-            if await self._reopen(workspace_id) != workspace_id:
-                raise
-        return await self._transport.request(method, path, **options)
+
+        return await retry_if_refused(send, self.restart) if repeat or method == "GET" else await send()
 
     async def _reopen(self, workspace_id: str) -> str:
         """Reopen a workspace that the server no longer has open. Its id changes only if the store does."""

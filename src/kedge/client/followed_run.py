@@ -15,7 +15,7 @@ import msgspec
 
 from kedge.client.client import Client
 from kedge.client.event_stream import StreamEvent
-from kedge.client.retry import GIVE_UP_S, retry_while_away
+from kedge.client.retry import GIVE_UP_S, retry_if_refused, retry_while_away
 from kedge.wire.models import CancelReply, PermissionRequest, QuestionBatch, Receipt, RunBody, RunComplete, SubmitPrompt
 
 
@@ -40,7 +40,7 @@ class FollowedRun:
         self._pending: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
-        await self._stream.connect()
+        await retry_if_refused(self._stream.connect, self._client.restart)
         return self
 
     async def __aexit__(

@@ -12,9 +12,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from kedge import paths
 from kedge.errors import Unreachable
-from kedge.wire.identity import is_recorded
+from kedge.process_identity import identity_of, living_pid
+from kedge.wire.server_record import recorded_pid
 
 #: httpcore's public "trace" extension, which is awaited before the request continues.
 Trace = Callable[[str, dict[str, Any]], Awaitable[None]]
@@ -47,7 +50,9 @@ def _check(path: str, connection: Any) -> None:
     if user != os.getuid() and os.getuid() != 0:
         raise WrongServer(f"Process {pid}, which listens on {path}, belongs to another user. Use another socket.")
     # A server on another socket may have another data directory, with its record there.
-    if Path(path) == paths.socket_file() and not is_recorded(paths.server_record(), pid):
+    if Path(path) == paths.socket_file() and recorded_pid(paths.server_record(), paths.data_dir()) != pid:
+        if pid and living_pid(identity_of(pid)) is None:
+            raise httpx2.ConnectError("the server has exited since it accepted the connection")
         raise WrongServer(
             f"Process {pid}, which listens on {path}, is not the kedge server of {paths.data_dir()}. Nothing "
             "was sent to it. End it or remove the socket, then try again."

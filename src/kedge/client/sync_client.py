@@ -86,6 +86,7 @@ class SyncConnection:
         self.path = path
         self._may_start = host is None
         self._client = Client(host, token)
+        self._client.restart = find_or_start if self._may_start else None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kedge", daemon=True)
         self._thread.start()
@@ -150,7 +151,7 @@ class SyncConnection:
             raise
 
     def _retry(self, call: Callable[[], Awaitable[T]], *, idempotent: bool = True) -> T:
-        restart = find_or_start if self._may_start else None
+        restart = self._client.restart
         return self._do(lambda: retry_while_away(call, GIVE_UP_S, idempotent=idempotent, restart=restart))
 
     def _stop(self) -> None:

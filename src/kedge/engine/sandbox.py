@@ -113,7 +113,7 @@ def check(own: OwnFiles, limits: SandboxLimits, sandbox: Sandbox) -> None:
                     f"Commands cannot run in the sandbox: {link} is a link to kedge's own files in {parent}, where "
                     "commands may write. Name the real path with KEDGE_CONFIG or KEDGE_DATA_DIR."
                 )
-    for path in (own.config, own.data_dir, *own.program):
+    for path in (own.config, own.data_dir, own.runtime_dir, *own.program):
         parent = _writable_parent(os.path.realpath(path), limits)
         if parent and not sandbox.can_subtract:
             raise ToolFailed(

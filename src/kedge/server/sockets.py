@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from kedge import paths
 from kedge.errors import Invalid
-from kedge.wire.identity import write_record
+from kedge.wire.server_record import write_record
 
 
 def bind(host: str, allow_remote: bool) -> socket.socket:
@@ -41,7 +41,7 @@ def bind_unix(path: Path) -> socket.socket:
         raise Invalid(f"Another server is listening on {path}. Stop it first.")
     path.unlink(missing_ok=True)
     if is_default:
-        write_record(paths.server_record())  # before a client can connect
+        write_record(paths.server_record(), paths.data_dir())  # before a client can connect
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     umask = os.umask(0o177)
     try:

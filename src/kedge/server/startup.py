@@ -86,7 +86,7 @@ async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, ex
         frames,
         models,
         config,
-        tools=all_tools((paths.config_file(), paths.data_dir())),
+        tools=all_tools((paths.config_file(), paths.data_dir(), paths.runtime_dir())),
         machine=WardenMachine(Warden(), _own_files(hosts)),
         prompts=WrittenPrompts(clock.today, paths.config_file().parent),
         make_source=lambda path, strict: WorkspaceConfig(user, path, trust, strict=strict),

@@ -9,15 +9,18 @@ import stat
 import time
 from pathlib import Path
 
+from kedge.disk_space import full_disk
 from kedge.errors import StoreError, StoreLocked, StoreUnavailable
+from kedge.process_identity import clear_identity, living_pid, read_identity, write_identity
 
-_LOCK_NAME = "kedge.lock"
+LOCK_FILE = "kedge.lock"
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-#: Bytes read from the lock file; a pid is shorter.
-_PID_BYTES_MAX = 32
 #: A server killed between fork and exec leaves its lock in the child until the exec, which takes longer on a busy
-#: machine. The longest wait for that, and the pause between two attempts. Seconds.
-_ORPHAN_S_MAX, _ORPHAN_PAUSE_S = 5.0, 0.01
+#: machine. The longest wait for that. Seconds.
+_ORPHAN_S_MAX = 5.0
+#: A client takes a shared lock for an instant, to find out whether a server holds the lock. The longest wait for that,
+#: and the pause between two attempts. Seconds.
+_PROBE_S_MAX, _PAUSE_S = 0.5, 0.01
 
 
 class DataDirectory:
@@ -26,15 +29,18 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
+        #: Files that must not change while the directory is claimed: path -> device and inode.
+        self._opened: dict[str, tuple[int, int]] = {}
 
     def claim(self) -> None:
         try:
             self._create()
             mode = self.path.stat().st_mode
-            lock = os.open(self.path / _LOCK_NAME, _OPEN | os.O_CREAT, 0o600)
+            lock = os.open(self.path / LOCK_FILE, _OPEN | os.O_CREAT, 0o600)
         except OSError as error:
             raise StoreUnavailable(
-                f"cannot use the data directory {self.path} ({error.strerror}); make it writable or choose another"
+                full_disk(self.path, error)
+                or f"cannot use the data directory {self.path} ({error.strerror}); make it writable or choose another"
             ) from error
         if stat.S_IMODE(mode) & 0o022:
             os.close(lock)
@@ -50,25 +56,54 @@ class DataDirectory:
                 f"cannot lock the data directory {self.path} ({error.strerror}); choose one on another disk"
             ) from error
         self._lock = lock
-        # The pid only serves error messages. It does not fit on a full disk, which can still be read.
+        # By this, clients find a server that does not listen. It does not fit if the file is new and the disk is full.
         with contextlib.suppress(OSError):
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            write_identity(lock)
 
     def _take(self, lock: int) -> None:
-        until = time.monotonic() + _ORPHAN_S_MAX
+        started = time.monotonic()
         while True:
             try:
                 return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                text = os.pread(lock, _PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
-                if not text.isdigit() or not _is_gone(int(text)) or time.monotonic() > until:
-                    holder = f"process {text}" if text.isdigit() else "another process"
+                pid = living_pid(read_identity(lock))
+                if time.monotonic() - started > (_PROBE_S_MAX if pid else _ORPHAN_S_MAX):
                     raise StoreLocked(
-                        f"the data directory {self.path} is in use by {holder}; "
-                        "connect to that server, stop it, or choose another data directory"
+                        f"the data directory {self.path} is in use by {f'process {pid}' if pid else 'another process'}"
+                        "; connect to that server, stop it, or choose another data directory"
                     ) from None
-            time.sleep(_ORPHAN_PAUSE_S)
+            time.sleep(_PAUSE_S)
+
+    def watch(self, *names: str) -> None:
+        """Require that these files of the directory, and the lock, remain the files that were opened."""
+        for name in (LOCK_FILE, *names):
+            path = str(self.path / name)
+            with contextlib.suppress(FileNotFoundError):
+                self._opened[path] = _inode(path)
+
+    def check(self) -> None:
+        """Raise StoreUnavailable if the directory, or a watched file, was removed, moved or replaced.
+
+        A write to a file that has no name any more would succeed, and be lost when the file is closed."""
+        for path, inode in self._opened.items():
+            try:
+                is_same = _inode(path) == inode
+            except (FileNotFoundError, NotADirectoryError):
+                is_same = False
+            except OSError as error:
+                raise StoreUnavailable(f"cannot use {path} ({error.strerror}); check the directory") from error
+            if not is_same:
+                subject = f"the data directory {self.path}" if not self._is_here() else path
+                raise StoreUnavailable(
+                    f"{subject} was removed or replaced while the server was running; stop the server (kedge stop), "
+                    "then restore the directory or start with a new one"
+                )
+
+    def _is_here(self) -> bool:
+        lock = str(self.path / LOCK_FILE)
+        with contextlib.suppress(OSError):
+            return _inode(lock) == self._opened.get(lock)
+        return False
 
     def _create(self) -> None:
         """Create the directory and its missing parents, and sync their names: all stored data depends on them.
@@ -89,7 +124,7 @@ class DataDirectory:
             return
         # The file stays: if it were removed, a third process could lock a new file while a second waits for the old.
         with contextlib.suppress(OSError):
-            os.ftruncate(self._lock, 0)
+            clear_identity(self._lock)
         os.close(self._lock)
         self._lock = None
 
@@ -101,7 +136,9 @@ class DataDirectory:
         except FileNotFoundError:
             return path
         except OSError as error:
-            raise StoreUnavailable(f"cannot open {path} ({error.strerror}); make it readable and writable") from error
+            raise StoreUnavailable(
+                full_disk(path, error) or f"cannot open {path} ({error.strerror}); make it readable and writable"
+            ) from error
         try:
             os.fchmod(opened, 0o600)
         finally:
@@ -117,11 +154,6 @@ class DataDirectory:
             os.close(opened)
 
 
-def _is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        pass
-    return False
+def _inode(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino

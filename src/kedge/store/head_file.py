@@ -17,6 +17,7 @@ import os
 import struct
 from pathlib import Path
 
+from kedge.disk_space import full_disk
 from kedge.errors import StoreDamaged, StoreUnavailable
 
 _LAYOUT = struct.Struct(">36sQQ")
@@ -32,7 +33,9 @@ class HeadFile:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             os.fchmod(self._file, 0o600)
         except OSError as error:
-            raise StoreUnavailable(f"cannot open {path} ({error.strerror}); make it writable") from error
+            raise StoreUnavailable(
+                full_disk(path, error) or f"cannot open {path} ({error.strerror}); make it writable"
+            ) from error
 
     def check(self, committed: int, database: Path) -> None:
         """Raise StoreDamaged if the database, which counts `committed` transactions, has had more."""

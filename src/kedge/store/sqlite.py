@@ -23,6 +23,7 @@ import apsw
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
+from kedge.disk_space import full_disk
 from kedge.errors import RESTORE_BACKUP, StoreDamaged, StoreError, StoreUnavailable
 from kedge.store import codec, search_tokens, sqlite_write
 from kedge.store.base import LogEntry, SearchHit, Write
@@ -94,11 +95,23 @@ class SqliteStore:
                 raise store_error(error, str(self._directory.path / DATABASE)) from error
             except OSError as error:
                 raise StoreUnavailable(
-                    f"cannot use {self._directory.path} ({error.strerror}); check the directory and its disk"
+                    full_disk(self._directory.path, error)
+                    or f"cannot use {self._directory.path} ({error.strerror}); check the directory and its disk"
                 ) from error
             undo.pop_all()
-        self._reader = ReadThreads(reading, loop, connect_reader, close)
-        self._writer = WriteThread(writing, loop, self._finish, head_file)
+        self._directory.watch(DATABASE, f"{DATABASE}-wal")
+
+        def connect_checked() -> apsw.Connection:
+            db = connect_reader()
+            try:
+                self._directory.check()  # by now the path may lead to the database of another server
+            except StoreUnavailable:
+                close(db)
+                raise
+            return db
+
+        self._reader = ReadThreads(reading, loop, connect_checked, close)
+        self._writer = WriteThread(writing, loop, self._finish, head_file, self._directory.check)
 
     async def close(self) -> None:
         if self._writer is None or self._reader is None:
@@ -112,9 +125,15 @@ class SqliteStore:
         writer, reader = self._threads()
         # The readers first: an open read transaction prevents a complete checkpoint.
         reader.join()
-        # If this fails, the disk is full or gone; the next open reads everything from the WAL.
-        with contextlib.suppress(apsw.Error):
-            writer.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        try:
+            self._directory.check()
+        except StoreUnavailable:
+            # SQLite removes the WAL by its path when it closes: that may be the WAL of another server by now.
+            writer.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        else:
+            # If this fails, the disk is full or gone; the next open reads everything from the WAL.
+            with contextlib.suppress(apsw.Error):
+                writer.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         close(writer.db)
         writer.head_file.close()
         self._directory.release()

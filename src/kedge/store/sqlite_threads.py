@@ -18,10 +18,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
 
+from kedge.disk_space import full_disk
 from kedge.errors import KedgeError, StoreDamaged, StoreUnavailable
 from kedge.store import codec
 from kedge.store.head_file import HeadFile
@@ -178,7 +180,7 @@ class ReadThreads(StoreThread):
             db, self._unused = self._unused, None
         try:
             return db or self._connect()
-        except (apsw.Error, OSError):
+        except (apsw.Error, OSError, StoreUnavailable):
             # For example too many open files. The first thread serves all requests; a later request tries again.
             with self._changed:
                 self._threads.remove(threading.current_thread())
@@ -214,8 +216,15 @@ class WriteThread(StoreThread):
     name = "kedge-store-writer"
 
     def __init__(
-        self, db: apsw.Connection, loop: asyncio.AbstractEventLoop, at_end: Callable[[], None], head_file: HeadFile
+        self,
+        db: apsw.Connection,
+        loop: asyncio.AbstractEventLoop,
+        at_end: Callable[[], None],
+        head_file: HeadFile,
+        check: Callable[[], None],
     ) -> None:
+        """`check` raises if the files are no longer those of the data directory; nothing is written then."""
+        self._check = check
         #: Committed transactions, and the synced ones among them.
         self.commits = 0
         self.durable_commits = 0
@@ -253,6 +262,10 @@ class WriteThread(StoreThread):
             return batch
 
     def _serve(self, batch: list[ThreadRequest]) -> list[ThreadResult]:
+        try:
+            self._check()
+        except StoreUnavailable as error:
+            return [self._failed(request, error) for request in batch]
         try:
             durable = self._set_durable(any(request.durable for request in batch))
             self.db.execute("BEGIN IMMEDIATE")
@@ -332,8 +345,11 @@ def _converted(error: Exception, database: str) -> Exception:
             return codec.damaged_database(database, "a page does not match its checksum")
         case apsw.IOError() if _extended_code(error) == apsw.SQLITE_IOERR_CORRUPTFS:
             return codec.damaged_database(database, "the disk cannot read a part of it")
+        case apsw.FullError() | apsw.IOError() | apsw.CantOpenError() if full := full_disk(Path(database).parent):
+            # Also for an error that SQLite reports as "disk I/O error": it may fail to extend a file that it maps.
+            remedy = full
         case apsw.FullError():
-            remedy = "the disk is full; free some space"
+            remedy = "the disk, or the quota of this user, is full; free some space"
         case apsw.BusyError() | apsw.LockedError():
             remedy = "another program holds its lock; stop that program"
         case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.CantOpenError() | apsw.AuthError():
