@@ -9,7 +9,7 @@ import pytest
 from kedge.agent import model_call as model_call
 from kedge.agent.model_choice import RunModel
 from kedge.config.schema import Config
-from kedge.core.records import Attachment, Prompt, RunOptions, Usage
+from kedge.core.records import Attachment, AttachmentContent, Prompt, RunOptions, Usage, attachment_digest
 from kedge.core.transcript import SUMMARY, chars_of
 from kedge.errors import ContextFull, ModelFailed
 from kedge.store.base import Write
@@ -254,10 +254,11 @@ async def test_request_beyond_the_size_limit_is_summarised(tmp_path: Path, monke
 async def test_summary_request_too_large_is_retried_without_images(tmp_path: Path) -> None:
     full = Fault(ContextFull("too large"))
     model = FaultyModel("first", "in short", "done", faults=[None, full, full])
-    picture = Attachment("/shots/a.png", "a.png", "image/png", "aGVsbG8=")
+    picture = Attachment("/shots/a.png", "a.png", "image/png", 5, attachment_digest(b"hello"))
     async with rig(tmp_path, model, models=small_window(model)) as r:
         await r.end(await r.submit())
-        seen = await r.engine.submit(r.workspace, r.session, Prompt("what is this?", (picture,)), RunOptions(), "x")
+        prompt, contents = Prompt("what is this?", (picture,)), (AttachmentContent(picture.digest, b"hello"),)
+        seen = await r.engine.submit(r.workspace, r.session, prompt, RunOptions(), "x", contents=contents)
         assert (await r.end(seen)).text == "done"
         text = await summary_of(r)
         assert text.endswith("what is this?\n\nFiles that came with it, and are not repeated here: /shots/a.png")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from typing import Any
 
@@ -29,12 +30,12 @@ def test_files_are_sent_by_content_with_their_type(server: Server) -> None:
     (server.home.workspace / "deep" / "data").write_text('{"a": 1}')
     done = server.home.kedge("run", "--host", server.host, "-a", "notes.md", "--attach", "deep/data", "what is it?")
     assert (done.code, done.err) == (0, "")
-    files = [part["data"] for part in first_message(server)["parts"] if part["type"] == "binary"]
+    files = [part["data"] for part in first_message(server)["parts"] if part["type"] == "file"]
     assert [(file["path"], file["mime_type"]) for file in files] == [
         ("notes.md", "text/markdown"),
         ("deep/data", "text/plain"),
     ]
-    assert base64.b64decode(files[0]["data"]) == b"remember the milk"
+    assert files[0]["digest"] == hashlib.sha256(b"remember the milk").hexdigest()
 
 
 def test_text_file_needs_no_prompt(server: Server) -> None:

@@ -11,6 +11,7 @@ from kedge.core.events import LaneEvent
 from kedge.core.lane import Lane, LaneRun, apply, covered_by, decide
 from kedge.core.transcript import (
     SUMMARY,
+    AttachedFile,
     Binary,
     FinishPart,
     ImageUrl,
@@ -95,12 +96,13 @@ def test_every_part_of_a_message_counts_for_its_size() -> None:
         Reasoning("22"),
         ToolCall("c", "view", "333"),
         Binary("a.png", "image/png", "4444"),
+        AttachedFile("b.png", "image/png", 10, "digest"),  # 16 characters as base64
         ToolResult("c", "view", "55555", images=("666666",)),
         ShellCommand("ls", "7777777", 0),
         ImageUrl("88888888"),
         FinishPart("end_turn", 1),
     )
-    assert chars_of(Message("m", "s", "user", parts, 1, 1, "r")) == 1 + 2 + 3 + 4 + 5 + 6 + 2 + 7 + 8
+    assert chars_of(Message("m", "s", "user", parts, 1, 1, "r")) == 1 + 2 + 3 + 4 + 16 + 5 + 6 + 2 + 7 + 8
 
 
 def test_text_for_stores_has_no_lone_surrogates() -> None:

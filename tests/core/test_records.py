@@ -29,13 +29,14 @@ from kedge.core.records import (
     RunOptions,
     RunRecord,
     Usage,
+    attachment_digest,
     content_digest,
     first_position,
     project,
     restore,
     user_message,
 )
-from kedge.core.transcript import Binary, Message, Text
+from kedge.core.transcript import AttachedFile, Message, Text
 
 
 def new_record(run_id: str) -> RunRecord:
@@ -254,11 +255,11 @@ def test_runs_folded_after_a_move_are_restored_as_they_were() -> None:
 
 # --- what a Run is asked to do ---------------------------------------------------------------------------------------
 
-PROMPT = Prompt("hello", (Attachment("a.txt", "a.txt", "text/plain", "aGk="),))
+PROMPT = Prompt("hello", (Attachment("a.txt", "a.txt", "text/plain", 2, "digest"),))
 
 
 def test_the_same_request_has_the_same_digest() -> None:
-    again = Prompt("hello", (Attachment("a.txt", "a.txt", "text/plain", "aGk="),))
+    again = Prompt("hello", (Attachment("a.txt", "a.txt", "text/plain", 2, "digest"),))
     assert content_digest("s", PROMPT, RunOptions()) == content_digest("s", again, RunOptions())
     assert len(content_digest("s", PROMPT, RunOptions())) == 64
 
@@ -270,7 +271,7 @@ def test_the_same_request_has_the_same_digest() -> None:
         ("s", replace(PROMPT, text="hello "), RunOptions()),
         ("s", replace(PROMPT, attachments=()), RunOptions()),
         ("s", replace(PROMPT, attachments=PROMPT.attachments * 2), RunOptions()),
-        ("s", Prompt("hello", (replace(PROMPT.attachments[0], content="aG8="),)), RunOptions()),
+        ("s", Prompt("hello", (replace(PROMPT.attachments[0], digest="other"),)), RunOptions()),
         ("s", PROMPT, RunOptions(model="other")),
         ("s", PROMPT, RunOptions(max_steps=1)),
         ("s", PROMPT, RunOptions(timeout_s=1.0)),
@@ -311,13 +312,21 @@ def test_positions_of_logs_are_disjoint_and_below_2_to_53() -> None:
 def test_the_prompt_is_shown_as_the_users_message() -> None:
     run = replace(new_record("a"), prompt=PROMPT)
     assert user_message("m", run, 5) == Message(
-        "m", "s", "user", (Text("hello"), Binary("a.txt", "text/plain", "aGk=")), 5, 5, "a"
+        "m", "s", "user", (Text("hello"), AttachedFile("a.txt", "text/plain", 2, "digest")), 5, 5, "a"
     )
 
 
 def test_a_prompt_of_attachments_alone_has_no_empty_text() -> None:
     run = replace(new_record("a"), prompt=replace(PROMPT, text=""))
-    assert user_message("m", run, 5).parts == (Binary("a.txt", "text/plain", "aGk="),)
+    assert user_message("m", run, 5).parts == (AttachedFile("a.txt", "text/plain", 2, "digest"),)
+
+
+def test_size_of_a_prompt_is_that_of_its_text_and_files() -> None:
+    assert (PROMPT.size, replace(PROMPT, text="é\ud800").size, Prompt("").size) == (7, 2 + 3 + 2, 0)
+
+
+def test_equal_contents_have_equal_digests() -> None:
+    assert attachment_digest(b"a") == attachment_digest(bytes([97])) != attachment_digest(b"b")
 
 
 def test_merged_options_allow_what_all_runs_allow() -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from kedge.core.transcript import (
     CUT_OFF,
     PART_TYPES,
+    AttachedFile,
     Binary,
     FinishPart,
     FinishReason,
@@ -82,7 +83,7 @@ def test_every_part_is_known_by_its_kind() -> None:
         "tool_call": ToolCall,
         "tool_result": ToolResult,
         "finish": FinishPart,
-        "binary": Binary,
+        "file": AttachedFile,
         "image_url": ImageUrl,
         "shell_command": ShellCommand,
     } == PART_TYPES

@@ -10,7 +10,7 @@ import pytest
 
 from kedge.config.schema import Config
 from kedge.core.events import MessageChanged, RunEnded, RunReported, RunStarted
-from kedge.core.records import Usage
+from kedge.core.records import Prompt, Usage
 from kedge.errors import StoreUnavailable, WrongType
 from kedge.llm.catalogue import Price
 from kedge.store.base import Write
@@ -185,7 +185,7 @@ async def test_refusal_of_a_cancelled_command_is_retrieved(tmp_path: Path) -> No
 
     async def edit_and_cancel(r: Rig, run_id: str) -> None:
         async with r.workspace.lanes[r.session].lock:
-            editing = asyncio.create_task(r.engine.edit_run(r.workspace, run_id, "too late"))
+            editing = asyncio.create_task(r.engine.edit_run(r.workspace, run_id, Prompt("too late")))
             await spin()
             editing.cancel()
             await spin()

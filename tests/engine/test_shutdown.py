@@ -78,7 +78,7 @@ async def test_server_with_a_submit_in_progress_is_not_idle(tmp_path: Path) -> N
 async def test_server_reading_attached_files_is_not_idle(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x")
     async with rig(tmp_path, ScriptedModel("done")) as r:
-        prompt = Prompt("look", (Attachment(str(tmp_path / "a.txt"), "a.txt", "text/plain", ""),))
+        prompt = Prompt("look", (Attachment(str(tmp_path / "a.txt"), "a.txt", "text/plain"),))
         submitting = asyncio.create_task(r.engine.submit(r.workspace, r.session, prompt, RunOptions(), "a"))
         await asyncio.sleep(0)  # the submit has started, and a thread reads the file
         was_idle = r.engine.refuse_new_if_idle()

@@ -119,6 +119,8 @@ async def _queries(store: SqliteStore) -> dict[str, Query]:
             add(f"runs with files of {s}", "runs_with_files", s)
             for run in await store.runs(s, 1_000):
                 add(f"run {run.run_id}", "run", w, run.run_id)
+                for file in run.prompt.attachments:
+                    add(f"attachment {file.digest}", "attachment", w, file.digest)
             for message in await store.messages(s, None, 1_000):
                 add(f"message {message.id}", "message", w, message.id)
     return queries

@@ -7,6 +7,8 @@ from typing import Any
 from kedge.core.approvals import Ask, Grant
 from kedge.core.events import RunAccepted, RunEnded, RunStarted
 from kedge.core.records import (
+    Attachment,
+    AttachmentContent,
     FileVersion,
     LaneRecord,
     Prompt,
@@ -14,6 +16,7 @@ from kedge.core.records import (
     RunRecord,
     SessionRecord,
     WorkspaceRecord,
+    attachment_digest,
 )
 from kedge.core.transcript import Message, Tail, Text
 from kedge.store.base import LaneWrite, Store, Write
@@ -63,6 +66,14 @@ def grant(grant_id: str = "g1", session_id: str = S, workspace_id: str = W, **fi
 def file_version(version_id: str = "f1", session_id: str = S, workspace_id: str = W, **fields: Any) -> FileVersion:
     values = {"run_id": "r1", "path": "/home/w1/a", "before": b"old", "after": "digest", "created_at": 1, **fields}
     return FileVersion(version_id, workspace_id, session_id, **values)
+
+
+def content(data: bytes) -> AttachmentContent:
+    return AttachmentContent(attachment_digest(data), data)
+
+
+def attachment(data: bytes, path: str = "a.txt") -> Attachment:
+    return Attachment(path, "a.txt", "text/plain", len(data), attachment_digest(data))
 
 
 def lane(version: int, expected: int, session_id: str = S) -> LaneWrite:

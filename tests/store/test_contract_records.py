@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kedge.core.records import Attachment, LaneRecord, Prompt, RunOptions, Todo, Usage
+from kedge.core.records import Attachment, LaneRecord, Prompt, RunOptions, RunRecord, Todo, Usage
 from kedge.core.transcript import (
-    Binary,
+    AttachedFile,
     FinishPart,
     ImageUrl,
     Message,
@@ -19,7 +19,7 @@ from kedge.core.transcript import (
     ToolCall,
     ToolResult,
 )
-from kedge.errors import MessageNotFound
+from kedge.errors import MessageNotFound, StoreDamaged, VersionConflict
 from kedge.store import search_tokens
 from kedge.store.base import Store, Write
 from tests.store.samples import (
@@ -27,6 +27,8 @@ from tests.store.samples import (
     S,
     W,
     accepted,
+    attachment,
+    content,
     ended,
     events,
     lane,
@@ -109,10 +111,10 @@ async def test_run_round_trips(store: Store) -> None:
         "options": RunOptions(
             "m", 5, 1.5, 0.25, "cancel", "fail", ("view", "bash(ls)"), ("fetch",), True, "summary", "r0"
         ),
-        "prompt": Prompt("Do it \0 🛠", (Attachment("/a/b", "b", "image/png", "aGk="), Attachment("", "", "", ""))),
+        "prompt": Prompt("Do it \0 🛠", (attachment(b"hi", "/a/b"), Attachment("", "", ""))),
     }
     full = run("r~1", **odd)
-    await store.append(Write(W, runs=(full,)))
+    await store.append(Write(W, runs=(full,), attachments=(content(b"hi"),)))
     assert await store.run(W, "r~1") == full
     plain = run("r~1", seq=2)
     await store.append(Write(W, runs=(plain,)))
@@ -164,6 +166,61 @@ async def test_live_runs_are_per_workspace(store: Store) -> None:
     assert await store.live_runs("w9") == []
 
 
+# --- Attachments -----------------------------------------------------------------------------------------------------
+
+
+def with_file(run_id: str, session_id: str, data: bytes) -> RunRecord:
+    return run(run_id, session_id, prompt=Prompt("look", (attachment(data),)))
+
+
+def showing_file(message_id: str, session_id: str, data: bytes) -> Message:
+    return message(message_id, session_id=session_id, parts=(AttachedFile("a.txt", "", 1, content(data).digest),))
+
+
+async def test_attachment_is_kept_by_each_session_that_names_it(store: Store) -> None:
+    await with_workspace(store, W, "w2")
+    sessions = tuple(session(session_id) for session_id in ("s1", "s2", "s3"))
+    one, two = content(b"one"), content(b"two" * 100_000)
+    await store.append(Write(W, sessions=sessions, runs=(with_file("r1", "s1", b"one"),), attachments=(one, two)))
+    await store.append(Write(W, messages=(showing_file("m1", "s1", b"one"), showing_file("m2", "s2", two.data))))
+    # A fork names the file in a message alone; a second prompt sends the same content again.
+    await store.append(Write(W, messages=(showing_file("m3", "s3", b"one"),)))
+    await store.append(Write(W, runs=(with_file("r2", "s2", b"one"),), attachments=(one,)))
+    assert await store.attachment(W, one.digest) == b"one"
+    assert await store.attachment(W, two.digest) == two.data
+    await store.append(Write(W, deleted_sessions=("s1", "s2")))
+    assert await store.attachment(W, one.digest) == b"one"
+    for digest in (two.digest, "unknown"):
+        with pytest.raises(StoreDamaged, match=f"{digest} of workspace w1 is missing"):
+            await store.attachment(W, digest)
+    with pytest.raises(StoreDamaged, match="missing"):
+        await store.attachment("w2", one.digest)
+    await store.append(Write(W, deleted_sessions=("s3",)))
+    with pytest.raises(StoreDamaged, match="missing"):
+        await store.attachment(W, one.digest)
+
+
+async def test_record_of_an_unknown_attachment_is_refused(store: Store) -> None:
+    await with_workspace(store)
+    for write in (Write(W, runs=(with_file("r1", S, b"x"),)), Write(W, messages=(showing_file("m1", S, b"x"),))):
+        with pytest.raises(VersionConflict, match="not stored"):
+            await store.append(write)
+    assert await store.run(W, "r1") is None
+    assert await store.message(W, "m1") is None
+
+
+async def test_unchanged_prompt_stays_with_its_run(store: Store) -> None:
+    await with_workspace(store)
+    queued = with_file("r1", S, b"x")
+    await store.append(Write(W, runs=(queued,), attachments=(content(b"x"),)))
+    moved = replace(queued, queue_order=7)
+    await store.append(Write(W, runs=(moved,), unchanged_prompts=frozenset({"r1"})))
+    assert await store.run(W, "r1") == moved
+    edited = replace(moved, prompt=Prompt("other"))
+    await store.append(Write(W, runs=(edited,)))
+    assert await store.run(W, "r1") == edited
+
+
 # --- Messages --------------------------------------------------------------------------------------------------------
 
 
@@ -175,12 +232,12 @@ async def test_every_message_part_round_trips(store: Store) -> None:
         ToolCall("c", "n", '{"malformed', False),
         ToolResult("c", "n", "out", "meta", True, ("data:image/png;base64,aGk=",)),
         FinishPart("tool_use", 5, "m", "d"),
-        Binary("/p", "t/t", "aGk="),
+        AttachedFile("/p", "t/t", 2, content(b"hi").digest),
         ImageUrl("https://x", "high"),
         ShellCommand("ls", "out", -1),
     )
     full = Message("m1", S, "tool", parts, 1, 2**53, "r1", "model", "provider")
-    await store.append(Write(W, messages=(full,)))
+    await store.append(Write(W, messages=(full,), attachments=(content(b"hi"),)))
     assert await store.message(W, "m1") == full
     assert await store.message("w2", "m1") is None
     assert await store.message(W, "m2") is None

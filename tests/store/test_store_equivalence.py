@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kedge.core.events import MessageChanged
-from kedge.core.transcript import Message, Reasoning, Text
+from kedge.core.records import Prompt
+from kedge.core.transcript import AttachedFile, Message, Reasoning, Text
 from kedge.errors import KedgeError
 from kedge.store.base import Store, Write
 from kedge.store.memory import MemoryStore
@@ -23,6 +24,8 @@ from kedge.store.sqlite import SqliteStore
 from tests.store.samples import (
     accepted,
     ask,
+    attachment,
+    content,
     ended,
     file_version,
     grant,
@@ -38,6 +41,7 @@ WORKSPACES, SESSIONS, DIGITS = ("w1", "w2"), ("s1", "s2", "s3"), "1234"
 RUNS, MESSAGES, ASKS = (tuple(f"{kind}{digit}" for digit in DIGITS) for kind in "rma")
 #: Session -> its workspace, and the digits of the ids that belong to it.
 HOMES = {"s1": ("w1", "12"), "s2": ("w1", "3"), "s3": ("w2", "4")}
+FILES = (b"", b"a", b"ab" * 20)
 QUERIES = ("a", "ab b", "É", "_", "0")
 #: Minimum shares of the generated Writes, in per cent. A consistent Write is refused only because of earlier ones: a
 #: Run ends once, an Ask is settled once, and no record changes its session.
@@ -56,7 +60,10 @@ def log_events(run_ids: st.SearchStrategy[str], message_ids: st.SearchStrategy[s
 
 
 def messages(message_ids: st.SearchStrategy[str], session_ids: st.SearchStrategy[str]) -> st.SearchStrategy[Message]:
-    parts = st.lists(st.one_of(st.builds(Text, texts), st.builds(Reasoning, texts)), max_size=2).map(tuple)
+    files = st.sampled_from(FILES[:2]).map(lambda data: AttachedFile("a.txt", "", 1, content(data).digest))
+    streamed = st.lists(st.one_of(st.builds(Text, texts), st.builds(Reasoning, texts)), max_size=2)
+    # A tail adds to the first part, which is therefore not a file.
+    parts = st.builds(lambda first, more: (*first, *more) if first else (), streamed, st.lists(files, max_size=1))
     role = st.sampled_from(["user", "assistant"])
     return st.builds(Message, message_ids, session_ids, role, parts, st.integers(0, 9), st.integers(0, 9))
 
@@ -89,7 +96,14 @@ def writes(draw: st.DrawFn, *, consistent: bool) -> Write:
         few(st.builds(lambda s, at: session(s, workspace_id, updated_at=at), session_ids, st.integers(0, 9))),
         few(
             st.builds(
-                lambda r, s, q, x: run(r, s, workspace_id, seq=q, state=x), run_ids, session_ids, versions, states
+                lambda r, s, q, x, files: run(
+                    r, s, workspace_id, seq=q, state=x, prompt=Prompt("Hello", tuple(map(attachment, files)))
+                ),
+                run_ids,
+                session_ids,
+                versions,
+                states,
+                st.lists(st.sampled_from(FILES), max_size=1),
             )
         ),
         put,
@@ -121,6 +135,7 @@ def writes(draw: st.DrawFn, *, consistent: bool) -> Write:
                 st.booleans(),
             )
         ),
+        attachments=tuple(map(content, FILES)) if consistent else few(st.sampled_from(FILES).map(content)),
         durable=draw(st.booleans()),
     )
 
@@ -164,6 +179,7 @@ async def observed(store: Store) -> list[Any]:
         seen += [await store.search(workspace_id, query, 2) for query in QUERIES]
         seen += [await store.asks(workspace_id), await store.grants(workspace_id)]
         seen += [await store.ask(workspace_id, ask_id) for ask_id in ASKS]
+        seen += [await answer(store.attachment(workspace_id, content(data).digest)) for data in FILES]
         for session_id in SESSIONS:
             seen += [await store.file_versions(workspace_id, session_id, run_id) for run_id in (None, *RUNS)]
     for session_id in SESSIONS:

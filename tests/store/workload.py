@@ -20,9 +20,22 @@ from msgspec.structs import replace
 
 from kedge.core.events import CancelMarked, MessageChanged, RunEnded, RunReported, RunStarted
 from kedge.core.records import LaneRecord, Prompt, SessionRecord
+from kedge.core.transcript import AttachedFile
 from kedge.store.base import LaneWrite, Write
 from kedge.store.sqlite import SqliteStore
-from tests.store.samples import accepted, ask, file_version, grant, message, run, session, tail, workspace
+from tests.store.samples import (
+    accepted,
+    ask,
+    attachment,
+    content,
+    file_version,
+    grant,
+    message,
+    run,
+    session,
+    tail,
+    workspace,
+)
 from tests.store.test_sqlite import append_together
 
 #: Pages in the WAL that trigger a checkpoint: few, so that a short workload has several.
@@ -66,8 +79,12 @@ class _LaneModel:
         return f"{self.session_id}-m{self.active}"
 
     def record(self, seq: int, state: Any, **fields: Any) -> Any:
-        prompt = Prompt(f"Prompt {seq} " * (40 * (seq % 3)))
+        prompt = Prompt(f"Prompt {seq} " * (40 * (seq % 3)), tuple(attachment(data) for data in self.files(seq)))
         return run(self.run_id(seq), self.session_id, self.workspace_id, seq=seq, state=state, prompt=prompt, **fields)
+
+    def files(self, seq: int) -> list[bytes]:
+        """The contents of the files of a prompt; some occur in several prompts and sessions."""
+        return [(b"", b"short", b"a long file\n" * 800)[seq % 3]] if seq % 2 else []
 
     def write(self, *events: Any, mark: int = 0, **fields: Any) -> Write:
         self.version += 1
@@ -124,17 +141,22 @@ def _next(lane: _LaneModel, rng: Random) -> Step:
         lane.streaming = True
         event = RunStarted(lane.run_id(lane.active), 2)
         created = message(lane.message_id(), "", lane.session_id)
+        shown = tuple(AttachedFile("a.txt", "", 1, content(data).digest) for data in lane.files(lane.active))
+        asked = message(f"{created.id}-prompt", session_id=lane.session_id, parts=shown)
         write = lane.write(
             event,
             MessageChanged(created.id, "created"),
             runs=(lane.record(lane.active, "active"),),
-            messages=(created,),
+            unchanged_prompts=frozenset({lane.run_id(lane.active)}),
+            messages=(asked, created),
         )
         return Step("start", (write,))
     if lane.active is None or rng.random() < 0.25:
         lane.seq += 1
         lane.queued.append(lane.seq)
-        write = lane.write(accepted(lane.run_id(lane.seq), lane.seq), runs=(lane.record(lane.seq, "queued"),))
+        contents = tuple(map(content, lane.files(lane.seq)))
+        runs = (lane.record(lane.seq, "queued"),)
+        write = lane.write(accepted(lane.run_id(lane.seq), lane.seq), runs=runs, attachments=contents)
         return Step("accept", (write,))
     if rng.random() < 0.6:
         added = tail("some more words " * rng.choice((1, 5, 200)), lane.message_id(), session_id=lane.session_id)
@@ -244,8 +266,8 @@ def write_files(directory: Path, image: dict[str, bytes] | None) -> None:
     for path in directory.iterdir():
         if path.name not in image:
             path.unlink()
-    for name, content in image.items():
-        (directory / name).write_bytes(content)
+    for name, data in image.items():
+        (directory / name).write_bytes(data)
 
 
 def read_files(directory: Path) -> dict[str, bytes]:

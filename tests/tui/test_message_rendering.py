@@ -163,7 +163,7 @@ def test_replaced_text_is_rendered_from_the_start() -> None:
 
 
 def test_prompts_have_a_bar_and_list_attachments() -> None:
-    file = {"type": "binary", "data": {"path": "notes.txt", "mime_type": "text/plain", "data": ""}}
+    file = {"type": "file", "data": {"path": "notes.txt", "mime_type": "text/plain", "size": 0, "digest": ""}}
     lines = drawn(s.message("m1", "user", s.text("do *this*\nand that"), file))
     assert lines == ["▌ do *this*", "▌ and that", "▌ attached: notes.txt", ""]
 
@@ -320,7 +320,7 @@ def test_welcome_explains_keys_and_models(width: int) -> None:
 @pytest.mark.parametrize("width", [60, 140])
 def test_no_line_contains_control_characters(width: int) -> None:
     messages = [
-        s.message("m1", "user", s.text(NASTY), {"type": "binary", "data": {"path": NASTY}}),
+        s.message("m1", "user", s.text(NASTY), {"type": "file", "data": {"path": NASTY}}),
         s.message("m2", "user", {"type": "shell_command", "data": {"command": NASTY, "output": NASTY, "exit_code": 0}}),
         s.message(
             "m3",

@@ -34,7 +34,7 @@ async def attached(r: Rig) -> list[tuple[str, str]]:
     messages = [
         message async for message in r.app.connection.client.all_messages(r.app.connection.id, r.app.session_id)
     ]
-    parts: list[dict[str, Any]] = [part.data for message in messages for part in message.parts if part.type == "binary"]
+    parts: list[dict[str, Any]] = [part.data for message in messages for part in message.parts if part.type == "file"]
     return [(part["path"], part["mime_type"]) for part in parts]
 
 

@@ -136,7 +136,7 @@ async def test_edited_prompt_attaches_the_files_it_mentions_now(server: Server) 
         server.home.endpoint.release("q13")
         await r.until(lambda: r.app.view.active(r.app.session_id) is None)
         session = r.app.view.conversations[r.app.session_id]
-        files = {part.data["path"] for entry in session.ordered() for part in entry.body.parts if part.type == "binary"}
+        files = {part.data["path"] for entry in session.ordered() for part in entry.body.parts if part.type == "file"}
         assert files == {"notes.txt"}
     notes.unlink()
 

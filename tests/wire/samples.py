@@ -8,7 +8,7 @@ from kedge.core import events as e
 from kedge.core.approvals import Ask
 from kedge.core.records import Prompt, RunOptions, RunRecord, SessionRecord, Todo, Usage
 from kedge.core.transcript import (
-    Binary,
+    AttachedFile,
     FinishPart,
     ImageUrl,
     Message,
@@ -72,7 +72,7 @@ MESSAGE = Message(
         ToolResult(
             "c1", "bash", "a", '{"exit_code": 0}', images=("data:image/png;base64,AA==",), summary="exit 0, 0.1 s"
         ),
-        Binary("a.png", "image/png", "AA=="),
+        AttachedFile("a.png", "image/png", 1, "digest"),
         ImageUrl("https://example.org/x.png"),
         ShellCommand("ls", "a", 0),
         FinishPart("end_turn", 3),

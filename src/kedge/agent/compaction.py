@@ -9,7 +9,7 @@ from kedge.agent.history import for_model_in_slices
 from kedge.agent.model_call import ModelCall
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.core.step import estimated_tokens
-from kedge.core.transcript import Binary, FinishPart, ImageUrl, Message, Text, ToolResult
+from kedge.core.transcript import AttachedFile, FinishPart, ImageUrl, Message, Text, ToolResult
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import ModelEnd, ModelRequest
 
@@ -62,7 +62,7 @@ async def _summarize(active: ActiveRun, call: ModelCall, history: list[Message],
 
 def _has_pictures(message: Message) -> bool:
     in_results = any(result.images for result in message.all(ToolResult))
-    return in_results or bool(message.all(Binary) or message.all(ImageUrl))
+    return in_results or bool(message.all(AttachedFile) or message.all(ImageUrl))
 
 
 def _appendix(session: SessionRecord, runs: list[RunRecord]) -> str:

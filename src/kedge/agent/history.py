@@ -6,12 +6,25 @@ prompt that folds in, a command of the user) raises the session's message count,
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Sequence
 
-from kedge.core.transcript import HISTORY_MESSAGES_MAX, Message, for_model_reversed
+from msgspec.structs import replace
+
+from kedge.core.transcript import (
+    HISTORY_MESSAGES_MAX,
+    AttachedFile,
+    Binary,
+    Message,
+    Part,
+    for_model_reversed,
+)
 from kedge.engine.lane_state import LaneState
 from kedge.slices import in_slices
 from kedge.store.base import Store
+
+#: Content that is encoded at once. A multiple of 3, so that the pieces can be joined. Bytes.
+ENCODED_BYTES = 3 * 64 * 1024
 
 
 class History:
@@ -21,6 +34,8 @@ class History:
         self._messages: dict[str, Message] = {}
         #: The session's message count at the last read, plus messages put since; None: read again.
         self._count: int | None = None
+        #: The attachments of the last request as base64, by digest.
+        self._contents: dict[str, str] = {}
 
     async def read(self, *, before_summary: bool = False) -> list[Message]:
         """Return the messages from the session's summary on. A resumed Run also reads its messages before it."""
@@ -49,6 +64,31 @@ class History:
     def invalidate(self) -> None:
         """Read again: an append may or may not have happened."""
         self._count = None
+
+    async def with_contents(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """Return the messages with the contents of their attachments, which each Step sends again."""
+        digests = [file.digest for message in messages for file in message.all(AttachedFile)]
+        if not digests:
+            self._contents = {}
+            return messages
+        workspace_id = self._state.session.workspace_id
+        contents: dict[str, str] = {}
+        for digest in digests:
+            if digest not in contents:
+                known = self._contents.get(digest)
+                contents[digest] = known or await _base64(await self._store.attachment(workspace_id, digest))
+        self._contents = contents
+        return tuple(replace(one, parts=tuple(_filled(part, contents) for part in one.parts)) for one in messages)
+
+
+def _filled(part: Part, contents: dict[str, str]) -> Part:
+    return Binary(part.path, part.mime_type, contents[part.digest]) if isinstance(part, AttachedFile) else part
+
+
+async def _base64(data: bytes) -> str:
+    pieces = (data[start : start + ENCODED_BYTES] for start in range(0, len(data), ENCODED_BYTES))
+    encoded = in_slices((b2a_base64(piece, newline=False) for piece in pieces), len)
+    return b"".join([piece async for piece in encoded]).decode()
 
 
 async def for_model_in_slices(messages: Sequence[Message], summary_message_id: str = "") -> list[Message]:

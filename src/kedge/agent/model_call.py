@@ -42,6 +42,7 @@ class ModelCall:
         """Stream the reply into the draft and return its end. A retry starts with an empty draft."""
         if sum([chars_of(message) async for message in in_slices(request.messages)]) > REQUEST_CHARS_MAX:
             raise ContextFull(f"The session has more than {REQUEST_CHARS_MAX} characters; start a new session.")
+        request = replace(request, messages=await active.history.with_contents(request.messages))
         runs = active.workspace.config.runs
         attempt = 1
         while True:

@@ -40,7 +40,7 @@ def message_lines(role: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterato
                 output = visible_line(data["output"], TOOL_LINE_CHARS_MAX)
                 yield f"! {visible_line(data['command'], TOOL_LINE_CHARS_MAX)}"
                 yield f"  -> exit {data['exit_code']}{': ' + output if output else ''}"
-            case "binary":
+            case "file":
                 yield f"> [file {one_line(data.get('path') or '(unnamed)')}]"
             case "finish" if data.get("reason") not in ("end_turn", "tool_use"):
                 details = one_line(data.get("details") or data.get("message") or "", TOOL_LINE_CHARS_MAX)

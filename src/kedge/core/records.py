@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from kedge.core.approvals import Ask
 from kedge.core.events import (
@@ -32,7 +32,7 @@ from kedge.core.events import (
     StepStarted,
 )
 from kedge.core.lane import Lane, LaneRun
-from kedge.core.transcript import Binary, Message, Part, Text
+from kedge.core.transcript import AttachedFile, Message, Part, Text
 
 OnDisconnect = Literal["continue", "cancel"]
 #: Handling of a tool call that needs an approval: ask the attached clients, or end the Run.
@@ -45,16 +45,35 @@ OFFLINE = "kedge/offline"
 
 
 class Attachment(Struct, frozen=True):
+    """A file of a prompt. Its content is stored once in the workspace, under its digest."""
+
     file_path: str
     file_name: str
     mime_type: str
-    #: base64
-    content: str
+    #: Bytes.
+    size: int = 0
+    #: Empty: the client named the path only, and the file has not been read.
+    digest: str = ""
+
+
+class AttachmentContent(Struct, frozen=True):
+    digest: str
+    data: bytes
+
+
+def attachment_digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 class Prompt(Struct, frozen=True):
     text: str
     attachments: tuple[Attachment, ...] = ()
+    #: Text and attachments, for the limits of the queue. Bytes.
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        text_bytes = len(self.text) if self.text.isascii() else len(self.text.encode("utf-8", "surrogatepass"))
+        force_setattr(self, "size", text_bytes + sum(file.size for file in self.attachments))
 
 
 class RunOptions(Struct, frozen=True):
@@ -300,5 +319,5 @@ def _put_in_order(runs: dict[str, RunRecord], changed: dict[str, RunRecord], aft
 def user_message(message_id: str, run: RunRecord, now: int) -> Message:
     """Return the prompt as a message of the transcript."""
     parts: list[Part] = [Text(run.prompt.text)] if run.prompt.text else []
-    parts += [Binary(file.file_path, file.mime_type, file.content) for file in run.prompt.attachments]
+    parts += [AttachedFile(file.file_path, file.mime_type, file.size, file.digest) for file in run.prompt.attachments]
     return Message(message_id, run.session_id, "user", tuple(parts), now, now, run.run_id)

@@ -15,7 +15,17 @@ from msgspec import Struct
 
 from kedge.core.events import Reason
 from kedge.core.records import Purpose
-from kedge.core.transcript import Binary, FinishReason, ImageUrl, Message, ShellCommand, Text, ToolCall, ToolResult
+from kedge.core.transcript import (
+    AttachedFile,
+    Binary,
+    FinishReason,
+    ImageUrl,
+    Message,
+    ShellCommand,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 
 #: A model that makes the same call with the same result this often within RECENT_CALLS is stuck in a loop. Items.
 REPEATS_MAX = 6
@@ -139,7 +149,7 @@ def estimated_tokens(messages: list[Message]) -> int:
             case ToolResult(content=text, images=pictures):
                 chars += len(text)
                 images += len(pictures)
-            case Binary() | ImageUrl():
+            case AttachedFile() | Binary() | ImageUrl():
                 images += 1
             case _:
                 pass

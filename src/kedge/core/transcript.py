@@ -67,8 +67,19 @@ class FinishPart(Struct, frozen=True):
     details: str = ""
 
 
+class AttachedFile(Struct, frozen=True):
+    """A file attached to a prompt. Its content is stored once, under its digest."""
+
+    kind: ClassVar[str] = "file"
+    path: str
+    mime_type: str
+    #: Bytes.
+    size: int
+    digest: str
+
+
 class Binary(Struct, frozen=True):
-    """A file attached to a prompt. `data` is base64."""
+    """An attached file with its content, in a request to a model. Never stored. `data` is base64."""
 
     kind: ClassVar[str] = "binary"
     path: str
@@ -93,10 +104,12 @@ class ShellCommand(Struct, frozen=True):
     exit_code: int
 
 
-Part = Text | Reasoning | ToolCall | ToolResult | FinishPart | Binary | ImageUrl | ShellCommand
+Part = Text | Reasoning | ToolCall | ToolResult | FinishPart | AttachedFile | Binary | ImageUrl | ShellCommand
 
+#: The parts that can be stored.
 PART_TYPES: dict[str, type[Part]] = {
-    part.kind: part for part in (Text, Reasoning, ToolCall, ToolResult, FinishPart, Binary, ImageUrl, ShellCommand)
+    part.kind: part
+    for part in (Text, Reasoning, ToolCall, ToolResult, FinishPart, AttachedFile, ImageUrl, ShellCommand)
 }
 
 P = TypeVar("P", bound=Part)
@@ -167,6 +180,8 @@ def chars_of(message: Message) -> int:
         match part:
             case Text(text=text) | Reasoning(thinking=text) | ToolCall(input=text) | Binary(data=text):
                 chars += len(text)
+            case AttachedFile(size=size):
+                chars += (size + 2) // 3 * 4  # as base64
             case ToolResult(content=text, images=pictures):
                 chars += len(text) + sum(map(len, pictures))
             case ShellCommand(command=command, output=text):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from kedge.core.events import (
     SessionChanged,
 )
 from kedge.core.lane import apply_all, decide
-from kedge.core.records import FileVersion, LaneRecord, RunRecord, project, user_message
+from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, project, user_message
 from kedge.core.transcript import Message
 from kedge.engine.lane_state import LaneState
 from kedge.engine.ports import Ids
@@ -56,6 +56,8 @@ class Append:
         self.asks: dict[str, Ask] = {}
         self.grants: tuple[Grant, ...] = ()
         self.files: tuple[FileVersion, ...] = ()
+        #: New contents that the Runs of this append name.
+        self.attachments: tuple[AttachmentContent, ...] = ()
         self.session_change: Change = "updated"
         self._messages_created = 0
 
@@ -155,12 +157,20 @@ class Append:
             self._lane_write() if self.events else None,
             sessions=() if is_deleted else (self.session,),
             runs=tuple(self.runs.values()),
+            unchanged_prompts=frozenset(self._unchanged_prompts()),
+            attachments=self.attachments,
             messages=tuple(self.messages.values()),
             asks=tuple(self.asks.values()),
             grants=self.grants,
             files=self.files,
             deleted_sessions=(self.session.id,) if is_deleted else (),
         )
+
+    def _unchanged_prompts(self) -> Iterator[str]:
+        for run_id, run in self.runs.items():
+            known = self.state.runs.get(run_id)
+            if known is not None and known.prompt is run.prompt:  # identity: comparing would read megabytes
+                yield run_id
 
     def _lane_write(self) -> LaneWrite:
         record = LaneRecord(self.session.id, self.lane.version, self.lane.next_seq, self.lane.mark)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import mimetypes
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from kedge.core.records import Attachment, Prompt
+from kedge.core.records import Attachment, AttachmentContent, Prompt, attachment_digest
 from kedge.errors import Invalid, TooLarge
 from kedge.tools import disk, file_threads
 from kedge.tools.file_threads import FileThreads
@@ -21,24 +20,26 @@ ATTACHMENT_BYTES_MAX = 5 * 1024 * 1024
 ATTACHMENTS_BYTES_MAX = 12 * 1024 * 1024
 
 
-async def with_contents(prompt: Prompt, root: Path, files: FileThreads) -> Prompt:
-    """Return the prompt with the content of its files, read in threads of the workspace; Invalid if one cannot be read.
+async def read_files(prompt: Prompt, root: Path, threads: FileThreads) -> tuple[Prompt, tuple[AttachmentContent, ...]]:
+    """Read the files that are named by path only, in threads of the workspace; return the complete prompt and the
+    contents that were read. Invalid if a file cannot be read.
 
     A client may name any file: it has the user's rights."""
-    if all(attachment.content or not attachment.file_path for attachment in prompt.attachments):
-        return prompt
+    if all(attachment.digest for attachment in prompt.attachments):
+        return prompt, ()
 
-    def fill() -> tuple[Attachment, ...]:
-        return tuple(_filled(attachment, root) for attachment in prompt.attachments)
+    def read() -> tuple[list[Attachment], list[AttachmentContent]]:
+        contents: list[AttachmentContent] = []
+        return [_read(file, root, contents) for file in prompt.attachments], contents
 
-    filled = await files.run(fill, limit_s=file_threads.READ_S)
-    if sum(len(attachment.content) for attachment in filled) * 3 // 4 > ATTACHMENTS_BYTES_MAX:
+    files, contents = await threads.run(read, limit_s=file_threads.READ_S)
+    if sum(file.size for file in files) > ATTACHMENTS_BYTES_MAX:
         raise TooLarge(f"The attachments have more than {ATTACHMENTS_BYTES_MAX // 2**20} MiB in total. Remove some.")
-    return replace(prompt, attachments=filled)
+    return replace(prompt, attachments=files), tuple(contents)
 
 
-def _filled(attachment: Attachment, root: Path) -> Attachment:
-    if attachment.content or not attachment.file_path:
+def _read(attachment: Attachment, root: Path, contents: list[AttachmentContent]) -> Attachment:
+    if attachment.digest:
         return attachment
     try:
         path = resolve(attachment.file_path, root).path
@@ -47,11 +48,13 @@ def _filled(attachment: Attachment, root: Path) -> Attachment:
         raise Invalid(f"Attachment {attachment.file_path}: {failed}") from None
     if content is None:
         raise Invalid(f"Attachment {attachment.file_path}: file not found.")
+    contents.append(AttachmentContent(attachment_digest(content.data), content.data))
     return Attachment(
         attachment.file_path,
         attachment.file_name or path.name,
         mime_type_of(path.name, content.data) if attachment.mime_type == UNKNOWN else attachment.mime_type,
-        base64.b64encode(content.data).decode(),
+        len(content.data),
+        contents[-1].digest,
     )
 
 

@@ -26,11 +26,11 @@ from kedge.core.commands import (
 )
 from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
 from kedge.core.lane import Covered, covered_by
-from kedge.core.records import Attachment, Prompt, RunOptions, RunRecord, SessionRecord, content_digest
+from kedge.core.records import AttachmentContent, Prompt, RunOptions, RunRecord, SessionRecord, content_digest
 from kedge.core.transcript import Message
 from kedge.engine.append import Append
 from kedge.engine.asks import Asks
-from kedge.engine.attached_files import with_contents
+from kedge.engine.attached_files import read_files
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan, deciding
 from kedge.engine.executor import MakeExecutor
 from kedge.engine.forks import FORK_MESSAGES_MAX, agent_session, fork
@@ -266,14 +266,15 @@ class Engine:
         options: RunOptions,
         run_id: str | None = None,
         when_busy: WhenBusy | None = None,
+        contents: tuple[AttachmentContent, ...] = (),
     ) -> RunRecord:
-        """Accept a prompt: durable when this returns."""
+        """Accept a prompt: durable when this returns. `contents`: its attachments, but for those named by path only."""
         self._check_open()
         content = content_digest(session_id, prompt, options)
         with self.workspaces.in_use(workspace):  # from here on, a server that shuts down when idle waits for this
             try:
                 await workspace.reload_config()
-                filled = await with_contents(prompt, workspace.root, workspace.files)
+                filled, files = await read_files(prompt, workspace.root, workspace.files)
             except (Invalid, TooLarge, DirectoryTimeout):
                 known = await self._store.run(workspace.id, run_id) if run_id else None
                 if known is None or known.content != content:
@@ -290,11 +291,17 @@ class Engine:
                 accepted_at=0,
             )
             state = await self.workspaces.lane(workspace, session_id)
-            tx = await self._door.write(state, self._submission(workspace, new, run_id is not None, when_busy))
+            plan = self._submission(workspace, new, run_id is not None, when_busy, contents + files)
+            tx = await self._door.write(state, plan)
             return tx.runs.get(new.run_id) or await self.run(workspace, new.run_id)
 
     def _submission(
-        self, workspace: Workspace, run: RunRecord, has_own_run_id: bool, when_busy: WhenBusy | None
+        self,
+        workspace: Workspace,
+        run: RunRecord,
+        has_own_run_id: bool,
+        when_busy: WhenBusy | None,
+        contents: tuple[AttachmentContent, ...],
     ) -> Plan:
         runs = workspace.config.runs
         if when_busy is None:
@@ -308,6 +315,7 @@ class Engine:
                 known = tx.state.runs.get(run.run_id) or await self._store.run(workspace.id, run.run_id)
             accepted_content = known.content if known else None
             tx.accept(run, Submit(run.run_id, run.content, when_busy, tx.now, accepted_content, runs.queue_runs_max))
+            tx.attachments = contents
 
         return plan
 
@@ -346,19 +354,23 @@ class Engine:
         return Cancelled(max(tx.lane.mark, *(run.seq for run in covered)), covered)
 
     async def edit_run(
-        self, workspace: Workspace, run_id: str, text: str, attachments: tuple[Attachment, ...] | None = None
+        self,
+        workspace: Workspace,
+        run_id: str,
+        prompt: Prompt,
+        contents: tuple[AttachmentContent, ...] = (),
+        *,
+        keeps_attachments: bool = False,
     ) -> RunRecord:
-        """Change the prompt of a queued Run. `attachments` replace its attachments; None keeps them."""
-        new = (
-            None
-            if attachments is None
-            else await with_contents(Prompt(text, attachments), workspace.root, workspace.files)
-        )
+        """Change the prompt of a queued Run."""
+        filled, files = await read_files(prompt, workspace.root, workspace.files)
 
         async def plan(tx: Append) -> None:
             tx.decide(EditRun(run_id, tx.now))
             run = tx.runs[run_id]
-            tx.change_run(replace(run, prompt=new or Prompt(text, run.prompt.attachments)))
+            attachments = run.prompt.attachments if keeps_attachments else filled.attachments
+            tx.change_run(replace(run, prompt=Prompt(filled.text, attachments)))
+            tx.attachments = contents + files
 
         return await self._change(workspace, run_id, plan)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import asyncio
 from typing import Annotated
 
 from msgspec import Meta, Struct, convert
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kedge.core.approvals import parse_rules
 from kedge.core.ids import check_run_id
-from kedge.core.records import Attachment, Prompt, RunOptions
+from kedge.core.records import Attachment, AttachmentContent, Prompt, RunOptions, attachment_digest
 from kedge.engine.engine import Cancelled, Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import EmptyPrompt, Invalid, TooLarge
@@ -26,6 +26,9 @@ from kedge.wire.limits import (
     PROMPT_BYTES_MAX,
     WAIT_S_MAX,
 )
+
+#: Content that is hashed on the event loop, in half a millisecond. Hashing in a thread does not block the loop. Bytes.
+HASHED_BYTES_MAX = 512 * 1024
 
 
 class WaitQuery(Struct):
@@ -45,13 +48,18 @@ class AgentRoutes:
         workspace = self._workspace(request)
         if not body.session_id:
             raise Invalid("session_id is missing: send the session of this prompt.")
+        bodies = body.attachments or []
+        has_text = any(attachment.mime_type.startswith("text/") and attachment.content for attachment in bodies)
+        text = body.prompt if has_text and not body.prompt.strip() else _prompt_text(body.prompt)
+        attachments, contents = await _attachments(bodies)
         run = await self._engine.submit(
             workspace,
             body.session_id,
-            _prompt(body),
+            Prompt(text, attachments),
             _options(body),
             check_run_id(body.run_id) if body.run_id else None,
             body.when_busy,
+            contents,
         )
         return receipt(run)
 
@@ -90,9 +98,14 @@ class AgentRoutes:
 
     async def edit(self, request: HttpRequest) -> m.RunBody:
         body: m.EditPrompt = request.body
-        attachments = None if body.attachments is None else _attachments(body.attachments)
+        text = _prompt_text(body.prompt)
+        attachments, contents = await _attachments(body.attachments or [])
         run = await self._engine.edit_run(
-            self._workspace(request), request.path["run_id"], _prompt_text(body.prompt), attachments
+            self._workspace(request),
+            request.path["run_id"],
+            Prompt(text, attachments),
+            contents,
+            keeps_attachments=body.attachments is None,
         )
         return run_body(run)
 
@@ -173,26 +186,29 @@ def _prompt_text(text: str) -> str:
     return check_text(text, "prompt")
 
 
-def _prompt(body: m.SubmitPrompt) -> Prompt:
-    bodies = body.attachments or []
-    attachments = _attachments(bodies)
-    has_text = any(attachment.mime_type.startswith("text/") and attachment.content for attachment in bodies)
-    text = body.prompt if has_text and not body.prompt.strip() else _prompt_text(body.prompt)
-    return Prompt(text, attachments)
-
-
-def _attachments(bodies: list[m.AttachmentBody]) -> tuple[Attachment, ...]:
+async def _attachments(
+    bodies: list[m.AttachmentBody],
+) -> tuple[tuple[Attachment, ...], tuple[AttachmentContent, ...]]:
+    """Return the attachments and their contents. One with a path and no content is read later, and has no digest."""
     if len(bodies) > ATTACHMENTS_MAX:
         raise TooLarge(f"There are {len(bodies)} attachments; at most {ATTACHMENTS_MAX} are allowed.")
-    return tuple(
-        Attachment(
-            check_text(attachment.file_path, "file_path"),
-            check_text(attachment.file_name, "file_name"),
-            check_text(attachment.mime_type, "mime_type"),
-            base64.b64encode(attachment.content).decode(),
-        )
-        for attachment in bodies
-    )
+    attachments: list[Attachment] = []
+    contents: list[AttachmentContent] = []
+    for body in bodies:
+        texts = ("file_path", "file_name", "mime_type")
+        path, name, mime_type = (check_text(getattr(body, field), field) for field in texts)
+        digest = ""
+        if body.content or not path:
+            digest = await _digest(body.content)
+            contents.append(AttachmentContent(digest, body.content))
+        attachments.append(Attachment(path, name, mime_type, len(body.content), digest))
+    return tuple(attachments), tuple(contents)
+
+
+async def _digest(content: bytes) -> str:
+    if len(content) <= HASHED_BYTES_MAX:
+        return attachment_digest(content)
+    return await asyncio.to_thread(attachment_digest, content)
 
 
 def _options(body: m.SubmitPrompt) -> RunOptions:

@@ -10,6 +10,9 @@
 - A record cannot move to another session or workspace: `VersionConflict`.
 - When `append` returns, the Write survives a crash of the process and, if it is `durable`, a power failure.
 - Each entry has a hash over itself and the previous entry; `read` raises `StoreDamaged` if they do not match.
+- The content of an attachment is stored once in a workspace, however many prompts and messages name its digest. It is
+  kept as long as a session has, or had, a Run or message that names it, and is removed with the last such session. A
+  record that names a digest without a content raises `VersionConflict`.
 - Storing a streamed message takes time linear in its length: tails are added as they arrive, and replaced when the
   complete message is stored.
 - Values that no store can hold (a lone surrogate, a number that is not finite) raise `WrongType`.
@@ -26,7 +29,7 @@ from msgspec import Struct
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.events import Event
-from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 
 
@@ -40,8 +43,9 @@ class LaneWrite(Struct, frozen=True):
 class Write(Struct, frozen=True):
     """One atomic change of one workspace. A record is inserted, or replaces the record with the same id.
 
-    Messages are stored before tails, so that a new message may have tails, and deletions come last. A tail without its
-    message in the session raises `VersionConflict`."""
+    Attachments are stored first, so that new records may name them. Messages are stored before tails, so that a new
+    message may have tails, and deletions come last. A tail without its message in the session raises
+    `VersionConflict`."""
 
     workspace_id: str
     events: tuple[tuple[str, Event], ...] = ()  # (session_id, event), in order
@@ -50,14 +54,17 @@ class Write(Struct, frozen=True):
     runs: tuple[RunRecord, ...] = ()
     messages: tuple[Message, ...] = ()
     tails: tuple[Tail, ...] = ()
-    #: Deletes the sessions with their messages, Lanes, Runs, Asks, session grants and file versions. The log keeps its
-    #: entries.
+    #: Deletes the sessions with their messages, Lanes, Runs, attachments, Asks, session grants and file versions. The
+    #: log keeps its entries.
     deleted_sessions: tuple[str, ...] = ()
     asks: tuple[Ask, ...] = ()
     grants: tuple[Grant, ...] = ()
     #: Ids of grants of other workspaces are ignored.
     deleted_grants: tuple[str, ...] = ()
     files: tuple[FileVersion, ...] = ()
+    attachments: tuple[AttachmentContent, ...] = ()
+    #: The run_ids in `runs` with the prompt that is stored already: it may be long, and is not written again.
+    unchanged_prompts: frozenset[str] = frozenset()
     #: False: a power failure may lose the Write, a crash of the process may not.
     durable: bool = True
 
@@ -126,6 +133,10 @@ class Store(Protocol):
         ...
 
     async def run(self, workspace_id: str, run_id: str) -> RunRecord | None: ...
+
+    async def attachment(self, workspace_id: str, digest: str) -> bytes:
+        """Return the content, checked against its digest. StoreDamaged if it is missing or differs."""
+        ...
 
     async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
         """Return the last `limit` Runs in ascending order of seq."""

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.events import EVENT_TYPES, Event, RetryReported
-from kedge.core.records import FileVersion, Prompt, RunRecord, SessionRecord
-from kedge.core.transcript import PART_TYPES, Message, Part, Tail, ToolResult, with_tails
+from kedge.core.records import FileVersion, Prompt, RunRecord, SessionRecord, attachment_digest
+from kedge.core.transcript import PART_TYPES, AttachedFile, Message, Part, Tail, ToolResult, with_tails
 from kedge.errors import (
     RESTORE_BACKUP,
     MessageNotFound,
@@ -58,7 +58,7 @@ _ask_decoder = msgspec.json.Decoder(Ask)
 _grant_decoder = msgspec.json.Decoder(Grant)
 _fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
-#: The prompt is stored separately: it may have megabytes, and does not change while the Run changes in each Step.
+#: The prompt is stored separately: it may have a megabyte, and does not change while the Run changes in each Step.
 _RUN_FIELDS = tuple(name for name in RunRecord.__struct_fields__ if name not in ("prompt", "position"))
 #: The content is stored separately: it is bytes, may have megabytes, and does not change when the change is undone.
 _FILE_FIELDS = tuple(name for name in FileVersion.__struct_fields__ if name != "before")
@@ -177,12 +177,16 @@ def decode_session(data: bytes) -> SessionRecord:
     return _decode(_session_decoder, data, "the record of a session")
 
 
-def encode_run(run: RunRecord, position: int) -> tuple[bytes, bytes]:
-    """Return the record, with this position and without its prompt, and the prompt."""
+def encode_run(run: RunRecord, position: int) -> bytes:
+    """Encode the record, with this position and without its prompt."""
     _check_finite(run.usage.cost_usd, run.options.timeout_s, run.options.budget_usd)
     body = {name: getattr(run, name) for name in _RUN_FIELDS}
     body["position"] = position
-    return _encode(body), _encode(run.prompt)
+    return _encode(body)
+
+
+def encode_prompt(prompt: Prompt) -> bytes:
+    return _encode(prompt)
 
 
 def decode_run(body: bytes, prompt: bytes) -> RunRecord:
@@ -276,6 +280,7 @@ def check_write(write: Write) -> None:
     texts += (session_id for session_id, _ in write.events)
     if write.lane is not None:
         texts.append(write.lane.lane.session_id)
+    texts += (content.digest for content in write.attachments)
     for message in write.messages:
         texts += (message.id, message.session_id, message.run_id, message.model, message.provider)
     for tail in write.tails:
@@ -286,14 +291,27 @@ def check_write(write: Write) -> None:
 def content_bytes(write: Write) -> int:
     """Estimate the size of what can be large in a Write, from the lengths of its texts and files."""
     size = sum(len(version.before or b"") for version in write.files) + sum(len(tail.text) for tail in write.tails)
-    for run in write.runs:
-        size += len(run.prompt.text) + sum(len(attachment.content) for attachment in run.prompt.attachments)
+    size += sum(len(content.data) for content in write.attachments)
+    size += sum(len(run.prompt.text) for run in write.runs if run.run_id not in write.unchanged_prompts)
     for message in write.messages:
         for part in message.parts:
             size += sum(len(value) for value in msgspec.structs.astuple(part) if isinstance(value, str))
             if isinstance(part, ToolResult):
                 size += sum(map(len, part.images))
     return size
+
+
+def digests_of(record: RunRecord | Message) -> list[str]:
+    """Return the digests of the attachments that the record names. An unread file has none."""
+    files = record.prompt.attachments if isinstance(record, RunRecord) else record.all(AttachedFile)
+    return [file.digest for file in files if file.digest]
+
+
+def check_attachment(workspace_id: str, digest: str, data: bytes | None) -> bytes:
+    if data is None or attachment_digest(data) != digest:
+        reason = "is missing" if data is None else "does not match its digest"
+        raise StoreDamaged(f"attachment {digest} of workspace {workspace_id} {reason}", RESTORE_BACKUP)
+    return data
 
 
 def check_texts(texts: Iterable[str]) -> None:
@@ -337,3 +355,7 @@ def belongs_elsewhere(what: str, record_id: str) -> VersionConflict:
 
 def no_message_for_tail(message_id: str) -> VersionConflict:
     return VersionConflict(f"message {message_id} not found in this session; store it before its tails")
+
+
+def no_attachment(digest: str) -> VersionConflict:
+    return VersionConflict(f"the content of attachment {digest} is not stored; store it with the records that name it")

@@ -21,7 +21,7 @@ from kedge.errors import StoreUnavailable
 from kedge.store import codec, search_tokens
 from kedge.store.base import LogEntry, SearchHit, Write
 
-Key = tuple[str, str]  # workspace_id, and the id of a Run or message
+Key = tuple[str, str]  # workspace_id, and the id of a Run or message, or the digest of an attachment
 Owned = Ask | Grant | FileVersion  # belong to a session, but have globally unique ids
 OwnedT = TypeVar("OwnedT", Ask, Grant, FileVersion)
 
@@ -65,6 +65,8 @@ class MemoryData:
     asks: dict[str, Ask] = field(default_factory=dict)
     grants: dict[str, Grant] = field(default_factory=dict)
     files: dict[str, FileVersion] = field(default_factory=dict)
+    attachments: dict[Key, bytes] = field(default_factory=dict)  # by digest
+    attachment_uses: set[tuple[str, str, str]] = field(default_factory=set)  # workspace_id, session_id, digest
     #: The only store that may use it: one from before a simulated crash must not write any more.
     owner: MemoryStore | None = None
 
@@ -119,10 +121,16 @@ class MemoryStore:
         if write.lane is not None:
             data.lanes[write.lane.lane.session_id] = (write.workspace_id, write.lane.lane)
         data.sessions |= {session.id: session for session in write.sessions}
+        for content in write.attachments:
+            data.attachments.setdefault((write.workspace_id, content.digest), content.data)
         for run in runs:
             _put_run(data, run)
         for message in write.messages:
             _put_message(data, write.workspace_id, message)
+        records: tuple[RunRecord | Message, ...] = (*runs, *write.messages)
+        for record in records:
+            for digest in codec.digests_of(record):
+                data.attachment_uses.add((write.workspace_id, record.session_id, digest))
         for tail in write.tails:
             data.messages[write.workspace_id, tail.message_id].tails.append(tail)
         data.asks |= {ask.id: ask for ask in write.asks}
@@ -204,6 +212,11 @@ class MemoryStore:
         result = self._own_data().runs.get((workspace_id, run_id))
         await asyncio.sleep(0)
         return result
+
+    async def attachment(self, workspace_id: str, digest: str) -> bytes:
+        data = self._own_data().attachments.get((workspace_id, digest))
+        await asyncio.sleep(0)
+        return codec.check_attachment(workspace_id, digest, data)
 
     async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
         result = _by_seq(run for run in self._own_data().runs.values() if run.session_id == session_id)
@@ -339,9 +352,11 @@ def _check(data: MemoryData, log: WorkspaceLog, write: Write, rows: list[codec.L
     sessions_of_runs: dict[str, str] = {}
     for run in runs:
         codec.encode_run(run, run.position)
+        codec.encode_prompt(run.prompt)
         known = data.runs.get((run.workspace_id, run.run_id), run).session_id
         if sessions_of_runs.setdefault(run.run_id, known) != run.session_id:
             raise codec.belongs_elsewhere("Run", run.run_id)
+        _check_attachments(data, write, run)
     _check_messages(data, write)
     _check_approvals(data, write)
 
@@ -354,11 +369,19 @@ def _check_messages(data: MemoryData, write: Write) -> None:
         known = stored.message.session_id if stored else message.session_id
         if sessions_of_messages.setdefault(message.id, known) != message.session_id:
             raise codec.belongs_elsewhere("message", message.id)
+        _check_attachments(data, write, message)
     for tail in write.tails:
         stored = data.messages.get((write.workspace_id, tail.message_id))
         held = stored.message.session_id if stored else sessions_of_messages.get(tail.message_id)
         if held != tail.session_id:
             raise codec.no_message_for_tail(tail.message_id)
+
+
+def _check_attachments(data: MemoryData, write: Write, record: RunRecord | Message) -> None:
+    new = {content.digest for content in write.attachments}
+    for digest in codec.digests_of(record):
+        if digest not in new and (write.workspace_id, digest) not in data.attachments:
+            raise codec.no_attachment(digest)
 
 
 def _check_approvals(data: MemoryData, write: Write) -> None:
@@ -419,6 +442,12 @@ def _delete_session(data: MemoryData, workspace_id: str, session_id: str) -> Non
         del data.messages[key], transcript[key]
     if not transcript:
         data.transcripts.pop(session_id, None)
+    released = {use for use in data.attachment_uses if use[:2] == (workspace_id, session_id)}
+    data.attachment_uses -= released
+    used = {(owner, digest) for owner, _, digest in data.attachment_uses}
+    for _, _, digest in released:
+        if (workspace_id, digest) not in used:
+            del data.attachments[workspace_id, digest]
     _forget(data.asks, workspace_id, session_id)
     _forget(data.grants, workspace_id, session_id)
     _forget(data.files, workspace_id, session_id)

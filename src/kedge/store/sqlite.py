@@ -257,6 +257,13 @@ class SqliteStore:
         runs = _runs(db.execute(f"{_RUN} WHERE runs.workspace_id = ? AND runs.run_id = ?", (workspace_id, run_id)))
         return runs[0] if runs else None
 
+    @_read("workspace", is_long=True)
+    def attachment(self, db: apsw.Connection, workspace_id: str, digest: str) -> bytes:
+        row = db.execute(
+            "SELECT content FROM attachments WHERE workspace_id = ? AND digest = ?", (workspace_id, digest)
+        ).fetchone()
+        return codec.check_attachment(workspace_id, digest, row[0] if row else None)
+
     @_read("session", is_long=True)
     def runs(self, db: apsw.Connection, session_id: str, limit: int) -> list[RunRecord]:
         latest = db.execute(

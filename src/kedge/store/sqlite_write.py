@@ -8,7 +8,7 @@ from __future__ import annotations
 import apsw
 
 from kedge.core.approvals import Ask, Grant
-from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
+from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 from kedge.store import codec
 from kedge.store.base import LaneWrite, Write
@@ -29,9 +29,13 @@ def append(db: apsw.Connection, write: Write) -> int:
     _append_rows(db, write.workspace_id, rows)
     for session in write.sessions:
         _put_session(db, session)
+    for content in write.attachments:
+        _put_attachment(db, write.workspace_id, content)
     positions = codec.accepted_positions(rows)
     for run in write.runs:
         _put_run(db, run, positions.get((run.session_id, run.run_id), run.position))
+        if run.run_id not in write.unchanged_prompts:
+            _put_prompt(db, run)
     for message in write.messages:
         _put_message(db, write.workspace_id, message)
     for tail in write.tails:
@@ -148,7 +152,7 @@ def _put_session(db: apsw.Connection, session: SessionRecord) -> None:
 
 
 def _put_run(db: apsw.Connection, run: RunRecord, position: int) -> None:
-    body, prompt = codec.encode_run(run, position)
+    body = codec.encode_run(run, position)
     changed = db.execute(
         "INSERT INTO runs (workspace_id, run_id, session_id, seq, state, record) VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (workspace_id, run_id)"
@@ -158,10 +162,49 @@ def _put_run(db: apsw.Connection, run: RunRecord, position: int) -> None:
     ).fetchall()
     if not changed:
         raise codec.belongs_elsewhere("Run", run.run_id)
+
+
+def _put_prompt(db: apsw.Connection, run: RunRecord) -> None:
+    _use_attachments(db, run.workspace_id, run)
     db.execute(
         "INSERT INTO prompts (workspace_id, run_id, prompt) VALUES (?, ?, ?)"
-        " ON CONFLICT (workspace_id, run_id) DO UPDATE SET prompt = excluded.prompt WHERE prompt <> excluded.prompt",
-        (run.workspace_id, run.run_id, prompt),
+        " ON CONFLICT (workspace_id, run_id) DO UPDATE SET prompt = excluded.prompt",
+        (run.workspace_id, run.run_id, codec.encode_prompt(run.prompt)),
+    )
+
+
+# --- Attachments -----------------------------------------------------------------------------------------------------
+
+
+def _put_attachment(db: apsw.Connection, workspace_id: str, content: AttachmentContent) -> None:
+    db.execute(
+        "INSERT INTO attachments (workspace_id, digest, content) VALUES (?, ?, ?)"
+        " ON CONFLICT (workspace_id, digest) DO NOTHING",
+        (workspace_id, content.digest, content.data),
+    )
+
+
+def _use_attachments(db: apsw.Connection, workspace_id: str, record: RunRecord | Message) -> None:
+    """Keep the attachments that the record names for as long as its session."""
+    for digest in codec.digests_of(record):
+        key = (workspace_id, digest)
+        if not db.execute("SELECT 1 FROM attachments WHERE workspace_id = ? AND digest = ?", key).fetchone():
+            raise codec.no_attachment(digest)
+        db.execute(
+            "INSERT INTO attachment_uses (workspace_id, session_id, digest) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            (workspace_id, record.session_id, digest),
+        )
+
+
+def _release_attachments(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
+    key = (workspace_id, session_id)
+    released = db.execute(
+        "DELETE FROM attachment_uses WHERE workspace_id = ? AND session_id = ? RETURNING workspace_id, digest", key
+    ).fetchall()
+    db.executemany(
+        "DELETE FROM attachments WHERE workspace_id = ?1 AND digest = ?2 AND NOT EXISTS"
+        " (SELECT 1 FROM attachment_uses WHERE workspace_id = ?1 AND digest = ?2)",
+        released,
     )
 
 
@@ -193,6 +236,7 @@ def _put_message(db: apsw.Connection, workspace_id: str, message: Message) -> No
     ).fetchall()
     if not changed:
         raise codec.belongs_elsewhere("message", message.id)
+    _use_attachments(db, workspace_id, message)
     ordinal = changed[0][0]
     db.execute("DELETE FROM message_tails WHERE message_ordinal = ?", (ordinal,))
     if text := " ".join(tokens(searched_text(message))):
@@ -281,6 +325,7 @@ def _delete_session(db: apsw.Connection, workspace_id: str, session_id: str) -> 
         key,
     )
     db.execute("DELETE FROM runs WHERE session_id = ? AND workspace_id = ?", key)
+    _release_attachments(db, workspace_id, session_id)
     versions = "SELECT ordinal FROM file_versions WHERE session_id = ? AND workspace_id = ?"
     db.execute(f"DELETE FROM file_contents WHERE version_ordinal IN ({versions})", key)
     db.execute("DELETE FROM file_versions WHERE session_id = ? AND workspace_id = ?", key)

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from kedge.core.records import SessionRecord, SessionView
-from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
+from kedge.core.transcript import AttachedFile, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.wire.brief import call_text, diff_of, result_brief
 from kedge.wire.codec import message_body, session_body
 
@@ -99,7 +99,7 @@ def _blocks(message: Message) -> list[tuple[Literal["text", "output"], str]]:
                 blocks.append(("output", f"* {call_text(title, call.display, call.input)}"))
             case ToolResult() as result:
                 blocks.append(("output", _result(result)))
-            case Binary(path=path, mime_type=mime_type):
+            case AttachedFile(path=path, mime_type=mime_type):
                 blocks.append(("text", f"[file {path}, {mime_type}]"))
             case ShellCommand(command=command, output=output, exit_code=exit_code):
                 blocks.append(("output", f"! {command}\n{output.rstrip()}\n-> exit {exit_code}"))

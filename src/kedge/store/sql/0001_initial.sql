@@ -64,13 +64,32 @@ CREATE TABLE runs (
 CREATE INDEX runs_by_session ON runs (session_id, seq);
 CREATE INDEX runs_live ON runs (workspace_id, session_id, seq) WHERE state <> 'ended';
 
--- Separate from the Run, whose record is rewritten in each Step: a prompt may hold megabytes of attachments.
+-- Separate from the Run, whose record is rewritten in each Step: a prompt may hold a megabyte of text.
 CREATE TABLE prompts (
     workspace_id TEXT NOT NULL,
     run_id TEXT NOT NULL,
     prompt BLOB NOT NULL,
     PRIMARY KEY (workspace_id, run_id)
 ) STRICT, WITHOUT ROWID;
+
+-- The contents of files attached to prompts. Prompts and messages name them by digest.
+CREATE TABLE attachments (
+    ordinal INTEGER PRIMARY KEY NOT NULL,
+    workspace_id TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    content BLOB NOT NULL,
+    UNIQUE (workspace_id, digest)
+) STRICT;
+
+-- The sessions with a Run or message that names the attachment: the last one that is deleted takes the content with it.
+CREATE TABLE attachment_uses (
+    workspace_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    PRIMARY KEY (workspace_id, session_id, digest)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX attachment_uses_by_digest ON attachment_uses (workspace_id, digest);
 
 CREATE TABLE messages (
     ordinal INTEGER PRIMARY KEY NOT NULL,

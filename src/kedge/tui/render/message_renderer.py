@@ -48,7 +48,7 @@ class MessageRenderer:
                 case "text":
                     for strip in self.renderer.text(part.data["text"].strip("\n"), "k.user", self.width - MARGIN):
                         yield RenderedLine(Strip.join([self.renderer.line(MARGIN, ("▌", "k.accent")), strip]))
-                case "binary" | "image_url":
+                case "file" | "image_url":
                     name = part.data.get("path") or part.data.get("url", "")[:60] or "unnamed"
                     yield RenderedLine(
                         self.renderer.line(self.width, ("▌ ", "k.accent"), (f"attached: {name}", "k.muted"))
