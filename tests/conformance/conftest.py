@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -60,3 +61,14 @@ def workspace(tmp_path: Path) -> Path:
     directory = tmp_path / "workspace"
     directory.mkdir(exist_ok=True)
     return directory
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Raise the limit of open files, which the server inherits; a shell often sets it to 1,024."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most not in (resource.RLIM_INFINITY, -1) and most < 4096:
+        pytest.skip("this machine allows too few open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before, 4096), most))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))

@@ -331,6 +331,8 @@ class Server:
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.token = ""
+        #: False for a test whose load alone delays the event loop: hundreds of callbacks that are ready at once.
+        self.checks_stalls = True
 
     @property
     def environment(self) -> dict[str, str]:
@@ -379,7 +381,8 @@ class Server:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.process = None
-        assert_no_stall(self.log)
+        if self.checks_stalls:
+            assert_no_stall(self.log)
         return code
 
     def kill(self) -> None:

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -34,17 +33,6 @@ CALLS = size(150, 600)
 NOISE_S = 0.025
 #: Measurements, one of which must be good: noise of the machine is temporary, a blocked server is not. Items.
 TRIES = 4
-
-
-@pytest.fixture
-def many_files() -> Iterator[None]:
-    """Raise the limit of open files, which the server inherits; a shell often sets it to 1,024."""
-    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most not in (resource.RLIM_INFINITY, -1) and most < 4096:
-        pytest.skip("this machine allows too few open files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before, 4096), most))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
 
 
 def memory_kb(pid: int) -> int:
