@@ -4,6 +4,7 @@
         ...           # shows the files of mount.source
         mount.hang()  # from here on every file system call below mount.path waits
         mount.answer()  # the waiting calls return
+        mount.calls()  # the calls so far, with the threads that made them
 
 The file system is served by a process of its own, which speaks the protocol of /dev/fuse. Nothing is cached in the
 kernel: each call reaches that process. To hang, the process is stopped (SIGSTOP). Waiting threads can still be killed
@@ -62,6 +63,14 @@ class HangingMount:
         """Answer again, the waiting calls first."""
         self._process.send_signal(signal.SIGCONT)
 
+    def calls(self) -> dict[int, list[str]]:
+        """Return the calls of each thread: "OPCODE PATH". The id of a process is that of its first thread."""
+        calls: dict[int, list[str]] = {}
+        for line in _log_of(self.source).read_text().splitlines():
+            thread, _, call = line.partition(" ")
+            calls.setdefault(int(thread), []).append(call)
+        return calls
+
     def give_up(self) -> None:
         """End the file system: waiting calls fail, and the directory is an empty one again. May be repeated."""
         self._process.kill()
@@ -93,6 +102,10 @@ def hanging_mount(path: Path, source: Path | None = None) -> Iterator[HangingMou
         mount.give_up()
 
 
+def _log_of(source: Path) -> Path:
+    return source.with_name(f"{source.name}.callers")
+
+
 def _unmount(path: Path) -> None:
     while _libc.umount2(os.fsencode(path), MNT_DETACH) == 0:
         pass  # until nothing is mounted there
@@ -119,16 +132,19 @@ def main(path: str, source: str) -> NoReturn:
         print(f"error {ctypes.get_errno()}", flush=True)
         sys.exit(1)
     print("mounted", flush=True)
+    log = os.open(_log_of(Path(source)), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
     with suppress(OSError):  # ENODEV: unmounted
-        FileSystem(device, source).run()
+        FileSystem(device, source, log).run()
     sys.exit(0)
 
 
 class FileSystem:
     """Answers the requests of the kernel, one at a time, from the files of `source`."""
 
-    def __init__(self, device: int, source: str) -> None:
+    def __init__(self, device: int, source: str, log: int) -> None:
         self._device = device
+        #: A line for each request that a thread waits for.
+        self._log = log
         #: Node id -> path, and the reverse. Nodes are never forgotten: a test has few files.
         self._paths = {ROOT_NODE: source}
         self._nodes = {source: ROOT_NODE}
@@ -162,9 +178,11 @@ class FileSystem:
         """Serve until the directory is unmounted, which reading reports as ENODEV."""
         while True:
             message = os.read(self._device, MESSAGE_BYTES_MAX)
-            _, opcode, unique, node, *_ = _REQUEST.unpack_from(message)
+            _, opcode, unique, node, _, _, thread, *_ = _REQUEST.unpack_from(message)
             if opcode in (2, 36, 42):  # forget, interrupt, batch forget: no reply
                 continue
+            if opcode not in (18, 26, 29):  # release, init, release of a directory: no thread waits
+                os.write(self._log, f"{thread} {opcode} {self._paths[node]}\n".encode(errors="replace"))
             data, error = b"", 0
             try:
                 answer = self._answers.get(opcode)

@@ -46,8 +46,9 @@ def own_server(endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[..., Ser
         pytest.skip("needs a server process of its own")
     started: list[Server] = []
 
-    def start(config: str = "", *, titles: bool = False) -> Server:
+    def start(config: str = "", *, titles: bool = False, program: tuple[str, ...] = ("-m", "kedge")) -> Server:
         server = Server(tmp_path / f"server-{len(started)}", endpoint.hosted.url, config, titles=titles)
+        server.program = program
         started.append(server)
         return server.start()
 

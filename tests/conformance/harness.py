@@ -328,6 +328,8 @@ class Server:
             f'[providers.claude]\ntype = "anthropic"\nbase_url = "{endpoint_url}"\napi_key = "a-key"\n'
             f'models = [{{ id = "fake-large" }}]\n{config}\n'
         )
+        #: The arguments of Python that run the command `kedge`.
+        self.program: tuple[str, ...] = ("-m", "kedge")
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
         self.token = ""
@@ -352,7 +354,7 @@ class Server:
         """Start the server. It chooses a port and a token unless these are passed. `files` limits its open files."""
         log = (self.home / "server.log").open("a")
         few_files = ["sh", "-c", f'ulimit -n {files_max} && exec "$@"', "sh"] if files_max else []
-        command = [*few_files, sys.executable, "-m", "kedge", "serve", "--host", f"tcp://127.0.0.1:{port}"]
+        command = [*few_files, sys.executable, *self.program, "serve", "--host", f"tcp://127.0.0.1:{port}"]
         self.process = subprocess.Popen(
             [*command, "--host", f"unix://{self.socket}"],
             env={**self.environment, **({"KEDGE_TOKEN": token} if token else {})},

@@ -31,6 +31,9 @@ _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 #: A FIFO without a writer must not block, a terminal must not become our controlling terminal.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+#: A reference to a file: not readable, and closing it does not wait for its file system. (Linux only.)
+HAS_REFERENCES = hasattr(os, "O_PATH")
+_REFER = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC if HAS_REFERENCES else _READ
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _KINDS = {
@@ -115,6 +118,19 @@ def opened(path: Path) -> Iterator[BinaryIO | None]:
 
 
 @contextlib.contextmanager
+def referenced(path: Path) -> Iterator[BinaryIO | None]:
+    """Like `opened`, but yield a reference that a process opens as /proc/self/fd/N. It may be closed on the event loop:
+    closing an open file waits for its file system, which may not answer."""
+    with _reporting(path):
+        descriptor = _open(path, _REFER)
+    if descriptor is None:
+        yield None
+        return
+    with open(descriptor, "rb", buffering=0) as file:
+        yield file
+
+
+@contextlib.contextmanager
 def opened_directory(path: Path) -> Iterator[int]:
     """Yield a descriptor for listing a directory. ToolFailed if it does not exist."""
     with _reporting(path), _directory(path) as passed:
@@ -125,12 +141,12 @@ def opened_directory(path: Path) -> Iterator[int]:
             os.close(listed)
 
 
-def _open(path: Path) -> int | None:
+def _open(path: Path, flags: int = _READ) -> int | None:
     try:
         with _directory(path.parent) as parent:
             # Checked before, since opening some devices has side effects, and again after opening.
             _must_be_regular(os.stat(path.name or "/", dir_fd=parent, follow_symlinks=False), path)
-            descriptor = os.open(path.name, _READ, dir_fd=parent)
+            descriptor = os.open(path.name, flags, dir_fd=parent)
     except FileNotFoundError:
         return None
     try:

@@ -39,7 +39,10 @@ COMMON = ("--no-config", "--no-require-git", "--hidden", "--no-messages", "--col
 
 
 #: Starts rg with that limit, or without it on a system that does not support it.
-LIMITED = ("/bin/sh", "-c", f'ulimit -v {MEMORY_KB_MAX} 2>/dev/null; exec "$0" "$@"')
+_LIMITED_EXEC = f'ulimit -v {MEMORY_KB_MAX} 2>/dev/null; exec "$0" "$@"'
+LIMITED = ("/bin/sh", "-c", _LIMITED_EXEC)
+#: The same with the file that standard input names (`disk.referenced`).
+LIMITED_WITH_FILE = ("/bin/sh", "-c", f"{_LIMITED_EXEC} < /proc/self/fd/0" if disk.HAS_REFERENCES else _LIMITED_EXEC)
 
 #: The error when rg aborts at that limit.
 TOO_MUCH_MEMORY = "the search takes too much memory (a very long line, or very many files); give a narrower path"
@@ -75,14 +78,14 @@ async def search(
     known = await context.threads.run(_identity, target)
     is_directory = stat.S_ISDIR(known[2])
     with ExitStack() as opened:
-        where, what, file = target.path, "./", None
+        where, what, file, limited = target.path, "./", None, LIMITED
         if not is_directory:
-            # Opened here, without following symlinks: rg would follow one that is swapped in for a moment.
-            file = await context.threads.run(opened.enter_context, disk.opened(target.path))
-            where, what = target.path.parent, "-"
+            # Found here, without following symlinks: rg would follow one that is swapped in for a moment.
+            file = await context.threads.run(opened.enter_context, disk.referenced(target.path))
+            where, what, limited = target.path.parent, "-", LIMITED_WITH_FILE
             if file is None:
                 raise await context.threads.run(missing, target)
-        process = await context.processes.start((*LIMITED, rg, *COMMON, *arguments, "--", what), where, stdin=file)
+        process = await context.processes.start((*limited, rg, *COMMON, *arguments, "--", what), where, stdin=file)
     data = bytearray()
     size = 0
     code = None
