@@ -116,7 +116,9 @@ class SimClient:
                 watched.stream = None
                 return  # the session was deleted: no more events
             except KedgeError as error:
-                if watched.connected_at:  # the first attempt is not retried; later ones are
+                # The first attempt is not retried; later ones are, for less time than the disk may be full.
+                is_excused = self.state.counts["store full"] and self.state.was_interrupted
+                if watched.connected_at and not is_excused:
                     watched.broken.append(f"gave its stream up: {type(error).__name__}: {error}")
                 await asyncio.sleep(0.5)
 

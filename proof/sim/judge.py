@@ -21,6 +21,8 @@ from proof.sim.stream_checks import check_client
 
 #: From the end of a Run, which is unknown while the store fails, until a waiting client gets its reply. Seconds.
 WAIT_REPLY_S_MAX = 15.0
+#: Writes that began before a cancel was kept are done within this time. Seconds.
+UNDER_WAY_S = 0.2
 
 
 def judge(state: SimState, clients: list[SimClient]) -> list[str]:
@@ -200,13 +202,40 @@ class _Judge:
         for covered in request.reply.covered:
             ledgers = [ledger for ledger in self.ledgers.values() if covered.run_id in ledger.seqs]
             outcomes = [ledger.outcomes[covered.run_id] for ledger in ledgers]
+            if not request.reply.recorded and self._may_be_lost(request, covered.run_id):
+                continue
             if outcomes != ["cancelled"]:
                 self._report(f"a reply names {covered.run_id} as covered, and it ended {outcomes}")
+
+    def _may_be_lost(self, request: Request, run_id: str) -> bool:
+        """May a cancel that was not recorded have come too late for a Run, or died with its process?"""
+        ledger = next((ledger for ledger in self.ledgers.values() if run_id in ledger.seqs), None)
+        if ledger is None or self.state.counts["slow write"]:
+            return True
+        ended_at = ledger.ended_at[run_id]
+        return ended_at < request.replied_at + UNDER_WAY_S or self.state.process_was_lost(request.sent_at, ended_at)
+
+    def _check_unrecorded(self, request: Request) -> None:
+        """A cancel that was not recorded at first still covers exactly the Runs accepted before it."""
+        ledger = self.ledgers.get(self._session_id(request))
+        if ledger is None:
+            return
+        for submit in self._submits(request):
+            run_id = submit.run_id
+            is_covered = run_id in ledger.covered
+            if submit.sent_at > request.replied_at and is_covered and self._is_the_only_cancel(request):
+                self._report(f"{run_id} was submitted after an unrecorded cancel, and is covered by it")
+            is_before = submit.replied_at < request.sent_at and request.attempts == 1
+            if is_before and not is_covered and not self._may_be_lost(request, run_id):
+                self._report(f"{run_id} was accepted before an unrecorded cancel, and is not covered by it")
 
     def _check_cancel(self, request: Request) -> None:
         """A cancel covers exactly the Runs accepted before it, by the clock of the clients."""
         self._check_covered(request)
         reply: m.CancelReply = request.reply
+        if not reply.recorded:
+            self._check_unrecorded(request)
+            return
         ledger = self.ledgers.get(self._session_id(request))
         if ledger is None:
             return
@@ -229,6 +258,8 @@ class _Judge:
         self._check_covered(request)
         ledger, run_id = self.ledgers[self.refusals.session_of(request)], self.state.run_ids.get(request.act.run, "")
         is_live = self.refusals.is_known(request.act.run, request) and ledger.ended_at[run_id] > request.replied_at
+        if not request.reply.recorded and self._may_be_lost(request, run_id):
+            return
         if is_live and request.attempts == 1 and ledger.outcomes[run_id] != "cancelled":
             self._report(f"{run_id} was cancelled by id, and ended {ledger.outcomes[run_id]}")
 

@@ -193,6 +193,11 @@ class SimProcesses:
     def alive(self) -> list[str]:
         return [process.command for process in self._alive.values()]
 
+    def started_by(self, run_id: str, until: float) -> list[str]:
+        """Return the commands of a Run that were started until then and are alive."""
+        own = [process for process in self._alive.values() if process.run_id == run_id]
+        return [process.command for process in own if process.started_at <= until]
+
     async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
         command = argv[-1]
         if self._rng.random() < 0.5:  # else immediately: a cancel at the same time is too late
@@ -217,7 +222,11 @@ class _SimProcess:
         self._kind = command.rpartition(" ")[2]
         self._alive = alive
         self._is_read = False
-        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._code: asyncio.Future[int] = loop.create_future()
+        self.started_at = loop.time()
+        #: The Run whose tool call started it, from the name of the call's task.
+        self.run_id = current.get_name().rpartition(" ")[2] if (current := asyncio.current_task()) else ""
 
     async def read(self) -> bytes:
         if not self._is_read:

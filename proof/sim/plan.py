@@ -32,7 +32,9 @@ ClientAct = Literal[
     "leave",
 ]
 #: Acts of the machine: faults.
-Fault = Literal["crash", "kill", "restart", "store_down", "store_faults", "cuts", "nth", "clock"]
+Fault = Literal[
+    "crash", "kill", "restart", "store_down", "store_full", "store_slow", "store_faults", "cuts", "nth", "clock"
+]
 Kind = ClientAct | Fault
 #: Faults, with the probability of each in one plan.
 FAULTS: tuple[tuple[Fault, float], ...] = (
@@ -87,6 +89,9 @@ SPAN_S = 6.0
 #: Probabilities in one plan: the clock is set, a user runs a command, a client waits for a Run from its start, a
 #: context is full, titles are on, a queue is reordered.
 CLOCK_RATE, SHELL_RATE, WAIT_RATE, FULL_RATE, TITLES_RATE, ORDER_RATE = 0.15, 0.15, 0.25, 0.15, 0.25, 0.05
+#: In one plan: the store is full or slow when a cancel comes; and for how long at most. Seconds.
+FULL_STORE_RATE, SLOW_RATE = 0.2, 0.05
+AWAY_S_MAX = (0.5, 5.0, 30.0, 120.0)
 #: The clock is set by whole days. Seconds.
 DAY_S = 86_400
 
@@ -189,6 +194,12 @@ def _with_more(plan: Plan) -> Plan:
     titles = rng.random() < TITLES_RATE
     if rng.random() < ORDER_RATE:
         acts += _reordered(rng, plan, sum(act.kind == "submit" for act in acts))
+    cancels = [act for act in acts if act.kind in ("cancel", "cancel_run")]
+    away: tuple[tuple[Fault, float], ...] = (("store_full", FULL_STORE_RATE), ("store_slow", SLOW_RATE))
+    for fault, rate in away:
+        if rng.random() < rate and cancels:
+            at = rng.choice(cancels).at - rng.random() ** 2
+            acts.append(Act(max(at, 0.0), fault, for_s=rng.random() * rng.choice(AWAY_S_MAX)))
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)), titles=titles)
 
 

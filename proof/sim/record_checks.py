@@ -16,6 +16,8 @@ from kedge.store import codec
 from proof.sim.ledger import SessionLedger
 from proof.sim.state import SimState
 
+#: A Run waits at least this long for the store before it fails. Seconds.
+STORE_WAIT_S_MIN = 50.0
 #: The clean-up of a stopped Run; and the same while the store or the server fails. Seconds.
 STOP_S_MAX, LATE_STOP_S_MAX = 8.0, 30.0
 _WORDS = re.compile(r"(w\d+\.\d+ )*")
@@ -76,6 +78,8 @@ class _RecordChecks:
     def _check_stopped_in_time(self, run: RunRecord) -> None:
         if run.cleanup != "clean":
             self._report(f"{run.run_id} was not cleaned up: {run.error}")
+        if self.state.counts["store full"] or self.state.counts["slow write"]:
+            return  # its tools are dead in time (see the world's check), but its end is written late
         is_delayed = self.state.store_failed or self.state.was_interrupted
         duration_s = self.ledgers[run.session_id].stop_durations_s.get(run.run_id, 0)
         if duration_s > (LATE_STOP_S_MAX if is_delayed else STOP_S_MAX):
@@ -90,6 +94,9 @@ class _RecordChecks:
             fails = max(Counter(re.findall(r"run \w+", " ".join(scripts))).values(), default=0) >= REPEATS_MAX
         if run.outcome == "failed" and run.folded_into is None and not fails and not self.state.store_failed:
             self._report(f"{run.run_id} failed ({run.reason}), against its script")
+        longest_s = max((act.for_s for act in self.state.plan.acts if act.kind == "store_full"), default=0.0)
+        if run.reason == "store_unavailable" and longest_s < STORE_WAIT_S_MIN:
+            self._report(f"{run.run_id} failed since the store was away for {longest_s:.1f} s")
         is_alone = run.folded_into is None and len(self.scripts[run.run_id]) == 1
         if run.outcome == "completed" and is_alone:
             self._check_completed(run)

@@ -13,6 +13,7 @@ from kedge.errors import (
     RunNotFound,
     RunNotQueued,
     SessionNotFound,
+    StoreUnavailable,
     Unavailable,
     Unreachable,
 )
@@ -50,6 +51,10 @@ class RefusalChecks:
         is_sent_once = act.kind == "shell" or (act.kind == "submit" and not act.own_id)
         if is_sent_once and isinstance(error, Unreachable | Unavailable):
             problem = "no fault of server or network had happened" if self._state.is_calm else ""
+        elif isinstance(error, StoreUnavailable) and act.kind not in ("cancel", "cancel_run"):
+            problem = "" if self._state.counts["store full"] else "the store was away only for a moment"
+        elif isinstance(error, Unreachable) and self._state.counts["store full"] and self._state.was_interrupted:
+            problem = ""  # no server can recover, and so start, before the disk has room
         elif act.script == "typed broken" and isinstance(error, Invalid):
             problem = ""
         elif not isinstance(error, _REFUSALS.get(act.kind, ())):

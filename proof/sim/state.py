@@ -45,6 +45,7 @@ class SimState:
         #: How often each kind of act and of fault happened.
         self.counts: Counter[str] = Counter()
         self.crashed_at: list[float] = []
+        self.restarted_at: list[float] = []
         self.workspace_id = ""
         self.session_ids: list[str] = []
         #: The Run of each prompt of the plan, once it is known.
@@ -62,6 +63,10 @@ class SimState:
     def was_interrupted(self) -> bool:
         """Was a server process killed or stopped?"""
         return bool(self.counts["crash"] or self.counts["orderly restart"])
+
+    def process_was_lost(self, since: float, until: float) -> bool:
+        """Was a server process killed or stopped between these times? Its memory is gone then."""
+        return any(since <= at <= until for at in (*self.crashed_at, *self.restarted_at))
 
     @property
     def is_calm(self) -> bool:

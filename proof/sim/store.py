@@ -16,6 +16,8 @@ from kedge.store.memory import MemoryData, MemoryStore
 
 #: The longest a write takes. Seconds.
 WRITE_S = 0.02
+#: The longest a write takes while the disk hangs. Seconds.
+SLOW_WRITE_S = 4.0
 
 
 class Faults:
@@ -27,6 +29,10 @@ class Faults:
         self.before_rate = self.after_rate = self.read_rate = 0.0
         #: Every operation fails until this time of the loop.
         self.down_until = 0.0
+        #: Writes fail until this time of the loop, and reads do not: the disk is full.
+        self.full_until = 0.0
+        #: Writes take seconds until this time of the loop.
+        self.slow_until = 0.0
         #: The write with this number fails, before or after its commit; 0: none.
         self.nth, self.nth_after = 0, False
         self.writes = 0
@@ -39,6 +45,7 @@ class Faults:
 
     def stop(self) -> None:
         self.before_rate = self.after_rate = self.read_rate = self.down_until = 0.0
+        self.full_until = self.slow_until = 0.0
         self.nth = 0
 
     def check_read(self) -> None:
@@ -51,6 +58,8 @@ class Faults:
         self.writes += 1
         number = self.writes
         self._check_down()
+        if asyncio.get_running_loop().time() < self.full_until:
+            self._fail("store full")
         if number == self.nth and not self.nth_after:
             self._fail("store error before the commit")
         if self.before_rate and self.rng.random() < self.before_rate:
@@ -83,6 +92,9 @@ class FaultyStore(MemoryStore):
 
     async def append(self, write: Write) -> int:
         faults = self._faults
+        if asyncio.get_running_loop().time() < faults.slow_until:
+            faults.counts["slow write"] += 1
+            await asyncio.sleep(faults.rng.random() * SLOW_WRITE_S)
         await asyncio.sleep(faults.rng.random() ** 3 * WRITE_S)
         number = faults.check_before()
         head = await super().append(write)
@@ -105,6 +117,9 @@ class FaultyStore(MemoryStore):
             self._faults.broken.append(f"the last Run has ended, and {', '.join(alive)} still runs")
 
     async def workspace(self, path: str, new: WorkspaceRecord) -> WorkspaceRecord:
+        if any(log.record.path == path for log in self.data.logs.values()):
+            self._faults.check_read()
+            return await super().workspace(path, new)
         number = self._faults.check_before()
         record = await super().workspace(path, new)
         self._faults.check_after(number)

@@ -133,7 +133,8 @@ class _StreamChecks:
             at = written.get(event.position) if event.position is not None else None
             if at is None:
                 continue
-            appended_at = sim_time(at)
+            # A cancel has the time of its request, and may be written much later.
+            appended_at = max(sim_time(at), self.state.appended_at[event.position or 0])
             connected_at = max((when for when in self.watched.connected_at if when <= arrived_at), default=arrived_at)
             paused_until = max((until for since, until in self.client.paused if since <= arrived_at), default=0.0)
             # A server that restarts while the store fails may take long.
@@ -184,9 +185,11 @@ class _StreamChecks:
         return zip(self.watched.events, self.watched.times, strict=True)
 
     def _may_lose(self, run_id: str, before: str, now: str, lengths: list[tuple[float, int]]) -> bool:
-        retries = (event for event in self.watched.events if event.type == "agent_event")
+        retries = (event for event in self.watched.events if event.type == "agent_event" and event.position is not None)
         if not now and any(event.payload.get("run_id") == run_id for event in retries):
             return True  # an attempt failed, and its text is withdrawn
+        if before.startswith(now) and self.state.counts["store full"] and self.state.was_interrupted:
+            return True  # the process was lost before the disk had room again
         if not before.startswith(now) or not self.state.crashed_at:
             return False
         lost_since = min((when for when, length in lengths if length > len(now)), default=0.0)

@@ -35,7 +35,8 @@ from kedge.tools.agent import AgentTool
 from kedge.tools.question import QuestionTool
 from kedge.tools.shell import BashTool
 from kedge.wire import frames
-from proof.sim.client import DIRECTORY, SimClient
+from kedge.wire import models as m
+from proof.sim.client import DIRECTORY, Request, SimClient
 from proof.sim.judge import judge
 from proof.sim.loop import SimProcess, Stuck
 from proof.sim.machine import COMMANDS, SimModel, SimProcesses
@@ -51,6 +52,8 @@ HOLD_S, GRACE_S = 3.0, 2.0
 CLOSED_S = HOLD_S + GRACE_S + 1.0
 #: Between its close and its exit a server lets connections finish. Seconds.
 EXIT_S = 2.0
+#: The tools of a cancelled Run are dead within this time: `cleanup_s` and a moment. Seconds.
+STOPPED_S = 11.0
 #: Clients that answer asks have answered within this time. Seconds.
 ANSWER_S = 20.0
 #: The pause before a server that could not start is started again. Seconds.
@@ -171,6 +174,7 @@ class World:
         if process is None or engine is None:
             return
         self.state.counts["orderly restart"] += 1
+        self.state.restarted_at.append(self.loop.time())
         closing = self.loop.spawn(process, engine.close(), "close")
         for _ in range(600):
             if closing.done() or process.is_dead:
@@ -243,6 +247,10 @@ class World:
                 await self._restart(act)
             case "store_down":
                 faults.down_until = max(faults.down_until, self.loop.time() + act.for_s)
+            case "store_full":
+                faults.full_until = max(faults.full_until, self.loop.time() + act.for_s)
+            case "store_slow":
+                faults.slow_until = max(faults.slow_until, self.loop.time() + act.for_s)
             case "store_faults":
                 faults.before_rate, faults.after_rate, faults.read_rate = act.rates
                 await asyncio.sleep(act.for_s)
@@ -258,7 +266,22 @@ class World:
                 self.network.cut_rate = 0.0
             case _:
                 self.state.counts[act.kind] += act.kind not in _CLIENT_FAULTS
-                await self.clients[act.client].do(act)
+                client = self.clients[act.client]
+                await client.do(act)
+                if act.kind in ("cancel", "cancel_run"):
+                    await self._check_stopped([request for request in client.requests if request.act is act])
+
+    async def _check_stopped(self, requests: list[Request]) -> None:
+        """The tools of a Run that a reply names as covered are dead within its time to clean up, store or no store."""
+        for request in requests:
+            reply: m.CancelReply | None = request.reply
+            active = [] if reply is None else [run.run_id for run in reply.covered if run.was == "active"]
+            await asyncio.sleep(STOPPED_S if active else 0)
+            for run_id in active:
+                children = [run.run_id for run in self.data.runs.values() if run.options.parent_run_id == run_id]
+                for one in (run_id, *children):
+                    for command in self.machine.started_by(one, request.replied_at):
+                        self.broken.append(f"{run_id} was cancelled, and {command} runs {STOPPED_S:g} s later")
 
     async def _settle(self) -> None:
         """Stop all faults. Then every Run must end, and every stream must reach the head of the log."""

@@ -136,10 +136,12 @@ async def test_parent_cancelled_at_any_point_of_child_startup(tmp_path: Path, pa
 @pytest.mark.parametrize("what", [makes_child_session, accepts_child])
 async def test_uncertainly_accepted_child_ends_with_its_parent(tmp_path: Path, what: object, when: str) -> None:
     store = OutageStore()
-    model = ScriptedModel([agent()], [Hold("never")])
+    model = ScriptedModel([agent()], "without it")
     async with no_asyncio_errors(), rig(tmp_path, model, store, tools=(AgentTool(),)) as r:
         setattr(store, when, what)
-        assert (await r.end(await r.submit())).reason == "store_unavailable"
+        assert (await r.end(await r.submit())).text == "without it"
+        ((_, content),) = await r.results()
+        assert "could not be started" in content
         await assert_all_ended(r)
 
 

@@ -156,6 +156,7 @@ async def test_cancel_in_a_summary_replaces_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.usefixtures("one_attempt")
 async def test_uncertain_summary_is_stored_completely_or_not_at_all(tmp_path: Path, when: str) -> None:
     def stores_summary(write: Write) -> bool:
         return any(session.summary_message_id for session in write.sessions)

@@ -66,6 +66,7 @@ async def test_stored_text_of_a_failed_attempt_is_removed(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.usefixtures("one_attempt")
 async def test_uncertain_removal_ends_the_run_with_a_sound_transcript(tmp_path: Path, when: str) -> None:
     def removes_text(write: Write) -> bool:
         return write.lane is None and any(message.role == "assistant" for message in write.messages)

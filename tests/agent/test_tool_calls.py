@@ -52,6 +52,7 @@ async def test_calls_of_one_step_run_concurrently(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("which", ["a", "b", "c"])
+@pytest.mark.usefixtures("one_attempt")
 async def test_any_uncertain_result_is_stored_once(tmp_path: Path, when: str, which: str) -> None:
     """a, b and c return at once. The append of one result fails, and the running fourth call is cut off."""
     store, tool = OutageStore(), ActingTool(slow=never)
@@ -70,6 +71,7 @@ async def test_any_uncertain_result_is_stored_once(tmp_path: Path, when: str, wh
     ("kind", "failures"),
     [*(("fail_before", count) for count in range(1, 5)), *(("fail_after", count) for count in range(1, 3))],
 )
+@pytest.mark.usefixtures("one_attempt")
 async def test_repeated_failures_of_result_and_end_appends(tmp_path: Path, kind: str, failures: int) -> None:
     tool = ActingTool()
     async with rig(tmp_path, ScriptedModel([Hold("k"), *do("a", "b", "c")], "next"), tools=(tool,)) as r:

@@ -34,6 +34,7 @@ def withdraws(write: Write) -> bool:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.usefixtures("one_attempt")
 async def test_uncertain_ask_ends_the_run_and_is_not_pending(tmp_path: Path, when: str) -> None:
     store, tool = OutageStore(), ActingTool()
     async with (
@@ -291,6 +292,7 @@ async def test_uncertain_end_that_withdrew_an_unawaited_ask(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.usefixtures("one_attempt")
 async def test_uncertain_ask_leaves_no_waiter(tmp_path: Path, when: str) -> None:
     store = OutageStore()
     async with rig(tmp_path, ScriptedModel(do("a", ask=True)), store, tools=(ActingTool(),)) as r:

@@ -12,6 +12,7 @@ import pytest
 from kedge.core.events import StepStarted
 from kedge.core.records import LaneRecord, RunRecord
 from kedge.core.transcript import ToolCall, ToolResult
+from kedge.engine.feed import Reader
 from kedge.errors import StoreDamaged, StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, Say, ScriptedModel
@@ -51,6 +52,7 @@ async def assert_transcript_sound(r: Rig) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("which", [begins_step, has_calls, has_results])
+@pytest.mark.usefixtures("one_attempt")
 async def test_uncertain_message_is_stored_once_and_complete(
     tmp_path: Path, when: str, which: Callable[[Write], bool]
 ) -> None:
@@ -62,6 +64,33 @@ async def test_uncertain_message_is_stored_once_and_complete(
         if which is not begins_step:
             assert ("assistant", "let me look", "tool_use") in await r.transcript()
         await assert_transcript_sound(r)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("which", [begins_step, has_calls, has_results])
+@pytest.mark.found(
+    "fault 9",
+    "a store that was away for ten seconds failed every Run with tools; a Run now waits for it, shown on the stream, "
+    "and writes everything once",
+)
+async def test_a_run_waits_for_a_store_that_is_away(tmp_path: Path, when: str, which: Callable[[Write], bool]) -> None:
+    store = OutageStore()
+    async with rig(tmp_path, ScriptedModel([Say("let me look"), Call("x")], "done"), store) as r:
+        reader = await r.workspace.feed.reader(None, None, deltas=True)
+        reading = asyncio.create_task(_read_to_the_end(reader))
+        setattr(store, when, which)
+        ended = await r.end(await r.submit())
+        assert (ended.outcome, ended.text, ended.steps) == ("completed", "done", 2)
+        assert [role for role, _, _ in await r.transcript()] == ["user", "assistant", "tool", "assistant"]
+        await assert_transcript_sound(r)
+        assert b'"type":"retry"' in await reading
+
+
+async def _read_to_the_end(reader: Reader) -> bytes:
+    shown = b""
+    while b"run_complete" not in shown:
+        shown += await reader.read(1.0) or b""
+    return shown
 
 
 async def test_timeout_during_a_step_append_leaves_no_open_message(tmp_path: Path) -> None:
@@ -128,10 +157,10 @@ async def test_uncertain_cancel_reaches_its_run(tmp_path: Path, what: str) -> No
         await r.submit(run_id="a")
         await r.model.wait_requests(1)
         r.store.fail_after = 1
-        with pytest.raises(StoreUnavailable):
-            await (
-                r.engine.cancel(r.workspace, r.session) if what == "session" else r.engine.cancel_run(r.workspace, "a")
-            )
+        cancelled = await (
+            r.engine.cancel(r.workspace, r.session) if what == "session" else r.engine.cancel_run(r.workspace, "a")
+        )
+        assert (cancelled.is_recorded, [run.run_id for run in cancelled.covered]) == (False, ["a"])
         await spin()
         assert r.model.streams_open == 0
         assert (await r.end("a")).outcome == "cancelled"

@@ -93,7 +93,8 @@ async def test_the_document_is_valid_openapi_3_1(reference: Json) -> None:
         assert len(names) == len(set(names)), where
         assert ("requestBody" in operation) <= (method in ("POST", "PUT", "PATCH")), where
         successes = [status for status in operation["responses"] if status.startswith("2")]
-        assert len(successes) == 1, where
+        may_be_unrecorded = where.endswith(("{sid}/cancel", "{run_id}/cancel"))
+        assert len(successes) == 1 + may_be_unrecorded, where
         for response in operation["responses"].values():
             assert response["description"], where
             assert all("schema" in content for content in response["content"].values()), where

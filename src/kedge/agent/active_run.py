@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from kedge.agent.history import History
 from kedge.agent.model_choice import RunModel
 from kedge.core.approvals import Ask
-from kedge.core.events import Change
+from kedge.core.events import Change, RetryReported
 from kedge.core.records import RunOptions, RunRecord, Usage
 from kedge.core.step import RECENT_CALLS, Limits, Progress, repeats
 from kedge.core.transcript import FinishReason, Message, ToolCall
 from kedge.engine.append import Append
-from kedge.engine.door import Door, Plan
+from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan
 from kedge.engine.draft import Draft
 from kedge.engine.lane_state import LaneState
 from kedge.engine.workspaces import Workspace
-from kedge.errors import RunNotActive
+from kedge.errors import RunNotActive, StoreUnavailable
 from kedge.tools.background import BackgroundCommands
 from kedge.tools.tool_threads import ToolThreads
+from kedge.waiting import backoff_s
+
+#: Attempts of a Run to use a store that is away: with the delays between them, a minute. A longer outage fails the Run,
+#: so that the user knows. Items.
+STORE_ATTEMPTS_MAX = 18
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -117,19 +126,44 @@ class ActiveRun:
     # --- writes --------------------------------------------------------------------------------------------------
 
     async def write(self, plan: Plan) -> Append:
-        """Write for this Run; RunNotActive once it has ended."""
+        """Write for this Run; RunNotActive once it has ended. If the store is away, wait for it.
+
+        The plan is repeated after a failed append, which may have been stored: see `Append.is_repeated`."""
+        attempts = 0
 
         async def checked(tx: Append) -> None:
             tx.require_active(self.id)
+            tx.is_repeated = attempts > 1
             await plan(tx)
 
-        return await self.door.write(self.state, checked)
+        async def attempt() -> Append:
+            nonlocal attempts
+            attempts += 1
+            return await self.door.write(self.state, checked)
+
+        return await self.with_store(attempt)
+
+    async def with_store(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call that needs the store. Retry it for a while if the store is away."""
+        delays_s = backoff_s(RETRY_S, RETRY_S_MAX)
+        for attempt in range(2, STORE_ATTEMPTS_MAX + 1):
+            try:
+                return await call()
+            except StoreUnavailable as error:
+                wait_s = next(delays_s)
+                retry = RetryReported(self.id, attempt, STORE_ATTEMPTS_MAX, wait_s, str(error))
+                feed, session_id = self.state.feed, self.run.session_id
+                feed.send_transient(session_id, feed.encoder.encode(None, session_id, retry, {}))
+                await asyncio.sleep(wait_s)
+                self.check_not_ending()
+        return await call()
 
     async def put_message(self, change: Change, message: Message, *, is_new_summary: bool = False) -> None:
         """Write a message of the Run, together with its cost so far: a crash must not make a Run cheaper."""
 
         async def plan(tx: Append) -> None:
-            tx.put_message(change, message)
+            is_stored = tx.is_repeated and await self.door.store.message(self.run.workspace_id, message.id) is not None
+            tx.put_message("updated" if is_stored else change, message)
             self.put_usage(tx)
             if is_new_summary:
                 tx.session = replace(tx.session, summary_message_id=message.id)

@@ -39,7 +39,7 @@ async def _permission(active: ActiveRun, intent: Intent) -> Permit:
     options, workspace = active.options, active.workspace
     grants = [
         grant
-        for grant in await active.door.store.grants(workspace.id)
+        for grant in await active.with_store(partial(active.door.store.grants, workspace.id))
         if grant.session_id in ("", active.run.session_id)
     ]
     skip = options.skip_approvals or workspace.skip_approvals
@@ -90,9 +90,11 @@ async def put_ask(active: ActiveRun, ask: Ask, replaces: Ask | None = None) -> A
     """Write an Ask and wait until it is answered or withdrawn."""
 
     async def plan(tx: Append) -> None:
+        if tx.is_repeated and await active.door.store.ask(ask.workspace_id, ask.id) is not None:
+            return  # the append before was stored; the ask may be answered by now
         if tx.lane.active is not None and tx.lane.covers(tx.lane.active):
             raise RunIsStopping(f"Run {ask.run_id} is being cancelled.")
-        if replaces is not None and replaces.id in tx.state.asks:
+        if replaces is not None and tx.is_pending(replaces.id):
             tx.put_ask(replace(replaces, state="withdrawn", answered_at=tx.now))
         tx.put_ask(ask)
 
@@ -112,7 +114,7 @@ async def withdraw(active: ActiveRun, call: ToolCall) -> None:
         return
 
     async def plan(tx: Append) -> None:
-        if standing.id in tx.state.asks:  # still unanswered
+        if tx.is_pending(standing.id):  # still unanswered
             tx.put_ask(replace(standing, state="withdrawn", answered_at=tx.now))
 
     await active.write(plan)

@@ -60,7 +60,7 @@ from kedge.errors import (
 )
 from kedge.llm.base import ModelRequest
 from kedge.tools.tool_threads import ToolThreads
-from kedge.waiting import backoff_s, retrieve_exception
+from kedge.waiting import backoff_s, retrieve_exception, wait_uncancelled
 
 log = logging.getLogger("kedge.agent")
 
@@ -68,6 +68,8 @@ log = logging.getLogger("kedge.agent")
 MESSAGES_ASSUMED_TO_FIT = 20
 #: Time for background commands to end after SIGTERM. Seconds.
 BACKGROUND_GRACE_S = 1.0
+#: Additional time to clean up while the store is away. Seconds.
+STORE_WAIT_S = 60.0
 
 
 class Runner:
@@ -113,6 +115,9 @@ class Runner:
             active.stop.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)
+        for task in list(self._tasks):
+            task.cancel()  # the store is still away: the next process ends these Runs
+        await wait_uncancelled(self._tasks)
         await self._models.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -146,6 +151,8 @@ class Runner:
         cleanup_s = active.workspace.config.runs.cleanup_s
         ending = asyncio.get_running_loop().create_task(_end_all(active, work))
         await asyncio.wait({ending}, timeout=cleanup_s)
+        if self._door.is_catching_up:  # an agent of the Run has been stopped, and its end is not written yet
+            await asyncio.wait({ending}, timeout=STORE_WAIT_S)
         work.add_done_callback(retrieve_exception)
         ending.add_done_callback(retrieve_exception)
         is_done = ending.done()
@@ -247,17 +254,18 @@ class Runner:
         active.context_tokens = state.context_tokens + len(run.prompt.text) // CHARS_PER_TOKEN
         is_uncounted = not state.context_tokens and state.session.message_count > MESSAGES_ASSUMED_TO_FIT
         if run.steps or run.resumes or is_uncounted:
-            await self._restore(active)
+            await active.with_store(partial(self._restore, active))
 
     async def _restore(self, active: ActiveRun) -> None:
         history = await active.history.read(before_summary=bool(active.run.steps or active.run.resumes))
+        context_tokens = estimated_tokens(await active.history.for_model())
         own = [message for message in history if message.run_id == active.id]
         active.call_ids = {call.id for message in own for call in message.all(ToolCall)}
         # Calls that wait for an answer since before the crash; recovery gave all others a result.
         active.open_calls = {call.id: call for call in open_calls(own)}
         active.last = "tool_use" if active.open_calls else None
         active.signatures.extend(signatures(own))
-        active.context_tokens = estimated_tokens(await active.history.for_model())
+        active.context_tokens = context_tokens
         active.is_restored = True
 
     async def _step(self, active: ActiveRun) -> None:
@@ -270,7 +278,7 @@ class Runner:
         await self._begin_title(active)
         draft, model = active.draft, active.model
         assert draft is not None
-        history = await active.history.for_model()
+        history = await active.with_store(active.history.for_model)
         request = ModelRequest(
             model.model.name,
             tuple(history),
@@ -300,13 +308,15 @@ class Runner:
         message = replace(active.new_message(), is_summary=is_summary)
 
         async def plan(tx: Append) -> None:
+            if tx.is_repeated and await self._door.store.message(active.run.workspace_id, message.id) is not None:
+                return  # the append before was stored
             tx.decide(BeginStep(active.id, message.created_at, folds=not is_summary))
             tx.put_message("created", message)
             active.put_usage(tx)
             active.draft = Draft(message)
             active.unconfirmed[message.id] = message
 
-        await self._door.write(active.state, plan)
+        await active.write(plan)
         active.unconfirmed.clear()
         active.history.put(message)
         active.steps += 1
@@ -343,7 +353,7 @@ class Runner:
     async def _compact(self, active: ActiveRun) -> None:
         await self._begin_step(active, is_summary=True)
         # Read after the Step began: every message before the summary is part of it.
-        history = await active.history.read()
+        history = await active.with_store(active.history.read)
         await compact(active, self._model_call, history, self._prompts.summary)
 
     async def _begin_title(self, active: ActiveRun) -> None:

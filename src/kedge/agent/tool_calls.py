@@ -53,7 +53,8 @@ class ToolCalls:
     async def run(self, active: ActiveRun, calls: tuple[ToolCall, ...]) -> None:
         """Run all calls concurrently and write each result when it is there. If cancelled, clean up every call."""
         active.picture_chars = 0
-        tasks = [asyncio.get_running_loop().create_task(self._run_one(active, call)) for call in calls]
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._run_one(active, call), name=f"call {call.id} of {active.id}") for call in calls]
         for task in tasks:
             task.add_done_callback(retrieve_exception)  # several calls may fail at once; one failure is reported
         try:

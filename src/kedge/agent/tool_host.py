@@ -15,7 +15,7 @@ from kedge.core.transcript import ToolCall
 from kedge.core.untrusted_text import without_surrogates
 from kedge.engine.append import Append
 from kedge.engine.ports import Agents
-from kedge.errors import RunIsStopping
+from kedge.errors import RunIsStopping, StoreUnavailable
 from kedge.tools.background import PROGRESS_CHARS_MAX
 from kedge.tools.base import Question, ToolFailed
 
@@ -30,10 +30,11 @@ class RunToolHost:
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
         run = self._active.run
+        version_id = self._active.door.ids.new("f")
 
         async def plan(tx: Append) -> None:
             version = FileVersion(
-                tx.new_id("f"), run.workspace_id, run.session_id, run.run_id, str(path), before, after, tx.now
+                version_id, run.workspace_id, run.session_id, run.run_id, str(path), before, after, tx.now
             )
             tx.put_file(version, "created" if before is None else "updated" if after else "deleted")
 
@@ -77,7 +78,10 @@ class RunToolHost:
         agents = sum(call.name == self._call.name for call in self._active.open_calls.values())
         left_usd = None if options.budget_usd is None else max(0.0, options.budget_usd - spent_usd) / max(agents, 1)
         parent = replace(self._active.run, options=replace(options, budget_usd=left_usd))
-        ended = await self._agents.run_child(parent, prompt, title)
+        try:
+            ended = await self._agents.run_child(parent, prompt, title)
+        except StoreUnavailable as error:
+            raise ToolFailed(f"The agent could not be started: {error}") from None
         self._active.usage += ended.usage
         if ended.outcome != "completed":
             raise ToolFailed(f"The agent returned no answer: {ended.error or ended.reason or ended.outcome}")

@@ -9,7 +9,7 @@ import click
 from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.printing import ago, print_json, print_table
 from kedge.cli.workspace_lookup import connected, session_by_prefix
-from kedge.client.client import Client
+from kedge.client.client import NOT_RECORDED, Client
 from kedge.client.http_transport import NotConnected
 from kedge.client.safe_text import one_line
 from kedge.errors import Invalid, NotFound, ShuttingDown
@@ -82,8 +82,11 @@ def cancel(target: str, as_json: bool, cwd: str, host: str | None) -> int:
     elif not reply.covered:
         click.echo(f"{subject}: nothing to cancel")
     else:
+        verb = "cancelled" if reply.recorded else "stopping"
         for covered in reply.covered:
-            click.echo(f"cancelled run {covered.run_id} (was {covered.was})")
+            click.echo(f"{verb} run {covered.run_id} (was {covered.was})")
+    if not reply.recorded and not as_json:
+        click.echo(NOT_RECORDED)
     return 0
 
 

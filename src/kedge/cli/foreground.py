@@ -17,7 +17,7 @@ from kedge.cli.approval_prompts import ApprovalPrompts
 from kedge.cli.exit_codes import EXIT_APPROVAL, EXIT_CANCELLED, EXIT_COMPLETED, EXIT_FAILED, EXIT_TIMEOUT
 from kedge.cli.run_output import RunPrinter
 from kedge.cli.terminal import StatusLine
-from kedge.client.client import Client
+from kedge.client.client import NOT_RECORDED, Client
 from kedge.client.followed_run import FollowedRun
 from kedge.client.retry import retry_while_away
 from kedge.core.records import OnApproval
@@ -110,7 +110,9 @@ async def _cancel(target: CancelTarget, followed: FollowedRun, status: StatusLin
     await target.accepted.wait()
     try:
         # No time limit: `follow` gives up on its own, and cancels this task.
-        await retry_while_away(followed.cancel)
+        reply = await retry_while_away(followed.cancel)
+        if not reply.recorded:
+            status.note(NOT_RECORDED, always=True)
     except RunNotActive:
         pass  # it has just ended; run_complete is on its way
     except KedgeError as error:

@@ -91,7 +91,8 @@ class RunPrinter:
                 lines = payload.get("text", "").strip().splitlines()
                 self._status.set(visible_line(lines[-1], ACTIVITY_CHARS_MAX) if lines else "working")
             case "agent_event" if payload.get("type") == "retry":
-                self._status.note(retry_text(payload))
+                # Without a position: the store is away, and may be for a minute.
+                (self._status.set if event.position is None else self._status.note)(retry_text(payload))
             case "gap" if self._status.verbose:
                 self._status.note("some events were missed; the state was read again")
 

@@ -44,6 +44,10 @@ def new_run_id() -> str:
     return str(uuid.uuid4())
 
 
+#: The text for the user after a cancel with `recorded: false`.
+NOT_RECORDED = "being stopped; the cancel is not recorded yet, since the server's store does not answer"
+
+
 class Client:
     """A client of one server: `unix:///path.sock`, `tcp://127.0.0.1:PORT` or `http://...`; by default the user's own.
 

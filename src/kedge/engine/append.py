@@ -28,9 +28,9 @@ from kedge.core.events import (
 from kedge.core.lane import apply_all, decide
 from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, project, user_message
 from kedge.core.transcript import Message
-from kedge.engine.lane_state import LaneState
+from kedge.engine.lane_state import KeptCancel, LaneState
 from kedge.engine.ports import Ids
-from kedge.errors import RunNotActive, SessionNotFound
+from kedge.errors import RunIsFolded, RunNotActive, SessionNotFound
 from kedge.store.base import LaneWrite, Write
 
 #: The title of an untitled session is the start of its first prompt. Characters.
@@ -60,12 +60,27 @@ class Append:
         self.attachments: tuple[AttachmentContent, ...] = ()
         self.session_change: Change = "updated"
         self._messages_created = 0
+        #: An earlier attempt to write the same plan may have been stored.
+        self.is_repeated = False
+        #: The kept cancels that this append includes, with their marks.
+        self.kept: list[tuple[KeptCancel, int]] = []
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
     def decide(self, command: Command) -> tuple[LaneEvent, ...]:
         """Decide a command and add its events, with the messages and reports that belong to them."""
         return self._add(decide(self.lane, command))
+
+    def decide_kept(self) -> None:
+        """Decide the cancels that could not be written earlier: they come before everything else."""
+        for kept in self.state.kept:
+            if kept.mark and self.lane.mark >= kept.mark:
+                continue  # the append that included it was stored after all
+            try:
+                events = self.decide(kept.command)
+            except RunIsFolded:  # it joined another Run in an append that was stored after all
+                continue
+            self.kept.append((kept, self.lane.mark if any(isinstance(one, CancelMarked) for one in events) else 0))
 
     def accept(self, run: RunRecord, command: Submit) -> None:
         """Decide the Submit of a new Run and add its record."""
@@ -98,7 +113,7 @@ class Append:
         """Withdraw the pending Asks of Runs that these events stop or end: an answer would come too late."""
         stopped = {event.run_id for event in events if isinstance(event, CancelMarked | RunCancelMarked | RunEnded)}
         for ask in self.state.asks.values():
-            if ask.run_id in stopped:
+            if ask.run_id in stopped and self.is_pending(ask.id):
                 self.put_ask(replace(ask, state="withdrawn", answered_at=self.now))
 
     def require_active(self, run_id: str) -> None:
@@ -121,6 +136,9 @@ class Append:
 
     def change_run(self, run: RunRecord) -> None:
         self.runs[run.run_id] = run
+
+    def is_pending(self, ask_id: str) -> bool:
+        return ask_id in self.state.asks and ask_id not in self.asks
 
     def put_ask(self, ask: Ask) -> None:
         self.asks[ask.id] = ask

@@ -65,7 +65,7 @@ class Asks:
     ) -> Answered:
         async def plan(tx: Append) -> None:
             tx.require_active(ask.run_id)
-            if ask.id in tx.state.asks:  # under the lock: of two answers at once, one is first
+            if tx.is_pending(ask.id):  # under the lock: of two answers at once, one is first
                 answered = replace(
                     ask, state="answered", answer=answer, message=message, answered_by=by, answered_at=tx.now
                 )

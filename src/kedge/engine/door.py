@@ -6,6 +6,9 @@ that is cancelled half-way cannot leave memory and store in different states. Me
 Nothing with a Position is published before it is durable: after a power loss the same Position would be assigned to
 another event, and a client that has seen the first one would miss the second. Only text of a streaming message may be
 lost.
+
+A stop does not depend on the store. A cancel that cannot be written is kept in memory, and every later append to its
+Lane decides it first: so it covers exactly the Runs accepted before it, as if it had been written at once.
 """
 
 from __future__ import annotations
@@ -18,13 +21,13 @@ from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from kedge.core.commands import Command
+from kedge.core.commands import Cancel, CancelRun, Command
 from kedge.core.events import LaneEvent, RunAccepted
 from kedge.core.records import Records, restore
 from kedge.engine.append import Append
 from kedge.engine.draft import Draft
 from kedge.engine.feed import Frame
-from kedge.engine.lane_state import LaneState
+from kedge.engine.lane_state import KeptCancel, LaneState
 from kedge.engine.ports import Clock, Ids
 from kedge.errors import SessionNotFound, StoreError, StoreUnavailable, VersionConflict
 from kedge.store.base import Store, Write
@@ -53,6 +56,10 @@ def deciding(command: Command) -> Plan:
     return plan
 
 
+async def _nothing(tx: Append) -> None:
+    """Write only the kept cancels."""
+
+
 class Reactions(Protocol):
     """The engine's reactions to durable events. They must not block or raise."""
 
@@ -71,41 +78,59 @@ class Door:
         self.ids = ids
         self._reactions = reactions
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._catching_up: set[asyncio.Task[None]] = set()
         self.closing = False
 
     # --- writes --------------------------------------------------------------------------------------------------
 
-    async def write(self, state: LaneState, plan: Plan) -> Append:
-        """Write what the plan decides and puts; return the append once it is durable and acted upon."""
-        return await self._shielded(self._write(state, plan))
+    async def write(self, state: LaneState, plan: Plan, keep: Cancel | CancelRun | None = None) -> Append:
+        """Write what the plan decides and puts; return the append once it is durable and acted upon.
 
-    async def _write(self, state: LaneState, plan: Plan) -> Append:
+        `keep`: the cancel that the plan decides. If the store does not take it, it is kept and StoreUnavailable
+        raised."""
+        return await self._shielded(self._write(state, plan, keep))
+
+    async def _write(self, state: LaneState, plan: Plan, keep: Cancel | CancelRun | None) -> Append:
         async with state.lock:
             for _ in range(ATTEMPTS_MAX):
-                if state.stale:
-                    await self._reload(state)
-                tx = Append(state, self.clock.now_ms(), self.ids)
-                await plan(tx)
-                write = tx.as_write()
-                if write is None:
-                    return tx
-                if state.deleted:
-                    raise SessionNotFound(f"Session {state.session.id} was deleted.")
+                sent: Append | None = None
                 try:
+                    if state.stale:
+                        await self._reload(state)
+                    tx = Append(state, self.clock.now_ms(), self.ids)
+                    tx.decide_kept()
+                    await plan(tx)
+                    if (write := tx.as_write()) is None:
+                        state.kept.clear()  # there is nothing left that they cover
+                        return tx
+                    if state.deleted:
+                        raise SessionNotFound(f"Session {state.session.id} was deleted.")
+                    sent = tx
                     last = await self.store.append(write)
                 except VersionConflict:
                     state.stale = True
                     continue
                 except StoreUnavailable:
-                    self._reload_later(state)
+                    self._keep(state, sent, keep)
                     raise
                 self._apply(tx, last)
                 self._publish(tx, last)
                 self._settle(tx)
                 self._reactions.react(state, tx.events)
                 return tx
-        self._reload_later(state)
+            self._catch_up_later(state)
         raise VersionConflict(f"Session {state.session.id} is being changed by another server. Try again.")
+
+    def _keep(self, state: LaneState, sent: Append | None, cancel: Cancel | CancelRun | None) -> None:
+        """Reload the Lane later, and write the cancels then. `sent`: the append with an unknown result."""
+        if sent is not None:
+            state.stale = True
+            for kept, mark in sent.kept:
+                kept.mark = mark
+        if cancel is not None:
+            mark = sent.lane.mark if sent is not None and isinstance(cancel, Cancel) else 0
+            state.kept.append(KeptCancel(cancel, mark))
+        self._catch_up_later(state)
 
     def _apply(self, tx: Append, last: int) -> None:
         state, first = tx.state, last - len(tx.log) + 1
@@ -115,6 +140,7 @@ class Door:
         state.lane, state.session = tx.lane, tx.session
         state.deleted = tx.session_change == "deleted"
         state.runs |= tx.runs
+        state.kept.clear()
 
     def _publish(self, tx: Append, last: int) -> None:
         state, first = tx.state, last - len(tx.log) + 1
@@ -184,6 +210,11 @@ class Door:
                 raise
             draft.is_uncertain = False
 
+    @property
+    def is_catching_up(self) -> bool:
+        """True if an append has failed and its Lane is not reloaded yet: the store may be away."""
+        return bool(self._catching_up)
+
     # --- reloading -----------------------------------------------------------------------------------------------
 
     async def refresh(self, state: LaneState) -> None:
@@ -192,20 +223,25 @@ class Door:
             if state.stale:
                 await self._reload(state)
 
-    def _reload_later(self, state: LaneState) -> None:
-        """Mark the Lane as stale after an append with an unknown result, and reload it once the store answers."""
-        state.stale = True
-        task = asyncio.get_running_loop().create_task(self._reload_until_ok(state))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _catch_up_later(self, state: LaneState) -> None:
+        """Reload a stale Lane and write its kept cancels once the store answers."""
+        if state.catching_up is None:
+            state.catching_up = asyncio.get_running_loop().create_task(self._catch_up(state))
+            self._tasks.add(state.catching_up)
+            state.catching_up.add_done_callback(self._tasks.discard)
+            self._catching_up.add(state.catching_up)
+            state.catching_up.add_done_callback(self._catching_up.discard)
 
-    async def _reload_until_ok(self, state: LaneState) -> None:
+    async def _catch_up(self, state: LaneState) -> None:
         delays_s = backoff_s(RETRY_S, RETRY_S_MAX)
-        while state.stale and not self.closing:
-            with suppress(StoreUnavailable, StoreError):  # a damaged page may belong to another workspace
-                await self.refresh(state)
-                continue
-            await asyncio.sleep(next(delays_s))
+        try:
+            while (state.stale or state.kept) and not self.closing:
+                with suppress(StoreUnavailable, StoreError):  # a damaged page may belong to another workspace
+                    await self._write(state, _nothing, None)
+                    continue
+                await asyncio.sleep(next(delays_s))
+        finally:
+            state.catching_up = None
 
     async def _reload(self, state: LaneState) -> None:
         """Load the Lane from the store and resolve the futures of Runs and Asks that have ended meanwhile."""
@@ -216,6 +252,8 @@ class Door:
         state.runs = {run.run_id: run for run in live}
         session = await self.store.session(workspace_id, session_id)
         state.deleted = session is None
+        if state.deleted:
+            state.kept.clear()
         state.session = session or state.session
         state.asks = {ask.id: ask for ask in await self.store.session_asks(session_id)}
         for ask_id in [ask_id for ask_id in state.settled if ask_id not in state.asks]:

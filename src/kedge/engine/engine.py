@@ -60,13 +60,18 @@ log = logging.getLogger("kedge.engine")
 LAST_READ_S = 1.0
 #: The prompt that the transcript shows for a requested summary.
 SUMMARY_PROMPT = "Summarize this session."
+#: A cancel stops its Runs after this time even if the store has not answered: the disk may be full or hang. Seconds.
+RECORD_S = 1.0
 
 
 class Cancelled(Struct, frozen=True):
-    """The Runs that a cancel covered. `mark` is None if there were none."""
+    """The Runs that a cancel covered. `mark` is None if there were none, or if the cancel is not recorded yet."""
 
     mark: int | None
     covered: tuple[Covered, ...]
+    #: False: the store did not take the cancel yet. Its Runs are being stopped; it is recorded before anything else is
+    #: written to the session, unless this process dies first.
+    is_recorded: bool = True
 
 
 class Engine:
@@ -186,7 +191,7 @@ class Engine:
         elif (active := state.lane.active) is not None:
             if not self._executor.is_running(state.session.id, active.run_id):
                 self._start(state, active.run_id)
-            if state.lane.covers(active):
+            if state.is_stopping(active):
                 self._executor.stop(state.session.id, active.run_id)
         self.workspaces.sweep()
 
@@ -207,14 +212,14 @@ class Engine:
                 self._cancels[key] = task
                 task.add_done_callback(partial(self._cancels.pop, key))
 
-    async def _cancel_abandoned(
-        self, workspace: Workspace, run_id: str, is_wanted: Callable[[], bool] = lambda: True
-    ) -> None:
+    async def _cancel_abandoned(self, workspace: Workspace, run_id: str, is_wanted: Callable[[], bool]) -> None:
         """Retry until the store takes the cancel, or a client came back."""
         delays_s = backoff_s(RETRY_S, RETRY_S_MAX)
         while not self._closing and is_wanted():
             try:
-                await self.cancel_run(workspace, run_id)
+                # Not kept if the store is away: the client may come back before the store.
+                state = await self._lane_of(workspace, run_id)
+                await self._door.write(state, deciding(CancelRun(run_id, self._clock.now_ms())))
             except StoreUnavailable as error:
                 log.warning("abandoned run %s could not be cancelled yet: %s", run_id, error)
             except KedgeError as error:
@@ -248,7 +253,10 @@ class Engine:
         """Cancel an agent's Run, also if its acceptance is uncertain, and wait for its end before the parent ends."""
         with suppress(KedgeError):
             await accepting
-        await self._cancel_abandoned(workspace, run_id)
+        with suppress(KedgeError):
+            await self._cancel(state, CancelRun(run_id, self._clock.now_ms()))
+        while state.catching_up is not None:  # whether it was accepted is not certain before the store answers
+            await asyncio.wait({state.catching_up})
         if run_id in state.runs:
             ended: asyncio.Future[Any] = state.end_of(run_id)
             await asyncio.wait({ended, self._leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -348,10 +356,33 @@ class Engine:
             covered = covered_by(tx.lane, command)
             tx.decide(command)
 
-        tx = await self._door.write(state, plan)
-        if not isinstance(command, Cancel) or not covered:
+        if isinstance(command, ClearQueue):
+            await self._door.write(state, plan)
+            return Cancelled(None, covered)
+        writing = asyncio.ensure_future(self._door.write(state, plan, keep=command))
+        # Not in this task, which ends when its client disconnects.
+        late = asyncio.get_running_loop().call_later(RECORD_S, self._stop_covered, state, command)
+
+        def written(write: asyncio.Future[Append]) -> None:
+            late.cancel()
+            if not write.cancelled() and isinstance(write.exception(), StoreUnavailable):
+                self._stop_covered(state, command)
+
+        writing.add_done_callback(written)
+        await asyncio.wait({writing}, timeout=RECORD_S)
+        if not writing.done() or isinstance(writing.exception(), StoreUnavailable):
+            return Cancelled(None, covered_by(state.lane, command), is_recorded=False)
+        tx = writing.result()
+        if isinstance(command, CancelRun) or not covered:
             return Cancelled(None, covered)
         return Cancelled(max(tx.lane.mark, *(run.seq for run in covered)), covered)
+
+    def _stop_covered(self, state: LaneState, command: Cancel | CancelRun) -> None:
+        """Stop the active Run if a cancel covers it that is not written yet."""
+        active = state.lane.active
+        if active is not None and (isinstance(command, Cancel) or command.run_id == active.run_id):
+            log.warning("run %s is being stopped; its cancel is not recorded yet: no store", active.run_id)
+            self._executor.stop(state.session.id, active.run_id)
 
     async def edit_run(
         self,
@@ -414,6 +445,10 @@ class Engine:
         return await self.run(workspace, run_id)
 
     async def _lane_of(self, workspace: Workspace, run_id: str) -> LaneState:
+        # A live Run is found without the store, which may be away.
+        for state in workspace.lanes.values():
+            if run_id in state.runs:
+                return state
         run = await self.run(workspace, run_id)
         return await self.workspaces.lane(workspace, run.session_id)
 

@@ -6,9 +6,25 @@ import asyncio
 from dataclasses import dataclass, field
 
 from kedge.core.approvals import Ask
-from kedge.core.lane import Lane
+from kedge.core.commands import Cancel, CancelRun
+from kedge.core.lane import Lane, LaneRun
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.engine.feed import Feed
+
+
+@dataclass(slots=True)
+class KeptCancel:
+    """A cancel that the store has not taken yet. It is decided first in each later append to its Lane."""
+
+    command: Cancel | CancelRun
+    #: The mark of a cancel of the whole session, from the last append that included it; 0: no append did. That append
+    #: may be stored, with Runs that were accepted after the cancel: the mark must not cover those.
+    mark: int = 0
+
+    def covers(self, run: LaneRun) -> bool:
+        if isinstance(self.command, CancelRun):
+            return run.run_id == self.command.run_id
+        return not self.mark or run.seq <= self.mark
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -31,6 +47,9 @@ class LaneState:
     #: Reload before the next decision: not loaded yet, or an append failed and may or may not have happened.
     stale: bool = True
     loaded: bool = False
+    #: Cancels that are not written yet, and the task of the door that reloads this state and writes them.
+    kept: list[KeptCancel] = field(default_factory=list)
+    catching_up: asyncio.Task[None] | None = None
     #: Deletions in progress: meanwhile no prompt is accepted. A deleted session is never written again.
     deleting: int = 0
     deleted: bool = False
@@ -42,8 +61,16 @@ class LaneState:
     @property
     def is_idle(self) -> bool:
         """True if the store has everything that is here, so that this state can be evicted."""
-        is_uncertain = self.loaded and self.stale
-        return not (self.runs or self.asks or self.ended or self.settled or is_uncertain)
+        return not (self.runs or self.asks or self.ended or self.settled or self.is_uncertain)
+
+    @property
+    def is_uncertain(self) -> bool:
+        """True if an append may or may not have happened, or a cancel is not written yet."""
+        return (self.loaded and self.stale) or bool(self.kept)
+
+    def is_stopping(self, run: LaneRun) -> bool:
+        """True if a cancel covers this live Run, written or kept."""
+        return self.lane.covers(run) or any(kept.covers(run) for kept in self.kept)
 
     def end_of(self, run_id: str) -> asyncio.Future[RunRecord]:
         """Return a future for the end of a live Run."""

@@ -107,7 +107,7 @@ class Workspace:
     @property
     def _may_become_live(self) -> bool:
         """True if a command is running, or a Lane is uncertain and may have a live Run."""
-        return self._in_use > 0 or any(lane.loaded and lane.stale for lane in self.lanes.values())
+        return self._in_use > 0 or any(lane.is_uncertain for lane in self.lanes.values())
 
     @property
     def is_held(self) -> bool:

@@ -94,6 +94,12 @@ class HttpRequest:
         return task.result()
 
 
+class Accepted(Struct, frozen=True):
+    """A reply with status 202: the request has effect, and is not recorded yet."""
+
+    body: Any
+
+
 class Raw(Struct, frozen=True):
     """A reply that is not JSON."""
 
@@ -191,7 +197,8 @@ class App:
         query = _query(scope["query_string"], route)
         body = await _body(headers, receive, route)
         request = HttpRequest(match[1], query, body, headers, scope, receive, send)
-        return route.spec.status, await route.handler(request)
+        reply = await route.handler(request)
+        return (202, reply.body) if isinstance(reply, Accepted) else (route.spec.status, reply)
 
     def _find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
         node = self._tree

@@ -14,7 +14,7 @@ from kedge.core.records import Attachment, AttachmentContent, Prompt, RunOptions
 from kedge.engine.engine import Cancelled, Engine
 from kedge.engine.workspaces import Workspace
 from kedge.errors import EmptyPrompt, Invalid, TooLarge
-from kedge.server.asgi import HttpRequest, Route, route
+from kedge.server.asgi import Accepted, HttpRequest, Route, route
 from kedge.server.routes_workspaces import PageLimit, check_text
 from kedge.wire import models as m
 from kedge.wire.codec import receipt, run_body
@@ -63,10 +63,10 @@ class AgentRoutes:
         )
         return receipt(run)
 
-    async def cancel(self, request: HttpRequest) -> m.CancelReply:
+    async def cancel(self, request: HttpRequest) -> m.CancelReply | Accepted:
         return _cancel_reply(await self._engine.cancel(self._workspace(request), request.path["sid"]))
 
-    async def cancel_run(self, request: HttpRequest) -> m.CancelReply:
+    async def cancel_run(self, request: HttpRequest) -> m.CancelReply | Accepted:
         return _cancel_reply(await self._engine.cancel_run(self._workspace(request), request.path["run_id"]))
 
     async def summarize(self, request: HttpRequest) -> m.Receipt:
@@ -116,7 +116,7 @@ class AgentRoutes:
     async def fold(self, request: HttpRequest) -> m.RunBody:
         return run_body(await self._engine.fold_run(self._workspace(request), request.path["run_id"]))
 
-    async def clear_queue(self, request: HttpRequest) -> m.CancelReply:
+    async def clear_queue(self, request: HttpRequest) -> m.CancelReply | Accepted:
         return _cancel_reply(await self._engine.clear_queue(self._workspace(request), request.path["sid"]))
 
     def _workspace(self, request: HttpRequest) -> Workspace:
@@ -136,7 +136,14 @@ class AgentRoutes:
                 status=202,
                 body_bytes_max=BODY_BYTES_MAX,
             ),
-            route("POST", f"{session}/cancel", self.cancel, "Cancel all runs accepted until now", reply=m.CancelReply),
+            route(
+                "POST",
+                f"{session}/cancel",
+                self.cancel,
+                "Cancel all runs accepted until now",
+                reply=m.CancelReply,
+                may_be_accepted=True,
+            ),
             route(
                 "GET",
                 f"{session}/runs",
@@ -158,7 +165,14 @@ class AgentRoutes:
             ),
             route("GET", run, self.run, "Return a run", reply=m.RunBody),
             route("GET", f"{run}/wait", self.wait, "Return a run when it has ended", query=WaitQuery, reply=m.RunBody),
-            route("POST", f"{run}/cancel", self.cancel_run, "Cancel one run", reply=m.CancelReply),
+            route(
+                "POST",
+                f"{run}/cancel",
+                self.cancel_run,
+                "Cancel one run",
+                reply=m.CancelReply,
+                may_be_accepted=True,
+            ),
             route(
                 "PATCH",
                 run,
@@ -173,9 +187,10 @@ class AgentRoutes:
         ]
 
 
-def _cancel_reply(cancelled: Cancelled) -> m.CancelReply:
+def _cancel_reply(cancelled: Cancelled) -> m.CancelReply | Accepted:
     covered = [m.CoveredBody(run_id=run.run_id, seq=run.seq, was=run.was) for run in cancelled.covered]
-    return m.CancelReply(mark=cancelled.mark, covered=covered)
+    reply = m.CancelReply(mark=cancelled.mark, covered=covered, recorded=cancelled.is_recorded)
+    return reply if cancelled.is_recorded else Accepted(reply)
 
 
 def _prompt_text(text: str) -> str:

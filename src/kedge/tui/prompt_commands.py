@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from kedge.client.attachment_files import read_attachments
+from kedge.client.client import NOT_RECORDED
 from kedge.errors import Invalid, KedgeError
 from kedge.tui.external_editor import edited
 from kedge.tui.panels.file_completions import FileCompletions
@@ -164,8 +165,12 @@ class PromptCommands:
         elif run_id := app.actions.run_to_stop(app.session_id):
             self._stopped_at = time.monotonic()
             app.set_timer(STOP_ALL_S, app.draw_status)
-            app.start(app.actions.stop_run(app.session_id, run_id))
+            app.start(self._stop_run(app.session_id, run_id))
         app.draw_status()
+
+    async def _stop_run(self, session_id: str, run_id: str) -> None:
+        if not await self._app.actions.stop_run(session_id, run_id):
+            self._app.report(NOT_RECORDED, "warning")
 
     async def _stop_all(self, session_id: str) -> None:
         self._app.part(PromptPanel).put_back(await self._app.actions.stop_all(session_id))

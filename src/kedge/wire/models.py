@@ -284,8 +284,12 @@ class CoveredBody(Struct, kw_only=True):
 
 
 class CancelReply(Struct, kw_only=True):
+    #: Runs with a `seq` up to this one are covered. Null: there was none, or the cancel is not recorded yet.
     mark: int | None
     covered: list[CoveredBody]
+    #: False, with status 202: the runs are being stopped, but the store did not take the cancel yet. It is recorded
+    #: before anything else is written to the session, unless the server process dies first.
+    recorded: bool = True
 
 
 class SearchHitBody(Struct, kw_only=True):

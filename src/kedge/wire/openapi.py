@@ -27,6 +27,8 @@ class RouteSpec(Struct, frozen=True):
     query: type[msgspec.Struct] | None = None
     reply: Any = None
     status: int = 200
+    #: The status may also be 202: the request has effect, and is not recorded yet.
+    may_be_accepted: bool = False
     media_type: str = "application/json"
     #: Further media types that the query can select.
     other_media_types: tuple[str, ...] = ()
@@ -67,6 +69,8 @@ def _operation(spec: RouteSpec, schema_of: dict[str, Any]) -> dict[str, Any]:
         },
         "security": [{"token": []}] if spec.needs_token else [],
     }
+    if spec.may_be_accepted:
+        operation["responses"]["202"] = {"description": "In effect, not recorded yet", "content": content}
     if spec.body is not None:
         operation["requestBody"] = {
             "required": True,

@@ -234,8 +234,9 @@ class Conversation:
         self._end_retry(run_id, changes)
         return True
 
-    def set_retry(self, retry: m.AgentEvent, position: int, changes: ViewChanges) -> None:
-        if self.advance_run(retry.run_id, position, changes):
+    def set_retry(self, retry: m.AgentEvent, position: int | None, changes: ViewChanges) -> None:
+        """Show a retry until the next event of the Run. Without a position: a write to the store is retried."""
+        if position is None or self.advance_run(retry.run_id, position, changes):
             self.retries[retry.run_id] = retry
             self._touch_last(retry.run_id, changes)
 

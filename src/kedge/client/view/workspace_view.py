@@ -118,7 +118,7 @@ class WorkspaceView:
                 self._apply_run(payload["run_id"], run, position, changes)
             case "run_complete":
                 self._apply_end(msgspec.convert(payload, m.RunComplete), changes)
-            case "agent_event" if payload.get("type") == "retry" and position is not None:
+            case "agent_event" if payload.get("type") == "retry":
                 self._apply_retry(msgspec.convert(payload, m.AgentEvent), position, changes)
             case "progress":
                 self._apply_progress(msgspec.convert(payload, m.ProgressBody), changes)
@@ -168,7 +168,7 @@ class WorkspaceView:
             self._reported[complete.run_id] = None
             _keep_newest(self._reported, ENDED_RUNS_MAX)
 
-    def _apply_retry(self, retry: m.AgentEvent, position: int, changes: ViewChanges) -> None:
+    def _apply_retry(self, retry: m.AgentEvent, position: int | None, changes: ViewChanges) -> None:
         run = self.run(retry.run_id)
         if (conversation := self.conversations.get(retry.session_id)) and (run is None or run.state != "ended"):
             conversation.set_retry(retry, position, changes)

@@ -88,9 +88,12 @@ class SessionActions:
         active = self._view.active(session_id)
         return active.run_id if active is not None else next(iter(self.sending_in(session_id)), "")
 
-    async def stop_run(self, session_id: str, run_id: str) -> None:
+    async def stop_run(self, session_id: str, run_id: str) -> bool:
+        """Cancel a Run; return False if the store did not take the cancel yet."""
         with suppress(NotFound):  # it was refused, or its session is deleted: there is nothing to stop
-            await self._in_order(session_id, lambda: self._client.cancel_run(self._workspace_id, run_id))
+            stopping = self._in_order(session_id, lambda: self._client.cancel_run(self._workspace_id, run_id))
+            return (await stopping).recorded
+        return True
 
     async def stop_all(self, session_id: str) -> list[str]:
         """Cancel all accepted Runs of the session. Returns the prompts of those that never started."""

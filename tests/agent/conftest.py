@@ -1,0 +1,3 @@
+from tests.engine.conftest import one_attempt
+
+__all__ = ["one_attempt"]
