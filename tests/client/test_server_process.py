@@ -5,9 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,7 +20,9 @@ import pytest
 
 from kedge import paths
 from kedge.client.client import Client
+from kedge.client.local_server import find_or_start
 from kedge.client.server_process import find_process, lock_owner
+from kedge.testing import HostedEndpoint
 from tests.client.fixtures import server_pids
 from tests.client.process import WAIT_S, Home, until
 
@@ -140,3 +145,122 @@ async def test_hanging_server_is_reported_and_killed(in_home: Home) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert lock_owner() == (False, None)
+
+
+# --- the socket file -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.found(
+    "fault 10",
+    "when the socket file was removed under a running server, no command found the server: `kedge runs` and `kedge "
+    "stop` reported that none was running; the server binds its socket again, and commands go by the lock",
+)
+def test_server_without_its_socket_file_is_found_again(in_home: Home, endpoint: HostedEndpoint) -> None:
+    pid, command, run_id = with_live_run(in_home, "socket-gone")
+    paths.socket_file().unlink()
+    assert run_id in in_home.kedge("runs").out
+    paths.socket_file().rename(in_home.root / "moved.sock")
+    assert in_home.kedge("run", "hello").out == "You said: hello\n"
+    shutil.rmtree(paths.runtime_dir())
+    refused = in_home.kedge("stop")
+    assert (refused.code, "Runs or commands are active" in refused.err) == (1, True)
+    assert server_pids(in_home) == [pid]
+    paths.socket_file().unlink()
+    endpoint.release("socket-gone")
+    assert command.communicate(timeout=WAIT_S)[0]
+    assert command.returncode == 0
+    paths.socket_file().unlink(missing_ok=True)
+    assert in_home.kedge("stop").out == "stopped\n"
+    assert server_pids(in_home) == []
+    assert not paths.socket_file().exists()
+
+
+async def test_socket_of_another_living_server_is_left_alone(in_home: Home) -> None:
+    pid = started(in_home)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(in_home.root / "other.sock"))
+        other.listen()
+        os.rename(in_home.root / "other.sock", paths.socket_file())
+        wait_for(lambda: "Another server is listening" in paths.server_log().read_text())
+        doctor = in_home.kedge("doctor")
+        assert (doctor.code, "is not the kedge server" in doctor.out) == (1, True)
+    paths.socket_file().unlink()
+    async with Client(await find_or_start()) as client:
+        assert (await client.version()).pid == pid
+
+
+# --- the data directory ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.found(
+    "fault 14",
+    "after `rm -rf` or `mv` of the data directory, prompts were still accepted, and lost when the server exited; they "
+    "are now refused with the reason, and a server that no client can reach exits",
+)
+@pytest.mark.parametrize("how", ["remove", "move"])
+def test_server_that_lost_its_directory_and_socket_exits(in_home: Home, how: str) -> None:
+    pid, command, _ = with_live_run(in_home, f"lost-{how}")
+    if how == "remove":
+        shutil.rmtree(in_home.data)
+    else:
+        in_home.data.rename(in_home.root / "moved")
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or is_zombie(pid))
+    assert not in_home.data.exists(), "it must not create the directory again"
+    command.communicate(timeout=WAIT_S)
+    assert in_home.kedge("stop").out == "no server is running\n"
+    assert in_home.kedge("run", "hello").out == "You said: hello\n"
+    if how == "move":
+        assert in_home.kedge("stop").code == 0
+        shutil.rmtree(in_home.data)
+        (in_home.root / "moved").rename(in_home.data)
+        assert "hold lost-move" in in_home.kedge("sessions", "list").out + in_home.kedge("runs").out
+
+
+def is_zombie(pid: int) -> bool:
+    with suppress(OSError):
+        return ") Z" in Path(f"/proc/{pid}/stat").read_text()
+    return True
+
+
+@pytest.fixture
+def outside_runtime(in_home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The usual layout of a desktop: the socket is in XDG_RUNTIME_DIR, not in the data directory."""
+    with tempfile.TemporaryDirectory(prefix="kedge-", dir="/run") as runtime:
+        changes = {"XDG_RUNTIME_DIR": runtime, "XDG_DATA_HOME": str(in_home.root / "share")}
+        for name, value in changes.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("KEDGE_DATA_DIR")
+        del in_home.env["KEDGE_DATA_DIR"]
+        in_home.env |= changes
+        yield in_home.root / "share" / "kedge"
+        with suppress(ProcessLookupError, FileNotFoundError, IndexError):
+            os.kill(int(paths.server_record().read_text().split()[0]), signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a runtime directory outside of the temporary one")
+@pytest.mark.parametrize("how", ["remove", "replace"])
+def test_prompt_is_refused_when_the_data_directory_is_gone(in_home: Home, outside_runtime: Path, how: str) -> None:
+    command = in_home.start_kedge("run", "--output", "stream-json", f"script: say on | hold gone-{how}")
+    assert command.stdout
+    run_id = json.loads(command.stdout.readline())["payload"]["payload"]["run_id"]
+    pid = int(paths.server_record().read_text().split()[0])
+    if how == "remove":
+        shutil.rmtree(outside_runtime)
+    else:
+        outside_runtime.rename(in_home.root / "moved")
+        shutil.copytree(in_home.root / "moved", outside_runtime)
+    refused = in_home.kedge("run", "hello")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err == (
+        f"kedge: the data directory {outside_runtime} was removed or replaced while the server was running; stop the "
+        "server (kedge stop), then restore the directory or start with a new one\n"
+    )
+    assert run_id in in_home.kedge("runs").out, "what is in memory can be read"
+    doctor = in_home.kedge("doctor")
+    assert f"FAIL  server: The server (pid {pid}) is running, but its data directory {outside_runtime}" in doctor.out
+    stopped = in_home.kedge("stop", "--force")
+    assert (stopped.code, stopped.out) == (0, "stopped\n")
+    assert in_home.kedge("stop").out == "no server is running\n"
+    command.communicate(timeout=WAIT_S)
+    assert in_home.kedge("run", "hello").out == "You said: hello\n"
+    assert in_home.kedge("stop", "--force").out == "stopped\n"

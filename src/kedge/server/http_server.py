@@ -11,12 +11,15 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import uvicorn
 
 from kedge.engine.engine import Engine
 from kedge.server.asgi import App
 from kedge.server.protocol import HttpProtocol
+from kedge.server.socket_watch import SocketWatch
 from kedge.server.sockets import socket_url
 
 log = logging.getLogger("kedge.server")
@@ -41,6 +44,18 @@ class HttpServer(uvicorn.Server):
         await super().startup(sockets)
         self.ready.set()
 
+    async def listen_again(self, path: Path, sock: socket.socket) -> None:
+        """Listen on a socket that was bound again at this path, instead of the one that has lost its file."""
+        make_protocol = partial(
+            HttpProtocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        loop = asyncio.get_running_loop()
+        new = await loop.create_server(make_protocol, sock=sock, backlog=self.config.backlog)
+        for server in [server for server in self.servers if any(_is_at(one, path) for one in server.sockets)]:
+            self.servers.remove(server)
+            server.close()
+        self.servers.append(new)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to `listen`: uvicorn would wait for open streams, which never end."""
@@ -48,7 +63,12 @@ class HttpServer(uvicorn.Server):
 
 
 async def listen(
-    app: App, engine: Engine, sockets: list[socket.socket], stopping: asyncio.Event, exit_when_idle: bool
+    app: App,
+    engine: Engine,
+    sockets: list[socket.socket],
+    watch: SocketWatch,
+    stopping: asyncio.Event,
+    exit_when_idle: bool,
 ) -> None:
     """Serve until `stopping` is set, then close the engine and the connections."""
     HttpProtocol.connections_max = raise_nofile_limit()
@@ -80,14 +100,21 @@ async def listen(
         # One write: an unbuffered `print` makes two, and a kill between them would leave half a line.
         sys.stdout.write(f"listening on {socket_url(sock)}\n")
         sys.stdout.flush()
-    idle = loop.create_task(_stop_when_idle(engine, stopping)) if exit_when_idle else None
+    tasks = [loop.create_task(watch.run(server.listen_again))]
+    if exit_when_idle:
+        tasks.append(loop.create_task(_stop_when_idle(engine, stopping)))
     await asyncio.wait({loop.create_task(stopping.wait()), serving}, return_when=asyncio.FIRST_COMPLETED)
     log.info("shutting down")
     await engine.close()
     server.should_exit = True
     await serving
-    if idle is not None:
-        idle.cancel()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _is_at(sock: socket.socket, path: Path) -> bool:
+    return sock.family == socket.AF_UNIX and sock.getsockname() == str(path)
 
 
 def _on_signal(stopping: asyncio.Event) -> None:

@@ -14,6 +14,9 @@ from kedge import paths
 from kedge.errors import Invalid
 from kedge.wire.server_record import write_record
 
+#: Inode and time of creation of a socket file.
+FileIdentity = tuple[int, int]
+
 
 def bind(host: str, allow_remote: bool) -> socket.socket:
     url = urlsplit(host)
@@ -43,11 +46,10 @@ def bind_unix(path: Path) -> socket.socket:
     if is_default:
         write_record(paths.server_record(), paths.data_dir())  # before a client can connect
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    umask = os.umask(0o177)
-    try:
-        sock.bind(str(path))
-    finally:
-        os.umask(umask)
+    # Linux creates the file with the mode of the socket. Not by the umask, which all threads share.
+    os.fchmod(sock.fileno(), 0o600)
+    sock.bind(str(path))
+    path.chmod(0o600)
     return sock
 
 
@@ -86,21 +88,21 @@ def socket_paths(hosts: list[str]) -> list[Path]:
     return [Path(host.removeprefix("unix://")) for host in hosts if host.startswith("unix://")]
 
 
-def socket_files(hosts: list[str]) -> dict[Path, tuple[int, int]]:
+def socket_files(hosts: list[str]) -> dict[Path, FileIdentity]:
     """Return our socket files with their identity: when we exit, the path may belong to another server."""
-    return {path: _identity(path) for path in socket_paths(hosts)}
+    return {path: file_identity(path) for path in socket_paths(hosts)}
 
 
-def unlink_sockets(files: dict[Path, tuple[int, int]]) -> None:
+def unlink_sockets(files: dict[Path, FileIdentity]) -> None:
     for path, identity in files.items():
-        with contextlib.suppress(FileNotFoundError):
-            if _identity(path) == identity:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if file_identity(path) == identity:
                 path.unlink()
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def file_identity(path: Path) -> FileIdentity:
     status = path.stat()
-    return status.st_ino, status.st_ctime_ns  # the inode number alone is reused for the next new file
+    return status.st_ino, status.st_mtime_ns  # the inode number alone is reused for the next new file
 
 
 def socket_url(sock: socket.socket) -> str:

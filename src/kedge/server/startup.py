@@ -25,6 +25,7 @@ from kedge.server.auth import Gate, make_token, write_token
 from kedge.server.http_server import listen
 from kedge.server.log import flush_log, start_log
 from kedge.server.routes import make_app
+from kedge.server.socket_watch import SocketWatch
 from kedge.server.sockets import bind, socket_files, socket_paths, unlink_sockets
 from kedge.server.system import RandomIds, SystemClock
 from kedge.server.watchdog import Watchdog
@@ -106,13 +107,13 @@ async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, ex
     # Store, sockets, Runs, in this order. The lock of the store makes this the only server of the data directory, and a
     # server that cannot listen must not resume Runs that it would have to interrupt.
     await engine.open(bind_sockets)
-    files = socket_files(hosts)
+    watch = SocketWatch(socket_files(hosts), all(sock.family == socket.AF_UNIX for sock in sockets), stopping.set)
     warm_up = asyncio.create_task(_warm_up(models, config))
     watchdog.start()
     try:
-        await listen(app, engine, sockets, stopping, exit_when_idle)
+        await listen(app, engine, sockets, watch, stopping, exit_when_idle)
     finally:
-        unlink_sockets(files)
+        unlink_sockets(watch.files)
         await warm_up
         await engine.close()
         watchdog.close()
