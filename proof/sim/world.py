@@ -26,7 +26,7 @@ from kedge.agent.assembly import make_engine
 from kedge.client.client import Client
 from kedge.config.schema import Config
 from kedge.engine.engine import Engine
-from kedge.engine.workspaces import FixedConfig
+from kedge.engine.workspace import FixedConfig
 from kedge.errors import KedgeError, Unavailable, Unreachable, WorkspaceNotFound
 from kedge.server.auth import Gate
 from kedge.server.routes import make_app

@@ -129,19 +129,16 @@ async def test_a_damaged_workspace_is_refused_on_every_route(
     damage(server, workspace_id)
     before = entries(server, workspace_id)
     server.start()
-    (line,) = [line for line in server.log.splitlines() if "is damaged" in line]
-    assert f"workspace {workspace_id} ({damaged}) is damaged" in line
-
     async with server.peer(whole) as peer:
         assert (await peer.run(whole_run))["outcome"] == "interrupted"
         async with peer.stream(after=0) as stream:
             receipt = await peer.submit(whole_session, "script: say fine", run_id=unique("run"))
             _, complete = await stream.until_complete(whole_run, receipt["run_id"])
             assert (complete["outcome"], complete["text"]) == ("completed", "fine")
-        assert await refused_routes(peer, workspace_id, session, run_id) > 30
         body = {"path": str(damaged), "client_id": str(uuid.uuid4())}
         error = await peer.call("POST", "/workspaces", body, expect=500)
         assert error["code"] == "store_damaged"
+        assert await refused_routes(peer, workspace_id, session, run_id) > 30
         assert [workspace["path"] for workspace in await peer.call("GET", "/workspaces")] == [str(whole)]
         assert await peer.call("GET", "/runs") == []
         assert "kedge_workspaces_damaged 1" in (await peer.reply("GET", "/metrics")).text
@@ -155,6 +152,8 @@ async def test_a_damaged_workspace_is_refused_on_every_route(
     assert doctor.returncode == 1
     assert f"FAIL  store: workspace {workspace_id}" in doctor.stdout
     assert server.terminate() == 0
+    (line,) = [line for line in server.log.splitlines() if "kedge.engine" in line and "is damaged" in line]
+    assert f"workspace {workspace_id} ({damaged}) is damaged" in line
     assert entries(server, workspace_id) == before, "it is not written to"
 
 

@@ -23,7 +23,7 @@ from kedge.core.records import LaneRecord, Prompt, RunOptions, RunRecord
 from kedge.core.transcript import Message, Part, Role, ToolCall, ToolResult
 from kedge.engine.engine import Engine
 from kedge.engine.ports import Machine
-from kedge.engine.workspaces import Workspace
+from kedge.engine.workspace import Workspace
 from kedge.errors import KedgeError, StoreUnavailable
 from kedge.llm import anthropic_request, openai_request
 from kedge.llm.base import Model, ModelPart, ModelRequest, TextDelta

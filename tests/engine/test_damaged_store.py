@@ -160,7 +160,7 @@ async def test_damaged_workspace_is_skipped_and_the_others_resume(
                 await engine.workspaces.open(str(crashed.damaged), CLIENT)
             with pytest.raises(StoreDamaged, match=refusal):
                 engine.workspaces.get(crashed.id)
-            assert engine.workspaces.damaged_count == 1
+            assert len(engine.workspaces.unserved.damaged) == 1
             assert [opened.id for opened in engine.workspaces.all()] == [workspace.id]
             assert await engine.workspaces.live_runs() == []
     assert crashed.rows() == before, "nothing is written to it"

@@ -89,3 +89,14 @@ async def test_uncertain_event_precedes_later_ones_of_other_sessions(tmp_path: P
         assert [body["title"] for _, body, _ in seen] == ["", "happened", "later"]
         assert await read_all(live) == []
         assert positions(seen) == positions(await read_all(await reader(r, after=0)))
+
+
+async def test_reader_of_a_log_that_is_trimmed_meanwhile_gets_a_gap(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel()) as r:
+        for title in ("one", "two", "three"):
+            await r.engine.create_session(r.workspace, title)
+        late = await reader(r, after=0)
+        await r.store.trim(r.workspace.id, 2)
+        frames = await read_all(late)
+        assert [event for event, _, _ in frames] == ["gap", "session", "session"], frames
+        assert [body["title"] for _, body, _ in frames[1:]] == ["two", "three"]

@@ -21,7 +21,7 @@ from kedge.config.schema import Config
 from kedge.core.records import Prompt, RunOptions
 from kedge.engine.engine import Engine
 from kedge.engine.lane_state import LaneState
-from kedge.engine.workspaces import IDLE_LANES_MAX, Workspace
+from kedge.engine.workspace import IDLE_LANES_MAX, Workspace
 from kedge.llm.base import ModelRequest
 from kedge.store.sqlite import SqliteStore
 from kedge.testing.manual_system import CountingIds, ManualClock

@@ -21,7 +21,7 @@ from kedge.engine.append import Append
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan
 from kedge.engine.draft import Draft
 from kedge.engine.lane_state import LaneState
-from kedge.engine.workspaces import Workspace
+from kedge.engine.workspace import Workspace
 from kedge.errors import RunNotActive, StoreUnavailable
 from kedge.tools.background import BackgroundCommands
 from kedge.tools.tool_threads import ToolThreads

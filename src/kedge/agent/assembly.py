@@ -11,7 +11,7 @@ from kedge.engine.door import Door
 from kedge.engine.engine import Engine
 from kedge.engine.ports import Agents, Clock, Encoder, Ids, Machine
 from kedge.engine.tool_processes import NoMachine
-from kedge.engine.workspaces import MakeSource
+from kedge.engine.workspace import MakeSource
 from kedge.store.base import Store
 from kedge.tools.base import Tool
 from kedge.tools.registry import Toolset

@@ -46,7 +46,7 @@ from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.draft import Draft
 from kedge.engine.lane_state import LaneState
 from kedge.engine.run_end import Verdict, cut_off_results, end_run, open_calls
-from kedge.engine.workspaces import Workspace
+from kedge.engine.workspace import Workspace
 from kedge.errors import (
     BadConfig,
     ContextFull,

@@ -26,7 +26,7 @@ from kedge.tools.workspace_paths import guards, is_below, subject_of
 
 if TYPE_CHECKING:
     from kedge.core.records import RunRecord
-    from kedge.engine.workspaces import Workspace
+    from kedge.engine.workspace import Workspace
 
 Agent = Literal["main", "explore"]
 

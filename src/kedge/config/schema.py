@@ -172,7 +172,7 @@ class ServerConfig(Struct, forbid_unknown_fields=True):
     idle_exit_s: Seconds = 60.0
     #: Seconds that a shutdown waits for Runs to end, in addition to their clean-up.
     shutdown_s: Seconds = 5.0
-    #: Number of log entries per workspace to keep when the server starts. Readers of older entries receive a `gap`.
+    #: Log entries to keep per workspace; one with a tenth more is trimmed. Readers of older entries receive a `gap`.
     log_entries_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 200_000
 
 

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from kedge.core.approvals import Answer, Ask, Grant
 from kedge.engine.append import Append
 from kedge.engine.door import Door
-from kedge.engine.workspaces import Workspace, Workspaces
+from kedge.engine.workspace import Workspace
+from kedge.engine.workspaces import Workspaces
 from kedge.errors import AskNotFound, AskWithdrawn, Conflict, GrantNotFound, Invalid, RunNotActive
 
 

@@ -35,11 +35,13 @@ from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan, deciding
 from kedge.engine.executor import MakeExecutor
 from kedge.engine.forks import FORK_MESSAGES_MAX, agent_session, fork
 from kedge.engine.lane_state import LaneState
+from kedge.engine.log_trimming import LogTrimming
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
 from kedge.engine.recovery import Recovery
 from kedge.engine.undo import Undo
 from kedge.engine.user_commands import UserCommands
-from kedge.engine.workspaces import MakeSource, Workspace, Workspaces
+from kedge.engine.workspace import MakeSource, Workspace
+from kedge.engine.workspaces import Workspaces
 from kedge.errors import (
     DirectoryTimeout,
     Invalid,
@@ -93,13 +95,13 @@ class Engine:
         self._machine = machine
         self._door = Door(store, clock, ids, self)
         self._executor = make_executor(self._door, self)
-        self.workspaces = Workspaces(store, clock, ids, encoder, config, make_source, self._abandoned)
+        self.workspaces = Workspaces(store, clock, ids, encoder, config, make_source, self)
+        self.recovery = Recovery(self._door, self.workspaces, config)
+        self._trimming = LogTrimming(store, config.server.log_entries_max)
         self.asks = Asks(self._door, self.workspaces)
         self.undo = Undo(self._door, self.workspaces)
         self.user_commands = UserCommands(self._door, self.workspaces, machine)
         self._closing = False
-        #: Until every workspace was verified or set aside: no Run of a damaged workspace may start.
-        self._recovering = True
         self._leaving: asyncio.Future[None]  # done when closing begins
         self._stopped: asyncio.Future[None]
         self._cancels: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -107,18 +109,16 @@ class Engine:
     # --- life cycle ----------------------------------------------------------------------------------------------
 
     async def open(self, first: Callable[[], None] = lambda: None) -> None:
-        """Open the store and recover. `first` runs before recovery and may refuse to start."""
+        """Open the store and begin recovery, in the background. `first` runs before it and may refuse to start."""
         self._leaving, self._stopped = (asyncio.get_running_loop().create_future() for _ in range(2))
         await self._store.open()
         try:
             first()
+            live = await self._store.live_workspaces()
         except BaseException:
             await self._store.close()  # no Run was touched
             raise
-        states = await Recovery(self._door, self.workspaces, self.config).recover()
-        self._recovering = False
-        for state in states:
-            self.reconcile(state)
+        self.recovery.start(live)
         self.workspaces.sweep()
 
     async def close(self) -> None:
@@ -127,9 +127,11 @@ class Engine:
             return
         self._closing = True
         self._leaving.set_result(None)
+        await self.recovery.close()
         await self.user_commands.close()
         await self._executor.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
         await self._machine.close()
+        await self._trimming.close()
         self._door.closing = True
         await self._door.drain()
         feeds = [workspace.feed for workspace in self.workspaces.all()]
@@ -148,13 +150,8 @@ class Engine:
 
     def refuse_new_if_idle(self) -> bool:
         """Stop accepting work if no Run is live, even if workspaces are open."""
-        self._closing = self._closing or all(workspace.is_idle for workspace in self.workspaces.all())
+        self._closing = self._closing or self.workspaces.are_idle
         return self._closing
-
-    @property
-    def is_starting(self) -> bool:
-        """True until the first attempt to recover each workspace with live Runs has ended."""
-        return self._recovering
 
     @property
     def is_closing(self) -> bool:
@@ -168,8 +165,9 @@ class Engine:
     # --- reactions to durable events -----------------------------------------------------------------------------
 
     def react(self, state: LaneState, events: tuple[LaneEvent, ...]) -> None:
-        if self._recovering:
-            return  # all Lanes are reconciled after recovery
+        if (workspace := self.workspaces.find(state.session.workspace_id)) is None:
+            return  # being recovered: its Lanes are reconciled when it is open
+        self._trimming.appended(workspace)
         for event in events:
             match event:
                 case RunStarted(run_id=run_id) | RunResumed(run_id=run_id):
@@ -184,8 +182,8 @@ class Engine:
             self.workspaces.sweep()
 
     def reconcile(self, state: LaneState) -> None:
-        if self._closing or self._recovering:
-            return
+        if self._closing or self.workspaces.find(state.session.workspace_id) is None:
+            return  # see `react`
         if state.deleted:
             self.workspaces.get(state.session.workspace_id).forget(state.session.id)
         elif (active := state.lane.active) is not None:
@@ -195,13 +193,16 @@ class Engine:
                 self._executor.stop(state.session.id, active.run_id)
         self.workspaces.sweep()
 
+    async def recover(self, workspace: Workspace) -> None:
+        await self.recovery.recover(workspace)
+
     def _start(self, state: LaneState, run_id: str) -> None:
         workspace = self.workspaces.get(state.session.workspace_id)
         self._executor.start(state, state.runs[run_id], workspace)
 
     # --- abandoned Runs and agents -------------------------------------------------------------------------------
 
-    def _abandoned(self, workspace: Workspace) -> None:
+    def abandoned(self, workspace: Workspace) -> None:
         """Cancel the Runs that asked for it when their last client disconnects."""
         for run in workspace.live_runs():
             key = (workspace.id, run.run_id)

@@ -9,7 +9,7 @@ from kedge.core.records import RunRecord
 from kedge.engine.door import Door
 from kedge.engine.lane_state import LaneState
 from kedge.engine.ports import Agents
-from kedge.engine.workspaces import Workspace
+from kedge.engine.workspace import Workspace
 
 
 class RunExecutor(Protocol):

@@ -24,7 +24,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from kedge.core.records import Record, RecordKind, Records, SessionRecord, SessionView
+from kedge.core.records import Record, RecordKind, Records, SessionRecord, SessionView, WorkspaceRecord
 from kedge.engine.draft import Draft
 from kedge.engine.ports import Clock, Encoder
 from kedge.store.base import LogEntry, Store
@@ -62,9 +62,10 @@ class SessionViews(Protocol):
 
 class Feed:
     def __init__(
-        self, workspace_id: str, head: int, store: Store, encoder: Encoder, clock: Clock, views: SessionViews
+        self, workspace: WorkspaceRecord, head: int, store: Store, encoder: Encoder, clock: Clock, views: SessionViews
     ) -> None:
-        self.workspace_id = workspace_id
+        self.workspace_id = workspace.id
+        self._base = workspace.base
         self.store = store
         self.encoder = encoder
         self.closed = False
@@ -96,6 +97,10 @@ class Feed:
     @property
     def has_readers(self) -> bool:
         return bool(self._readers)
+
+    @property
+    def head(self) -> int:
+        return self._head
 
     @property
     def end(self) -> int:
@@ -242,10 +247,10 @@ class Feed:
         if after is None:
             after = head
         elif after == 0:
-            gap = self.encoder.gap("evicted", floor) if floor > await self._base() else b""
+            gap = self.encoder.gap("evicted", floor) if floor > self._base else b""
             after = floor
         elif not floor <= after <= head:
-            trimmed = await self._base() <= after < floor
+            trimmed = self._base <= after < floor
             gap = self.encoder.gap("evicted" if trimmed else "epoch", head)
             after = head
         reader = Reader(self, after, session_id, deltas, gap)
@@ -253,9 +258,6 @@ class Feed:
         if not deltas:
             self._without_deltas.add(reader)
         return reader
-
-    async def _base(self) -> int:
-        return next(record.base for record in await self.store.workspaces() if record.id == self.workspace_id)
 
     def leave(self, reader: Reader) -> None:
         self._readers.discard(reader)
@@ -415,6 +417,9 @@ class Reader:
         parts: list[bytes] = []
         size = 0
         entries = await feed.store.read(feed.workspace_id, self.position, PAGE_ENTRIES_MAX)
+        if entries and entries[0].position > self.position + 1:  # trimmed meanwhile, up to this entry
+            self.position = entries[0].position - 1
+            return feed.encoder.gap("evicted", self.position)
         for entry in entries:
             if self.session_id in (None, entry.session_id):
                 data = await feed.encode_entry(entry)

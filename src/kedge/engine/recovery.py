@@ -1,13 +1,16 @@
 """Recovery: a new process resumes or ends the Runs that the last process left active.
 
+A workspace is recovered when this process opens it for the first time, before any request can reach its Lanes. The
+server opens the workspaces with live Runs in the background, each independently of the others.
+
 Each workspace is read completely before anything is written to it. A damaged workspace is set aside unchanged: none of
 its Runs is started, resumed or ended. The other workspaces are recovered.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from contextlib import ExitStack
 
 from msgspec import Struct
 
@@ -15,26 +18,34 @@ from kedge.config.schema import Config
 from kedge.core.commands import RESUMES_MAX, Recover
 from kedge.core.events import RunAccepted, RunEnded
 from kedge.core.lane import decide
-from kedge.core.records import LaneRecord, RunRecord, WorkspaceRecord
+from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import HISTORY_MESSAGES_MAX, FinishPart, Message
 from kedge.engine.append import Append
 from kedge.engine.door import Door
 from kedge.engine.lane_state import LaneState
 from kedge.engine.run_end import Verdict, cut_off_results, end_run, open_calls
+from kedge.engine.workspace import Workspace
 from kedge.engine.workspaces import Workspaces
-from kedge.errors import StoreDamaged, StoreUnavailable, VersionConflict
+from kedge.errors import KedgeError, ShuttingDown, StoreDamaged, VersionConflict
 from kedge.store.base import LogEntry
+from kedge.waiting import backoff_s
 
 log = logging.getLogger("kedge.engine")
 
-#: The newest log entries that are verified at start-up, in about 10 ms. Older ones are verified when read. Items.
+#: The newest log entries that are verified when a workspace is opened, in about 10 ms. Older ones are verified when
+#: read. Items.
 ENTRIES_VERIFIED_MAX = 1_000
+#: Workspaces that are recovered at the same time: each holds the messages of its lost Runs in memory, and one whose
+#: directory does not answer waits for its time limit. Items.
+RECOVERED_AT_ONCE_MAX = 16
+#: First and longest delay before a workspace that could not be recovered is tried again. Seconds.
+RECOVER_AGAIN_S, RECOVER_AGAIN_S_MAX = 0.2, 30.0
 
 
 class LostSession(Struct, frozen=True):
     """A session with live Runs whose process is gone."""
 
-    session_id: str
+    session: SessionRecord
     #: The Run that was active, and its messages.
     host: RunRecord
     messages: list[Message]
@@ -42,71 +53,115 @@ class LostSession(Struct, frozen=True):
     waiting: set[str]
 
 
-class Recovery(Struct, frozen=True):
-    door: Door
-    workspaces: Workspaces
-    config: Config
+class Recovery:
+    def __init__(self, door: Door, workspaces: Workspaces, config: Config) -> None:
+        self.door = door
+        self.workspaces = workspaces
+        self.config = config
+        self.unrecovered = workspaces.unserved.unrecovered
+        #: Workspace id -> its lost sessions as the first attempt read them. A second attempt, after the store failed,
+        #: must not take a Run that the first one has resumed for a lost one.
+        self._lost: dict[str, list[LostSession]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Workspaces whose first attempt has not ended.
+        self._untried = 0
+        self._closing = False
 
-    async def recover(self) -> list[LaneState]:
-        """Recover all workspaces; return the Lanes that had live Runs."""
-        lost: list[tuple[WorkspaceRecord, list[LostSession]]] = []
-        # Everything is read before anything is written: a start that fails here costs no Run a resumption.
-        for record in await self.door.store.workspaces():
-            try:
-                lost.append((record, await self._inspect(record)))
-            except StoreDamaged as error:
-                self.workspaces.set_aside(record, error)
-        states: list[LaneState] = []
-        # Hold all of them until the end: a Run that ends at once must not close its workspace for the others.
-        with ExitStack() as holds:
-            for record, sessions in lost:
-                try:
-                    states += await self._recover_workspace(record, sessions, holds)
-                # A version conflict: the log and the records contradict each other, since no other process writes.
-                except (StoreDamaged, VersionConflict) as error:
-                    self.workspaces.set_aside(record, error)
-        return states
+    # --- in the background ---------------------------------------------------------------------------------------
 
-    async def _recover_workspace(
-        self, record: WorkspaceRecord, sessions: list[LostSession], holds: ExitStack
-    ) -> list[LaneState]:
+    @property
+    def is_starting(self) -> bool:
+        """True until the first attempt to recover each workspace has ended."""
+        return self._untried > 0
+
+    def start(self, live: list[WorkspaceRecord]) -> None:
+        """Recover the workspaces with live Runs in the background."""
+        slots = asyncio.Semaphore(RECOVERED_AT_ONCE_MAX)
+        for record in live:
+            self.unrecovered[record.id] = None  # before the first request
+            self._untried += 1
+            task = asyncio.get_running_loop().create_task(self._recover_until_ok(record, slots))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Begin no more writes. The Runs that are left belong to the next process."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _recover_until_ok(self, record: WorkspaceRecord, slots: asyncio.Semaphore) -> None:
+        delays_s = backoff_s(RECOVER_AGAIN_S, RECOVER_AGAIN_S_MAX)
+        is_first = True
+        while record.id in self.unrecovered:
+            async with slots:
+                await self._attempt(record, is_logged=is_first)
+            self._untried -= is_first
+            is_first = False
+            if record.id in self.unrecovered:
+                await asyncio.sleep(next(delays_s))
+        self._untried -= is_first
+
+    async def _attempt(self, record: WorkspaceRecord, *, is_logged: bool) -> None:
         try:
-            await self.door.store.trim(record.id, self.config.server.log_entries_max)
-        except StoreUnavailable as error:  # for example a full disk: trimming can wait
-            log.warning("the log of %s was not trimmed: %s", record.path, error)
-        states: list[LaneState] = []
-        for lost in sessions:
-            workspace = await self.workspaces.reopen(record.path)
-            holds.enter_context(workspace.in_use())
-            state = await self.workspaces.lane(workspace, lost.session_id)
-            await self._recover_session(state, lost)
-            states.append(state)
-        return states
+            await self.workspaces.reopen(record)
+        except StoreDamaged:
+            pass  # it was set aside, which is logged there
+        except KedgeError as error:
+            if record.id in self.unrecovered:
+                self.unrecovered[record.id] = error
+            if is_logged:
+                log.warning("the Runs of %s are not recovered yet, trying again: %s", record.path, error.message)
+        except Exception:  # a boundary: the other workspaces, and the next attempt, do not depend on this one
+            if is_logged:
+                log.exception("the Runs of %s are not recovered yet, trying again", record.path)
 
-    async def _inspect(self, record: WorkspaceRecord) -> list[LostSession]:
+    # --- one workspace -------------------------------------------------------------------------------------------
+
+    async def recover(self, workspace: Workspace) -> None:
+        """Verify a workspace that is being opened, and recover its Lanes with live Runs. May be repeated.
+
+        Raises StoreDamaged if data that recovery needs is damaged."""
+        lost = self._lost.get(workspace.id)
+        if lost is None:
+            lost = await self._inspect(workspace.id)
+            if lost:
+                self._lost[workspace.id] = lost
+        for one in lost:
+            state = workspace.lanes.setdefault(one.session.id, LaneState(one.session, workspace.feed))
+            try:
+                await self._recover_session(state, one)
+            except (StoreDamaged, VersionConflict):
+                del self._lost[workspace.id]
+                raise
+        self._lost.pop(workspace.id, None)
+
+    async def _inspect(self, workspace_id: str) -> list[LostSession]:
         """Return the sessions with live Runs. Raises StoreDamaged if data that recovery needs is damaged."""
         store = self.door.store
-        floor, head = await store.bounds(record.id)
-        entries = await store.read(record.id, max(floor, head - ENTRIES_VERIFIED_MAX), ENTRIES_VERIFIED_MAX)
-        known = {session.id for session in await store.sessions(record.id)}
-        await store.asks(record.id)
-        await store.grants(record.id)
-        live = await store.live_runs(record.id)
+        floor, head = await store.bounds(workspace_id)
+        entries = await store.read(workspace_id, max(floor, head - ENTRIES_VERIFIED_MAX), ENTRIES_VERIFIED_MAX)
+        sessions = {session.id: session for session in await store.sessions(workspace_id)}
+        await store.asks(workspace_id)
+        await store.grants(workspace_id)
+        live = await store.live_runs(workspace_id)
         for run in live:
-            if run.session_id not in known:
+            if run.session_id not in sessions:
                 raise StoreDamaged(f"session {run.session_id} of run {run.run_id} is missing")
-        _compare(entries, known, {(run.session_id, run.run_id) for run in live})
-        return [await self._lost(session_id) for session_id in dict.fromkeys(run.session_id for run in live)]
+        _compare(entries, set(sessions), {(run.session_id, run.run_id) for run in live})
+        return [await self._lost_session(sessions[run]) for run in dict.fromkeys(run.session_id for run in live)]
 
-    async def _lost(self, session_id: str) -> LostSession:
+    async def _lost_session(self, session: SessionRecord) -> LostSession:
         store = self.door.store
-        record, live = await store.lane(session_id)
+        record, live = await store.lane(session.id)
         host = _host(record, live)
-        messages = await store.last_messages(session_id, HISTORY_MESSAGES_MAX)
+        messages = await store.last_messages(session.id, HISTORY_MESSAGES_MAX)
         own = [message for message in messages if message.run_id == host.run_id]
         # A call that waits for an answer has not begun, so it keeps waiting. Any other may have had an effect.
-        waiting = {ask.tool_call_id for ask in await store.session_asks(session_id)}
-        return LostSession(session_id, host, own, waiting)
+        waiting = {ask.tool_call_id for ask in await store.session_asks(session.id)}
+        return LostSession(session, host, own, waiting)
 
     async def _recover_session(self, state: LaneState, lost: LostSession) -> None:
         """Resume or end the Run that was active and complete its transcript. Queued Runs follow."""
@@ -116,6 +171,11 @@ class Recovery(Struct, frozen=True):
         streaming = next((one for one in lost.messages if one.role == "assistant" and not one.finish), None)
 
         async def plan(tx: Append) -> None:
+            if self._closing:
+                raise ShuttingDown("The server is shutting down; try again in a moment.")
+            run = tx.state.runs.get(host.run_id)
+            if run is None or run.resumes > host.resumes:
+                return  # an earlier attempt did this: its append was stored although the store reported a failure
             command = Recover(self.config.runs.on_crash, tx.now, resumes_max)
             is_ending = any(isinstance(event, RunEnded) for event in decide(tx.lane, command))
             calls = tuple(call for call in open_calls(lost.messages) if is_ending or call.id not in lost.waiting)

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from kedge.core.records import FileVersion
 from kedge.engine.append import Append
 from kedge.engine.door import Door
-from kedge.engine.workspaces import Workspace, Workspaces
+from kedge.engine.workspace import Workspace
+from kedge.engine.workspaces import Workspaces
 from kedge.errors import FilesChanged, LaneBusy, RunNotFound
 from kedge.tools.revert import conflicting_paths, revert_files
 from kedge.tools.tool_failed import ToolFailed

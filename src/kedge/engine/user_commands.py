@@ -11,7 +11,8 @@ from kedge.core.transcript import USER_COMMAND_S_MAX, Message, ShellCommand
 from kedge.engine.append import Append
 from kedge.engine.door import Door
 from kedge.engine.ports import Machine
-from kedge.engine.workspaces import Workspace, Workspaces
+from kedge.engine.workspace import Workspace
+from kedge.engine.workspaces import Workspaces
 from kedge.errors import Invalid, ShuttingDown
 from kedge.tools.background import GRACE_S, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed

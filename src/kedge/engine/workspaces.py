@@ -1,45 +1,39 @@
-"""Open workspaces: their Lanes, their feed, and the claims that keep them open."""
+"""The open workspaces: opening, claims, closing."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
-from weakref import WeakValueDictionary, ref
-
-from msgspec import Struct
+from weakref import WeakValueDictionary
 
 from kedge.config.load import load_workspace
 from kedge.config.schema import Config
 from kedge.core.claims import Claims
 from kedge.core.events import Asked
-from kedge.core.records import RunRecord, SessionRecord, SessionView, WorkspaceRecord, first_position
+from kedge.core.records import RunRecord, SessionRecord, WorkspaceRecord, first_position
 from kedge.engine.feed import Feed, Reader
 from kedge.engine.lane_state import LaneState
 from kedge.engine.ports import Clock, Encoder, Ids
+from kedge.engine.unserved import Unserved
+from kedge.engine.workspace import ConfigSource, FixedConfig, MakeSource, Workspace
 from kedge.errors import (
-    RESTORE_BACKUP,
     Busy,
     ClientNotAttached,
     ClientRetired,
-    DirectoryTimeout,
     Invalid,
-    KedgeError,
     SessionNotFound,
     ShuttingDown,
     StoreDamaged,
-    WorkspaceClosing,
+    VersionConflict,
     WorkspaceNotFound,
 )
 from kedge.store.base import Store
-from kedge.tools import file_threads
 from kedge.tools.file_threads import FileThreads
-from kedge.tools.known_files import KnownFiles
 
 log = logging.getLogger("kedge.engine")
 
@@ -47,162 +41,19 @@ log = logging.getLogger("kedge.engine")
 _LOST = "lost"
 #: Retired clients, remembered so that their late requests are refused. Items, the oldest are dropped first.
 RETIRED_CLIENTS_MAX = 10_000
-#: Idle sessions in memory per workspace: more than a user returns to. Each takes about 2 KB, plus 640 bytes per file
-#: that its agent has read. An evicted one is loaded again on demand, and its agent has to view files again before it
-#: changes them. Every command scans them. Items, the least recently used are evicted first.
-IDLE_LANES_MAX = 100
 #: Directories that do not answer and whose threads still wait. More cannot be opened. Each takes some 100 KB. Items.
 DEAD_DIRECTORIES_MAX = 200
 
 
-class ConfigSource(Protocol):
-    """A source of the current configuration, which may change while the workspace is open. Blocking."""
+class WorkspaceReactions(Protocol):
+    async def recover(self, workspace: Workspace) -> None:
+        """Verify a workspace and recover its Runs, before this process opens it for the first time."""
 
-    @property
-    def config(self) -> Config: ...
+    def reconcile(self, state: LaneState) -> None:
+        """Start the recovered Run of a Lane, now that its workspace is open."""
 
-
-class FixedConfig(Struct, frozen=True):
-    """A configuration that never changes."""
-
-    config: Config
-
-
-#: Makes the source of one workspace. strict: BadConfig if a file of its repository is not valid; else it is ignored.
-#: Blocking.
-MakeSource = Callable[[Path, bool], ConfigSource]
-
-
-@dataclass(slots=True)
-class Workspace:
-    record: WorkspaceRecord
-    source: ConfigSource
-    #: The current configuration; see `reload_config`.
-    config: Config
-    claims: Claims
-    #: For all access to its directory, which may stop answering.
-    files: FileThreads
-    lanes: dict[str, LaneState] = field(default_factory=dict)
-    #: client_id -> its current session.
-    current: dict[str, str] = field(default_factory=dict)
-    #: The client that skips approvals; empty: approvals are required. Deny rules always apply.
-    skip_given_by: str = ""
-    feed: Feed = field(init=False)
-    _known_files: dict[str, KnownFiles] = field(default_factory=dict)
-    _reloading: asyncio.Lock = field(default_factory=asyncio.Lock)
-    #: Running commands. They keep the workspace open, or a Run could start in a closed one.
-    _in_use: int = 0
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Hold the workspace open; WorkspaceClosing if it was closed meanwhile. See `Workspaces.in_use`."""
-        if self.feed.closed:
-            raise WorkspaceClosing(f"Workspace {self.id} is being closed; create it again with its path.")
-        self._in_use += 1
-        try:
-            yield
-        finally:
-            self._in_use -= 1
-
-    @property
-    def _may_become_live(self) -> bool:
-        """True if a command is running, or a Lane is uncertain and may have a live Run."""
-        return self._in_use > 0 or any(lane.is_uncertain for lane in self.lanes.values())
-
-    @property
-    def is_held(self) -> bool:
-        return self.claims.held or self._may_become_live
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.live_runs() and not self._may_become_live
-
-    @property
-    def id(self) -> str:
-        return self.record.id
-
-    async def reload_config(self) -> None:
-        """Reload the configuration if its files changed. DirectoryTimeout if the directory does not answer.
-
-        Stats about a dozen files; called when a prompt is accepted, when a Run starts, and when the configuration is
-        shown."""
-        if isinstance(self.source, FixedConfig):
-            return
-        limit = asyncio.timeout(file_threads.LOOK_S)
-        try:
-            async with limit, self._reloading:  # one thread at a time
-                self.config = await self.files.run(lambda: self.source.config)
-        except DirectoryTimeout:
-            raise
-        except Exception:  # an accepted Run is executed, whatever the files contain
-            if limit.expired():  # another caller waits for the directory
-                raise self.files.timeout() from None
-            log.exception("the configuration of %s could not be reloaded; keeping the last one", self.record.path)
-
-    @property
-    def root(self) -> Path:
-        return Path(self.record.path)
-
-    def known_files(self, session_id: str) -> KnownFiles:
-        """Return the files that the agent of this session has read. Lost with the process: then it reads again."""
-        return self._known_files.setdefault(session_id, KnownFiles())
-
-    def forget(self, session_id: str) -> None:
-        """Drop the state of a deleted session."""
-        self.lanes.pop(session_id, None)
-        self._known_files.pop(session_id, None)
-
-    def known_lane(self, session_id: str) -> LaneState | None:
-        """Return the Lane of this session if it is in memory, and mark it as the most recently used."""
-        if lane := self.lanes.pop(session_id, None):
-            self.lanes[session_id] = lane
-        return lane
-
-    def evict_idle_lanes(self) -> None:
-        """Evict idle Lanes beyond the limit.
-
-        A Lane that is still referenced elsewhere is put back: two Lanes for one session would have two locks."""
-        if len(self.lanes) <= IDLE_LANES_MAX:
-            return
-        idle = [session_id for session_id, lane in self.lanes.items() if lane.is_idle]
-        for session_id in idle[:-IDLE_LANES_MAX]:
-            evicted = ref(self.lanes.pop(session_id))
-            if (lane := evicted()) is not None:
-                self.lanes[session_id] = lane
-            else:
-                self._known_files.pop(session_id, None)
-
-    def is_busy(self, session_id: str) -> bool:
-        lane = self.lanes.get(session_id)
-        return lane is not None and lane.is_busy
-
-    def attached_clients(self, session_id: str) -> int:
-        return sum(1 for current in self.current.values() if current == session_id)
-
-    def view(self, session: SessionRecord) -> SessionView:
-        return SessionView(session, self.is_busy(session.id), self.attached_clients(session.id))
-
-    @property
-    def skip_approvals(self) -> bool:
-        return bool(self.skip_given_by)
-
-    def skip(self, given_by: str) -> None:
-        """Skip approvals for this client, or require them again (empty); notify all readers."""
-        if given_by != self.skip_given_by:
-            self.skip_given_by = given_by
-            self.feed.announce(self.feed.encoder.skip(given_by))
-
-    def set_current_session(self, client_id: str, session_id: str) -> None:
-        """Set the client's current session (empty: none) and notify the readers of the sessions concerned."""
-        before = self.current.pop(client_id, "")
-        if session_id:
-            self.current[client_id] = session_id
-        for other in (before, session_id) if before != session_id else ():
-            if other:
-                self.feed.send_transient(other, self.feed.encoder.presence(other, self.attached_clients(other)))
-
-    def live_runs(self) -> list[RunRecord]:
-        return [run for lane in self.lanes.values() for run in lane.runs.values()]
+    def abandoned(self, workspace: Workspace) -> None:
+        """Called when the last client leaves while Runs are live."""
 
 
 class Workspaces:
@@ -214,7 +65,7 @@ class Workspaces:
         encoder: Encoder,
         user_config: Config,
         make_source: MakeSource | None,
-        on_abandoned: Callable[[Workspace], None],
+        reactions: WorkspaceReactions,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -226,19 +77,20 @@ class Workspaces:
             return FixedConfig(load_workspace(user_config, path, strict=strict))
 
         self._make_source = make_source or fixed
-        #: Called when the last client leaves while Runs are live.
-        self._on_abandoned = on_abandoned
+        self._reactions = reactions
         self._open: dict[str, Workspace] = {}
-        #: Serialises the last part of opening: two clients that open the same directory at once must get the same
-        #: workspace. Not held while a directory is read.
-        self._opening = asyncio.Lock()
-        self._openings = 0
+        #: Path -> serialises its opening: two clients that open a directory at once must get the same workspace.
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.unserved = Unserved()
+        #: Workspaces whose recovery has begun. An attempt that failed is continued with the same Lanes.
+        self._recovering: dict[str, Workspace] = {}
+        #: Ids of the workspaces that this process has verified and recovered: at most all that are stored.
+        self._recovered: set[str] = set()
         #: Path -> its threads, for as long as a workspace or a thread uses them: opening a dead directory again and
         #: again must not take more threads each time.
         self._files: WeakValueDictionary[str, FileThreads] = WeakValueDictionary()
+        self._openings = 0
         self._retired: dict[str, None] = {}
-        #: Workspace id -> the error message about its damage.
-        self._damaged: dict[str, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         #: Loop time since which no workspace is open.
@@ -249,29 +101,35 @@ class Workspaces:
     @property
     def is_unused(self) -> bool:
         """True if no workspace is open or being opened."""
-        return not self._open and not self._openings
+        return not (self._open or self.unserved.unrecovered or self._openings)
+
+    @property
+    def are_idle(self) -> bool:
+        """True if no Run is live, or may become live."""
+        return not self.unserved.unrecovered and all(workspace.is_idle for workspace in self.all())
 
     def all(self) -> list[Workspace]:
         return list(self._open.values())
 
-    @property
-    def damaged_count(self) -> int:
-        return len(self._damaged)
-
     async def live_runs(self) -> list[RunRecord]:
         """Return the live Runs of all workspaces; a live Run holds its workspace open. A damaged one is skipped."""
         runs: list[RunRecord] = []
-        for workspace in self.all():
+        for workspace_id in [*self._open, *self.unserved.unrecovered]:
             with suppress(StoreDamaged):
-                runs += await self._store.live_runs(workspace.id)
+                runs += await self._store.live_runs(workspace_id)
         return runs
 
+    def find(self, workspace_id: str) -> Workspace | None:
+        """Return the workspace if it is open."""
+        return self._open.get(workspace_id)
+
     def get(self, workspace_id: str) -> Workspace:
-        self._refuse_damaged(workspace_id)
+        self.unserved.refuse_damaged(workspace_id)
         if workspace := self._open.get(workspace_id):
             return workspace
         if self._closed:  # creating it again would be refused, too
             raise ShuttingDown("The server is shutting down; try again in a moment.")
+        self.unserved.refuse_unrecovered(workspace_id)
         raise WorkspaceNotFound(f"Workspace {workspace_id} is not open; create it again with its path.")
 
     async def lane(self, workspace: Workspace, session_id: str) -> LaneState:
@@ -317,15 +175,15 @@ class Workspaces:
         finally:
             self._openings -= 1
 
-    async def reopen(self, path: str) -> Workspace:
-        """Open a workspace with live Runs by its stored path; the directory may be gone. DirectoryTimeout if it does
-        not answer.
+    async def reopen(self, record: WorkspaceRecord) -> None:
+        """Open a workspace with live Runs, and recover them; its directory may be gone.
 
-        Its clients lost their streams with the last process and have the usual grace period to come back."""
-        workspace = await self._open_resolved(path, None)
-        lost = workspace.claims.stream_opened(_LOST, _LOST)
-        workspace.claims = lost.stream_closed(_LOST, _LOST, _now_ms())
-        return workspace
+        DirectoryTimeout if it does not answer."""
+        async with self._opening.setdefault(record.path, asyncio.Lock()):
+            self.unserved.refuse_damaged(record.id)
+            if record.id in self.unserved.unrecovered:
+                await self._load(record, strict=False)
+                self.sweep()
 
     def _files_of(self, path: str) -> FileThreads:
         path = os.path.normpath(path)
@@ -337,58 +195,65 @@ class Workspaces:
         return files
 
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
-        files = self._files_of(path)
+        async with self._opening.setdefault(path, asyncio.Lock()):
+            if client_id is not None and client_id in self._retired:
+                raise ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
+            now = self._clock.now_ms()
+            new_id = self._ids.new("w")
+            new = WorkspaceRecord(new_id, path, now, first_position(new_id))
+            record = await self._store.workspace(path, new)
+            self.unserved.refuse_damaged(record.id)
+            # A mistake in one repository must not keep the server from resuming its Runs.
+            strict = record.id not in self.unserved.unrecovered
+            workspace = self._open.get(record.id) or await self._load(record, strict=strict)
+            if client_id is not None:
+                workspace.claims = workspace.claims.opened(client_id, _now_ms())
+                self.sweep()
+            return workspace
 
-        def load() -> tuple[ConfigSource, Config]:
-            # Without a client to report to, a mistake in a repository must not keep the server from resuming its Runs.
-            source = self._make_source(Path(path), client_id is not None)
-            return source, source.config
-
-        while True:
-            is_open = any(workspace.record.path == path for workspace in self.all())
-            loaded = None if is_open else await files.run(load)
-            async with self._opening:
-                if client_id is not None and client_id in self._retired:
-                    raise ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
-                now = self._clock.now_ms()
-                new_id = self._ids.new("w")
-                new = WorkspaceRecord(new_id, path, now, first_position(new_id))
-                record = await self._store.workspace(path, new)
-                self._refuse_damaged(record.id)
-                workspace = self._open.get(record.id)
-                if workspace is None:
-                    if loaded is None:  # closed meanwhile
-                        continue
-                    workspace = await self._add(record, files, *loaded)
-                if client_id is not None:
-                    workspace.claims = workspace.claims.opened(client_id, _now_ms())
-                    self.sweep()
-                return workspace
-
-    async def _add(
-        self, record: WorkspaceRecord, files: FileThreads, source: ConfigSource, config: Config
-    ) -> Workspace:
-        claims = Claims(int(self._server.hold_s * 1000), int(self._server.grace_s * 1000))
-        workspace = Workspace(record, source, config, claims, files)
-        _, head = await self._store.bounds(record.id)
-        workspace.feed = Feed(record.id, head, self._store, self._encoder, self._clock, workspace)
+    async def _load(self, record: WorkspaceRecord, *, strict: bool) -> Workspace:
+        try:
+            workspace = self._recovering.get(record.id) or await self._make(record, strict=strict)
+            if record.id not in self._recovered:
+                self._recovering[record.id] = workspace
+                await self._reactions.recover(workspace)
+        # A version conflict: the log and the records contradict each other, since no other process writes.
+        except (StoreDamaged, VersionConflict) as error:
+            self._recovering.pop(record.id, None)
+            self.unserved.set_aside(record, error)
+            raise StoreDamaged(self.unserved.damaged[record.id]) from error
+        if self._closed:
+            raise ShuttingDown("The server is shutting down; try again in a moment.")
+        self._recovered.add(record.id)
+        self._recovering.pop(record.id, None)
+        self.unserved.unrecovered.pop(record.id, None)
         self._open[record.id] = workspace
         self.idle_since = None
+        self._start_recovered(workspace)
         return workspace
 
-    def set_aside(self, record: WorkspaceRecord, error: KedgeError) -> None:
-        """Refuse all access to a damaged workspace and write nothing to it. Called before any of its Runs starts."""
-        has_remedy = isinstance(error, StoreDamaged) and error.remedy
-        remedy = "" if has_remedy else f"; {RESTORE_BACKUP}"
-        text = f"workspace {record.id} ({record.path}) is damaged and was left unchanged: {error.message}{remedy}"
-        self._damaged[record.id] = text
-        log.error("%s; other workspaces are available", text)
-        if workspace := self._open.get(record.id):
-            self._close(workspace)
+    async def _make(self, record: WorkspaceRecord, *, strict: bool) -> Workspace:
+        def load() -> tuple[ConfigSource, Config]:
+            source = self._make_source(Path(record.path), strict)
+            return source, source.config
 
-    def _refuse_damaged(self, workspace_id: str) -> None:
-        if text := self._damaged.get(workspace_id):
-            raise StoreDamaged(text)
+        files = self._files_of(record.path)
+        source, config = await files.run(load)
+        claims = Claims(int(self._server.hold_s * 1000), int(self._server.grace_s * 1000))
+        workspace = Workspace(record, source, config, claims, files)
+        workspace.trimmed_to, head = await self._store.bounds(record.id)
+        workspace.feed = Feed(record, head, self._store, self._encoder, self._clock, workspace)
+        return workspace
+
+    def _start_recovered(self, workspace: Workspace) -> None:
+        lanes = list(workspace.lanes.values())
+        if lanes:
+            # The clients lost their streams with the last process and have the usual grace period to come back.
+            lost = workspace.claims.stream_opened(_LOST, _LOST)
+            workspace.claims = lost.stream_closed(_LOST, _LOST, _now_ms())
+        with workspace.in_use():  # a Run that has ended must not close the workspace for the others
+            for lane in lanes:
+                self._reactions.reconcile(lane)
 
     def release(self, workspace_id: str, client_id: str) -> None:
         workspace = self.get(workspace_id)
@@ -478,7 +343,7 @@ class Workspaces:
             if workspace.is_held:
                 continue
             if workspace.live_runs():
-                self._on_abandoned(workspace)
+                self._reactions.abandoned(workspace)
             else:
                 self._close(workspace)
         loop = asyncio.get_running_loop()

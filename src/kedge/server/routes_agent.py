@@ -12,7 +12,7 @@ from kedge.core.approvals import parse_rules
 from kedge.core.ids import check_run_id
 from kedge.core.records import Attachment, AttachmentContent, Prompt, RunOptions, attachment_digest
 from kedge.engine.engine import Cancelled, Engine
-from kedge.engine.workspaces import Workspace
+from kedge.engine.workspace import Workspace
 from kedge.errors import EmptyPrompt, Invalid, TooLarge
 from kedge.server.asgi import Accepted, HttpRequest, Route, route
 from kedge.server.routes_workspaces import PageLimit, check_text

@@ -7,7 +7,7 @@ import msgspec
 from kedge.core.ids import check_client_id
 from kedge.engine.asks import Answered
 from kedge.engine.engine import Engine
-from kedge.engine.workspaces import Workspace
+from kedge.engine.workspace import Workspace
 from kedge.errors import Invalid
 from kedge.server.asgi import HttpRequest, Route, route
 from kedge.server.routes_workspaces import ClientQuery, check_text

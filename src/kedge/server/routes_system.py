@@ -39,7 +39,7 @@ class SystemRoutes:
         self.specs: list[RouteSpec] = []
 
     async def health(self, request: HttpRequest) -> m.Health:
-        return m.Health(state="starting" if self._engine.is_starting else "ready")
+        return m.Health(state="starting" if self._engine.recovery.is_starting else "ready")
 
     async def version(self, request: HttpRequest) -> m.Version:
         return m.Version(
@@ -77,7 +77,7 @@ class SystemRoutes:
             "kedge_workspaces_damaged": (
                 "gauge",
                 "Workspaces disabled because their records are damaged.",
-                self._engine.workspaces.damaged_count,
+                len(self._engine.workspaces.unserved.damaged),
             ),
             "kedge_streams_open": ("gauge", "Open event streams.", self._events.open_streams),
             "kedge_loop_stalls_total": ("counter", "Stalls of the event loop of 100 ms or more.", self._stalls.count),

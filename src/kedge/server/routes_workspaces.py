@@ -11,7 +11,7 @@ import kedge
 from kedge.config.model_names import ModelListing, list_models
 from kedge.core.ids import check_client_id
 from kedge.engine.engine import Engine
-from kedge.engine.workspaces import Workspace
+from kedge.engine.workspace import Workspace
 from kedge.errors import Invalid, ShuttingDown, TooLarge, WrongType
 from kedge.server.asgi import HttpRequest, Raw, Route, collect, route
 from kedge.wire import export

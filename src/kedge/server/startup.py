@@ -22,7 +22,7 @@ from kedge.engine.sandbox import OwnFiles
 from kedge.engine.tool_processes import WardenMachine
 from kedge.errors import BadConfig, KedgeError
 from kedge.server.auth import Gate, make_token, write_token
-from kedge.server.http_server import listen
+from kedge.server.http_server import BACKLOG, listen
 from kedge.server.log import flush_log, start_log
 from kedge.server.routes import make_app
 from kedge.server.socket_watch import SocketWatch
@@ -101,11 +101,14 @@ async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, ex
 
     def bind_sockets() -> None:
         sockets.extend(bind(host, allow_remote) for host in hosts)
+        for sock in sockets:
+            sock.listen(BACKLOG)
         if any(sock.family != socket.AF_UNIX for sock in sockets):
             write_token(token)
 
     # Store, sockets, Runs, in this order. The lock of the store makes this the only server of the data directory, and a
-    # server that cannot listen must not resume Runs that it would have to interrupt.
+    # server that cannot listen must not resume Runs that it would have to interrupt. Runs are recovered while requests
+    # are served, so a client does not wait for those of other workspaces.
     await engine.open(bind_sockets)
     watch = SocketWatch(socket_files(hosts), all(sock.family == socket.AF_UNIX for sock in sockets), stopping.set)
     warm_up = asyncio.create_task(_warm_up(models, config))

@@ -122,6 +122,10 @@ class Store(Protocol):
 
     async def workspaces(self) -> list[WorkspaceRecord]: ...
 
+    async def live_workspaces(self) -> list[WorkspaceRecord]:
+        """Return the workspaces with live Runs, in time proportional to the live Runs."""
+        ...
+
     async def sessions(self, workspace_id: str) -> list[SessionRecord]:
         """Return the sessions, last updated first."""
         ...

@@ -190,6 +190,13 @@ class MemoryStore:
         await asyncio.sleep(0)
         return result
 
+    async def live_workspaces(self) -> list[WorkspaceRecord]:
+        data = self._own_data()
+        live = {run.workspace_id for run in data.live.values()}
+        result = [log.record for workspace_id, log in data.logs.items() if workspace_id in live]
+        await asyncio.sleep(0)
+        return result
+
     async def sessions(self, workspace_id: str) -> list[SessionRecord]:
         result = [session for session in self._own_data().sessions.values() if session.workspace_id == workspace_id]
         result.sort(key=lambda session: (-session.updated_at, session.id))

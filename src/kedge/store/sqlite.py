@@ -238,6 +238,12 @@ class SqliteStore:
         rows = db.execute("SELECT id, path, created_at, base FROM workspaces ORDER BY rowid")
         return [WorkspaceRecord(*row) for row in rows]
 
+    @_read("the list of live runs")
+    def live_workspaces(self, db: apsw.Connection) -> list[WorkspaceRecord]:
+        live = "SELECT workspace_id FROM runs INDEXED BY runs_live WHERE state <> 'ended'"
+        rows = db.execute(f"SELECT id, path, created_at, base FROM workspaces WHERE id IN ({live}) ORDER BY rowid")
+        return [WorkspaceRecord(*row) for row in rows]
+
     @_read("workspace", is_long=True)
     def sessions(self, db: apsw.Connection, workspace_id: str) -> list[SessionRecord]:
         rows = db.execute(
