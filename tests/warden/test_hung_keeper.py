@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from kedge.warden import keeper_client
 from kedge.warden import warden as warden_module
 from kedge.warden.base import ProcessFailed, WardenFailed
+from kedge.warden.proc_fs import children
 from kedge.warden.warden import Warden
+from tests.hanging_mount import hanging_mount
 from tests.warden.hanging import hung
 from tests.warden.support import PYTHON, is_alive, marked, new_mark, read_all, spec, until
 
@@ -52,9 +55,21 @@ async def test_command_of_hung_keeper_fails_and_is_not_repeated(warden: Warden) 
     mark = new_mark()
     running = await warden.run(spec("sleep", "1000", mark=mark))
     with hung(warden.keeper_pid), pytest.raises(WardenFailed, match="processes were killed"):
-        await running.wait()
+        async with asyncio.timeout(20):
+            await running.wait()
     assert await running.end(0) == ()
     assert marked(mark) == []
+
+
+async def test_accepted_command_is_not_started_again(warden: Warden, tmp_path: Path) -> None:
+    with hanging_mount(tmp_path / "mount") as mount:
+        mount.hang()
+        starting = asyncio.create_task(warden.run(spec("touch", "begun", cwd=str(mount.path))))
+        await until(lambda: bool(children(warden.keeper_pid)))
+        os.kill(warden.keeper_pid, signal.SIGKILL)
+        mount.answer()
+        with pytest.raises(WardenFailed, match="processes were killed"):
+            await starting
 
 
 async def test_stopped_keeper_continues_without_a_message(warden: Warden) -> None:
@@ -72,7 +87,8 @@ async def test_pause_of_server_and_keeper_ends_nothing(warden: Warden) -> None:
     process = await warden.run(spec(*PYTHON, "import signal; signal.pause()"))
     keeper_pid = warden.keeper_pid
     os.kill(keeper_pid, signal.SIGSTOP)
-    time.sleep(10 * keeper_client.PING_S)  # noqa: ASYNC251  (the pause: nothing runs in this process either)
+    # The pause: nothing runs in this process either.
+    subprocess.run(["sleep", str(10 * keeper_client.PING_S)], check=True)  # noqa: ASYNC221
     assert await process.alive() == 1
     assert warden.keeper_pid == keeper_pid
     assert await process.end(0) == ()

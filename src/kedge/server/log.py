@@ -112,10 +112,10 @@ class BackgroundStream(io.TextIOBase):
         # The descriptor is open for writing only.
         with open(f"/proc/self/fd/{self._descriptor}", "rb") as file:
             file.seek(-LOG_BYTES_KEPT, os.SEEK_END)
-            kept = file.read(LOG_BYTES_KEPT).partition(b"\n")[2]
+            newest = file.read(LOG_BYTES_KEPT).partition(b"\n")[2]
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        self._write_all(kept)
+        self._write_all(newest)
 
 
 def start_log() -> None:

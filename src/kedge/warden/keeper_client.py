@@ -145,11 +145,6 @@ class KeeperClient:
             self._error = str(error.strerror)
             self._on_lost()
 
-    def receive_pending(self) -> None:
-        """Process messages that have arrived, including the end of the keeper, before the event loop does."""
-        if not self.is_lost:
-            self._receive()
-
     def _receive(self) -> None:
         try:
             data = self._connection.recv(RECEIVE_BYTES)

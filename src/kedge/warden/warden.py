@@ -106,8 +106,6 @@ class Warden:
         async with self._opening:
             if self._is_closed:
                 raise WardenFailed("The warden is closed and starts no more processes.")
-            if self._client is not None:
-                self._client.receive_pending()
             if self._client is None or self._client.is_lost:
                 if self._client is not None:
                     await self._client.close()
