@@ -259,3 +259,25 @@ async def test_a_repeated_submit_gets_the_same_receipt(tmp_path: Path) -> None:
         first = await r.submit(run_id="b", when_busy="fold")
         assert await r.submit(run_id="b", when_busy="fold") == first
         r.model.release("k")
+
+
+@pytest.mark.found(
+    "fault 5",
+    "a move encoded and compared the prompts of the whole queue, while every other write waited; it writes no prompt",
+)
+async def test_only_new_and_edited_prompts_are_written(tmp_path: Path) -> None:
+    store = RecordingStore()
+    async with rig(tmp_path, ScriptedModel([Hold("k")]), store=store) as r:
+        await r.submit(run_id="a")
+        await r.model.wait_requests(1)
+        for run_id in "bcd":
+            await r.submit(run_id=run_id)
+            assert not store.writes[-1].unchanged_prompts
+        await r.engine.move_run(r.workspace, "d", "b")
+        moved = {run.run_id for run in store.writes[-1].runs}
+        assert moved == store.writes[-1].unchanged_prompts == {"b", "c", "d"}
+        await r.engine.edit_run(r.workspace, "c", Prompt("other"))
+        assert not store.writes[-1].unchanged_prompts
+        assert [run.prompt.text for run in await store.runs(r.session, 9) if run.run_id == "c"] == ["other"]
+        await r.engine.cancel(r.workspace, r.session)
+        await r.end("a")

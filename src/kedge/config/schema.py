@@ -118,6 +118,8 @@ class RunsConfig(Struct, forbid_unknown_fields=True):
     on_crash: OnCrash = "resume"
     #: Maximum number of queued Runs in one session.
     queue_runs_max: Annotated[int, Meta(ge=1, le=1_000)] = QUEUE_RUNS_MAX
+    #: Maximum size of the queued prompts of one session, with their attachments, in MiB. Five of the largest fit.
+    queue_mib_max: Annotated[int, Meta(ge=1, le=16 * 1024)] = 64
     #: Maximum seconds for the clean-up of a stopped Run. After that, the Run ends with `cleanup: failed`.
     cleanup_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     #: Maximum number of steps of a Run. Long tasks take dozens.
@@ -172,6 +174,8 @@ class ServerConfig(Struct, forbid_unknown_fields=True):
     idle_exit_s: Seconds = 60.0
     #: Seconds that a shutdown waits for Runs to end, in addition to their clean-up.
     shutdown_s: Seconds = 5.0
+    #: Maximum size of the queued prompts of all sessions, with their attachments, in MiB. Their texts are in memory.
+    queue_mib_max: Annotated[int, Meta(ge=1, le=64 * 1024)] = 512
     #: Log entries to keep per workspace; one with a tenth more is trimmed. Readers of older entries receive a `gap`.
     log_entries_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 200_000
 

@@ -20,9 +20,7 @@ from kedge.core.commands import (
     EditRun,
     FoldRun,
     MoveRun,
-    Submit,
     WhenBusy,
-    when_busy_default,
 )
 from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
 from kedge.core.lane import Covered, covered_by
@@ -38,6 +36,7 @@ from kedge.engine.lane_state import LaneState
 from kedge.engine.log_trimming import LogTrimming
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
 from kedge.engine.recovery import Recovery
+from kedge.engine.submission import QueueLimits, Submission
 from kedge.engine.undo import Undo
 from kedge.engine.user_commands import UserCommands
 from kedge.engine.workspace import MakeSource, Workspace
@@ -48,7 +47,6 @@ from kedge.errors import (
     KedgeError,
     RunNotFound,
     RunNotQueued,
-    SessionNotFound,
     ShuttingDown,
     StoreUnavailable,
     TooLarge,
@@ -98,6 +96,7 @@ class Engine:
         self.workspaces = Workspaces(store, clock, ids, encoder, config, make_source, self)
         self.recovery = Recovery(self._door, self.workspaces, config)
         self._trimming = LogTrimming(store, config.server.log_entries_max)
+        self._queue_limits = QueueLimits(self.workspaces, config.server.queue_mib_max)
         self.asks = Asks(self._door, self.workspaces)
         self.undo = Undo(self._door, self.workspaces)
         self.user_commands = UserCommands(self._door, self.workspaces, machine)
@@ -300,33 +299,12 @@ class Engine:
                 accepted_at=0,
             )
             state = await self.workspaces.lane(workspace, session_id)
-            plan = self._submission(workspace, new, run_id is not None, when_busy, contents + files)
-            tx = await self._door.write(state, plan)
+            submission = Submission(workspace, new, run_id is not None, when_busy, contents + files)
+            with self._queue_limits.pending(filled):
+                tx = await self._door.write(
+                    state, partial(submission.plan, store=self._store, limits=self._queue_limits)
+                )
             return tx.runs.get(new.run_id) or await self.run(workspace, new.run_id)
-
-    def _submission(
-        self,
-        workspace: Workspace,
-        run: RunRecord,
-        has_own_run_id: bool,
-        when_busy: WhenBusy | None,
-        contents: tuple[AttachmentContent, ...],
-    ) -> Plan:
-        runs = workspace.config.runs
-        if when_busy is None:
-            when_busy = when_busy_default(has_own_run_id=has_own_run_id) if runs.when_busy == "auto" else runs.when_busy
-
-        async def plan(tx: Append) -> None:
-            if tx.state.deleting or tx.state.deleted:
-                raise SessionNotFound(f"Session {run.session_id} was deleted, or is being deleted.")
-            known: RunRecord | None = None
-            if has_own_run_id:
-                known = tx.state.runs.get(run.run_id) or await self._store.run(workspace.id, run.run_id)
-            accepted_content = known.content if known else None
-            tx.accept(run, Submit(run.run_id, run.content, when_busy, tx.now, accepted_content, runs.queue_runs_max))
-            tx.attachments = contents
-
-        return plan
 
     async def summarize(self, workspace: Workspace, session_id: str) -> RunRecord:
         """Accept a Run that replaces the history of the session by a summary."""
@@ -401,10 +379,14 @@ class Engine:
             tx.decide(EditRun(run_id, tx.now))
             run = tx.runs[run_id]
             attachments = run.prompt.attachments if keeps_attachments else filled.attachments
-            tx.change_run(replace(run, prompt=Prompt(filled.text, attachments)))
+            edited = replace(run, prompt=Prompt(filled.text, attachments))
+            tx.change_run(edited)
             tx.attachments = contents + files
+            if edited.prompt.size > run.prompt.size:
+                self._queue_limits.check(tx, workspace.config.runs.queue_mib_max)
 
-        return await self._change(workspace, run_id, plan)
+        with self._queue_limits.pending(filled):
+            return await self._change(workspace, run_id, plan)
 
     async def move_run(self, workspace: Workspace, run_id: str, before: str | None) -> RunRecord:
         with self.workspaces.in_use(workspace):

@@ -59,6 +59,11 @@ class LaneState:
         return self.lane.active is not None
 
     @property
+    def queued_bytes(self) -> int:
+        """Text and attachments of its queued prompts."""
+        return sum(run.prompt.size for run in self.runs.values() if run.state == "queued")
+
+    @property
     def is_idle(self) -> bool:
         """True if the store has everything that is here, so that this state can be evicted."""
         return not (self.runs or self.asks or self.ended or self.settled or self.is_uncertain)
