@@ -102,7 +102,7 @@ async def test_stuck_threads_delay_no_other_run_and_no_stop(
     server, key = own_server(CLEANUP, program=IMPATIENT), unique()
     views = " | ".join(call("view", path=f"{number}.txt") for number in range(8))
     async with server.peer(mount.path) as bad, server.peer(workspace) as good:
-        sessions = [await bad.session() for _ in range(3)]
+        sessions = [await bad.session() for _ in range(5)]
         runs = [
             await bad.submit(session, f"script: tag {key} | hold {key} | {views} | say done") for session in sessions
         ]

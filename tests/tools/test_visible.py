@@ -104,6 +104,7 @@ async def test_change_of_all_line_endings_is_shown(tmp_path: Path) -> None:
     seen = front_ends(prepared)
     assert "line_endings: LF -> CRLF" in seen["cli"]
     assert "line_endings: LF -> CRLF" in seen["tui"]
+    (tmp_path / "new").mkdir()
     new = await written(tmp_path / "new", None, "a\r\n")
     assert new.intent.description.endswith("a.sh (+1 -0), line endings: CRLF")
 

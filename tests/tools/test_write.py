@@ -11,7 +11,10 @@ import pytest
 from kedge.core.approvals import Rules, parse_rules, permit
 from kedge.tools.base import ToolFailed
 from kedge.tools.diff import DIFF_BYTES_MAX
+from kedge.tools.edit import EditTool
 from kedge.tools.known_files import digest
+from kedge.tools.ls import LsTool
+from kedge.tools.shell import BashTool
 from kedge.tools.view import ViewTool
 from kedge.tools.write import WriteTool
 from tests.tools.contexts import RecordingHost, call, make_context, prepare
@@ -144,3 +147,43 @@ async def test_write_outside_needs_an_exact_approval(tmp_path: Path) -> None:
     (tmp_path / "ws").mkdir()
     intent = (await prepare(WriteTool(), make_context(tmp_path / "ws"), path="../out.txt", content="x")).intent
     assert (intent.subject, intent.exact_only, intent.grant) == (str(tmp_path.resolve() / "out.txt"), True, "")
+
+
+@pytest.mark.found(
+    "fault 15",
+    "after the directory of a workspace was moved away, write created a new one with one file, and bash reported a "
+    "directory without a name; all tools report that the directory of the workspace is gone, and none creates it",
+)
+async def test_a_moved_workspace_is_not_created_again(tmp_path: Path) -> None:
+    root = tmp_path.resolve() / "work"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.txt").write_text("one\n")
+    context = make_context(root)
+    await call(ViewTool(), context, path="a.txt")
+    edit = {"path": "a.txt", "old_string": "one", "new_string": "two"}
+    prepared = [
+        await prepare(WriteTool(), context, path="z.txt", content="z"),
+        await prepare(WriteTool(), context, path="sub/deep/z.txt", content="z"),
+        await prepare(EditTool(), context, **edit),
+    ]
+    root.rename(tmp_path / "moved")
+    gone = f"the directory of the workspace, {root}, does not exist any more"
+    for change in prepared[:2]:  # approved before the directory was moved
+        with pytest.raises(ToolFailed, match=gone):
+            await change.run()
+    with pytest.raises(ToolFailed, match="changed"):
+        await prepared[2].run()
+    for tool, arguments in (
+        (WriteTool(), {"path": "z.txt", "content": "z"}),
+        (EditTool(), edit),
+        (ViewTool(), {"path": "a.txt"}),
+        (LsTool(), {}),
+        (BashTool(), {"command": "pwd"}),
+        (BashTool(), {"command": "pwd", "cwd": "sub"}),
+    ):
+        with pytest.raises(ToolFailed, match=gone):
+            await call(tool, context, **arguments)
+    assert not root.exists()
+    # A file elsewhere still gets its directories.
+    await call(WriteTool(), context, path=str(tmp_path / "other" / "x.txt"), content="x")
+    assert (tmp_path / "other" / "x.txt").read_text() == "x"

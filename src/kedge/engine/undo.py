@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from msgspec.structs import replace
 
 from kedge.core.records import FileVersion
@@ -15,6 +13,7 @@ from kedge.errors import FilesChanged, LaneBusy, RunNotFound
 from kedge.tools.revert import conflicting_paths, revert_files
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.tool_threads import ToolThreads
+from kedge.tools.workspace_paths import check_root
 
 
 class Undo:
@@ -35,7 +34,10 @@ class Undo:
             if not versions:
                 versions.extend(await self._versions(workspace, session_id, run_id))
                 threads = ToolThreads(workspace.files)
-                await threads.look(os.stat, workspace.root)
+                try:
+                    await threads.look(check_root, workspace.root)
+                except ToolFailed as failed:
+                    raise FilesChanged(f"Nothing was restored: {failed}.") from None
                 restored.extend(await threads.run(_restore, versions))
             for version in versions:
                 tx.put_file(replace(version, undone=True), "deleted" if version.before is None else "updated")

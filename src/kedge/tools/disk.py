@@ -21,7 +21,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from kedge.tools.tool_failed import ToolFailed
-from kedge.tools.workspace_paths import printable
+from kedge.tools.workspace_paths import missing_root, printable
 
 #: Limit of a file that is read whole. A larger text is not a source file, and its diff is of no use. Bytes.
 READ_FILE_BYTES_MAX = 5_000_000
@@ -74,16 +74,18 @@ def _reporting(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _directory(path: Path, *, make: bool = False) -> Iterator[int]:
-    """Open a directory component by component and yield its descriptor."""
+def _directory(path: Path, *, make: bool = False, root: Path | None = None) -> Iterator[int]:
+    """Open a directory component by component and yield its descriptor. `make`: create missing ones, but not `root`."""
     here = os.open("/", _PASS)
     try:
-        for part in path.parts[1:]:
+        for count, part in enumerate(path.parts[1:], 2):
             try:
                 there = os.open(part, _PASS, dir_fd=here)
             except FileNotFoundError:
                 if not make:
                     raise
+                if root is not None and path.parts[:count] == root.parts[:count]:
+                    raise missing_root(root) from None
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=here)
                 there = os.open(part, _PASS, dir_fd=here)
@@ -173,10 +175,11 @@ def read(path: Path, *, bytes_max: int = READ_FILE_BYTES_MAX) -> FileContent | N
         return FileContent(data, os.fstat(file.fileno()))
 
 
-def replace(path: Path, data: bytes, known: os.stat_result | None) -> None:
+def replace(path: Path, data: bytes, known: os.stat_result | None, root: Path | None = None) -> None:
     """Write a whole file atomically. `known` is the file to replace, as it was read (None: it did not exist).
-    ToolFailed if there is another one. Its mode is kept, and its owner if permitted. Creates missing directories."""
-    with _reporting(path), _directory(path.parent, make=True) as parent:
+    ToolFailed if there is another one. Its mode is kept, and its owner if permitted. Creates missing directories, but
+    not `root`: a workspace that was moved away must not come back with this file alone."""
+    with _reporting(path), _directory(path.parent, make=True, root=root) as parent:
         temporary = f".kedge-{secrets.token_hex(8)}.tmp"
         descriptor = os.open(temporary, _CREATE, 0o666 if known is None else 0o600, dir_fd=parent)
         try:

@@ -108,7 +108,7 @@ async def prepare_change(
             await context.host.keep_version(target.path, made.before, made.after_digest)
 
             async def write() -> None:
-                await context.threads.run(disk.replace, target.path, made.after.data, known)
+                await context.threads.run(disk.replace, target.path, made.after.data, known, context.root)
                 context.known_files.note(target.path, made.after_digest, is_ours=True)
 
             await _shielded(write())

@@ -22,7 +22,7 @@ from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, Tool
 from kedge.tools.file_threads import checkpoint
 from kedge.tools.head_tail import HeadTail
 from kedge.tools.shell_parser import parse_line
-from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
+from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, check_root, guards, real_path
 
 #: Limit of a command. The kernel takes no argument above 128 KiB, and no user approves a text of that size. Bytes.
 COMMAND_BYTES_MAX = 100_000
@@ -198,6 +198,7 @@ def _directory(root: Path, path: str) -> Path:
     except (OSError, ValueError):
         exists = False
     if not exists:
+        check_root(root)
         raise ToolFailed(f"directory {visible(path, keep='')!r} not found; cwd is relative to the workspace")
     if not cwd.is_dir():
         raise ToolFailed(f"{visible(path, keep='')!r} is not a directory")

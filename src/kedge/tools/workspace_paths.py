@@ -103,12 +103,24 @@ def resolve(path: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
         # It has the environment of this server, with its keys.
         raise ToolFailed(f"{printable(path)} is not a file on disk but a view of running processes; use bash")
     is_inside = real.is_relative_to(root)
+    if is_inside:
+        check_root(root)
     subject, unresolved = subject_of(real, root), subject_of(lexical, root)
     # Both: .git/hooks may be a symlink to a harmless directory, and a harmless name may be a symlink into .git.
     is_guarded = any(guards(path, guarded) for path in {lexical, real})
     return Target(
         real, subject, is_inside, is_guarded, is_below(real, guarded), unresolved if unresolved != subject else ""
     )
+
+
+def check_root(root: Path) -> None:
+    """ToolFailed if the directory of the workspace is gone. Blocking."""
+    if not os.path.isdir(root):
+        raise missing_root(root)
+
+
+def missing_root(root: Path) -> ToolFailed:
+    return ToolFailed(f"the directory of the workspace, {printable(str(root))}, does not exist any more; restore it")
 
 
 def real_path(path: Path) -> Path:
