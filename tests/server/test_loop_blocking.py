@@ -9,13 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kedge.core.records import SessionRecord, SessionView
-from kedge.core.transcript import FinishPart, Message, Text, ToolCall
 from kedge.errors import TooLarge
 from kedge.server.asgi import _body, _encoded, route
 from kedge.wire import models as m
-from kedge.wire.codec import message_body, session_body
-from kedge.wire.export import as_json, as_markdown
 from kedge.wire.limits import BODY_BYTES_MAX
 
 
@@ -58,26 +54,3 @@ async def test_other_tasks_run_while_a_list_is_encoded() -> None:
     assert 0 < made < 10
     assert msgspec.json.decode(await encoding) == ["x" * 300_000] * 50
     assert await _encoded([]) == b"[]"
-
-
-@pytest.mark.found(
-    "attack round 2: the event loop",
-    "the export of a long session blocked the event loop for seconds, and always failed if the input of a call was "
-    "deeply nested; messages are exported one by one, and such an input is shown as text",
-)
-def test_an_export_has_one_piece_per_message() -> None:
-    session = SessionRecord("s", "w", "a title", 0, 0, message_count=2)
-    deep = ToolCall("c", "bash", "[" * 100_000)
-    messages = [
-        Message("m1", "s", "user", (Text("line\nbreak"),), 1, 1),
-        Message("m2", "s", "assistant", (deep, FinishPart("tool_use", 2)), 2, 2),
-    ]
-    assert len(list(as_markdown(session, messages))) == 3
-    assert deep.input in b"".join(as_markdown(session, messages)).decode()
-    for exported in ([], messages):
-        document = {
-            "session": session_body(SessionView(session)),
-            "messages": [message_body(message) for message in exported],
-        }
-        expected = msgspec.json.format(msgspec.json.encode(document), indent=2)
-        assert b"".join(as_json(session, exported)) == expected

@@ -289,6 +289,15 @@ async def test_last_messages_have_the_same_order(store: Store) -> None:
     assert await store.last_messages("s9", 10) == []
 
 
+async def test_page_of_messages_ends_at_its_size(store: Store) -> None:
+    await with_workspace(store)
+    await store.append(Write(W, messages=tuple(message(name, "x" * 1000) for name in "abcd")))
+    assert [row.id for row in await store.messages(S, None, 10, 2500)] == ["a", "b", "c"]
+    assert [row.id for row in await store.messages(S, "a", 10, 1)] == ["b"]
+    assert [row.id for row in await store.messages(S, "c", 10, 2500)] == ["d"]
+    assert await store.messages(S, "d", 10, 1) == []
+
+
 @pytest.mark.found(
     "fault 20",
     "each Run of a summarised session read its last 10,000 messages to use ten; the store returns messages from the "

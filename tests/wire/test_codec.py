@@ -10,11 +10,11 @@ import pytest
 
 from kedge.core import events as e
 from kedge.core.approvals import Ask
-from kedge.core.records import RunOptions
-from kedge.core.transcript import PART_TYPES, FinishPart, Message, Part, Text
+from kedge.core.records import RunOptions, SessionRecord, SessionView
+from kedge.core.transcript import PART_TYPES, FinishPart, Message, Part, Text, ToolCall
 from kedge.wire import codec, frames
 from kedge.wire import models as m
-from kedge.wire.export import as_html, as_json, as_markdown
+from kedge.wire.export import EXPORT_FORMATS
 from tests.wire.samples import NASTY, RUN, SAMPLES, SESSION
 from tests.wire.test_golden_frames import frame_of
 
@@ -73,17 +73,41 @@ def test_a_prompt_carries_every_option_that_clients_may_set() -> None:
     assert set(RunOptions.__struct_fields__) - internal <= set(m.SubmitPrompt.__struct_fields__)
 
 
+def exported(form: str, session: SessionRecord, messages: list[Message]) -> bytes:
+    document = EXPORT_FORMATS[form]()
+    return b"".join([document.begin(session), *map(document.message, messages), document.end()])
+
+
+@pytest.mark.found(
+    "attack round 2: the event loop",
+    "the export of a session always failed if the input of a call was deeply nested; such an input is shown as text",
+)
+def test_an_exported_document_is_made_piece_by_piece() -> None:
+    deep = ToolCall("c", "bash", "[" * 100_000)
+    messages = [
+        Message("m1", "s", "user", (Text("line\nbreak"),), 1, 1),
+        Message("m2", "s", "assistant", (deep, FinishPart("tool_use", 2)), 2, 2),
+    ]
+    assert deep.input in exported("md", SESSION, messages).decode()
+    for some in ([], messages):
+        document = {
+            "session": codec.session_body(SessionView(SESSION)),
+            "messages": [codec.message_body(message) for message in some],
+        }
+        assert exported("json", SESSION, some) == msgspec.json.format(msgspec.json.encode(document), indent=2)
+
+
 def test_a_session_is_exported_as_markdown_html_and_json() -> None:
     messages = [
         Message("m1", "s1", "user", (Text("what <b>?</b>"),), 1, 1),
         Message("m2", "s1", "assistant", (Text("half"), FinishPart("canceled", 2)), 2, 2, model="m", provider="p"),
     ]
-    assert b"canceled" in b"".join(as_markdown(SESSION, messages))
-    page = b"".join(as_html(SESSION, messages)).decode()
+    assert b"canceled" in exported("md", SESSION, messages)
+    page = exported("html", SESSION, messages).decode()
     assert "what &lt;b&gt;?&lt;/b&gt;" in page
     assert "A &lt;title&gt;" in page
     assert "<b>" not in page
-    assert [message["id"] for message in json.loads(b"".join(as_json(SESSION, messages)))["messages"]] == ["m1", "m2"]
+    assert [message["id"] for message in json.loads(exported("json", SESSION, messages))["messages"]] == ["m1", "m2"]
 
 
 def test_an_ask_with_malformed_parameters_is_sent_without_them() -> None:

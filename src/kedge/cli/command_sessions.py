@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -16,6 +17,7 @@ from kedge.cli.run_output import RunPrinter
 from kedge.cli.terminal import StatusLine, StdoutWriter
 from kedge.cli.transcript_lines import transcript_lines
 from kedge.cli.workspace_lookup import find_session, opened
+from kedge.client.complete_file import complete_file
 from kedge.client.followed_run import FollowedSummary
 from kedge.client.safe_text import harmless, one_line
 from kedge.core.records import OFFLINE
@@ -168,19 +170,31 @@ def delete(prefix: str, yes: bool, as_json: bool, cwd: str, host: str | None) ->
 def export(prefix: str, export_format: ExportFormat, file: Path | None, cwd: str, host: str | None) -> int:
     """Export a session as a document."""
 
-    async def read() -> bytes:
+    async def copy() -> None:
         async with opened(host, cwd) as workspace:
             session = await find_session(workspace, prefix)
-            return await workspace.client.export_session(workspace.id, session.id, export_format)
+            pieces = workspace.client.export_pieces(workspace.id, session.id, export_format)
+            if file is not None:
+                with complete_file(file) as target:
+                    async for piece in pieces:
+                        target.write(piece)
+            elif os.isatty(1):
+                await _show(pieces)
+            else:
+                async for piece in pieces:
+                    click.echo(piece, nl=False)
 
-    document = asyncio.run(read())
-    if file is not None:
-        file.write_bytes(document)
-    elif os.isatty(1):
-        click.echo(harmless(document.decode("utf-8", "replace")))
-    else:
-        click.echo(document, nl=False)
+    asyncio.run(copy())
     return 0
+
+
+async def _show(pieces: AsyncIterator[bytes]) -> None:
+    """Print a document line by line, without terminal controls."""
+    rest = b""
+    async for piece in pieces:
+        lines, line_feed, rest = (rest + piece).rpartition(b"\n")
+        click.echo(harmless((lines + line_feed).decode("utf-8", "replace")), nl=False)
+    click.echo(harmless(rest.decode("utf-8", "replace")))
 
 
 @sessions.command(epilog=examples('kedge sessions search "race condition"', "kedge sessions search --json parser"))

@@ -13,11 +13,12 @@ A workspace that this client opened is reopened when the server no longer has it
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
+import httpx2
 import msgspec
 
 from kedge.client.event_stream import EventStream
@@ -25,11 +26,11 @@ from kedge.client.http_transport import ANSWER_S_MAX, Transport
 from kedge.client.retry import GIVE_UP_S, Restart, loop_time, retry_if_refused
 from kedge.core.approvals import Answer
 from kedge.core.transcript import USER_COMMAND_S_MAX
-from kedge.errors import Invalid, KedgeError, TooLarge, WorkspaceClosing, WorkspaceNotFound
+from kedge.errors import Invalid, KedgeError, WorkspaceClosing, WorkspaceNotFound
 from kedge.wire import models as m
 from kedge.wire.limits import WAIT_S_MAX
 
-#: Page size of `all_messages`: few requests, and below REPLY_BYTES_MAX for text. Items.
+#: Page size of `all_messages`: few requests, and the first messages are there soon. Items.
 PAGE_MESSAGES = 200
 #: A health check needs neither store nor model. A slower server is not healthy. Seconds.
 HEALTH_S_MAX = 5.0
@@ -185,26 +186,18 @@ class Client:
     async def messages(
         self, workspace_id: str, session_id: str, *, after: str | None = None, limit: int | None = None
     ) -> list[m.MessageBody]:
-        """Return one page of the transcript: the messages that follow message `after`."""
+        """Return one page of the transcript: the messages that follow message `after`, none after the last.
+
+        A page may have fewer messages than `limit`."""
         parts, params = ("sessions", session_id, "messages"), {"after": after, "limit": limit}
         return await self._inside("GET", workspace_id, *parts, params=params, reply=list[m.MessageBody])
 
     async def all_messages(self, workspace_id: str, session_id: str) -> AsyncIterator[m.MessageBody]:
-        """Yield the whole transcript, page by page."""
+        """Yield the whole transcript, page by page. The server ends a page early if it has many bytes."""
         after: str | None = None
-        limit = PAGE_MESSAGES
-        while True:
-            try:
-                page = await self.messages(workspace_id, session_id, after=after, limit=limit)
-            except TooLarge:
-                if limit == 1:
-                    raise
-                limit = max(1, limit // 4)  # large attachments
-                continue
+        while page := await self.messages(workspace_id, session_id, after=after, limit=PAGE_MESSAGES):
             for message in page:
                 yield message
-            if len(page) < limit:
-                return
             after = page[-1].id
 
     async def fork_session(self, workspace_id: str, session_id: str, message_id: str = "") -> m.SessionBody:
@@ -216,8 +209,20 @@ class Client:
         self, workspace_id: str, session_id: str, form: Literal["md", "json", "html"] = "md"
     ) -> bytes:
         """Return the transcript as a document."""
-        parts = ("sessions", session_id, "export")
-        return await self._inside_raw("GET", workspace_id, *parts, params={"format": form})
+        return b"".join([piece async for piece in self.export_pieces(workspace_id, session_id, form)])
+
+    async def export_pieces(
+        self, workspace_id: str, session_id: str, form: Literal["md", "json", "html"] = "md"
+    ) -> AsyncIterator[bytes]:
+        """Yield the transcript as a document, piece by piece: it may not fit into memory."""
+        path, params = _path("workspaces", workspace_id, "sessions", session_id, "export"), {"format": form}
+
+        async def opened() -> httpx2.Response:
+            return await self._transport.open_stream(path, params, {"accept": "*/*"})
+
+        response = await retry_if_refused(lambda: self._reopening(workspace_id, opened), self.restart)
+        async for piece in self._transport.pieces(response):
+            yield piece
 
     async def undo(self, workspace_id: str, session_id: str, run_id: str | None = None) -> m.UndoReply:
         """Restore the files that this Run changed, or the last Run that changed any."""
@@ -369,14 +374,18 @@ class Client:
         path = _path("workspaces", workspace_id, *parts)
 
         async def send() -> bytes:
-            try:
-                return await self._transport.request(method, path, **options)
-            except (WorkspaceNotFound, WorkspaceClosing):  # refused before it had an effect
-                if await self._reopen(workspace_id) != workspace_id:
-                    raise
-            return await self._transport.request(method, path, **options)
+            return await self._reopening(workspace_id, lambda: self._transport.request(method, path, **options))
 
         return await retry_if_refused(send, self.restart) if repeat or method == "GET" else await send()
+
+    async def _reopening(self, workspace_id: str, call: Callable[[], Awaitable[R]]) -> R:
+        """Return the result of the call. It is repeated once if the workspace had to be reopened."""
+        try:
+            return await call()
+        except (WorkspaceNotFound, WorkspaceClosing):  # refused before it had an effect
+            if await self._reopen(workspace_id) != workspace_id:
+                raise
+        return await call()
 
     async def _reopen(self, workspace_id: str) -> str:
         """Reopen a workspace that the server no longer has open. Its id changes only if the store does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -156,7 +156,19 @@ class Transport:
             await self._read(response)
         finally:
             await response.aclose()
-        raise KedgeError(f"The server returned status {response.status_code} instead of an event stream.")
+        raise KedgeError(f"The server returned status {response.status_code} instead of a stream.")
+
+    async def pieces(self, response: httpx2.Response) -> AsyncIterator[bytes]:
+        """Yield the body of a reply as it arrives, and close the reply. Raise Unreachable if the body is incomplete."""
+        try:
+            async for piece in response.aiter_raw():
+                yield piece
+        except httpx2.TransportError as error:
+            raise Unreachable(
+                f"The server at {self.address.host} aborted its reply. See its log, and try again."
+            ) from error
+        finally:
+            await response.aclose()
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         response = await self._send_once(request)

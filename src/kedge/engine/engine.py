@@ -507,10 +507,12 @@ class Engine:
             await self._make_session(workspace, session, *copies)
             return session
 
-    async def messages(self, workspace: Workspace, session_id: str, after: str | None, limit: int) -> list[Message]:
+    async def messages(
+        self, workspace: Workspace, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
+    ) -> list[Message]:
         """Return the transcript; a streaming message has all the text it has so far."""
         await self.workspaces.lane(workspace, session_id)
-        stored = await self._store.messages(session_id, after, limit)
+        stored = await self._store.messages(session_id, after, limit, bytes_max)
         now = self._clock.now_ms()
         return [
             draft.message(now) if not message.finish and (draft := workspace.feed.streaming(message.id)) else message

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -27,6 +28,7 @@ from kedge.errors import (
     WrongType,
 )
 from kedge.server.auth import Gate, Headers
+from kedge.slices import in_slices
 from kedge.waiting import wait_uncancelled
 from kedge.wire.limits import ERROR_CHARS_MAX, SMALL_BODY_BYTES_MAX
 from kedge.wire.models import ErrorBody
@@ -46,10 +48,8 @@ QUERY_FIELDS_MAX = 50
 #: Commas in a body. Each can separate two values, and decoding millions of empty values blocks the event loop for half
 #: a second. The base64 of attachments, which makes bodies large, contains no commas. Items.
 COMMAS_MAX = 600_000
-#: Bytes of a reply that are encoded before the event loop runs other tasks: a few milliseconds.
-YIELD_BYTES = 1024 * 1024
-#: The fixed cost of encoding one item, as the bytes that take the same time.
-ITEM_BYTES = 1000
+#: Pieces of a reply are joined up to this size before they are sent: a write costs more than a short piece. Bytes.
+PIECE_BYTES = 64 * 1024
 
 _encode = msgspec.json.Encoder().encode
 
@@ -107,6 +107,15 @@ class Raw(Struct, frozen=True):
     media_type: str
 
 
+class Pieces(Struct, frozen=True):
+    """A reply of any length, made while it is sent: each piece is made when the client has read most of those before.
+
+    An error after the first piece drops the connection, so that the client does not take the reply for complete."""
+
+    pieces: AsyncGenerator[bytes, None]
+    media_type: str
+
+
 class Streamed:
     """The reply of a handler that sent its own response."""
 
@@ -160,6 +169,10 @@ class App:
         self._on_request()
         try:
             status, reply = await self._answer(scope, receive, send)
+            if isinstance(reply, Pieces):
+                request = HttpRequest({}, None, None, scope["headers"], scope, receive, send)
+                await _send_pieces(request, reply)
+                return
         except Disconnected:
             return
         except KedgeError as error:
@@ -286,20 +299,43 @@ async def _encoded(reply: Any) -> bytes:
     """Encode as JSON. A list is encoded item by item: a page of large messages must not block the event loop."""
     if not isinstance(reply, list | Iterator):
         return _encode(reply)
-    return b"[" + b",".join(await collect(map(_encode, reply))) + b"]"
+    return b"[" + b",".join([item async for item in in_slices(map(_encode, reply), len)]) + b"]"
 
 
-async def collect(pieces: Iterable[bytes]) -> list[bytes]:
-    """Return all pieces. Yields to the event loop in between, since making a piece takes time."""
-    result: list[bytes] = []
-    work = 0
-    for piece in pieces:
-        result.append(piece)
-        work += ITEM_BYTES + len(piece)
-        if work > YIELD_BYTES:
-            work = 0
-            await asyncio.sleep(0)
-    return result
+async def _send_pieces(request: HttpRequest, reply: Pieces) -> None:
+    """Send the pieces as fast as the client reads them. An error before the first bytes are sent is raised."""
+    is_started = False
+
+    async def send(body: bytes, *, more_body: bool) -> None:
+        nonlocal is_started
+        if not is_started:
+            is_started = True
+            headers = _headers(reply.media_type)
+            await request.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await request.send({"type": "http.response.body", "body": body, "more_body": more_body})
+
+    async def send_all() -> None:
+        unsent: list[bytes] = []
+        size = 0
+        async with aclosing(reply.pieces) as pieces:
+            async for piece in pieces:
+                unsent.append(piece)
+                size += len(piece)
+                if size >= PIECE_BYTES:
+                    await send(b"".join(unsent), more_body=True)
+                    unsent.clear()
+                    size = 0
+        await send(b"".join(unsent), more_body=False)
+
+    try:
+        await request.while_connected(send_all())
+    except Exception as error:
+        if not is_started or isinstance(error, Disconnected):
+            raise
+        # The status has been sent: the only way left to report an error is to drop the connection.
+        is_known = isinstance(error, KedgeError)
+        log.error("%s aborted: %s", request.scope["path"], error, exc_info=None if is_known else error)
+        request.scope["kedge.abort"]()
 
 
 async def _send_error(send: Send, error: KedgeError) -> None:
@@ -311,12 +347,14 @@ async def _send_error(send: Send, error: KedgeError) -> None:
 
 
 async def _send(send: Send, status: int, data: bytes, media_type: str, more: Headers | None = None) -> None:
-    headers = [
-        (b"content-type", media_type.encode()),
-        (b"content-length", b"%d" % len(data)),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-        *(more or []),
-    ]
+    headers = [*_headers(media_type), (b"content-length", b"%d" % len(data)), *(more or [])]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": data})
+
+
+def _headers(media_type: str) -> Headers:
+    return [
+        (b"content-type", media_type.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+    ]

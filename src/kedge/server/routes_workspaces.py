@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct
@@ -10,17 +10,16 @@ from msgspec import UNSET, Meta, Struct
 import kedge
 from kedge.config.model_names import ModelListing, list_models
 from kedge.core.ids import check_client_id
+from kedge.core.records import SessionRecord
 from kedge.engine.engine import Engine
 from kedge.engine.workspace import Workspace
 from kedge.errors import Invalid, ShuttingDown, TooLarge, WrongType
-from kedge.server.asgi import HttpRequest, Raw, Route, collect, route
-from kedge.wire import export
+from kedge.server.asgi import HttpRequest, Pieces, Route, route
+from kedge.slices import Slices
 from kedge.wire import models as m
 from kedge.wire.codec import message_body, session_body
-from kedge.wire.limits import MODELS_MAX, PAGE_ITEMS_MAX, TITLE_CHARS_MAX
-
-#: Messages of one export. Items.
-EXPORT_MESSAGES_MAX = 100_000
+from kedge.wire.export import EXPORT_FORMATS, ExportFormat
+from kedge.wire.limits import MODELS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX, TITLE_CHARS_MAX
 
 
 class ClientQuery(Struct):
@@ -130,7 +129,8 @@ class WorkspaceRoutes:
     async def messages(self, request: HttpRequest) -> Iterator[m.MessageBody]:
         query: MessagesQuery = request.query
         workspace = self._workspace(request)
-        messages = await self._engine.messages(workspace, request.path["sid"], query.after, query.limit)
+        session_id = request.path["sid"]
+        messages = await self._engine.messages(workspace, session_id, query.after, query.limit, PAGE_BYTES_MAX)
         return map(message_body, messages)
 
     async def fork(self, request: HttpRequest) -> m.SessionBody:
@@ -140,19 +140,27 @@ class WorkspaceRoutes:
         session = await self._engine.fork_session(workspace, request.path["sid"], request.body.message_id)
         return session_body(workspace.view(session))
 
-    async def export(self, request: HttpRequest) -> Raw:
+    async def export(self, request: HttpRequest) -> Pieces:
         query: ExportQuery = request.query
         workspace = self._workspace(request)
         session = await self._engine.session(workspace, request.path["sid"])
-        messages = await self._engine.messages(workspace, session.id, None, EXPORT_MESSAGES_MAX)
-        match query.format:
-            case "json":
-                pieces, media_type = export.as_json(session, messages), "application/json"
-            case "html":
-                pieces, media_type = export.as_html(session, messages), "text/html; charset=utf-8"
-            case "md":
-                pieces, media_type = export.as_markdown(session, messages), "text/markdown; charset=utf-8"
-        return Raw(b"".join(await collect(pieces)), media_type)
+        document = EXPORT_FORMATS[query.format]()
+        return Pieces(self._document(document, workspace, session), document.media_type)
+
+    async def _document(
+        self, document: ExportFormat, workspace: Workspace, session: SessionRecord
+    ) -> AsyncGenerator[bytes, None]:
+        slices = Slices()
+        after: str | None = None
+        with self._engine.workspaces.in_use(workspace):
+            yield document.begin(session)
+            while page := await self._engine.messages(workspace, session.id, after, PAGE_ITEMS_MAX, PAGE_BYTES_MAX):
+                for message in page:
+                    piece = document.message(message)
+                    yield piece
+                    await slices.count(len(piece))
+                after = page[-1].id
+            yield document.end()
 
     # --- helpers -------------------------------------------------------------------------------------------------
 

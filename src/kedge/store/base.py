@@ -152,9 +152,13 @@ class Store(Protocol):
         One workspace at a time, so that damage in one does not affect the others."""
         ...
 
-    async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:
+    async def messages(
+        self, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
+    ) -> list[Message]:
         """Return messages with their tails, in the order of their first Write; `after` excludes that message and the
-        earlier ones. MessageNotFound if the session does not hold it."""
+        earlier ones. MessageNotFound if the session does not hold it.
+
+        The last message is the one with which their encoded parts have `bytes_max` bytes: one message at least."""
         ...
 
     async def last_messages(self, session_id: str, limit: int, first: str = "") -> list[Message]:

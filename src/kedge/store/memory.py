@@ -236,14 +236,21 @@ class MemoryStore:
         await asyncio.sleep(0)
         return live
 
-    async def messages(self, session_id: str, after: str | None, limit: int) -> list[Message]:
+    async def messages(
+        self, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
+    ) -> list[Message]:
         result = list(self._own_data().transcripts.get(session_id, {}).values())
         if after is not None:
             ids = [stored.message.id for stored in result]
             if after not in ids:
                 raise codec.unknown_message(after, session_id)
             result = result[ids.index(after) + 1 :]
-        shown = [codec.merged(stored.message, stored.tails) for stored in result[: max(limit, 0)]]
+        shown: list[Message] = []
+        size = 0
+        for stored in result[: max(limit, 0)]:
+            shown.append(codec.merged(stored.message, stored.tails))
+            if bytes_max is not None and (size := size + len(codec.encode_parts(stored.message.parts))) >= bytes_max:
+                break
         await asyncio.sleep(0)
         return shown
 

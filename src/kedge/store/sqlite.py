@@ -45,6 +45,8 @@ _MESSAGE = (
     "SELECT ordinal, EXISTS (SELECT 1 FROM message_tails WHERE message_ordinal = ordinal), id, session_id, role, parts,"
     " created_at, updated_at, run_id, model, provider, is_summary FROM messages"
 )
+#: The index of `parts` in such a row.
+_PARTS = 5
 
 
 def _read(
@@ -292,7 +294,9 @@ class SqliteStore:
         return _runs(db.execute(live, (workspace_id,)))
 
     @_read("session", is_long=True)
-    def messages(self, db: apsw.Connection, session_id: str, after: str | None, limit: int) -> list[Message]:
+    def messages(
+        self, db: apsw.Connection, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
+    ) -> list[Message]:
         start = -1
         if after is not None:
             row = db.execute(
@@ -301,10 +305,16 @@ class SqliteStore:
             if row is None:
                 raise codec.unknown_message(after, session_id)
             start = row[0]
-        rows = db.execute(
+        rows: list[tuple[Any, ...]] = []
+        size = 0
+        for row in db.execute(
             f"{_MESSAGE} WHERE session_id = ? AND ordinal > ? ORDER BY ordinal LIMIT ?",
             (session_id, start, max(limit, 0)),
-        ).fetchall()
+        ):
+            rows.append(row)
+            size += len(row[_PARTS])
+            if bytes_max is not None and size >= bytes_max:
+                break
         return [_message(db, row) for row in rows]
 
     @_read("session", is_long=True)

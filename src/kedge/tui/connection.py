@@ -178,9 +178,7 @@ class ServerConnection:
             return await self.client.messages(self.id, session_id, after=after, limit=PAGE_MESSAGES)
 
         last: list[m.MessageBody] = []
-        while True:
-            page = await self.retry(read)
+        while page := await self.retry(read):
             last = [*last, *page][-PAGE_MESSAGES:]
-            if len(page) < PAGE_MESSAGES:
-                return last
             after = page[-1].id
+        return last

@@ -1,12 +1,11 @@
-"""A session as a document, for reading and archiving."""
+"""A session as a document, for reading and archiving. It is made piece by piece: it may not fit into memory."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -28,14 +27,32 @@ pre + pre { margin-top: .6rem; } .output { font: 13px/1.5 ui-monospace, monospac
 """
 
 
-# Each yields one piece per message: a long session takes seconds, and the event loop must run in between.
+class ExportFormat(Protocol):
+    """A format of the document: its beginning, each message, its end."""
+
+    media_type: str
+
+    def begin(self, session: SessionRecord) -> bytes: ...
+
+    def message(self, message: Message) -> bytes: ...
+
+    def end(self) -> bytes: ...
 
 
-def as_json(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
-    yield b'{\n  "session": ' + _indented(session_body(SessionView(session)), 2) + b',\n  "messages": ['
-    for index, message in enumerate(messages):
-        yield (b",\n    " if index else b"\n    ") + _indented(message_body(message), 4)
-    yield (b"\n  " if messages else b"") + b"]\n}"
+class JsonExport:
+    media_type = "application/json"
+    _is_empty = True
+
+    def begin(self, session: SessionRecord) -> bytes:
+        return b'{\n  "session": ' + _indented(session_body(SessionView(session)), 2) + b',\n  "messages": ['
+
+    def message(self, message: Message) -> bytes:
+        separator = b"\n    " if self._is_empty else b",\n    "
+        self._is_empty = False
+        return separator + _indented(message_body(message), 4)
+
+    def end(self) -> bytes:
+        return (b"" if self._is_empty else b"\n  ") + b"]\n}"
 
 
 def _indented(body: object, spaces: int) -> bytes:
@@ -43,32 +60,47 @@ def _indented(body: object, spaces: int) -> bytes:
     return msgspec.json.format(msgspec.json.encode(body), indent=2).replace(b"\n", b"\n" + b" " * spaces)
 
 
-def as_markdown(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
-    yield f"# {_title(session)}\n\n*{_about(session)}*\n".encode()
-    for message in messages:
+class MarkdownExport:
+    media_type = "text/markdown; charset=utf-8"
+
+    def begin(self, session: SessionRecord) -> bytes:
+        return f"# {_title(session)}\n\n*{_about(session)}*\n".encode()
+
+    def message(self, message: Message) -> bytes:
         blocks = [text if kind == "text" else _fenced(text) for kind, text in _blocks(message)]
         lines = ["", f"## {_heading(message)}", "", "\n\n".join(blocks), ""]
         if note := _note(message):
             lines += [f"> {note}", ""]
-        yield "\n".join(lines).encode()
+        return "\n".join(lines).encode()
+
+    def end(self) -> bytes:
+        return b""
 
 
-def as_html(session: SessionRecord, messages: list[Message]) -> Iterator[bytes]:
-    title = html.escape(_title(session))
-    yield (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>{title}</title><style>{_STYLE}</style><body><h1>{title}</h1>"
-        f'<p class="about">{html.escape(_about(session))}</p>\n'
-    ).encode()
-    for message in messages:
-        article = (
+class HtmlExport:
+    media_type = "text/html; charset=utf-8"
+
+    def begin(self, session: SessionRecord) -> bytes:
+        title = html.escape(_title(session))
+        return (
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+            f"<title>{title}</title><style>{_STYLE}</style><body><h1>{title}</h1>"
+            f'<p class="about">{html.escape(_about(session))}</p>\n'
+        ).encode()
+
+    def message(self, message: Message) -> bytes:
+        return (
             f'<article class="{message.role}"><h2>{html.escape(_heading(message))}</h2>'
             + "".join(f'<pre class="{kind}">{html.escape(text)}</pre>' for kind, text in _blocks(message))
             + (f'<p class="note">{html.escape(note)}</p>' if (note := _note(message)) else "")
             + "</article>\n"
-        )
-        yield article.encode()
-    yield b"</body></html>\n"
+        ).encode()
+
+    def end(self) -> bytes:
+        return b"</body></html>\n"
+
+
+EXPORT_FORMATS: dict[str, type[ExportFormat]] = {"md": MarkdownExport, "json": JsonExport, "html": HtmlExport}
 
 
 def _title(session: SessionRecord) -> str:

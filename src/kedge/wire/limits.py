@@ -18,8 +18,11 @@ ERROR_CHARS_MAX = 2000
 TITLE_CHARS_MAX = 200
 #: Attachments of one prompt: models make no good use of more. Items.
 ATTACHMENTS_MAX = 20
-#: A page of messages or runs. Items.
+#: A page of messages, sessions or runs. Items.
 PAGE_ITEMS_MAX = 1000
+#: A page ends with the item with which it reaches this size: it is held in memory several times while it is sent, and
+#: a page of pictures would have gigabytes. Bytes, as stored.
+PAGE_BYTES_MAX = 4 * 1024 * 1024
 #: Open event streams of one server: each costs a file descriptor and about 20 kB. Items.
 STREAMS_MAX = 2000
 #: The longest GET .../wait; clients repeat it. Seconds.

@@ -16,6 +16,7 @@ from typing import TypeVar
 from textual.notifications import SeverityLevel
 
 from kedge.client.client import new_run_id
+from kedge.client.complete_file import complete_file
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.approvals import Answer
 from kedge.errors import (
@@ -202,12 +203,15 @@ class SessionActions:
         return copy.id
 
     async def export_session(self, session_id: str) -> None:
-        document = await self._connection.retry(
-            lambda: self._client.export_session(self._workspace_id, session_id, "md")
-        )
         path = Path(self._connection.path) / f"session-{session_id}.md"
+
+        async def export() -> None:
+            with complete_file(path) as file:
+                async for piece in self._client.export_pieces(self._workspace_id, session_id, "md"):
+                    file.write(piece)
+
         try:
-            path.write_bytes(document)
+            await self._connection.retry(export)
         except OSError as error:
             self._report(f"cannot write {with_tilde(str(path))}: {error.strerror}", "error")
             return
