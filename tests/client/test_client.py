@@ -272,12 +272,11 @@ async def test_session_update_summary_and_commands(client: Client, home: Home) -
 
 async def test_page_of_large_messages_ends_early(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
-    file = AttachmentBody(file_path="a.txt", file_name="a.txt", mime_type="text/plain", content=b"x" * 4_000_000)
-    for number in range(2):
-        receipt = await client.submit(workspace_id, prompt(session_id, f"{number}", attachments=[file]))
+    for number in range(5):
+        receipt = await client.submit(workspace_id, prompt(session_id, f"{number} {'x' * 1_000_000}"))
         await client.wait_run(workspace_id, receipt.run_id)
     page = await client.messages(workspace_id, session_id)
-    assert [message.role for message in page] == ["user"]
+    assert 0 < len(page) < 10
     whole = [message async for message in client.all_messages(workspace_id, session_id)]
-    assert [message.role for message in whole] == ["user", "assistant", "user", "assistant"]
-    assert whole[0] == page[0]
+    assert [message.role for message in whole] == ["user", "assistant"] * 5
+    assert whole[: len(page)] == page

@@ -154,7 +154,7 @@ class ScriptedRun:
                 return  # closes, as during a restart
             writer.write(json(200, self.run))
         elif asked.path.endswith("/messages"):
-            writer.write(json(200, self.messages))
+            writer.write(json(200, [] if "after=" in asked.query else self.messages))
         elif asked.path.endswith("/permissions"):
             writer.write(json(200, self.permissions))
         elif asked.path.endswith("/questions"):
