@@ -35,13 +35,18 @@ async def cancel_without_store(r: Rig, store: OutageStore) -> Cancelled:
     return cancelled
 
 
+async def until_stopped(r: Rig) -> None:
+    async with asyncio.timeout(10):
+        await until(lambda: r.model.streams_open == 0)
+
+
 async def test_a_cancel_without_a_store_ends_its_run_once(tmp_path: Path) -> None:
     store = OutageStore()
     async with no_asyncio_errors(), rig(tmp_path, ScriptedModel([Hold("never")]), store) as r:
         await started(r)
         cancelled = await cancel_without_store(r, store)
         assert [(run.run_id, run.was) for run in cancelled.covered] == [("a", "active")]
-        await until(lambda: r.model.streams_open == 0)
+        await until_stopped(r)
         assert (await r.engine.run(r.workspace, "a")).state == "active", "its end is not recorded yet"
         store.out = False
         assert (await r.end("a")).outcome == "cancelled"
@@ -99,7 +104,7 @@ async def test_a_reload_starts_no_run_that_a_kept_cancel_covers(tmp_path: Path) 
         r.model.release("k")
         await until(lambda: store.after is None)
         await cancel_without_store(r, store)
-        store.out = False
+        store.out, store.fail_before = False, 3  # reads work again, writes do not
         assert (await r.end("b")).outcome == "cancelled"
         assert len(r.model.requests) == 1, "the cancelled Run sends no request"
 
@@ -111,9 +116,11 @@ async def test_a_cancel_stops_its_run_while_the_store_hangs(tmp_path: Path) -> N
         store.held = lambda write: bool(write.events)
         cancelling = asyncio.create_task(r.engine.cancel_run(r.workspace, "a"))
         await store.waiting.wait()
-        await until(lambda: r.model.streams_open == 0)
-        cancelled = await cancelling
+        try:
+            await until_stopped(r)
+            cancelled = await cancelling
+        finally:
+            store.gate.set()
         assert (cancelled.is_recorded, [run.run_id for run in cancelled.covered]) == (False, ["a"])
-        store.gate.set()
         assert (await r.end("a")).outcome == "cancelled"
         assert await r.ends() == ["a"]

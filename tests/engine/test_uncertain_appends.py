@@ -167,6 +167,18 @@ async def test_uncertain_cancel_reaches_its_run(tmp_path: Path, what: str) -> No
         await assert_transcript_sound(r)
 
 
+async def test_uncertain_interrupt_stops_the_active_run(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel([Hold("never")], "next")) as r:
+        await r.submit(run_id="a")
+        await r.model.wait_requests(1)
+        r.store.fail_after = 1
+        with pytest.raises(StoreUnavailable):
+            await r.submit(run_id="b", when_busy="interrupt")
+        async with asyncio.timeout(10):
+            assert (await r.end("a")).outcome == "cancelled"
+        assert (await r.end("b")).text == "next"
+
+
 async def test_rename_keeps_the_changes_of_an_uncertain_append(tmp_path: Path) -> None:
     store = OutageStore()
     async with rig(tmp_path, ScriptedModel([Hold("k")]), store) as r:

@@ -188,7 +188,7 @@ class Engine:
         elif (active := state.lane.active) is not None:
             if not self._executor.is_running(state.session.id, active.run_id):
                 self._start(state, active.run_id)
-            if state.is_stopping(active):
+            if state.lane.covers(active):
                 self._executor.stop(state.session.id, active.run_id)
         self.workspaces.sweep()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kedge.core.approvals import Ask
 from kedge.core.commands import Cancel, CancelRun
-from kedge.core.lane import Lane, LaneRun
+from kedge.core.lane import Lane
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.engine.feed import Feed
 
@@ -20,11 +20,6 @@ class KeptCancel:
     #: The mark of a cancel of the whole session, from the last append that included it; 0: no append did. That append
     #: may be stored, with Runs that were accepted after the cancel: the mark must not cover those.
     mark: int = 0
-
-    def covers(self, run: LaneRun) -> bool:
-        if isinstance(self.command, CancelRun):
-            return run.run_id == self.command.run_id
-        return not self.mark or run.seq <= self.mark
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -72,10 +67,6 @@ class LaneState:
     def is_uncertain(self) -> bool:
         """True if an append may or may not have happened, or a cancel is not written yet."""
         return (self.loaded and self.stale) or bool(self.kept)
-
-    def is_stopping(self, run: LaneRun) -> bool:
-        """True if a cancel covers this live Run, written or kept."""
-        return self.lane.covers(run) or any(kept.covers(run) for kept in self.kept)
 
     def end_of(self, run_id: str) -> asyncio.Future[RunRecord]:
         """Return a future for the end of a live Run."""
