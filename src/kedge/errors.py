@@ -16,7 +16,7 @@
     ├── Conflict                409  the current state does not allow the request
     │   ├── RunIdReused · LaneBusy · RunIsFolded · RunNotQueued · RunNotActive · RunIsStopping
     │   ├── AskWithdrawn · FilesChanged
-    │   ├── WorkspaceClosing · ClientNotAttached · ClientRetired · ServerNotIdle
+    │   ├── WorkspaceClosing · WorkspaceInUse · ClientNotAttached · ClientRetired · ServerNotIdle
     ├── TooLarge                413
     ├── NotJson                 415
     ├── BadHost                 421
@@ -166,6 +166,10 @@ class FilesChanged(Conflict):
 
 class WorkspaceClosing(Conflict):
     code = "workspace_closing"
+
+
+class WorkspaceInUse(Conflict):
+    code = "workspace_in_use"
 
 
 class ClientNotAttached(Conflict):

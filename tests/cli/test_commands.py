@@ -16,7 +16,8 @@ from tests.client.fixtures import server_pids
 from tests.client.process import Home, Server, until
 
 EVERY_COMMAND = [
-    *([name] for name in COMMANDS if name not in ("sessions", "config")),
+    *([name] for name in COMMANDS if name not in ("sessions", "config", "workspaces")),
+    *(["workspaces", name] for name in ("list", "remove")),
     *(["sessions", name] for name in ("list", "show", "rename", "delete", "export", "search")),
     *(["sessions", name] for name in ("undo", "model", "summarize")),
     *(["approvals", name] for name in ("list", "allow", "deny", "answer", "forget")),

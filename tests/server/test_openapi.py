@@ -17,6 +17,7 @@ from tests.conformance.harness import Json, Peer, Server
 #: The public routes. Removing one breaks clients.
 CONTRACT = """
 GET /health · GET /version · POST /control · DELETE /clients/{client_id} · GET /metrics · GET /runs · GET /openapi.json
+GET /known-workspaces · DELETE /known-workspaces/{id}
 GET /docs · POST /workspaces · GET /workspaces · GET /workspaces/{id} · DELETE /workspaces/{id}
 POST /workspaces/{id}/current-session · GET /workspaces/{id}/config · GET /workspaces/{id}/events
 GET /workspaces/{id}/models

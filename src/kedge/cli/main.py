@@ -26,6 +26,7 @@ COMMANDS = {
     "attach": "kedge.cli.command_attach",
     "approvals": "kedge.cli.command_approvals",
     "sessions": "kedge.cli.command_sessions",
+    "workspaces": "kedge.cli.command_workspaces",
     "init": "kedge.cli.command_init",
     "models": "kedge.cli.command_models",
     "config": "kedge.cli.command_config",

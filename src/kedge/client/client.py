@@ -32,6 +32,8 @@ from kedge.wire.limits import WAIT_S_MAX
 
 #: Page size of `all_messages`: few requests, and the first messages are there soon. Items.
 PAGE_MESSAGES = 200
+#: Page size of `known_workspaces`. Items.
+PAGE_WORKSPACES = 500
 #: A health check needs neither store nor model. A slower server is not healthy. Seconds.
 HEALTH_S_MAX = 5.0
 #: One request that waits for a Run's end; repeated until then. Shorter than WAIT_S_MAX, since a connection that died
@@ -116,6 +118,21 @@ class Client:
 
     async def workspaces(self) -> list[m.WorkspaceBody]:
         return await self._call("GET", "/workspaces", reply=list[m.WorkspaceBody])
+
+    async def known_workspaces(self) -> list[m.KnownWorkspaceBody]:
+        """Return all stored workspaces, open or not."""
+        known: list[m.KnownWorkspaceBody] = []
+        while True:
+            params = {"after": known[-1].id if known else None, "limit": PAGE_WORKSPACES}
+            page = await self._call("GET", "/known-workspaces", params=params, reply=list[m.KnownWorkspaceBody])
+            known += page
+            if len(page) < PAGE_WORKSPACES:
+                return known
+
+    async def remove_workspace(self, workspace_id: str) -> None:
+        """Remove a workspace with all its sessions. WorkspaceInUse if Runs are live or clients are connected."""
+        self._paths.pop(workspace_id, None)
+        await self._transport.request("DELETE", _path("known-workspaces", workspace_id))
 
     async def workspace(self, workspace_id: str) -> m.WorkspaceBody:
         return await self._inside("GET", workspace_id, reply=m.WorkspaceBody)

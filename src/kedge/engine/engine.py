@@ -32,6 +32,7 @@ from kedge.engine.attached_files import read_files
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan, deciding
 from kedge.engine.executor import MakeExecutor
 from kedge.engine.forks import FORK_MESSAGES_MAX, agent_session, fork
+from kedge.engine.known_workspaces import KnownWorkspaces
 from kedge.engine.lane_state import LaneState
 from kedge.engine.log_trimming import LogTrimming
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
@@ -95,6 +96,7 @@ class Engine:
         self._executor = make_executor(self._door, self)
         self.workspaces = Workspaces(store, clock, ids, encoder, config, make_source, self)
         self.recovery = Recovery(self._door, self.workspaces, config)
+        self.known_workspaces = KnownWorkspaces(store, self.workspaces)
         self._trimming = LogTrimming(store, config.server.log_entries_max)
         self._queue_limits = QueueLimits(self.workspaces, config.server.queue_mib_max)
         self.asks = Asks(self._door, self.workspaces)
@@ -131,6 +133,7 @@ class Engine:
         await self._executor.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
         await self._machine.close()
         await self._trimming.close()
+        await self.known_workspaces.close()
         self._door.closing = True
         await self._door.drain()
         feeds = [workspace.feed for workspace in self.workspaces.all()]

@@ -30,6 +30,7 @@ from kedge.errors import (
     ShuttingDown,
     StoreDamaged,
     VersionConflict,
+    WorkspaceInUse,
     WorkspaceNotFound,
 )
 from kedge.store.base import Store
@@ -179,7 +180,7 @@ class Workspaces:
         """Open a workspace with live Runs, and recover them; its directory may be gone.
 
         DirectoryTimeout if it does not answer."""
-        async with self._opening.setdefault(record.path, asyncio.Lock()):
+        async with self.opening(record.path):
             self.unserved.refuse_damaged(record.id)
             if record.id in self.unserved.unrecovered:
                 await self._load(record, strict=False)
@@ -194,8 +195,26 @@ class Workspaces:
             files = self._files[path] = FileThreads(f"The directory of workspace {path}")
         return files
 
+    def opening(self, path: str) -> asyncio.Lock:
+        """Return the lock under which the workspace of this path is opened or removed."""
+        return self._opening.setdefault(path, asyncio.Lock())
+
+    def close_unused(self, workspace_id: str) -> None:
+        """Close a workspace that is about to be removed. WorkspaceInUse if clients hold it."""
+        if workspace := self._open.get(workspace_id):
+            workspace.claims = workspace.claims.lapsed(_now_ms())
+            if workspace.is_held or workspace.live_runs():
+                path = workspace.record.path
+                raise WorkspaceInUse(f"{path} is open in other clients or was until a moment ago. Close them first.")
+            self._close(workspace)
+
+    def removed(self, workspace_id: str) -> None:
+        """Drop what is known about a workspace that was removed from the store."""
+        self._recovered.discard(workspace_id)
+        self._recovering.pop(workspace_id, None)
+
     async def _open_resolved(self, path: str, client_id: str | None) -> Workspace:
-        async with self._opening.setdefault(path, asyncio.Lock()):
+        async with self.opening(path):
             if client_id is not None and client_id in self._retired:
                 raise ClientRetired(f"Client {client_id} was retired. Create a new client_id.")
             now = self._clock.now_ms()

@@ -29,6 +29,11 @@ class ClientQuery(Struct):
 PageLimit = Annotated[int, Meta(ge=1, le=PAGE_ITEMS_MAX)]
 
 
+class KnownQuery(Struct):
+    after: str = ""
+    limit: PageLimit = PAGE_ITEMS_MAX
+
+
 class MessagesQuery(Struct):
     after: str | None = None
     limit: PageLimit = PAGE_ITEMS_MAX
@@ -61,6 +66,26 @@ class WorkspaceRoutes:
 
     async def all(self, request: HttpRequest) -> list[m.WorkspaceBody]:
         return [self._body(workspace) for workspace in self._engine.workspaces.all()]
+
+    async def known(self, request: HttpRequest) -> list[m.KnownWorkspaceBody]:
+        query: KnownQuery = request.query
+        return [
+            m.KnownWorkspaceBody(
+                id=known.record.id,
+                path=known.record.path,
+                sessions=known.sessions,
+                live_runs=known.live_runs,
+                created_at=known.record.created_at,
+                used_at=known.used_at,
+                is_open=self._engine.workspaces.find(known.record.id) is not None,
+                directory=directory,
+            )
+            for known, directory in await self._engine.known_workspaces.page(query.after, query.limit)
+        ]
+
+    async def remove(self, request: HttpRequest) -> m.Ok:
+        await self._engine.known_workspaces.remove(request.path["id"])
+        return m.Ok()
 
     async def get(self, request: HttpRequest) -> m.WorkspaceBody:
         return self._body(self._workspace(request))
@@ -184,6 +209,17 @@ class WorkspaceRoutes:
         return [
             route("POST", all_, self.create, "Open a workspace", body=m.CreateWorkspace, reply=m.WorkspaceBody),
             route("GET", all_, self.all, "List the open workspaces", reply=workspaces),
+            route(
+                "GET",
+                "/known-workspaces",
+                self.known,
+                "List the stored workspaces, open or not, by id",
+                query=KnownQuery,
+                reply=list[m.KnownWorkspaceBody],
+            ),
+            route(
+                "DELETE", "/known-workspaces/{id}", self.remove, "Remove a workspace and all its sessions", reply=m.Ok
+            ),
             route("GET", one, self.get, "Return a workspace", reply=m.WorkspaceBody),
             route("DELETE", one, self.release, "Release a client's claim", query=ClientQuery, reply=m.Ok),
             route(

@@ -18,6 +18,7 @@ from kedge.config.reload import UserConfig, WorkspaceConfig
 from kedge.config.schema import Config
 from kedge.config.trust import FILE_NAME as TRUST_FILE
 from kedge.config.trust import TrustList
+from kedge.engine.engine import Engine
 from kedge.engine.sandbox import OwnFiles
 from kedge.engine.tool_processes import WardenMachine
 from kedge.errors import BadConfig, KedgeError
@@ -41,6 +42,9 @@ log = logging.getLogger("kedge.server")
 #: The time after which a busy thread releases the interpreter lock. The default is five times as long, and with several
 #: busy tool threads the event loop would wait for each of them. Seconds.
 SWITCH_S = 0.001
+
+#: The time between two passes that forget workspaces. Seconds.
+FORGET_EACH_S = 3600.0
 
 
 def serve(
@@ -112,14 +116,27 @@ async def _serve(hosts: list[str], store_url: str | None, allow_remote: bool, ex
     await engine.open(bind_sockets)
     watch = SocketWatch(socket_files(hosts), all(sock.family == socket.AF_UNIX for sock in sockets), stopping.set)
     warm_up = asyncio.create_task(_warm_up(models, config))
+    upkeep = asyncio.create_task(_upkeep(engine))
     watchdog.start()
     try:
         await listen(app, engine, sockets, watch, stopping, exit_when_idle)
     finally:
         unlink_sockets(watch.files)
+        upkeep.cancel()
         await warm_up
         await engine.close()
         watchdog.close()
+
+
+async def _upkeep(engine: Engine) -> None:
+    """Free the space of removed workspaces, and forget those that hold nothing and whose directory is gone."""
+    engine.known_workspaces.start_purge()
+    while True:
+        try:
+            await engine.known_workspaces.forget_gone()
+        except KedgeError as error:
+            log.warning("unused workspaces were not forgotten: %s", error)
+        await asyncio.sleep(FORGET_EACH_S)
 
 
 async def _warm_up(models: Models, config: Config) -> None:

@@ -75,6 +75,17 @@ class LogEntry(Struct, frozen=True):
     event: Event
 
 
+class KnownWorkspace(Struct, frozen=True):
+    """A stored workspace, open or not."""
+
+    record: WorkspaceRecord
+    sessions: int
+    live_runs: int
+    grants: int
+    #: When a session was changed last; 0: no session. Milliseconds since the epoch.
+    used_at: int
+
+
 class SearchHit(Struct, frozen=True):
     session_id: str
     message_id: str
@@ -121,6 +132,21 @@ class Store(Protocol):
         ...
 
     async def workspaces(self) -> list[WorkspaceRecord]: ...
+
+    async def known_workspaces(self, after: str, limit: int) -> list[KnownWorkspace]:
+        """Return up to `limit` workspaces whose ids follow `after`, by id."""
+        ...
+
+    async def known_workspace(self, workspace_id: str) -> KnownWorkspace | None: ...
+
+    async def remove_workspace(self, workspace_id: str) -> None:
+        """Remove the workspace with all its sessions, its log and its grants. WorkspaceNotFound if it is unknown.
+
+        From then on it is unknown, and its path can be used again. Its rows are deleted by `purge`."""
+
+    async def purge(self) -> bool:
+        """Free some space of removed workspaces, in a time that delays no other Write; return True if more is left."""
+        ...
 
     async def live_workspaces(self) -> list[WorkspaceRecord]:
         """Return the workspaces with live Runs, in time proportional to the live Runs."""

@@ -19,7 +19,7 @@ from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord
 from kedge.core.transcript import Message, Tail
 from kedge.errors import StoreUnavailable
 from kedge.store import codec, search_tokens
-from kedge.store.base import LogEntry, SearchHit, Write
+from kedge.store.base import KnownWorkspace, LogEntry, SearchHit, Write
 
 Key = tuple[str, str]  # workspace_id, and the id of a Run or message, or the digest of an attachment
 Owned = Ask | Grant | FileVersion  # belong to a session, but have globally unique ids
@@ -189,6 +189,30 @@ class MemoryStore:
         result = [log.record for log in self._own_data().logs.values()]
         await asyncio.sleep(0)
         return result
+
+    async def known_workspaces(self, after: str, limit: int) -> list[KnownWorkspace]:
+        ids = sorted(workspace_id for workspace_id in self._own_data().logs if workspace_id > after)
+        result = [_known(self.data, workspace_id) for workspace_id in ids[: max(limit, 0)]]
+        await asyncio.sleep(0)
+        return result
+
+    async def known_workspace(self, workspace_id: str) -> KnownWorkspace | None:
+        data = self._own_data()
+        result = _known(data, workspace_id) if workspace_id in data.logs else None
+        await asyncio.sleep(0)
+        return result
+
+    async def remove_workspace(self, workspace_id: str) -> None:
+        self._log(workspace_id)
+        data = self._own_data()
+        for session in [one for one in data.sessions.values() if one.workspace_id == workspace_id]:
+            _delete_session(data, workspace_id, session.id)
+        _forget(data.grants, workspace_id, "")
+        del data.logs[workspace_id]
+        await asyncio.sleep(0)
+
+    async def purge(self) -> bool:
+        return False  # `remove_workspace` has freed everything
 
     async def live_workspaces(self) -> list[WorkspaceRecord]:
         data = self._own_data()
@@ -440,6 +464,13 @@ def _put_message(data: MemoryData, workspace_id: str, message: Message) -> None:
         data.transcripts.setdefault(message.session_id, {})[key] = data.messages[key]
     else:
         stored.message, stored.tails = message, []
+
+
+def _known(data: MemoryData, workspace_id: str) -> KnownWorkspace:
+    sessions = [session.updated_at for session in data.sessions.values() if session.workspace_id == workspace_id]
+    live = sum(run.workspace_id == workspace_id for run in data.live.values())
+    grants = sum(grant.workspace_id == workspace_id for grant in data.grants.values())
+    return KnownWorkspace(data.logs[workspace_id].record, len(sessions), live, grants, max(sessions, default=0))
 
 
 def _delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None:

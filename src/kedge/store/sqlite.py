@@ -25,8 +25,8 @@ from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord
 from kedge.core.transcript import Message, Tail
 from kedge.disk_space import full_disk
 from kedge.errors import RESTORE_BACKUP, StoreDamaged, StoreError, StoreUnavailable
-from kedge.store import codec, search_tokens, sqlite_write
-from kedge.store.base import LogEntry, SearchHit, Write
+from kedge.store import codec, search_tokens, sqlite_removal, sqlite_write
+from kedge.store.base import KnownWorkspace, LogEntry, SearchHit, Write
 from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite_connect import DATABASE, close, connect
 from kedge.store.sqlite_threads import SHORT_WRITE_BYTES_MAX, ReadThreads, WriteThread, store_error
@@ -47,6 +47,14 @@ _MESSAGE = (
 )
 #: The index of `parts` in such a row.
 _PARTS = 5
+
+
+_KNOWN = (
+    "SELECT id, path, created_at, base, (SELECT count(*) FROM sessions WHERE workspace_id = workspaces.id),"
+    " (SELECT count(*) FROM runs INDEXED BY runs_live WHERE workspace_id = workspaces.id AND state <> 'ended'),"
+    " (SELECT count(*) FROM grants WHERE workspace_id = workspaces.id),"
+    " (SELECT coalesce(max(updated_at), 0) FROM sessions WHERE workspace_id = workspaces.id) FROM workspaces"
+)
 
 
 def _read(
@@ -240,6 +248,30 @@ class SqliteStore:
         rows = db.execute("SELECT id, path, created_at, base FROM workspaces ORDER BY rowid")
         return [WorkspaceRecord(*row) for row in rows]
 
+    @_read("the list of workspaces", is_long=True)
+    def known_workspaces(self, db: apsw.Connection, after: str, limit: int) -> list[KnownWorkspace]:
+        return _known(db.execute(f"{_KNOWN} WHERE id > ? ORDER BY id LIMIT ?", (after, max(limit, 0))))
+
+    @_read("workspace")
+    def known_workspace(self, db: apsw.Connection, workspace_id: str) -> KnownWorkspace | None:
+        known = _known(db.execute(f"{_KNOWN} WHERE id = ?", (workspace_id,)))
+        return known[0] if known else None
+
+    async def remove_workspace(self, workspace_id: str) -> None:
+        writer, _ = self._threads()
+        subject = f"workspace {workspace_id}"
+        await writer.ask(lambda db: sqlite_removal.remove(db, workspace_id), subject, durable=True)
+
+    async def purge(self) -> bool:
+        writer, _ = self._threads()
+        if not await self._has_removed():
+            return False
+        return await writer.ask(sqlite_removal.purge, "a removed workspace", is_long=True)
+
+    @_read("removed workspaces")
+    def _has_removed(self, db: apsw.Connection) -> bool:
+        return db.execute("SELECT 1 FROM removed_workspaces LIMIT 1").fetchone() is not None
+
     @_read("the list of live runs")
     def live_workspaces(self, db: apsw.Connection) -> list[WorkspaceRecord]:
         live = "SELECT workspace_id FROM runs INDEXED BY runs_live WHERE state <> 'ended'"
@@ -412,6 +444,10 @@ def _hash_at(db: apsw.Connection, workspace_id: str, position: int) -> bytes:
     if row is None:
         raise codec.damaged(workspace_id, position, "the entry is missing")
     return bytes(row[0])
+
+
+def _known(rows: apsw.Cursor) -> list[KnownWorkspace]:
+    return [KnownWorkspace(WorkspaceRecord(*row[:4]), *row[4:]) for row in rows]
 
 
 def _runs(rows: apsw.Cursor) -> list[RunRecord]:

@@ -49,7 +49,7 @@ def append(db: apsw.Connection, write: Write) -> int:
     for grant_id in write.deleted_grants:
         db.execute("DELETE FROM grants WHERE id = ? AND workspace_id = ?", (grant_id, write.workspace_id))
     for session_id in write.deleted_sessions:
-        _delete_session(db, write.workspace_id, session_id)
+        delete_session(db, write.workspace_id, session_id)
     return rows[-1].position if rows else int(log[0])
 
 
@@ -313,7 +313,7 @@ def _put_file(db: apsw.Connection, version: FileVersion) -> None:
 # --- Deletion --------------------------------------------------------------------------------------------------------
 
 
-def _delete_session(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
+def delete_session(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
     key = (session_id, workspace_id)
     ordinals = "SELECT ordinal FROM messages WHERE session_id = ? AND workspace_id = ?"
     db.execute(f"DELETE FROM message_tokens WHERE rowid IN ({ordinals})", key)

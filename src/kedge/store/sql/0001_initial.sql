@@ -19,6 +19,9 @@ CREATE TABLE workspaces (
     head_hash BLOB NOT NULL
 ) STRICT;
 
+-- Workspaces whose rows in the other tables are being deleted; see kedge/store/sqlite_removal.py.
+CREATE TABLE removed_workspaces (id TEXT PRIMARY KEY NOT NULL) STRICT;
+
 CREATE TABLE log (
     workspace_id TEXT NOT NULL,
     position INTEGER NOT NULL,
