@@ -28,6 +28,8 @@ Head = tuple[int, list[tuple[bytes, bytes]]]
 
 #: The capacity of the sockets between two machines: then a sender has to wait. Bytes.
 IN_FLIGHT_BYTES = 16_384
+#: The time after which a connection drops a client that reads nothing. Seconds.
+STALL_S = 20.0
 _CONNECTED = re.compile(rb": connected\nid: (\d+)\n\n")
 #: The longest latency of a packet. Seconds.
 LATENCY_S = 0.05
@@ -100,7 +102,8 @@ class Connection:
         self.client = client
         self._network = network
         self._body: bytes | None = body
-        self._scope = {**scope, "type": "http", "kedge.local_socket": True, "kedge.abort": self.cut}
+        own = {"type": "http", "kedge.local_socket": True, "kedge.abort": self.cut, "kedge.drain": self._drain}
+        self._scope = {**scope, **own}
         self._start: Message | None = None
         self._pieces: list[bytes] = []
         self._size = 0
@@ -158,8 +161,17 @@ class Connection:
         else:
             self._complete = not message.get("more_body")
             _wake(self._changed)
+        if not message.get("more_body"):
+            await self._drain()
+
+    async def _drain(self) -> None:
+        """Wait for the client, and drop it if it reads nothing for STALL_S."""
         while self._size > IN_FLIGHT_BYTES and not self.is_closed:
-            await _wait(self._changed)
+            try:
+                async with asyncio.timeout(STALL_S):
+                    await _wait(self._changed)
+            except TimeoutError:
+                self.cut()
 
     # --- the client's half ---------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from kedge.agent.assembly import make_engine
 from kedge.client.client import Client
 from kedge.config.schema import Config
 from kedge.engine.engine import Engine
+from kedge.engine.feed import READ_BYTES_MAX
 from kedge.engine.workspace import FixedConfig
 from kedge.errors import KedgeError, Unavailable, Unreachable, WorkspaceNotFound
 from kedge.server.auth import Gate
@@ -107,7 +108,7 @@ class World:
                     "titles": self.plan.titles,
                 },
                 "permissions": {"allow": [f"bash({name})" for name in COMMANDS]},
-                "server": {"hold_s": HOLD_S, "grace_s": GRACE_S, "stall_s": 20.0},
+                "server": {"hold_s": HOLD_S, "grace_s": GRACE_S},
             },
             Config,
         )
@@ -146,6 +147,8 @@ class World:
         if self._engine is not None:
             for workspace in self._engine.workspaces.all():
                 workspace.feed.ring_bytes_max = self.plan.ring_bytes
+                # With the small ring, slices are shorter than most frames: the ring moves on within a frame.
+                workspace.feed.read_bytes_max = min(self.plan.ring_bytes // 10, READ_BYTES_MAX)
 
     def _lose(self, process: SimProcess) -> None:
         """End the process, with all that it holds in memory."""

@@ -13,6 +13,7 @@
     │   ├── WorkspaceNotFound · SessionNotFound · RunNotFound · MessageNotFound · RouteNotFound
     │   ├── AskNotFound · GrantNotFound
     ├── MethodNotAllowed        405
+    ├── TooSlow                 408  the request did not arrive in time
     ├── Conflict                409  the current state does not allow the request
     │   ├── RunIdReused · LaneBusy · RunIsFolded · RunNotQueued · RunNotActive · RunIsStopping
     │   ├── AskWithdrawn · FilesChanged
@@ -126,6 +127,10 @@ class MethodNotAllowed(KedgeError):
         super().__init__(message)
         #: The methods of the path; sent as Allow.
         self.allowed = allowed
+
+
+class TooSlow(KedgeError):
+    code, status = "too_slow", 408
 
 
 class Conflict(KedgeError):

@@ -30,6 +30,7 @@ async def test_a_stream_reports_a_gap_before_its_position(tmp_path: Path) -> Non
             return {"type": "http.disconnect"}
 
         query = EventsQuery(client_id=CLIENT, after="7")
-        request = HttpRequest({"id": r.workspace.id}, query, None, [], {"kedge.abort": lambda: None}, receive, send)
+        scope = {"kedge.abort": lambda: None, "kedge.drain": gone.wait}
+        request = HttpRequest({"id": r.workspace.id}, query, None, [], scope, receive, send)
         await EventRoutes(r.engine).events(request)
         assert 0 <= sent[0].find(b'"type":"gap"') < sent[0].find(b"\nid: ")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from kedge.core import events as e
 from kedge.core.approvals import Ask
 from kedge.core.records import Record, Records, RunRecord, SessionView
+from kedge.core.transcript import Reasoning, Text
 from kedge.wire import frames
 from tests.wire.samples import APPROVAL, ENDED, MESSAGE, NASTY, QUESTION, RUN, SAMPLES, SESSION
 
@@ -54,7 +55,9 @@ def all_frames() -> dict[str, bytes]:
         "AskSettled, question": frame_of(settled, ask=replace(QUESTION, state="answered", answer="answered")),
         "delta, text": frames.delta("m1", 0, NASTY, "text"),
         "delta, reasoning": frames.delta("m1", 1, "why", "reasoning"),
-        "snapshot": frames.snapshot(MESSAGE),
+        "snapshot": b"PARTS".join(frames.snapshot(replace(MESSAGE, parts=()))),
+        "snapshot, text": frames.json_text(NASTY).join(frames.snapshot_part(Text(""))),
+        "snapshot, reasoning": frames.json_text(NASTY).join(frames.snapshot_part(Reasoning("", "signed", 1, 2))),
         "gap": frames.gap("evicted", 9),
         "progress": frames.progress("s1", "r1", "c1", NASTY),
         "presence": frames.presence("s1", 2),

@@ -1,8 +1,12 @@
 """A message while it streams.
 
-It is built from Deltas and read in three ways, each at its own pace: as a complete Message, as the text that readers
-have not received, and as the text that the store does not have. Pieces are joined on demand, so that a message of n
-Deltas costs n, not n squared.
+It is built from Deltas and read in four ways, each at its own pace: as a complete Message, as a snapshot for readers
+that join, as the text that readers have not received, and as the text that the store does not have. Pieces are joined
+on demand, so that a message of n Deltas costs n, not n squared.
+
+A snapshot is a list of byte strings. Text is only ever added, so that full blocks of it are encoded once, and all
+snapshots, of any version, share them: a snapshot costs its last block, and any number of readers that hold snapshots of
+different versions hold one copy of the message.
 """
 
 from __future__ import annotations
@@ -14,6 +18,10 @@ from msgspec.structs import replace
 
 from kedge.core.transcript import Message, Part, Reasoning, Tail, Text
 from kedge.core.untrusted_text import without_surrogates
+from kedge.engine.ports import Encoder
+
+#: Text that is encoded at once, and again with each snapshot until it is full. Characters.
+BLOCK_CHARS = 32 * 1024
 
 DraftKind = Literal["text", "reasoning"]
 
@@ -26,12 +34,38 @@ class _DraftPart:
     all: list[str] = field(default_factory=list)
     unsent: list[str] = field(default_factory=list)
     unsaved: list[str] = field(default_factory=list)
+    chars: int = 0
+    #: The beginning of the text, encoded, and its length. Characters.
+    blocks: list[bytes] = field(default_factory=list)
+    encoded_chars: int = 0
+
+    def as_part(self, text: str, now: int) -> Text | Reasoning:
+        return Text(text) if self.kind == "text" else Reasoning(text, self.signature, finished_at=now)
+
+    def unencoded(self) -> str:
+        count = self.chars - self.encoded_chars
+        pieces: list[str] = []
+        for piece in reversed(self.all):
+            if count <= 0:
+                break
+            pieces.append(piece[-count:])
+            count -= len(piece)
+        return "".join(reversed(pieces))
+
+    def encode_blocks(self, encoder: Encoder, is_growing: bool) -> bytes:
+        """Encode the blocks that are full, or all if the part does not grow any more; return the encoded rest."""
+        text = self.unencoded()
+        done = len(text) - len(text) % BLOCK_CHARS if is_growing else len(text)
+        self.blocks += [encoder.json_text(text[start : start + BLOCK_CHARS]) for start in range(0, done, BLOCK_CHARS)]
+        self.encoded_chars += done
+        return encoder.json_text(text[done:])
 
 
 class Draft:
     def __init__(self, message: Message) -> None:
         self._message = message
         self._parts: list[_DraftPart] = []
+        self._snapshot: tuple[bytes, ...] = ()
         self.chars = 0
         self.closed = False
         #: The store failed to take its text, and may have it or not.
@@ -79,7 +113,9 @@ class Draft:
         part.signature = signature
         for pieces in (part.all, part.unsent, part.unsaved):
             pieces.append(text)
+        part.chars += len(text)
         self.chars += len(text) + len(signature)
+        self._snapshot = ()
 
     def message(self, now: int, *more: Part) -> Message:
         """Return the message so far, with further parts after its text."""
@@ -87,8 +123,26 @@ class Draft:
         for part in self._parts:
             text = "".join(part.all)
             part.all = [text]
-            parts.append(Text(text) if part.kind == "text" else Reasoning(text, part.signature, finished_at=now))
+            parts.append(part.as_part(text, now))
         return replace(self._message, parts=(*parts, *more), updated_at=now)
+
+    def snapshot(self, encoder: Encoder, now: int) -> tuple[bytes, ...]:
+        """Return the frame of the message so far, in pieces."""
+        if not self._snapshot:
+            before, after = encoder.snapshot(replace(self._message, parts=(), updated_at=now))
+            pieces: list[bytes] = []
+            joint = [before]  # everything between two blocks, as one piece
+            for part in self._parts:
+                is_last = part is self._parts[-1]
+                part_before, part_after = encoder.snapshot_part(part.as_part("", now))
+                rest = part.encode_blocks(encoder, is_last)
+                joint.append(part_before)
+                if part.blocks:
+                    pieces += [b"".join(joint), *part.blocks]
+                    joint.clear()
+                joint += [rest, part_after, b"" if is_last else b","]
+            self._snapshot = (*pieces, b"".join([*joint, after]))
+        return self._snapshot
 
     def take_unsent(self) -> list[tuple[int, DraftKind, str]]:
         """Return (part, kind, text) that readers do not have yet, and mark it as sent."""

@@ -6,13 +6,22 @@ Theory of operation
 All readers share one ring of frames, encoded once. A reader is an index into the ring and the Position it has reached;
 reading joins the frames from there on. The publisher never waits and keeps no queue per reader. A reader that is too
 slow finds that the ring has moved on; it then reads the log from the store, from its own Position, until it meets the
-ring again. So durable events are never dropped, a stuck reader costs a few dozen bytes, and another reader costs one
-more write.
+ring again. So durable events are never dropped, and another reader costs one more write.
+
+A read returns a slice of at most READ_BYTES_MAX, and the server makes the next slice only when the socket has taken the
+last one. In between a reader holds references to frames that all readers share: those of the ring, the blocks of a
+streaming message (see `draft.py`), or a large entry of the log. So a stuck reader costs its slice, not the frame.
 
 Deltas have no Position and are not in the log. A reader that joins the ring first receives each streaming message
-complete, and its Deltas from then on. Between two flushes the Deltas of a message are merged into one frame: the first
-is sent at once, later ones at an imperceptible delay. Readers without Deltas receive the complete message instead, less
-often.
+complete, and its Deltas from then on. The join is one moment: the references to all snapshots and the index of the next
+frame are taken together, so that exactly the Deltas that follow these versions are the frames from that index on,
+however long the reader takes for the slices. If the ring has moved beyond the index by then, the reader is treated like
+any other one that is too slow: it reads the log and joins again, with newer snapshots, which replace the older ones at
+the client. It never receives a Delta of another version.
+
+Between two flushes the Deltas of a message are merged into one frame: the first is sent at once, later ones at an
+imperceptible delay. Readers without Deltas receive the complete message instead, the less often the longer it is. The
+ring then has only a mark, and each reader takes the newest version when it comes to the mark.
 
 Publishing out of order, or a hole after an append with an unknown result, is not an error: the ring is emptied and all
 readers read the log, which is always in order.
@@ -21,8 +30,10 @@ readers read the log, which is always in order.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import Literal, Protocol
+from weakref import WeakValueDictionary
 
 from kedge.core.records import Record, RecordKind, Records, SessionRecord, SessionView, WorkspaceRecord
 from kedge.engine.draft import Draft
@@ -33,18 +44,23 @@ from kedge.store.base import LogEntry, Store
 RING_BYTES_MAX = 1024 * 1024
 #: The cost of a frame beside its data, so that empty frames are evicted, too. Bytes.
 FRAME_BYTES = 200
-#: The result of one read, within a frame: the memory that a reader holds while its socket is full. Bytes.
-READ_BYTES_MAX = 256 * 1024
+#: The result of one read: the memory that a reader holds while its socket is full. 2,000 stuck readers hold 64 MB, and
+#: a larger write would not be faster. Bytes.
+READ_BYTES_MAX = 32 * 1024
 #: Entries that a lagging reader fetches from the log at once. Items.
 PAGE_ENTRIES_MAX = 100
+#: Readers that fetch from the log at the same time: each may hold a record of 10 MB until it is encoded. Items.
+LOG_READERS_MAX = 4
 #: The interval of Deltas: imperceptible, and one write per reader each. More readers, fewer writes. Seconds.
 FLUSH_S, FLUSH_S_PER_READER, FLUSH_S_MAX = 0.010, 0.0005, 0.060
-#: The interval of complete streaming messages, for readers without Deltas: each costs its length. Seconds.
+#: The shortest interval of complete streaming messages, for readers without Deltas: short ones appear live. Seconds.
 SNAPSHOT_S = 1 / 30
-#: Their rate, so that a message of megabytes does not take all of the loop's time. Bytes per second.
-SNAPSHOT_BYTES_PER_S = 20_000_000
+#: The rate of one streaming message for one such reader, once it is longer than 33 kB. Bytes per second.
+SNAPSHOT_BYTES_PER_S = 1_000_000
 
 Audience = Literal["all", "deltas", "snapshots"]
+#: A frame or a part of it. A memoryview is shared by readers.
+Piece = bytes | memoryview
 
 
 @dataclass(slots=True)
@@ -54,6 +70,8 @@ class Frame:
     session_id: str
     audience: Audience
     data: bytes
+    #: For readers without Deltas: they take the message in its newest version.
+    draft: Draft | None = None
 
 
 class SessionViews(Protocol):
@@ -70,6 +88,7 @@ class Feed:
         self.encoder = encoder
         self.closed = False
         self.ring_bytes_max = RING_BYTES_MAX
+        self.read_bytes_max = READ_BYTES_MAX
         self.view = views.view
         self._clock = clock
         self._head = head
@@ -81,16 +100,23 @@ class Feed:
         self._drafts: dict[str, Draft] = {}
         self._unsent: dict[str, Draft] = {}
         self._unsent_snapshots: dict[str, Draft] = {}
+        #: The newest mark of each streaming message in the ring. Older ones are ignored.
         self._snapshots: dict[str, Frame] = {}
+        #: The times from which on the next ones may be sent.
+        self._snapshots_due: dict[str, float] = {}
         self._flush_timer: asyncio.TimerHandle | None = None
         self._snapshot_timer: asyncio.TimerHandle | None = None
-        self._flushed_at = self._snapshot_at = float("-inf")
+        self._snapshots_at = 0.0
+        self._flushed_at = float("-inf")
         self._readers: set[Reader] = set()
         self._left = asyncio.Event()
         #: The current state of the workspace that is in no log: sent to each reader that joins the ring.
         self._notice = b""
         self._without_deltas: set[Reader] = set()  # these receive complete messages instead
         self._waiting: dict[Reader, None] = {}  # an ordered set
+        #: Large frames that readers hold at present, by Position or id.
+        self._shared: WeakValueDictionary[int | str, memoryview] = WeakValueDictionary()
+        self._log_readers = asyncio.Semaphore(LOG_READERS_MAX)
 
     # --- publishing ----------------------------------------------------------------------------------------------
 
@@ -133,9 +159,8 @@ class Feed:
 
     def stream_ended(self, draft: Draft) -> None:
         """End a stream: the durable frame with the complete message follows at once."""
-        for register in (self._drafts, self._unsent, self._unsent_snapshots):
+        for register in (self._drafts, self._unsent, self._unsent_snapshots, self._snapshots, self._snapshots_due):
             register.pop(draft.id, None)
-        self._drop_snapshot(draft.id)
 
     def text_added(self, draft: Draft) -> None:
         """Schedule the new text of a draft."""
@@ -146,8 +171,8 @@ class Feed:
         if self._flush_timer is None:
             pace = min(FLUSH_S + FLUSH_S_PER_READER * len(self._readers), FLUSH_S_MAX)
             self._flush_timer = loop.call_at(max(loop.time(), self._flushed_at + pace), self._flush)
-        if self._snapshot_timer is None and self._without_deltas:
-            self._snapshot_timer = loop.call_at(max(loop.time(), self._snapshot_at + SNAPSHOT_S), self._send_snapshots)
+        if self._without_deltas:
+            self._schedule_snapshots(self._snapshots_due.get(draft.id, 0.0))
 
     def send_transient(self, session_id: str, data: bytes) -> None:
         """Send a transient frame to readers with Deltas: it is not stored and may be dropped."""
@@ -190,25 +215,32 @@ class Feed:
         self._unsent.clear()
         self._wake()
 
+    def _schedule_snapshots(self, due: float) -> None:
+        if self._snapshot_timer is not None:
+            if self._snapshots_at <= due:
+                return
+            self._snapshot_timer.cancel()
+        self._snapshots_at = due
+        self._snapshot_timer = asyncio.get_running_loop().call_at(due, self._send_snapshots)
+
     def _send_snapshots(self) -> None:
-        """Send the complete streaming messages to readers without Deltas."""
+        """Send the streaming messages that are due to readers without Deltas."""
         self._snapshot_timer = None
-        self._snapshot_at = asyncio.get_running_loop().time()
-        now = self._clock.now_ms()
-        for draft in self._unsent_snapshots.values():
-            # A newer snapshot replaces the older one: the ring holds one per streaming message.
-            self._drop_snapshot(draft.id)
-            data = self.encoder.snapshot(draft.message(now))
-            frame = self._snapshots[draft.id] = Frame(None, draft.session_id, "snapshots", data)
-            self._push(frame)
-            self._snapshot_at += len(data) / SNAPSHOT_BYTES_PER_S
-        self._unsent_snapshots.clear()
+        now = asyncio.get_running_loop().time()
+        for draft in list(self._unsent_snapshots.values()):
+            if self._snapshots_due.get(draft.id, 0.0) > now:
+                continue
+            del self._unsent_snapshots[draft.id]
+            mark = self._snapshots[draft.id] = Frame(None, draft.session_id, "snapshots", b"", draft)
+            self._push(mark)
+            size = sum(map(len, self._snapshot(draft)))
+            self._snapshots_due[draft.id] = now + max(SNAPSHOT_S, size / SNAPSHOT_BYTES_PER_S)
+        if self._unsent_snapshots:
+            self._schedule_snapshots(min(self._snapshots_due[message_id] for message_id in self._unsent_snapshots))
         self._wake()
 
-    def _drop_snapshot(self, message_id: str) -> None:
-        if frame := self._snapshots.pop(message_id, None):
-            self._bytes -= len(frame.data)  # its place in the ring is still counted
-            frame.data = b""
+    def _snapshot(self, draft: Draft) -> tuple[bytes, ...]:
+        return draft.snapshot(self.encoder, self._clock.now_ms())
 
     def _push(self, frame: Frame) -> None:
         self._frames.append(frame)
@@ -272,13 +304,12 @@ class Feed:
             self._left.clear()
             await self._left.wait()
 
-    def _follow(self, reader: Reader, number: int) -> tuple[bytes, int]:
-        """Return the reader's frames from `number` on, joined, and the next number."""
-        parts: list[bytes] = []
+    def _follow(self, reader: Reader, number: int) -> int:
+        """Give the reader its frames from `number` on, up to a slice, and return the next number."""
         size = 0
         mode = "deltas" if reader.deltas else "snapshots"
         for frame in self._frames[number - self._first :]:
-            if size >= READ_BYTES_MAX:
+            if size >= self.read_bytes_max:
                 break
             number += 1
             if frame.position is not None:
@@ -286,28 +317,41 @@ class Feed:
                     continue
                 reader.position = frame.position
             if frame.audience in ("all", mode) and reader.session_id in (None, frame.session_id or reader.session_id):
-                parts.append(frame.data)
-                size += len(frame.data)
-        return b"".join(parts), number
+                if frame.draft is None:
+                    size += reader.hold(frame.data)
+                elif self._snapshots.get(frame.draft.id) is frame:
+                    size += reader.hold(*self._snapshot(frame.draft))
+        return number
 
-    def _join(self, reader: Reader) -> tuple[bytes, int]:
-        """Return the durable frames that the reader lacks, then each streaming message complete.
+    def _join(self, reader: Reader) -> int | None:
+        """Give the reader the durable frames that it lacks, up to a slice; then each streaming message complete.
 
-        From then on the reader follows the ring. The ring must hold all that the reader lacks, with no Deltas left to
-        flush: those would push it out."""
-        parts: list[bytes] = []
+        Return the number of the next frame: from then on the reader follows the ring. None if it lacks more durable
+        frames. The ring must hold all that the reader lacks, with no Deltas left to flush: those would push it out."""
+        size = 0
         for frame in self._frames:
             if frame.position is not None and frame.position > reader.position:
+                if size >= self.read_bytes_max:
+                    return None
                 reader.position = frame.position
                 if reader.session_id in (None, frame.session_id):
-                    parts.append(frame.data)
-        now = self._clock.now_ms()
+                    size += reader.hold(frame.data)
         for draft in self._drafts.values():
             draft.take_unsent()  # collected without readers; the snapshot has it
             # An empty one, too: a client that has read the message elsewhere may now add the Deltas that follow.
             if reader.session_id in (None, draft.session_id):
-                parts.append(self.encoder.snapshot(draft.message(now)))
-        return b"".join([*parts, self._notice]), self.end
+                reader.hold(*self._snapshot(draft))
+        reader.hold(self._notice)
+        return self.end
+
+    def shared(self, key: int | str, data: bytes) -> Piece:
+        """Return the same object for equal frames: a large one is in memory once, however many readers hold it."""
+        if len(data) <= self.read_bytes_max:
+            return data
+        held = self._shared.get(key)
+        if held is None or held.obj != data:
+            held = self._shared[key] = memoryview(data)
+        return held
 
     async def encode_entry(self, entry: LogEntry) -> bytes:
         """Return a log entry as a frame, with its record as it is now."""
@@ -338,8 +382,12 @@ class Reader:
         self.session_id = session_id
         self.deltas = deltas
         self._gap = gap
-        #: Pending Asks, for a client that connected after they were put.
-        self.pending = b""
+        #: The beginnings of the next slices. They are shared with other readers.
+        self._pieces: deque[Piece] = deque()
+        #: The bytes of the first piece that were returned.
+        self._offset = 0
+        #: Entries that the next page of the log should have: as many as filled the last slice. Items.
+        self._page_entries = PAGE_ENTRIES_MAX
         #: The number of the next frame in the ring; None while reading the log.
         self._next: int | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -353,22 +401,22 @@ class Reader:
         return gap
 
     async def read(self, wait_s: float) -> bytes | None:
-        """Return the next frames, joined; empty if none came in time; None at the end of the feed.
+        """Return the next slice of frames; empty if none came in time; None at the end of the feed.
 
-        Must not be cancelled: frames taken from the log but not returned would be lost to this reader."""
+        Must not be cancelled: the reader could then have a part of a page of the log."""
         feed = self.feed
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while not self._closed:
+            if self._pieces:
+                return self._slice()
             if self._next is not None and self._next < feed._first:
                 self._next = None  # too slow for the ring
             if self._next is None:
-                data = await self._catch_up()
+                await self._catch_up()
             else:
-                data, self._next = feed._follow(self, self._next)
-            if data:
-                return data
-            if self._next != feed.end:
+                self._next = feed._follow(self, self._next)
+            if self._pieces or self._next != feed.end:
                 continue
             if feed.closed:
                 return None
@@ -406,29 +454,50 @@ class Reader:
         self.feed.leave(self)
         self.wake()
 
-    async def _catch_up(self) -> bytes:
-        """Return a page of the log, or join the ring once it has everything that follows."""
+    def hold(self, *pieces: Piece) -> int:
+        """Add frames to the next slices, and return their size."""
+        self._pieces.extend(piece for piece in pieces if piece)
+        return sum(map(len, pieces))
+
+    def _slice(self) -> bytes:
+        parts: list[Piece] = []
+        room = self.feed.read_bytes_max
+        while self._pieces and room:
+            piece = self._pieces[0]
+            part = piece[self._offset : self._offset + room]
+            room -= len(part)
+            parts.append(part)
+            self._offset += len(part)
+            if self._offset == len(piece):
+                self._pieces.popleft()
+                self._offset = 0
+        return b"".join(parts)
+
+    async def _catch_up(self) -> None:
+        """Take a slice of the log, or join the ring once it has everything that follows."""
         feed = self.feed
         if self.position >= feed._floor:
             feed._flush()
         if self.position >= feed._floor:  # checked again: the flush may have evicted what this reader lacks
-            data, self._next = feed._join(self)
-            return data
-        parts: list[bytes] = []
-        size = 0
-        entries = await feed.store.read(feed.workspace_id, self.position, PAGE_ENTRIES_MAX)
-        if entries and entries[0].position > self.position + 1:  # trimmed meanwhile, up to this entry
-            self.position = entries[0].position - 1
-            return feed.encoder.gap("evicted", self.position)
+            self._next = feed._join(self)
+            return
+        async with feed._log_readers:
+            await self._read_log()
+
+    async def _read_log(self) -> None:
+        feed = self.feed
+        size = used = 0
+        entries = await feed.store.read(feed.workspace_id, self.position, self._page_entries)
+        if not entries or entries[0].position > self.position + 1:  # trimmed meanwhile
+            self.position = entries[0].position - 1 if entries else feed._floor
+            self.hold(feed.encoder.gap("evicted", self.position))
+            return
         for entry in entries:
-            if self.session_id in (None, entry.session_id):
-                data = await feed.encode_entry(entry)
-                parts.append(data)
-                size += len(data)
-            self.position = entry.position
-            if size >= READ_BYTES_MAX:
+            if size >= feed.read_bytes_max:
                 break
-        if not entries:  # trimmed meanwhile
-            self.position = feed._floor
-            return feed.encoder.gap("evicted", self.position)
-        return b"".join(parts)
+            if self.session_id in (None, entry.session_id):
+                size += self.hold(feed.shared(entry.position, await feed.encode_entry(entry)))
+            self.position = entry.position
+            used += 1
+        # Entries that do not fit into a slice are read again: the next page has as many as this slice.
+        self._page_entries = used if used < len(entries) else min(2 * used + 1, PAGE_ENTRIES_MAX)

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 from kedge.config.schema import Config
 from kedge.core.events import Event
 from kedge.core.records import RecordKind, Records, RunRecord
-from kedge.core.transcript import Message
+from kedge.core.transcript import Message, Reasoning, Text
 from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import Processes
 
@@ -42,7 +42,17 @@ class Encoder(Protocol):
 
     def delta(self, message_id: str, part: int, text: str, kind: Literal["text", "reasoning"]) -> bytes: ...
 
-    def snapshot(self, message: Message) -> bytes: ...
+    def snapshot(self, message: Message) -> tuple[bytes, bytes]:
+        """Return the frame of a streaming message without parts, split where its parts belong."""
+        ...
+
+    def snapshot_part(self, part: Text | Reasoning) -> tuple[bytes, bytes]:
+        """Return a part without text, split where its text belongs."""
+        ...
+
+    def json_text(self, text: str) -> bytes:
+        """Return a piece of the text of a part."""
+        ...
 
     def gap(self, reason: Literal["evicted", "epoch"], position: int) -> bytes: ...
 

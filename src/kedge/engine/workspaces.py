@@ -334,11 +334,10 @@ class Workspaces:
             reader.close()
             raise
         encode = workspace.feed.encoder.encode
-        reader.pending = b"".join(
-            encode(None, ask.session_id, Asked(ask.run_id, ask.id), {"ask": {ask.id: ask}})
-            for ask in asks
-            if session_id in (None, ask.session_id)
-        )
+        for ask in asks:
+            if session_id in (None, ask.session_id):
+                data = encode(None, ask.session_id, Asked(ask.run_id, ask.id), {"ask": {ask.id: ask}})
+                reader.hold(workspace.feed.shared(ask.id, data))
         return reader
 
     # --- sweeping ------------------------------------------------------------------------------------------------

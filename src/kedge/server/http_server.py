@@ -72,6 +72,7 @@ async def listen(
 ) -> None:
     """Serve until `stopping` is set, then close the engine and the connections."""
     HttpProtocol.connections_max = raise_nofile_limit()
+    HttpProtocol.stall_s = engine.config.server.stall_s
     server = HttpServer(
         uvicorn.Config(
             app,

@@ -1,8 +1,13 @@
 """One HTTP connection, with limits that hold before and after authentication.
 
 uvicorn's parser has no limits of its own. This class bounds the bytes of a head, of trailers and of chunk framing, the
-time of a request, and the number of connections. It does not read pipelined requests before their turn. When the
-connection is lost, it notifies every request in progress, not only the last one.
+time of a request, the time for which a client may leave a reply unread, and the number of connections. It does not read
+pipelined requests before their turn. When the connection is lost, it notifies every request in progress, not only the
+last one.
+
+A deadline never applies to a request that has arrived. The process may have been paused (SIGSTOP, a suspended machine),
+and the loop calls overdue timers before it reads from sockets. So a deadline ends with GRACE_S, which begins when the
+loop runs: what the kernel has received is read in that time.
 
 uvicorn does not document the class this one extends; pyproject.toml therefore pins uvicorn to a minor version, and
 `tests/server/test_protocol.py` checks the names used here.
@@ -13,11 +18,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
+import termios
+from contextlib import suppress
+from fcntl import ioctl
+from http import HTTPStatus
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from kedge.errors import Invalid
+from kedge.errors import Invalid, KedgeError, TooSlow
 from kedge.server.peer import is_allowed
 from kedge.wire.models import ErrorBody
 
@@ -32,6 +42,10 @@ SLICE_BYTES = 8 * 1024
 HEAD_S_MAX = 20.0
 #: From the end of the head to the end of the body: the largest body over a very slow link. Seconds.
 BODY_S_MAX = 300.0
+#: The end of a deadline, in which requests that arrived during a pause of the process are read. Seconds.
+GRACE_S = 1.0
+#: Checks within `stall_s` whether the client has read something. Items.
+STALL_CHECKS = 10
 #: The kernel drops a peer that acknowledges nothing for this time, such as a half-open connection. Seconds.
 TCP_SILENCE_S = 30
 #: Further connections that only the Unix socket accepts: TCP clients must not be able to lock out the user. Items.
@@ -41,6 +55,8 @@ LOCAL_EXTRA = 32
 class HttpProtocol(HttpToolsProtocol):
     #: Connections of the whole process. The server sets it when it starts. Items.
     connections_max = 256
+    #: The time after which a client that reads nothing of a reply is dropped. The server sets it. Seconds.
+    stall_s = 60.0
     _limit_was_logged = False
     local_socket = False
     #: Bytes received since the parser last reported something.
@@ -48,6 +64,11 @@ class HttpProtocol(HttpToolsProtocol):
     _is_in_request = True  # a new connection must send a head
     _is_in_head = True
     _deadline: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+    #: Bytes that the client had not received at the last check, and the time when it last received any.
+    _unreceived = 0
+    _received_at = 0.0
+    _is_event_stream = False
     _active_cycles: tuple[RequestResponseCycle, ...] = ()
     #: Received and not parsed yet.
     _unread = b""
@@ -78,6 +99,8 @@ class HttpProtocol(HttpToolsProtocol):
             cycle.disconnected = not cycle.response_complete
             cycle.message_event.set()
         self._clear_deadline()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -119,6 +142,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._clear_deadline()
         self.scope["kedge.local_socket"] = self.local_socket  # type: ignore[typeddict-unknown-key]
         self.scope["kedge.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["kedge.drain"] = self._drain  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         if not self.url.startswith(b"/"):
@@ -150,25 +174,82 @@ class HttpProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer malformed input with the usual error body, and close the connection."""
+        self._refuse(Invalid(msg))
+
+    def _refuse(self, error: KedgeError) -> None:
         if self.transport.is_closing():
             return
         if any(cycle.response_started and not cycle.response_complete for cycle in self._active_cycles):
             self.transport.abort()  # another reply is incomplete: nothing can be sent after it
             return
-        body = msgspec.json.encode(ErrorBody(message=msg, code=Invalid.code))
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        self.transport.write(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        body = msgspec.json.encode(ErrorBody(message=error.message, code=error.code))
+        head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nconnection: close\r\n"
+        more = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        self.transport.write(f"{head}{more}".encode() + body)
         self.transport.close()
 
-    # --- time ---
+    # --- deadlines ---
 
     def _set_deadline(self) -> None:
-        self._deadline = self.loop.call_later(HEAD_S_MAX if self._is_in_head else BODY_S_MAX, self._on_deadline)
+        limit_s = HEAD_S_MAX if self._is_in_head else BODY_S_MAX
+        self._deadline = self.loop.call_later(limit_s - GRACE_S, self._begin_grace)
 
     def _clear_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
+    def _begin_grace(self) -> None:
+        self._deadline = self.loop.call_later(GRACE_S, self._on_deadline)
+
     def _on_deadline(self) -> None:
-        self.send_400_response("The request was not complete in time.")
+        self._refuse(TooSlow("The request was not complete in time; send it again."))
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, after GRACE_S: a request that has arrived cancels the timer."""
+        self.timeout_keep_alive_task = self.loop.call_later(GRACE_S, super().timeout_keep_alive_handler)
+
+    # --- clients that do not read ---
+
+    async def _drain(self) -> None:
+        """Wait until the kernel has taken all data.
+
+        uvicorn waits before a write, not after it: the sender would have made the next slice already."""
+        if not self._is_event_stream and not self.transport.is_closing():
+            self._is_event_stream = True
+            self.transport.set_write_buffer_limits(high=0)
+        if self.flow.write_paused:
+            await self.flow.drain()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unreceived, self._received_at = self._unreceived_bytes(), self.loop.time()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self.stall_s / STALL_CHECKS, self._check_stall)
+
+    def _check_stall(self) -> None:
+        """Drop a client that has received nothing for `stall_s`. A slow client is kept.
+
+        Closing the connection would wait for the client again. One timer is armed while there is something to send: a
+        timer per pause would cost more than the write."""
+        self._stall_timer = None
+        if not self.flow.write_paused:
+            return
+        unreceived = self._unreceived_bytes()
+        if unreceived < self._unreceived:
+            self._received_at = self.loop.time()
+        self._unreceived = unreceived
+        rest_s = self._received_at + self.stall_s - self.loop.time()
+        if rest_s > 0:
+            self._stall_timer = self.loop.call_later(min(rest_s, self.stall_s / STALL_CHECKS), self._check_stall)
+        else:
+            self.transport.abort()
+
+    def _unreceived_bytes(self) -> int:
+        """Return the bytes in the transport and in the kernel's buffer of this connection.
+
+        The kernel takes more only when a large part of its buffer is free, which takes a slow client minutes."""
+        queued = bytearray(4)
+        with suppress(OSError):
+            ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, queued)
+        return self.transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)

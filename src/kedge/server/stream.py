@@ -1,4 +1,7 @@
-"""The event stream: frames from the feed to one client, in as few writes as possible."""
+"""The event stream: frames from the feed to one client, in as few writes as possible.
+
+The next slice is made when the connection has sent the last one. A client that does not read costs one slice, and the
+connection drops it (`protocol.py`)."""
 
 from __future__ import annotations
 
@@ -68,26 +71,25 @@ class EventRoutes:
         return STREAMED
 
     async def _follow(self, reader: Reader, request: HttpRequest) -> None:
-        server = self._engine.config.server
-        stall = _StallTimer(server.stall_s, request)
+        heartbeat_s = self._engine.config.server.heartbeat_s
+        drain = request.scope["kedge.drain"]
         disconnect = asyncio.get_running_loop().create_task(_close_on_disconnect(request, reader))
         try:
             await request.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             # Send the start Position at once, so that a stream that is lost before its first event can be resumed. The
             # gap comes first: a client that has the Position also has the gap.
-            data: bytes | None = reader.take_gap() + b": connected\nid: %d\n\n" % reader.position + reader.pending
+            data: bytes | None = reader.take_gap() + b": connected\nid: %d\n\n" % reader.position
             while data is not None:
-                stall.begin()
                 await request.send({"type": "http.response.body", "body": data or HEARTBEAT, "more_body": True})
-                stall.end()
-                data = await reader.read(server.heartbeat_s)
+                data = None  # the connection has its own copy
+                await drain()
+                data = await reader.read(heartbeat_s)
             await request.send({"type": "http.response.body", "body": b""})
         except KedgeError as error:
             # The status line has been sent; the only way left to report an error is to drop the connection.
             log.error("event stream aborted: %s", error.message)
             request.scope["kedge.abort"]()
         finally:
-            stall.close()
             disconnect.cancel()
 
     def routes(self) -> list[Route]:
@@ -101,38 +103,6 @@ class EventRoutes:
                 media_type="text/event-stream",
             )
         ]
-
-
-class _StallTimer:
-    """Aborts the connection of a client that has read nothing for `stall_s`, not even heartbeats.
-
-    A graceful close would wait for the client again. After the abort, `send` returns and the disconnect is handled.
-    There is one timer per stream, re-armed when it fires: one per send would cost more than the send."""
-
-    def __init__(self, stall_s: float, request: HttpRequest) -> None:
-        self._stall_s = stall_s
-        self._request = request
-        self._loop = asyncio.get_running_loop()
-        #: When the current send began.
-        self._since: float | None = None
-        self._timer = self._loop.call_later(stall_s, self._on_timer)
-
-    def begin(self) -> None:
-        self._since = self._loop.time()
-
-    def end(self) -> None:
-        self._since = None
-
-    def close(self) -> None:
-        self._timer.cancel()
-
-    def _on_timer(self) -> None:
-        now = self._loop.time()
-        due = (now if self._since is None else self._since) + self._stall_s
-        if due > now:
-            self._timer = self._loop.call_at(due, self._on_timer)
-        else:
-            self._request.scope["kedge.abort"]()
 
 
 async def _close_on_disconnect(request: HttpRequest, reader: Reader) -> None:

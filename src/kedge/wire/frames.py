@@ -34,9 +34,9 @@ from kedge.core.events import (
     StepStarted,
 )
 from kedge.core.records import RecordKind, Records, RunRecord, SessionView, Usage
-from kedge.core.transcript import Message
+from kedge.core.transcript import Message, Reasoning, Text
 from kedge.wire import models as m
-from kedge.wire.codec import ask_body, message_body, run_body, session_body, usage_body
+from kedge.wire.codec import ask_body, message_body, part_body, run_body, session_body, usage_body
 
 _encode = msgspec.json.Encoder().encode
 
@@ -195,8 +195,21 @@ def delta(message_id: str, part: int, text: str, kind: Literal["text", "reasonin
     return frame("delta", "updated", m.DeltaBody(message_id=message_id, part=part, text=text, kind=kind))
 
 
-def snapshot(message: Message) -> bytes:
-    return frame("message", "updated", message_body(message))
+def snapshot(message: Message) -> tuple[bytes, bytes]:
+    """Return the frame of a message without parts, split where its parts belong."""
+    before, field, after = frame("message", "updated", message_body(message)).partition(b'"parts":[')
+    return before + field, after
+
+
+def snapshot_part(part: Text | Reasoning) -> tuple[bytes, bytes]:
+    """Return a part without text, split where its text belongs: in the first empty string."""
+    before, _, after = _encode(part_body(part)).partition(b':""')
+    return before + b':"', b'"' + after
+
+
+def json_text(text: str) -> bytes:
+    """Return a text as JSON without the quotes. Texts that are joined afterwards give the JSON of the joined text."""
+    return _encode(text)[1:-1]
 
 
 def gap(reason: Literal["evicted", "epoch"], position: int) -> bytes:
