@@ -164,7 +164,7 @@ class ServerConfig(Struct, forbid_unknown_fields=True):
 
     #: Seconds between the heartbeats of an idle event stream.
     heartbeat_s: SomeSeconds = 15.0
-    #: Seconds after which a stream whose client reads nothing is closed.
+    #: Seconds after which a connection whose client reads nothing of a reply or stream is closed.
     stall_s: SomeSeconds = 60.0
     #: Seconds that a workspace stays open for the first stream of the client that opened it.
     hold_s: Seconds = HOLD_S

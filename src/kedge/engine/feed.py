@@ -8,9 +8,9 @@ reading joins the frames from there on. The publisher never waits and keeps no q
 slow finds that the ring has moved on; it then reads the log from the store, from its own Position, until it meets the
 ring again. So durable events are never dropped, and another reader costs one more write.
 
-A read returns a slice of at most READ_BYTES_MAX, and the server makes the next slice only when the socket has taken the
-last one. In between a reader holds references to frames that all readers share: those of the ring, the blocks of a
-streaming message (see `draft.py`), or a large entry of the log. So a stuck reader costs its slice, not the frame.
+A read returns a slice of at most READ_BYTES_MAX, and the server makes the next one only when the socket has taken the
+last. In between a reader holds references to frames that all readers share: those of the ring, the blocks of a
+streaming message (see `draft.py`), or a large entry of the log. A stuck reader costs its slice, not the frame.
 
 Deltas have no Position and are not in the log. A reader that joins the ring first receives each streaming message
 complete, and its Deltas from then on. The join is one moment: the references to all snapshots and the index of the next
@@ -20,8 +20,8 @@ any other one that is too slow: it reads the log and joins again, with newer sna
 the client. It never receives a Delta of another version.
 
 Between two flushes the Deltas of a message are merged into one frame: the first is sent at once, later ones at an
-imperceptible delay. Readers without Deltas receive the complete message instead, the less often the longer it is. The
-ring then has only a mark, and each reader takes the newest version when it comes to the mark.
+imperceptible delay. Readers without Deltas receive the complete message instead, the less often the longer it is: the
+ring has a mark, at which each reader takes the newest version.
 
 Publishing out of order, or a hole after an append with an unknown result, is not an error: the ring is emptied and all
 readers read the log, which is always in order.
@@ -100,9 +100,8 @@ class Feed:
         self._drafts: dict[str, Draft] = {}
         self._unsent: dict[str, Draft] = {}
         self._unsent_snapshots: dict[str, Draft] = {}
-        #: The newest mark of each streaming message in the ring. Older ones are ignored.
+        #: The newest mark of each streaming message in the ring, and the time from which on the next may be sent.
         self._snapshots: dict[str, Frame] = {}
-        #: The times from which on the next ones may be sent.
         self._snapshots_due: dict[str, float] = {}
         self._flush_timer: asyncio.TimerHandle | None = None
         self._snapshot_timer: asyncio.TimerHandle | None = None
@@ -114,7 +113,7 @@ class Feed:
         self._notice = b""
         self._without_deltas: set[Reader] = set()  # these receive complete messages instead
         self._waiting: dict[Reader, None] = {}  # an ordered set
-        #: Large frames that readers hold at present, by Position or id.
+        #: The large frames that readers hold.
         self._shared: WeakValueDictionary[int | str, memoryview] = WeakValueDictionary()
         self._log_readers = asyncio.Semaphore(LOG_READERS_MAX)
 
@@ -382,11 +381,9 @@ class Reader:
         self.session_id = session_id
         self.deltas = deltas
         self._gap = gap
-        #: The beginnings of the next slices. They are shared with other readers.
+        #: The content of the next slices, shared with other readers; of the first piece, from the offset on.
         self._pieces: deque[Piece] = deque()
-        #: The bytes of the first piece that were returned.
         self._offset = 0
-        #: Entries that the next page of the log should have: as many as filled the last slice. Items.
         self._page_entries = PAGE_ENTRIES_MAX
         #: The number of the next frame in the ring; None while reading the log.
         self._next: int | None = None
@@ -396,17 +393,17 @@ class Reader:
         self._closed = False
 
     def take_gap(self) -> bytes:
-        """Return the gap frame, if this reader could not resume. It comes first."""
+        """Return the gap frame, if this reader could not resume."""
         gap, self._gap = self._gap, b""
         return gap
 
     async def read(self, wait_s: float) -> bytes | None:
-        """Return the next slice of frames; empty if none came in time; None at the end of the feed.
-
-        Must not be cancelled: the reader could then have a part of a page of the log."""
+        """Return the next slice of frames; empty if none came in time; None at the end of the feed."""
         feed = self.feed
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
+        if self._pieces:
+            await asyncio.sleep(0)  # a socket can take megabytes at once: other tasks run between two slices
         while not self._closed:
             if self._pieces:
                 return self._slice()

@@ -48,6 +48,8 @@ GRACE_S = 1.0
 STALL_CHECKS = 10
 #: The kernel drops a peer that acknowledges nothing for this time, such as a half-open connection. Seconds.
 TCP_SILENCE_S = 30
+#: Data that the kernel keeps for a TCP client beyond what the network carries: it would take megabytes. Bytes.
+KERNEL_BYTES = 128 * 1024
 #: Further connections that only the Unix socket accepts: TCP clients must not be able to lock out the user. Items.
 LOCAL_EXTRA = 32
 
@@ -85,6 +87,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif hasattr(socket, "TCP_USER_TIMEOUT"):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_SILENCE_S * 1000)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, KERNEL_BYTES)
         # `connections` includes this one.
         if len(self.connections) > self.connections_max + (LOCAL_EXTRA if self.local_socket else 0):
             if not HttpProtocol._limit_was_logged:
