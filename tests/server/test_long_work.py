@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from kedge.core.events import MessageChanged
@@ -186,6 +187,24 @@ async def test_long_work_does_not_delay_a_cancel(long: Long, work: str, tmp_path
             assert loader.returncode == 0
             figure.notes[f"slowest cancel during {work}, ms"] = round(slowest_s * 1000)
             figure.notes[f"memory for {work}, MB"] = memory_mb(long.server.pid, peak=True) - memory_before
+
+
+@pytest.mark.found(
+    "fault 11",
+    "an export was held in memory three times before it was sent; it is made while it is sent, and an error in the "
+    "middle drops the connection",
+)
+async def test_export_that_fails_in_the_middle_is_not_complete(long: Long) -> None:
+    async with long.server.peer(long.directory) as owner:
+        fork = (await owner.call("POST", f"{long.at}/sessions/long/fork", {"message_id": f"long-{MESSAGES - 1}"}))["id"]
+        async with owner.http.stream("GET", f"/v1{long.at}/sessions/{fork}/export") as reply:
+            assert reply.status_code == 200
+            pieces = reply.aiter_raw()
+            assert (await anext(pieces)).startswith(b"# long")
+            await owner.call("DELETE", f"{long.at}/sessions/{fork}")
+            with pytest.raises(httpx2.TransportError):
+                async for _ in pieces:
+                    pass
 
 
 def memory_mb(pid: int, *, peak: bool = False) -> int:

@@ -289,6 +289,15 @@ async def test_last_messages_have_the_same_order(store: Store) -> None:
     assert await store.last_messages("s9", 10) == []
 
 
+async def test_list_of_runs_is_bounded_in_bytes(store: Store) -> None:
+    await with_workspace(store)
+    runs = tuple(run(f"r{number}", seq=number, prompt=Prompt("x" * 10_000)) for number in (1, 2, 3))
+    await store.append(Write(W, runs=runs))
+    assert [row.run_id for row in await store.runs(S, 10, 15_000)] == ["r2", "r3"]
+    assert [row.run_id for row in await store.runs(S, 10, 1)] == ["r3"]
+    assert [row.run_id for row in await store.runs(S, 10, 100_000)] == ["r1", "r2", "r3"]
+
+
 async def test_page_of_messages_ends_at_its_size(store: Store) -> None:
     await with_workspace(store)
     await store.append(Write(W, messages=tuple(message(name, "x" * 1000) for name in "abcd")))

@@ -414,9 +414,11 @@ class Engine:
             return run
         raise RunNotFound(f"Run {run_id} not found in workspace {workspace.id}.")
 
-    async def runs(self, workspace: Workspace, session_id: str, limit: int) -> list[RunRecord]:
+    async def runs(
+        self, workspace: Workspace, session_id: str, limit: int, bytes_max: int | None = None
+    ) -> list[RunRecord]:
         await self.workspaces.lane(workspace, session_id)
-        return await self._store.runs(session_id, limit)
+        return await self._store.runs(session_id, limit, bytes_max)
 
     async def wait_run(self, workspace: Workspace, run_id: str, timeout_s: float) -> RunRecord:
         """Return the Run once it has ended, or as it is at the timeout or when the server stops."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Annotated
 
 from msgspec import Meta, Struct, convert
@@ -22,6 +23,7 @@ from kedge.wire.limits import (
     ATTACHMENTS_MAX,
     BODY_BYTES_MAX,
     COMMAND_BYTES_MAX,
+    PAGE_BYTES_MAX,
     PAGE_ITEMS_MAX,
     PROMPT_BYTES_MAX,
     WAIT_S_MAX,
@@ -83,10 +85,10 @@ class AgentRoutes:
         done = await request.while_connected(self._engine.user_commands.run(workspace, request.path["sid"], command))
         return m.ShellReply(exit_code=done.exit_code, output=done.output)
 
-    async def runs(self, request: HttpRequest) -> list[m.RunBody]:
+    async def runs(self, request: HttpRequest) -> Iterator[m.RunBody]:
         query: PageQuery = request.query
-        runs = await self._engine.runs(self._workspace(request), request.path["sid"], query.limit)
-        return [run_body(run) for run in runs]
+        runs = await self._engine.runs(self._workspace(request), request.path["sid"], query.limit, PAGE_BYTES_MAX)
+        return map(run_body, runs)
 
     async def run(self, request: HttpRequest) -> m.RunBody:
         return run_body(await self._engine.run(self._workspace(request), request.path["run_id"]))

@@ -168,8 +168,10 @@ class Store(Protocol):
         """Return the content, checked against its digest. StoreDamaged if it is missing or differs."""
         ...
 
-    async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
-        """Return the last `limit` Runs in ascending order of seq."""
+    async def runs(self, session_id: str, limit: int, bytes_max: int | None = None) -> list[RunRecord]:
+        """Return the last `limit` Runs in ascending order of seq.
+
+        The first is the one with which they have `bytes_max` bytes, as stored: one Run at least."""
         ...
 
     async def live_runs(self, workspace_id: str) -> list[RunRecord]:

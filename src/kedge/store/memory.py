@@ -249,10 +249,17 @@ class MemoryStore:
         await asyncio.sleep(0)
         return codec.check_attachment(workspace_id, digest, data)
 
-    async def runs(self, session_id: str, limit: int) -> list[RunRecord]:
+    async def runs(self, session_id: str, limit: int, bytes_max: int | None = None) -> list[RunRecord]:
         result = _by_seq(run for run in self._own_data().runs.values() if run.session_id == session_id)
         await asyncio.sleep(0)
-        return result[-limit:] if limit > 0 else []
+        result = result[-limit:] if limit > 0 else []
+        size = 0
+        for index in reversed(range(len(result) if bytes_max is not None else 0)):
+            run = result[index]
+            size += len(codec.encode_run(run, run.position)) + len(codec.encode_prompt(run.prompt))
+            if bytes_max is not None and size >= bytes_max:
+                return result[index:]
+        return result
 
     async def live_runs(self, workspace_id: str) -> list[RunRecord]:
         live = _by_seq(run for run in self._own_data().live.values() if run.workspace_id == workspace_id)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -313,12 +313,12 @@ class SqliteStore:
         return codec.check_attachment(workspace_id, digest, row[0] if row else None)
 
     @_read("session", is_long=True)
-    def runs(self, db: apsw.Connection, session_id: str, limit: int) -> list[RunRecord]:
+    def runs(self, db: apsw.Connection, session_id: str, limit: int, bytes_max: int | None = None) -> list[RunRecord]:
         latest = db.execute(
             f"{_RUN} WHERE session_id = ? ORDER BY seq DESC, runs.workspace_id DESC, runs.run_id DESC LIMIT ?",
             (session_id, max(limit, 0)),
         )
-        return _runs(latest)[::-1]
+        return _runs(_page(latest, lambda row: len(row[0]) + len(row[1] or b""), bytes_max))[::-1]
 
     @_read("workspace", is_long=True)
     def live_runs(self, db: apsw.Connection, workspace_id: str) -> list[RunRecord]:
@@ -337,17 +337,11 @@ class SqliteStore:
             if row is None:
                 raise codec.unknown_message(after, session_id)
             start = row[0]
-        rows: list[tuple[Any, ...]] = []
-        size = 0
-        for row in db.execute(
+        rows = db.execute(
             f"{_MESSAGE} WHERE session_id = ? AND ordinal > ? ORDER BY ordinal LIMIT ?",
             (session_id, start, max(limit, 0)),
-        ):
-            rows.append(row)
-            size += len(row[_PARTS])
-            if bytes_max is not None and size >= bytes_max:
-                break
-        return [_message(db, row) for row in rows]
+        )
+        return [_message(db, row) for row in _page(rows, lambda row: len(row[_PARTS]), bytes_max)]
 
     @_read("session", is_long=True)
     def last_messages(self, db: apsw.Connection, session_id: str, limit: int, first: str = "") -> list[Message]:
@@ -450,7 +444,19 @@ def _known(rows: apsw.Cursor) -> list[KnownWorkspace]:
     return [KnownWorkspace(WorkspaceRecord(*row[:4]), *row[4:]) for row in rows]
 
 
-def _runs(rows: apsw.Cursor) -> list[RunRecord]:
+def _page(rows: apsw.Cursor, size_of: Callable[[tuple[Any, ...]], int], bytes_max: int | None) -> list[tuple[Any, ...]]:
+    """Return the rows up to the one with which they have `bytes_max` bytes."""
+    page: list[tuple[Any, ...]] = []
+    size = 0
+    for row in rows:
+        page.append(row)
+        size += size_of(row)
+        if bytes_max is not None and size >= bytes_max:
+            break
+    return page
+
+
+def _runs(rows: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
     return [codec.decode_run(record, prompt or b"") for record, prompt in rows]
 
 
