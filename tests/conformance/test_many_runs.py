@@ -17,7 +17,7 @@ from tests.conformance.test_b_tools import processes_with
 from tests.conformance.test_c_queue import end_order, held_run
 from tests.conformance.test_g_crash import check_ended_once
 from tests.conformance.test_i_agent import call
-from tests.conformance.watching import open_files
+from tests.conformance.watching import open_files, words
 
 #: Longer than any of these takes while other proofs run. Seconds.
 LOAD_S = 120.0
@@ -225,3 +225,20 @@ async def test_many_commands_at_once_have_their_own_results(
             assert processes_with(mark) == []
         assert "the process keeper does not answer" not in server.log
         figure.count = sessions * calls
+
+
+async def test_many_fast_streams_deliver_every_word(own_server: Callable[..., Server], workspace: Path) -> None:
+    runs, count = size(3, 10), size(1_000, 100_000)
+    server = own_server()
+    server.checks_stalls = False
+    with proof("G4", "words of concurrent streams at full speed", "lost, doubled or out of order") as figure:
+        async with server.peer(workspace) as peer, peer.stream(deltas=1) as stream:
+            sessions = [await peer.session() for _ in range(runs)]
+            receipts = await asyncio.gather(*(peer.submit(session, f"script: words {count}") for session in sessions))
+            completes = await ended(stream, [receipt["run_id"] for receipt in receipts])
+            text = words(count)
+            assert {(end["outcome"], end["text"]) for end in completes} == {("completed", text)}
+            for end in completes:
+                assert stream.text(end["message_id"]) == text
+            assert stream.positions == sorted(set(stream.positions))
+        figure.count = runs * count
