@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 from dataclasses import replace
 from typing import cast
@@ -23,6 +24,8 @@ from kedge.warden.keeper_client import KeeperClient
 from kedge.warden.keeper_protocol import KEEPER_MESSAGE_BYTES_MAX, KeeperMessage, encode
 from kedge.warden.stdio import open_stdio
 from kedge.warden.warden_process import WardenProcess
+
+log = logging.getLogger("kedge.warden")
 
 #: Concurrent starts: each has up to three descriptors in flight, which the kernel limits. Items.
 STARTS_MAX = 32
@@ -79,7 +82,10 @@ class Warden:
                     break
                 except asyncio.CancelledError:
                     # The caller will not receive the process: kill it before the cancellation continues.
-                    await wait_uncancelled([asyncio.ensure_future(process.end(0.0))])
+                    ending = asyncio.ensure_future(process.end(0.0))
+                    await wait_uncancelled([ending])
+                    if left := ending.result():
+                        log.error("processes of a cancelled start could not be ended: %s", ", ".join(map(str, left)))
                     raise
                 except WardenFailed:
                     # A lost keeper that has not accepted the process has not begun it.
