@@ -38,15 +38,15 @@ from kedge.config.schema import (
 from kedge.config.trust import TrustList
 from kedge.errors import BadConfig, Invalid
 
-#: Size of the user's file: parsed on the event loop; 100 KB take some 50 ms, a hostile file some 200 ms. Bytes.
+#: Size of the user's file: 100 KB take some 50 ms to parse, a hostile file some 200 ms. Bytes.
 CONFIG_BYTES_MAX = 128 * 1024
-#: Size of all files of a repository: untrusted, and parsed on the event loop. A hostile file takes some 60 ms. Bytes.
+#: Size of all files of a repository, which are untrusted. A hostile file takes some 60 ms to parse. Bytes.
 REPOSITORY_BYTES_MAX = 32 * 1024
 #: Cost of parsing dotted keys, as (most dots in a line) * (all dots and lines). For each dot of a key tomllib keeps a
 #: tuple of all parts before it and of the table's name, so a few kilobytes could take gigabytes. Lists of host names
 #: have dots, too. The limit allows at most some 80 MB.
 DOTS_WORK_MAX = 10_000_000
-#: The same for a repository's file: ten million take seconds on the event loop. 200 host names in a line are allowed.
+#: The same for a repository's file: ten million take seconds. 200 host names in a line are allowed.
 REPOSITORY_DOTS_WORK_MAX = 200_000
 #: Top-level keys that a repository's file can set before the user trusts it, and after.
 OPEN_KEYS = frozenset({"model", "small_model", "runs", "context"})

@@ -1,6 +1,6 @@
 """The engine's ports to the machine. A simulator implements them, too.
 
-Timers are those of the event loop. The engine reads no wall clock, draws no random number and starts no thread.
+Timers and threads are those of the event loop. The engine reads no wall clock and draws no random number.
 """
 
 from __future__ import annotations

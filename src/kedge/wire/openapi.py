@@ -15,6 +15,7 @@ from kedge.wire.models import ErrorBody
 _COMMON = {"400": "Malformed request", "401": "Missing or wrong token", "403": "Foreign Origin"}
 _COMMON |= {"404": "Not found", "409": "Conflict with the current state", "413": "Too large", "415": "Not JSON"}
 _COMMON |= {"421": "Foreign Host", "422": "Wrong type", "429": "Limit reached", "503": "Shutting down"}
+_COMMON |= {"504": "The directory of the workspace does not answer"}
 
 
 class RouteSpec(Struct, frozen=True):
