@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -37,11 +36,10 @@ class UserConfig:
         self.path = path
         #: Why the current file is not in effect, if so.
         self.problem: str | None = None
-        #: The threads of all workspaces share this object.
-        self._lock = threading.Lock()
-        self._stamp = _stamp(path)
-        self._loaded = load_user_layer(path)
-        _log_ineffective_rules(self._loaded.config)
+        stamp, loaded = _stamp(path), load_user_layer(path)
+        #: Assigned together: the threads of all workspaces share this object. The worst case is a second load.
+        self._last: tuple[Stamp, LoadedConfig] = (stamp, loaded)
+        _log_ineffective_rules(loaded.config)
 
     @property
     def config(self) -> Config:
@@ -49,19 +47,19 @@ class UserConfig:
 
     def current(self) -> LoadedConfig:
         """Return the configuration, the same object if the file is unchanged. Costs one `stat`."""
-        with self._lock:
-            stamp = _stamp(self.path)
-            if stamp != self._stamp:
-                # Taken before the file is read: a change in between is noticed on the next call.
-                self._stamp = stamp
-                try:
-                    self._loaded = load_user_layer(self.path)
-                    self.problem = None
-                    _log_ineffective_rules(self._loaded.config)
-                except BadConfig as error:
-                    self.problem = error.message
-                    log.warning("%s The last valid configuration stays in effect.", error.message)
-            return self._loaded
+        # Taken before the file is read: a change in between is noticed on the next call.
+        stamp = _stamp(self.path)
+        last_stamp, loaded = self._last
+        if stamp != last_stamp:
+            try:
+                loaded = load_user_layer(self.path)
+                self.problem = None
+                _log_ineffective_rules(loaded.config)
+            except BadConfig as error:
+                self.problem = error.message
+                log.warning("%s The last valid configuration stays in effect.", error.message)
+            self._last = stamp, loaded
+        return loaded
 
 
 class WorkspaceConfig:
