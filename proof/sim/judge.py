@@ -190,7 +190,7 @@ class _Judge:
         run: m.RunBody = request.reply
         self._check_run(run)
         stored = self.data.runs.get((self.state.workspace_id, run.run_id))
-        is_late = bool(self.state.counts["store full"])  # a kept cancel ends a queued Run when it is written
+        is_late = bool(self.state.counts["store full"])  # a pending cancel ends a queued Run when it is written
         if stored is None or stored.ended_at is None or request.attempts > 1 or is_late:
             return
         if max(sim_time(stored.ended_at), request.sent_at) + WAIT_REPLY_S_MAX < request.replied_at:

@@ -28,7 +28,7 @@ from kedge.core.events import (
 from kedge.core.lane import apply_all, decide
 from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, project, user_message
 from kedge.core.transcript import Message
-from kedge.engine.lane_state import KeptCancel, LaneState
+from kedge.engine.lane_state import LaneState, PendingCancel
 from kedge.engine.ports import Ids
 from kedge.errors import RunIsFolded, RunNotActive, SessionNotFound
 from kedge.store.base import LaneWrite, Write
@@ -62,8 +62,8 @@ class Append:
         self._messages_created = 0
         #: An earlier attempt to write the same plan may have been stored.
         self.is_repeated = False
-        #: The kept cancels that this append includes, with their marks.
-        self.kept: list[tuple[KeptCancel, int]] = []
+        #: The pending cancels that this append includes, with their marks.
+        self.pending_cancels: list[tuple[PendingCancel, int]] = []
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
@@ -71,16 +71,17 @@ class Append:
         """Decide a command and add its events, with the messages and reports that belong to them."""
         return self._add(decide(self.lane, command))
 
-    def decide_kept(self) -> None:
+    def decide_pending_cancels(self) -> None:
         """Decide the cancels that could not be written earlier: they come before everything else."""
-        for kept in self.state.kept:
-            if kept.mark and self.lane.mark >= kept.mark:
+        for pending in self.state.pending_cancels:
+            if pending.mark and self.lane.mark >= pending.mark:
                 continue  # the append that included it was stored after all
             try:
-                events = self.decide(kept.command)
+                events = self.decide(pending.command)
             except RunIsFolded:  # it joined another Run in an append that was stored after all
                 continue
-            self.kept.append((kept, self.lane.mark if any(isinstance(one, CancelMarked) for one in events) else 0))
+            is_marked = any(isinstance(event, CancelMarked) for event in events)
+            self.pending_cancels.append((pending, self.lane.mark if is_marked else 0))
 
     def accept(self, run: RunRecord, command: Submit) -> None:
         """Decide the Submit of a new Run and add its record."""

@@ -27,7 +27,7 @@ from kedge.core.records import Records, restore
 from kedge.engine.append import Append
 from kedge.engine.draft import Draft
 from kedge.engine.feed import Frame
-from kedge.engine.lane_state import KeptCancel, LaneState
+from kedge.engine.lane_state import LaneState, PendingCancel
 from kedge.engine.ports import Clock, Ids
 from kedge.errors import SessionNotFound, StoreError, StoreUnavailable, VersionConflict
 from kedge.store.base import Store, Write
@@ -57,7 +57,7 @@ def deciding(command: Command) -> Plan:
 
 
 async def _nothing(tx: Append) -> None:
-    """Write only the kept cancels."""
+    """Write only the pending cancels."""
 
 
 class Reactions(Protocol):
@@ -98,10 +98,10 @@ class Door:
                     if state.stale:
                         await self._reload(state)
                     tx = Append(state, self.clock.now_ms(), self.ids)
-                    tx.decide_kept()
+                    tx.decide_pending_cancels()
                     await plan(tx)
                     if (write := tx.as_write()) is None:
-                        state.kept.clear()  # there is nothing left that they cover
+                        state.pending_cancels.clear()  # there is nothing left that they cover
                         return tx
                     if state.deleted:
                         raise SessionNotFound(f"Session {state.session.id} was deleted.")
@@ -125,11 +125,11 @@ class Door:
         """Reload the Lane later, and write the cancels then. `sent`: the append with an unknown result."""
         if sent is not None:
             state.stale = True
-            for kept, mark in sent.kept:
-                kept.mark = mark
+            for pending, mark in sent.pending_cancels:
+                pending.mark = mark
         if cancel is not None:
             mark = sent.lane.mark if sent is not None and isinstance(cancel, Cancel) else 0
-            state.kept.append(KeptCancel(cancel, mark))
+            state.pending_cancels.append(PendingCancel(cancel, mark))
         self._catch_up_later(state)
 
     def _apply(self, tx: Append, last: int) -> None:
@@ -140,7 +140,7 @@ class Door:
         state.lane, state.session = tx.lane, tx.session
         state.deleted = tx.session_change == "deleted"
         state.runs |= tx.runs
-        state.kept.clear()
+        state.pending_cancels.clear()
 
     def _publish(self, tx: Append, last: int) -> None:
         state, first = tx.state, last - len(tx.log) + 1
@@ -224,7 +224,7 @@ class Door:
                 await self._reload(state)
 
     def _catch_up_later(self, state: LaneState) -> None:
-        """Reload a stale Lane and write its kept cancels once the store answers."""
+        """Reload a stale Lane and write its pending cancels once the store answers."""
         if state.catching_up is None:
             state.catching_up = asyncio.get_running_loop().create_task(self._catch_up(state))
             self._tasks.add(state.catching_up)
@@ -235,7 +235,7 @@ class Door:
     async def _catch_up(self, state: LaneState) -> None:
         delays_s = backoff_s(RETRY_S, RETRY_S_MAX)
         try:
-            while (state.stale or state.kept) and not self.closing:
+            while (state.stale or state.pending_cancels) and not self.closing:
                 with suppress(StoreUnavailable, StoreError):  # a damaged page may belong to another workspace
                     await self._write(state, _nothing, None)
                     continue
@@ -253,7 +253,7 @@ class Door:
         session = await self.store.session(workspace_id, session_id)
         state.deleted = session is None
         if state.deleted:
-            state.kept.clear()
+            state.pending_cancels.clear()
         state.session = session or state.session
         state.asks = {ask.id: ask for ask in await self.store.session_asks(session_id)}
         for ask_id in [ask_id for ask_id in state.settled if ask_id not in state.asks]:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from kedge.config.schema import Config
@@ -23,12 +22,12 @@ from kedge.core.commands import (
     WhenBusy,
 )
 from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
-from kedge.core.lane import Covered, covered_by
 from kedge.core.records import AttachmentContent, Prompt, RunOptions, RunRecord, SessionRecord, content_digest
 from kedge.core.transcript import Message
 from kedge.engine.append import Append
 from kedge.engine.asks import Asks
 from kedge.engine.attached_files import read_files
+from kedge.engine.cancels import Cancelled, Cancels
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan, deciding
 from kedge.engine.executor import MakeExecutor
 from kedge.engine.forks import FORK_MESSAGES_MAX, agent_session, fork
@@ -61,18 +60,6 @@ log = logging.getLogger("kedge.engine")
 LAST_READ_S = 1.0
 #: The prompt that the transcript shows for a requested summary.
 SUMMARY_PROMPT = "Summarize this session."
-#: A cancel stops its Runs after this time even if the store has not answered: the disk may be full or hang. Seconds.
-RECORD_S = 1.0
-
-
-class Cancelled(Struct, frozen=True):
-    """The Runs that a cancel covered. `mark` is None if there were none, or if the cancel is not recorded yet."""
-
-    mark: int | None
-    covered: tuple[Covered, ...]
-    #: False: the store did not take the cancel yet. Its Runs are being stopped; it is recorded before anything else is
-    #: written to the session, unless this process dies first.
-    is_recorded: bool = True
 
 
 class Engine:
@@ -94,6 +81,7 @@ class Engine:
         self._machine = machine
         self._door = Door(store, clock, ids, self)
         self._executor = make_executor(self._door, self)
+        self._cancels = Cancels(self._door, self._executor.stop)
         self.workspaces = Workspaces(store, clock, ids, encoder, config, make_source, self)
         self.recovery = Recovery(self._door, self.workspaces, config)
         self.known_workspaces = KnownWorkspaces(store, self.workspaces)
@@ -105,7 +93,7 @@ class Engine:
         self._closing = False
         self._leaving: asyncio.Future[None]  # done when closing begins
         self._stopped: asyncio.Future[None]
-        self._cancels: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._cancels_of_abandoned: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     # --- life cycle ----------------------------------------------------------------------------------------------
 
@@ -209,11 +197,11 @@ class Engine:
         for run in workspace.live_runs():
             key = (workspace.id, run.run_id)
             is_wanted = run.options.on_disconnect == "cancel" and run.folded_into is None
-            if is_wanted and not run.stopping and key not in self._cancels:
+            if is_wanted and not run.stopping and key not in self._cancels_of_abandoned:
                 work = self._cancel_abandoned(workspace, run.run_id, lambda: not workspace.claims.held)
                 task = asyncio.get_running_loop().create_task(work)
-                self._cancels[key] = task
-                task.add_done_callback(partial(self._cancels.pop, key))
+                self._cancels_of_abandoned[key] = task
+                task.add_done_callback(partial(self._cancels_of_abandoned.pop, key))
 
     async def _cancel_abandoned(self, workspace: Workspace, run_id: str, is_wanted: Callable[[], bool]) -> None:
         """Retry until the store takes the cancel, or a client came back."""
@@ -257,7 +245,7 @@ class Engine:
         with suppress(KedgeError):
             await accepting
         with suppress(KedgeError):
-            await self._cancel(state, CancelRun(run_id, self._clock.now_ms()))
+            await self._cancels.cancel(state, CancelRun(run_id, self._clock.now_ms()))
         while state.catching_up is not None:  # whether it was accepted is not certain before the store answers
             await asyncio.wait({state.catching_up})
         if run_id in state.runs:
@@ -318,53 +306,17 @@ class Engine:
     async def cancel(self, workspace: Workspace, session_id: str) -> Cancelled:
         with self.workspaces.in_use(workspace):
             state = await self.workspaces.lane(workspace, session_id)
-            return await self._cancel(state, Cancel(self._clock.now_ms()))
+            return await self._cancels.cancel(state, Cancel(self._clock.now_ms()))
 
     async def cancel_run(self, workspace: Workspace, run_id: str) -> Cancelled:
         with self.workspaces.in_use(workspace):
             state = await self._lane_of(workspace, run_id)
-            return await self._cancel(state, CancelRun(run_id, self._clock.now_ms()))
+            return await self._cancels.cancel(state, CancelRun(run_id, self._clock.now_ms()))
 
     async def clear_queue(self, workspace: Workspace, session_id: str) -> Cancelled:
         with self.workspaces.in_use(workspace):
             state = await self.workspaces.lane(workspace, session_id)
-            return await self._cancel(state, ClearQueue(self._clock.now_ms()))
-
-    async def _cancel(self, state: LaneState, command: Cancel | CancelRun | ClearQueue) -> Cancelled:
-        covered: tuple[Covered, ...] = ()
-
-        async def plan(tx: Append) -> None:
-            nonlocal covered
-            covered = covered_by(tx.lane, command)
-            tx.decide(command)
-
-        if isinstance(command, ClearQueue):
-            await self._door.write(state, plan)
-            return Cancelled(None, covered)
-        writing = asyncio.ensure_future(self._door.write(state, plan, keep=command))
-        # Not in this task, which ends when its client disconnects.
-        late = asyncio.get_running_loop().call_later(RECORD_S, self._stop_covered, state, command)
-
-        def written(write: asyncio.Future[Append]) -> None:
-            late.cancel()
-            if not write.cancelled() and isinstance(write.exception(), StoreUnavailable):
-                self._stop_covered(state, command)
-
-        writing.add_done_callback(written)
-        await asyncio.wait({writing}, timeout=RECORD_S)
-        if not writing.done() or isinstance(writing.exception(), StoreUnavailable):
-            return Cancelled(None, covered_by(state.lane, command), is_recorded=False)
-        tx = writing.result()
-        if isinstance(command, CancelRun) or not covered:
-            return Cancelled(None, covered)
-        return Cancelled(max(tx.lane.mark, *(run.seq for run in covered)), covered)
-
-    def _stop_covered(self, state: LaneState, command: Cancel | CancelRun) -> None:
-        """Stop the active Run if a cancel covers it that is not written yet."""
-        active = state.lane.active
-        if active is not None and (isinstance(command, Cancel) or command.run_id == active.run_id):
-            log.warning("run %s is being stopped; its cancel is not recorded yet: no store", active.run_id)
-            self._executor.stop(state.session.id, active.run_id)
+            return await self._cancels.cancel(state, ClearQueue(self._clock.now_ms()))
 
     async def edit_run(
         self,

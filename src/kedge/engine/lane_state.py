@@ -13,7 +13,7 @@ from kedge.engine.feed import Feed
 
 
 @dataclass(slots=True)
-class KeptCancel:
+class PendingCancel:
     """A cancel that the store has not taken yet. It is decided first in each later append to its Lane."""
 
     command: Cancel | CancelRun
@@ -43,7 +43,7 @@ class LaneState:
     stale: bool = True
     loaded: bool = False
     #: Cancels that are not written yet, and the task of the door that reloads this state and writes them.
-    kept: list[KeptCancel] = field(default_factory=list)
+    pending_cancels: list[PendingCancel] = field(default_factory=list)
     catching_up: asyncio.Task[None] | None = None
     #: Deletions in progress: meanwhile no prompt is accepted. A deleted session is never written again.
     deleting: int = 0
@@ -66,7 +66,7 @@ class LaneState:
     @property
     def is_uncertain(self) -> bool:
         """True if an append may or may not have happened, or a cancel is not written yet."""
-        return (self.loaded and self.stale) or bool(self.kept)
+        return (self.loaded and self.stale) or bool(self.pending_cancels)
 
     def end_of(self, run_id: str) -> asyncio.Future[RunRecord]:
         """Return a future for the end of a live Run."""

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from kedge.core.approvals import parse_rules
 from kedge.core.ids import check_run_id
 from kedge.core.records import Attachment, AttachmentContent, Prompt, RunOptions, attachment_digest
-from kedge.engine.engine import Cancelled, Engine
+from kedge.engine.cancels import Cancelled
+from kedge.engine.engine import Engine
 from kedge.engine.workspace import Workspace
 from kedge.errors import EmptyPrompt, Invalid, TooLarge
 from kedge.server.asgi import Accepted, HttpRequest, Route, route

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kedge.core.events import CancelMarked, RunEnded
-from kedge.engine.engine import Cancelled
+from kedge.engine.cancels import Cancelled
 from kedge.errors import StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Hold, ScriptedModel
@@ -54,7 +54,7 @@ async def test_a_cancel_without_a_store_ends_its_run_once(tmp_path: Path) -> Non
         await r.assert_sound()
 
 
-async def test_a_kept_cancel_spares_later_prompts(tmp_path: Path) -> None:
+async def test_a_pending_cancel_spares_later_prompts(tmp_path: Path) -> None:
     store = OutageStore()
     async with rig(tmp_path, ScriptedModel([Hold("never")], "next"), store) as r:
         await started(r)
@@ -65,8 +65,8 @@ async def test_a_kept_cancel_spares_later_prompts(tmp_path: Path) -> None:
         assert (await r.end("a")).outcome == "cancelled"
 
 
-async def test_a_kept_cancel_spares_a_run_of_the_same_append(tmp_path: Path) -> None:
-    """The append of a later prompt includes the kept cancel. It fails, and was stored after all."""
+async def test_a_pending_cancel_spares_a_run_of_the_same_append(tmp_path: Path) -> None:
+    """The append of a later prompt includes the pending cancel. It fails, and was stored after all."""
     store = OutageStore()
     async with rig(tmp_path, ScriptedModel([Hold("never")], "next"), store) as r:
         await started(r)
@@ -94,7 +94,7 @@ async def test_a_second_cancel_covers_what_the_first_one_spared(tmp_path: Path) 
         await r.assert_sound()
 
 
-async def test_a_reload_starts_no_run_that_a_kept_cancel_covers(tmp_path: Path) -> None:
+async def test_a_reload_starts_no_run_that_a_pending_cancel_covers(tmp_path: Path) -> None:
     """The end of a Run is stored without an answer, so memory does not have its successor when the cancel comes."""
     store = OutageStore()
     async with rig(tmp_path, ScriptedModel([Hold("k")], [Hold("never")]), store) as r:
