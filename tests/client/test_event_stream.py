@@ -3,12 +3,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from kedge import errors
+from kedge.agent.model_call import REPLY_CHARS_MAX
+from kedge.agent.tool_calls import PICTURES_CHARS_MAX, RESULT_CHARS_MAX
 from kedge.client import event_stream, http_transport
 from kedge.client.client import Client, new_run_id
 from kedge.client.event_stream import StreamEvent
+from kedge.llm import sse
+from kedge.llm.streaming import TOOL_INPUTS_CHARS_MAX
+from kedge.tools.diff import DIFF_BYTES_MAX
+from kedge.wire.limits import PROMPT_BYTES_MAX
 from kedge.wire.models import SubmitPrompt
 from tests.client.process import Home, Server
 from tests.client.standin import STREAM, Asked, StandIn, always, answer, frame, json
@@ -279,3 +286,17 @@ async def test_oversized_or_invalid_event_ends_the_stream(monkeypatch: pytest.Mo
 async def test_envelope_round_trips() -> None:
     event = StreamEvent("run", "updated", {"a": [1, None, "\n"]}, 5)
     assert event.envelope() == b'{"type":"run","payload":{"type":"updated","payload":{"a":[1,null,"\\n"]}}}'
+
+
+@pytest.mark.found(
+    "fault 22",
+    "an event above 64 MB stopped kedge's own client at every resume; every part of an event has a limit, and the "
+    "largest event fits",
+)
+def test_largest_event_fits_into_the_limit_of_the_client() -> None:
+    escaped = len(msgspec.json.encode("\1")) - 2  # bytes of a character, at worst
+    # The reply is counted after each event of the provider. A reply that is too long makes no calls.
+    step = REPLY_CHARS_MAX + max(TOOL_INPUTS_CHARS_MAX, sse.EVENT_BYTES_MAX)
+    run = PROMPT_BYTES_MAX + REPLY_CHARS_MAX + sse.EVENT_BYTES_MAX
+    result = (RESULT_CHARS_MAX + 2 * DIFF_BYTES_MAX) * escaped + PICTURES_CHARS_MAX
+    assert max(step * escaped, run * escaped, result) < event_stream.EVENT_BYTES_MAX

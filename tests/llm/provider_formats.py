@@ -93,17 +93,22 @@ def text_items(*words: str) -> list[dict[str, Any]]:
     ]
 
 
-def call_items(*pieces: str, call_id: str = "call_7") -> list[dict[str, Any]]:
-    item = {"id": "fc_1", "type": "function_call", "call_id": call_id, "name": "read", "arguments": ""}
+def call_items(*pieces: str, call_id: str = "call_7", index: int = 2) -> list[dict[str, Any]]:
+    item = {"id": f"fc_{index}", "type": "function_call", "call_id": call_id, "name": "read", "arguments": ""}
     completed = {**item, "arguments": "".join(pieces), "status": "completed"}
     deltas = [
-        {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "output_index": 2, "delta": piece}
+        {
+            "type": "response.function_call_arguments.delta",
+            "item_id": f"fc_{index}",
+            "output_index": index,
+            "delta": piece,
+        }
         for piece in pieces
     ]
     return [
-        {"type": "response.output_item.added", "output_index": 2, "item": {**item, "status": "in_progress"}},
+        {"type": "response.output_item.added", "output_index": index, "item": {**item, "status": "in_progress"}},
         *deltas,
-        {"type": "response.output_item.done", "output_index": 2, "item": completed},
+        {"type": "response.output_item.done", "output_index": index, "item": completed},
     ]
 
 

@@ -21,7 +21,7 @@ from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import ModelPart, ModelRequest, ReasoningDelta, TextDelta, ToolSpec
 from kedge.llm.provider_types import PROVIDERS
 from kedge.llm.pydantic_ai import PydanticAIModel
-from kedge.llm.streaming import TOOL_INPUT_CHARS_MAX
+from kedge.llm.streaming import TOOL_INPUT_CHARS_MAX, TOOL_INPUTS_CHARS_MAX
 from kedge.llm.transport import new_client
 from tests.llm.provider_formats import (
     CREATED,
@@ -188,6 +188,18 @@ class TestResponses:
         pieces = ["x" * 100_000] * (TOOL_INPUT_CHARS_MAX // 100_000 + 1)
         server.replies = [answer(events(CREATED, *call_items(*pieces), DONE))]
         assert "with more than" in (await failure_of(responses_model(server, client))).message
+
+    @pytest.mark.found(
+        "fault 22",
+        "76 tool calls of 0.9 MB made an event that kedge's own client cannot read; the inputs of a Step share one "
+        "limit, with every provider",
+    )
+    async def test_total_tool_input_is_bounded(self, server: Server, client: httpx2.AsyncClient) -> None:
+        piece = "x" * (TOOL_INPUT_CHARS_MAX * 9 // 10)
+        calls = [call_items(piece, call_id=f"call_{index}", index=index) for index in range(2, 7)]
+        server.replies = [answer(events(CREATED, *(item for items in calls for item in items), DONE))]
+        failure = await failure_of(responses_model(server, client))
+        assert f"more than {TOOL_INPUTS_CHARS_MAX} characters of tool input" in failure.message
 
     async def test_concurrent_and_sequential_requests(self, server: Server, client: httpx2.AsyncClient) -> None:
         server.replies = [answer(events(CREATED, *text_items("ok"), DONE))]

@@ -29,7 +29,8 @@ from kedge.waiting import backoff_s
 from kedge.wire.limits import BODY_BYTES_MAX
 from kedge.wire.models import Change, Envelope
 
-#: One event is at most one message: a prompt with the largest attachments, each byte escaped at worst. Bytes.
+#: One event is at most one message: text and tool inputs of a Step, each character escaped at worst, or a result with
+#: pictures. Bytes.
 EVENT_BYTES_MAX = 4 * BODY_BYTES_MAX
 #: The loss of a connection that lasted this long restarts the backoff and `give_up_s`. Seconds.
 STEADY_S = 5.0

@@ -24,7 +24,7 @@ from kedge.core.transcript import FinishReason, ToolCall
 from kedge.errors import ContextFull, ModelFailed
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, ReasoningDelta, TextDelta
 from kedge.llm.pydantic_ai_request import Signed, request_messages, request_parameters, request_settings
-from kedge.llm.streaming import TOOL_CALLS_MAX, TOOL_INPUT_CHARS_MAX
+from kedge.llm.streaming import TOOL_CALLS_MAX, TOOL_INPUT_CHARS_MAX, TOOL_INPUTS_CHARS_MAX
 from kedge.llm.transport import TIMEOUT, ProviderEndpoint
 from kedge.slices import Slices
 
@@ -192,6 +192,7 @@ class _Reply:
     def __init__(self, library: Any) -> None:
         self._messages = library.messages
         self._input_chars: dict[int, int] = {}
+        self._inputs_chars = 0
 
     def take(self, event: Any) -> list[ModelPart]:
         words = self._messages
@@ -215,12 +216,18 @@ class _Reply:
         return []
 
     def _count(self, index: int, piece: Any) -> None:
-        self._input_chars[index] = self._input_chars.get(index, 0) + len(piece if isinstance(piece, str) else "")
+        chars = len(piece if isinstance(piece, str) else str(piece or ""))  # some providers send a parsed input
+        self._input_chars[index] = self._input_chars.get(index, 0) + chars
+        self._inputs_chars += chars
         if len(self._input_chars) > TOOL_CALLS_MAX:
             raise ModelFailed(f"The model called more than {TOOL_CALLS_MAX} tools at once; ask for less in one prompt.")
         if self._input_chars[index] > TOOL_INPUT_CHARS_MAX:
             raise ModelFailed(
                 f"The model sent more than {TOOL_INPUT_CHARS_MAX} characters of tool input; ask for less at once."
+            )
+        if self._inputs_chars > TOOL_INPUTS_CHARS_MAX:
+            raise ModelFailed(
+                f"The model sent more than {TOOL_INPUTS_CHARS_MAX} characters of tool input; ask for less at once."
             )
 
     def end(self, whole: Any) -> ModelEnd | None:

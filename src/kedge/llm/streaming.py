@@ -28,7 +28,7 @@ from kedge.slices import Slices, in_slices
 
 #: Input of one tool call: several times a source file; beyond it a model repeats itself. Characters.
 TOOL_INPUT_CHARS_MAX: Final = 1024 * 1024
-#: Input of all calls of one Step: it is parsed again for each later request. Characters.
+#: Input of all calls of one Step: it is parsed again for each later request, and its message is one event. Characters.
 TOOL_INPUTS_CHARS_MAX: Final = 4 * 1024 * 1024
 #: Id of a call, and name of its tool; longer values are cut. Characters.
 CALL_NAME_CHARS_MAX: Final = 256
