@@ -270,6 +270,14 @@ async def test_session_update_summary_and_commands(client: Client, home: Home) -
     assert events[-1].payload["run_id"] == receipt.run_id == followed.run_id
 
 
+async def test_sessions_are_read_in_pages(client: Client, home: Home) -> None:
+    workspace_id = (await client.create_workspace(str(home.workspace))).id
+    created = {(await client.create_session(workspace_id, f"{number}")).id for number in range(1_005)}
+    listed = await client.sessions(workspace_id)
+    assert len(listed) == 1_005
+    assert {session.id for session in listed} == created
+
+
 async def test_page_of_large_messages_ends_early(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     for number in range(5):

@@ -289,6 +289,17 @@ async def test_last_messages_have_the_same_order(store: Store) -> None:
     assert await store.last_messages("s9", 10) == []
 
 
+async def test_sessions_are_listed_in_pages(store: Store) -> None:
+    await with_workspace(store)
+    rows = (session("a", updated_at=5), session("b", updated_at=9), session("c", updated_at=5), session("d"))
+    await store.append(Write(W, sessions=rows))
+    assert [row.id for row in await store.sessions(W, None, 2)] == ["b", "a"]
+    assert [row.id for row in await store.sessions(W, (5, "a"), 2)] == ["c", "d"]
+    assert [row.id for row in await store.sessions(W, (5, "b"))] == ["c", "d"]
+    assert await store.sessions(W, (1, "d")) == []
+    assert [row.id for row in await store.sessions(W, None, None, 1)] == ["b"]
+
+
 async def test_list_of_runs_is_bounded_in_bytes(store: Store) -> None:
     await with_workspace(store)
     runs = tuple(run(f"r{number}", seq=number, prompt=Prompt("x" * 10_000)) for number in (1, 2, 3))

@@ -177,7 +177,17 @@ class Client:
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     async def sessions(self, workspace_id: str) -> list[m.SessionBody]:
-        return await self._inside("GET", workspace_id, "sessions", reply=list[m.SessionBody])
+        """Return all sessions, last used first. They are read in pages."""
+        sessions: dict[str, m.SessionBody] = {}
+        after: str | None = None
+        while True:
+            params = {"after": after}
+            page = await self._inside("GET", workspace_id, "sessions", params=params, reply=list[m.SessionBody])
+            new = {session.id: session for session in page if session.id not in sessions}
+            sessions |= new
+            if not new:
+                return list(sessions.values())
+            after = f"{page[-1].updated_at}:{page[-1].id}"
 
     async def create_session(self, workspace_id: str, title: str = "") -> m.SessionBody:
         body = m.CreateSession(title=title)

@@ -411,8 +411,14 @@ class Engine:
         await self._door.write(state, plan)
         return state
 
-    async def sessions(self, workspace: Workspace) -> list[SessionRecord]:
-        return await self._store.sessions(workspace.id)
+    async def sessions(
+        self,
+        workspace: Workspace,
+        after: tuple[int, str] | None = None,
+        limit: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[SessionRecord]:
+        return await self._store.sessions(workspace.id, after, limit, bytes_max)
 
     async def session(self, workspace: Workspace, session_id: str) -> SessionRecord:
         return (await self.workspaces.lane(workspace, session_id)).session
@@ -478,9 +484,12 @@ class Engine:
 
     async def search(self, workspace: Workspace, query: str, limit: int) -> list[tuple[SearchHit, str]]:
         """Return hits with the titles of their sessions."""
-        titles = {session.id: session.title for session in await self.sessions(workspace)}
         hits = await self._store.search(workspace.id, query, limit)
-        return [(hit, titles.get(hit.session_id, "")) for hit in hits]
+        titles: dict[str, str] = {}
+        for session_id in {hit.session_id: None for hit in hits}:
+            session = await self._store.session(workspace.id, session_id)
+            titles[session_id] = session.title if session else ""
+        return [(hit, titles[hit.session_id]) for hit in hits]
 
     def _check_open(self) -> None:
         if self._closing:

@@ -21,6 +21,9 @@ from kedge.wire.codec import message_body, session_body
 from kedge.wire.export import EXPORT_FORMATS, ExportFormat
 from kedge.wire.limits import MODELS_MAX, PAGE_BYTES_MAX, PAGE_ITEMS_MAX, TITLE_CHARS_MAX
 
+#: Digits of a time in milliseconds that every store can hold.
+INTEGER_DIGITS_MAX = 18
+
 
 class ClientQuery(Struct):
     client_id: str = ""
@@ -35,6 +38,12 @@ class KnownQuery(Struct):
 
 
 class MessagesQuery(Struct):
+    after: str | None = None
+    limit: PageLimit = PAGE_ITEMS_MAX
+
+
+class SessionsQuery(Struct):
+    #: `updated_at:id` of a session.
     after: str | None = None
     limit: PageLimit = PAGE_ITEMS_MAX
 
@@ -126,7 +135,9 @@ class WorkspaceRoutes:
 
     async def sessions(self, request: HttpRequest) -> Iterator[m.SessionBody]:
         workspace = self._workspace(request)
-        return (session_body(workspace.view(session)) for session in await self._engine.sessions(workspace))
+        query: SessionsQuery = request.query
+        sessions = await self._engine.sessions(workspace, _session_after(query.after), query.limit, PAGE_BYTES_MAX)
+        return (session_body(workspace.view(session)) for session in sessions)
 
     async def create_session(self, request: HttpRequest) -> m.SessionBody:
         workspace = self._workspace(request)
@@ -243,7 +254,14 @@ class WorkspaceRoutes:
                 query=SearchQuery,
                 reply=list[m.SearchHitBody],
             ),
-            route("GET", sessions, self.sessions, "List the sessions, last used first", reply=list[m.SessionBody]),
+            route(
+                "GET",
+                sessions,
+                self.sessions,
+                "List the sessions, last used first",
+                query=SessionsQuery,
+                reply=list[m.SessionBody],
+            ),
             route("POST", sessions, self.create_session, "Create a session", body=m.CreateSession, reply=m.SessionBody),
             route("GET", session, self.session, "Return a session", reply=m.SessionBody),
             route(
@@ -297,6 +315,15 @@ def check_text(text: str, field: str) -> str:
     if "\0" in text:
         raise WrongType(f"{field} contains a NUL character; remove it.")
     return text
+
+
+def _session_after(text: str | None) -> tuple[int, str] | None:
+    if text is None:
+        return None
+    updated_at, separator, session_id = text.partition(":")
+    if not separator or not updated_at.isascii() or not updated_at.isdigit() or len(updated_at) > INTEGER_DIGITS_MAX:
+        raise WrongType("after must be the `updated_at:id` of a session.")
+    return int(updated_at), session_id
 
 
 def _check_title(title: str) -> str:

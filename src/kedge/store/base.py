@@ -152,8 +152,16 @@ class Store(Protocol):
         """Return the workspaces with live Runs, in time proportional to the live Runs."""
         ...
 
-    async def sessions(self, workspace_id: str) -> list[SessionRecord]:
-        """Return the sessions, last updated first."""
+    async def sessions(
+        self,
+        workspace_id: str,
+        after: tuple[int, str] | None = None,
+        limit: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[SessionRecord]:
+        """Return the sessions, last updated first, then by id. `after`: those after this (updated_at, id).
+
+        The last session is the one with which their records have `bytes_max` bytes: one session at least."""
         ...
 
     async def session(self, workspace_id: str, session_id: str) -> SessionRecord | None: ...

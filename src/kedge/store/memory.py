@@ -221,11 +221,26 @@ class MemoryStore:
         await asyncio.sleep(0)
         return result
 
-    async def sessions(self, workspace_id: str) -> list[SessionRecord]:
+    async def sessions(
+        self,
+        workspace_id: str,
+        after: tuple[int, str] | None = None,
+        limit: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[SessionRecord]:
         result = [session for session in self._own_data().sessions.values() if session.workspace_id == workspace_id]
         result.sort(key=lambda session: (-session.updated_at, session.id))
+        if after is not None:
+            start = (-after[0], after[1])
+            result = [session for session in result if (-session.updated_at, session.id) > start]
+        page: list[SessionRecord] = []
+        size = 0
+        for session in result[:limit]:
+            page.append(session)
+            if bytes_max is not None and (size := size + len(codec.encode_session(session))) >= bytes_max:
+                break
         await asyncio.sleep(0)
-        return result
+        return page
 
     async def session(self, workspace_id: str, session_id: str) -> SessionRecord | None:
         result = self._own_data().sessions.get(session_id)

@@ -45,6 +45,8 @@ _MESSAGE = (
     "SELECT ordinal, EXISTS (SELECT 1 FROM message_tails WHERE message_ordinal = ordinal), id, session_id, role, parts,"
     " created_at, updated_at, run_id, model, provider, is_summary FROM messages"
 )
+#: The largest integer of SQLite.
+_UPDATED_AT_MAX = 2**63 - 1
 #: The index of `parts` in such a row.
 _PARTS = 5
 
@@ -279,11 +281,20 @@ class SqliteStore:
         return [WorkspaceRecord(*row) for row in rows]
 
     @_read("workspace", is_long=True)
-    def sessions(self, db: apsw.Connection, workspace_id: str) -> list[SessionRecord]:
+    def sessions(
+        self,
+        db: apsw.Connection,
+        workspace_id: str,
+        after: tuple[int, str] | None = None,
+        limit: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[SessionRecord]:
         rows = db.execute(
-            "SELECT record FROM sessions WHERE workspace_id = ? ORDER BY updated_at DESC, id", (workspace_id,)
+            "SELECT record FROM sessions WHERE workspace_id = ?1 AND updated_at <= ?2 AND (updated_at < ?2 OR id > ?3)"
+            " ORDER BY updated_at DESC, id LIMIT ?4",
+            (workspace_id, *(after or (_UPDATED_AT_MAX, "")), -1 if limit is None else limit),
         )
-        return [codec.decode_session(record) for (record,) in rows]
+        return [codec.decode_session(record) for (record,) in _page(rows, lambda row: len(row[0]), bytes_max)]
 
     @_read("workspace")
     def session(self, db: apsw.Connection, workspace_id: str, session_id: str) -> SessionRecord | None:
