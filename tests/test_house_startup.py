@@ -36,7 +36,19 @@ def test_kedge_run_imports_only_what_a_client_needs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-500:]
     loaded = set(done.stderr.rpartition("LOADED ")[2].split())
     ours = {package_of(name) for name in loaded if name.startswith("kedge")}
-    assert ours <= {"kedge", "__main__", "cli", "client", "wire", "core", "errors", "paths", "waiting"}
+    assert ours <= {
+        "kedge",
+        "__main__",
+        "cli",
+        "client",
+        "wire",
+        "core",
+        "errors",
+        "paths",
+        "waiting",
+        "disk_space",
+        "process_identity",
+    }
     third_party = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"kedge"}
     heavy = {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "textual", "rich", "anthropic", "openai"}
     assert third_party & heavy == set()
@@ -64,7 +76,20 @@ def test_terminal_loads_no_server_module() -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     ours = {package_of(name) for name in loaded if name.startswith("kedge")}
-    assert ours <= {"kedge", "cli", "client", "wire", "core", "tui", "errors", "paths", "programs", "waiting"}
+    assert ours <= {
+        "kedge",
+        "cli",
+        "client",
+        "wire",
+        "core",
+        "tui",
+        "errors",
+        "paths",
+        "programs",
+        "waiting",
+        "disk_space",
+        "process_identity",
+    }
     third_party = {name.split(".")[0] for name in loaded}
     assert third_party & {"uvicorn", "uvloop", "apsw", "pydantic", "pydantic_ai", "mcp", "anthropic", "openai"} == set()
 

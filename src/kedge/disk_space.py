@@ -14,9 +14,9 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 def free_bytes(path: Path) -> int | None:
     """Return the space that this user can write on the disk of `path`, which need not exist; None if unknown."""
-    for place in (path, *path.parents):
+    for existing in (path, *path.parents):
         try:
-            status = os.statvfs(place)
+            status = os.statvfs(existing)
         except FileNotFoundError:
             continue
         except OSError:

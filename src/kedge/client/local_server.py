@@ -75,7 +75,7 @@ class _Wait:
 
 
 async def find_running(notify: Notify | None = None, start_s_max: float = START_S_MAX) -> str | None:
-    """Return the address of the user's server, or None if there is none. A server that is starting is waited for."""
+    """Return the address of the user's server, or None if no server runs. A server that is starting is waited for."""
     wait = _Wait(notify, start_s_max)
     async with Client(paths.default_host()) as client:
         while (server := await find_process(client)).state not in ("none", "listening"):

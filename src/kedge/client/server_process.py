@@ -78,7 +78,7 @@ class ServerProcess(Struct, frozen=True):
 
     @property
     def progress(self) -> str:
-        """What a command waits for."""
+        """The reason for which a command waits."""
         who = f"the server (pid {self.pid})" if self.pid else "the server"
         match self.state:
             case "unbound":
