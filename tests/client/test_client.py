@@ -10,7 +10,7 @@ from kedge import errors
 from kedge.client.client import Client, new_run_id
 from kedge.client.event_stream import EventStream, StreamEvent
 from kedge.client.followed_run import FollowedSummary
-from kedge.wire.models import AttachmentBody, QuestionResponse, RunBody, SubmitPrompt
+from kedge.wire.models import AttachmentBody, QuestionResponse, Receipt, RunBody, SessionBody, SubmitPrompt, UsageBody
 from tests.client.process import Home, Server
 from tests.client.standin import Asked, StandIn, json
 
@@ -288,3 +288,49 @@ async def test_page_of_large_messages_ends_early(client: Client, home: Home) -> 
     whole = [message async for message in client.all_messages(workspace_id, session_id)]
     assert [message.role for message in whole] == ["user", "assistant"] * 5
     assert whole[: len(page)] == page
+
+
+@pytest.mark.found(
+    "fault 24",
+    "only the open of a workspace was repeated when a server that shuts down or starts refused it; now all requests "
+    "are for which that is safe, and never a cancel",
+)
+@pytest.mark.parametrize("code", ["shutting_down", "starting"])
+async def test_refused_requests_are_repeated_except_cancels(code: str) -> None:
+    session = SessionBody(
+        id="s1",
+        parent_session_id="",
+        title="",
+        message_count=0,
+        usage=UsageBody(input_tokens=0, output_tokens=0, cost_usd=0.0),
+        created_at=0,
+        updated_at=0,
+        is_busy=False,
+        attached_clients=0,
+    )
+    receipt = Receipt(run_id="r1", session_id="s1", seq=1, state="active", position=1)
+
+    async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        is_first = len([request for request in standin.asked if request.path == asked.path]) == 1
+        reply = receipt if asked.path.endswith("/agent") else session
+        writer.write(json(503, {"message": "Not now.", "code": code}) if is_first else json(200, reply))
+
+    restarts: list[int] = []
+
+    async def restart() -> None:
+        restarts.append(len(standin.asked))
+
+    async with StandIn(handler) as standin, Client(standin.host) as client:
+        client.restart = restart
+        assert (await client.create_session("w1")).id == "s1"
+        assert (await client.submit("w1", prompt("s1", "hello"))).run_id == "r1"
+        assert restarts == [1, 3], "before each second attempt"
+        for call in (
+            client.cancel_session("w1", "s1"),
+            client.cancel_run("w1", "r1"),
+            client.clear_queue("w1", "s1"),
+            client.shell("w1", "s1", "true"),
+        ):
+            with pytest.raises(errors.Unavailable, match="Not now"):
+                await call
+        assert len(restarts) == 2

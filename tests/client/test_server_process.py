@@ -204,7 +204,7 @@ def test_server_that_lost_its_directory_and_socket_exits(in_home: Home, how: str
         shutil.rmtree(in_home.data)
     else:
         in_home.data.rename(in_home.root / "moved")
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or is_zombie(pid))
+    wait_for(lambda: is_zombie(pid))
     assert not in_home.data.exists(), "it must not create the directory again"
     command.communicate(timeout=WAIT_S)
     assert in_home.kedge("stop").out == "no server is running\n"
@@ -217,6 +217,7 @@ def test_server_that_lost_its_directory_and_socket_exits(in_home: Home, how: str
 
 
 def is_zombie(pid: int) -> bool:
+    """Also true for a process that is gone."""
     with suppress(OSError):
         return ") Z" in Path(f"/proc/{pid}/stat").read_text()
     return True
@@ -264,3 +265,39 @@ def test_prompt_is_refused_when_the_data_directory_is_gone(in_home: Home, outsid
     command.communicate(timeout=WAIT_S)
     assert in_home.kedge("run", "hello").out == "You said: hello\n"
     assert in_home.kedge("stop", "--force").out == "stopped\n"
+
+
+# --- stop and start at once ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.found(
+    "fault 24",
+    "`kedge stop` waited for a server that another client started afterwards, and reported that the server had not "
+    "exited; it waits for the process that it stopped",
+)
+async def test_stop_ignores_a_server_that_was_started_afterwards(in_home: Home) -> None:
+    before = started(in_home)
+    command = in_home.start_kedge("stop")
+    wait_for(lambda: "shutting down" in paths.server_log().read_text())
+    command.send_signal(signal.SIGSTOP)
+    wait_for(lambda: is_zombie(before))
+    async with Client(await find_or_start()) as client:
+        after = (await client.version()).pid
+    assert after != before
+    command.send_signal(signal.SIGCONT)
+    assert command.communicate(timeout=WAIT_S) == ("stopped\n", "")
+    assert command.returncode == 0
+    assert lock_owner() == (True, after)
+
+
+@pytest.mark.found(
+    "fault 24",
+    "a `kedge run` whose server was stopped after it had opened the workspace failed with `shutting_down`; requests "
+    "that such a server refused are sent to the next one",
+)
+def test_runs_survive_servers_that_are_stopped(in_home: Home) -> None:
+    commands = [in_home.start_kedge("run", f"hello {number}") for number in range(8)]
+    while any(command.poll() is None for command in commands):
+        assert "Traceback" not in in_home.kedge("stop").err
+    ended = [(*command.communicate(timeout=WAIT_S), command.returncode) for command in commands]
+    assert [(out, code) for out, _, code in ended] == [(f"You said: hello {number}\n", 0) for number in range(8)], ended

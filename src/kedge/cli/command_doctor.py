@@ -144,10 +144,13 @@ async def _server(host: str | None, cwd: str) -> list[Finding]:
                 server = await find_process(client)
             except WrongServer as error:
                 return [Finding("server", "fail", error.message, f"rm {paths.socket_file()}")]
-            if server.state != "listening" or not server.has_data:
+            if server.state != "listening":
                 return [_not_listening(server)]
         try:
-            return [_version(client.host, await client.version()), *await _workspace(client, cwd)]
+            version = await client.version()
+            if host is None and not server.has_data:  # at its end, a server releases the lock before it stops listening
+                return [Finding("server", "fail", server.summary, server.advice)]
+            return [_version(client.host, version), *await _workspace(client, cwd)]
         except NotConnected as error:
             return [Finding("server", "fail", error.message, "start it, or omit --host")]
         except ShuttingDown:

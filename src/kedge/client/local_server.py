@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -169,9 +170,12 @@ async def _start(client: Client, wait: _Wait) -> None:
         if server.state == "listening":
             return
         if ended is not None:
-            if server.state == "none":
-                raise Unreachable(f"The server did not start (exit code {ended}): {_last_log_line(log_bytes)}")
-            return  # it was refused, since another one holds the data directory
+            failure = f"The server did not start (exit code {ended}): {_last_log_line(log_bytes)}"
+            if server.state == "none" and ended not in (0, -signal.SIGTERM):
+                raise Unreachable(failure)
+            # Another server holds the data directory, or this one was stopped by another client: start again.
+            await wait.pause("starting the server again", failure)
+            return
         if server.state == "none":
             who = f"the server (pid {process.pid})"
             failure = f"The server was started (pid {process.pid}) but does not answer. See {paths.server_log()}"
