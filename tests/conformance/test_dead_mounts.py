@@ -52,7 +52,7 @@ async def prompt_completes(peer: Peer) -> None:
 async def test_a_dead_mount_fails_only_its_own_requests(
     own_server: Callable[..., Server], endpoint: Endpoint, mount: HangingMount, workspace: Path
 ) -> None:
-    server, key = own_server(program=IMPATIENT), unique()
+    server, key = own_server(CLEANUP, program=IMPATIENT), unique()
     async with server.peer(mount.path) as bad, server.peer(workspace) as good:
         session, other = await bad.session(), await bad.session()
         script = (
@@ -127,6 +127,35 @@ async def test_stuck_threads_delay_no_other_run_and_no_stop(
         assert (await stopping).returncode == 0
         assert server.process is not None
         assert await asyncio.to_thread(server.process.wait, WAIT_S) == 0
+
+
+@pytest.mark.found(
+    "fault 2",
+    "with a live Run on a mount that does not answer, the next server did not listen; it listens, serves the other "
+    "workspaces, and resumes the Run when the mount answers",
+)
+@pytest.mark.timeout(180)
+async def test_a_server_starts_with_a_live_run_on_a_dead_mount(
+    own_server: Callable[..., Server], endpoint: Endpoint, mount: HangingMount, workspace: Path
+) -> None:
+    server, key = own_server(CLEANUP, program=IMPATIENT), unique()
+    async with server.peer(mount.path) as bad:
+        session = await bad.session()
+        run = await bad.submit(session, f"script: tag {key} | hold {key} | say done")
+        await endpoint.wait_requests(key, 1)
+    mount.hang()
+    server.kill()
+    await asyncio.to_thread(server.start)
+    endpoint.release(key)
+    async with server.peer(workspace) as good, server.http() as http:
+        await prompt_completes(good)
+        bad = Peer(http, mount.path)
+        error = await bad.call("POST", "/workspaces", {"path": str(mount.path), "client_id": bad.client_id}, expect=504)
+        assert error["code"] == "directory_timeout", error
+        mount.answer()
+        await bad.open()
+        ended = await bad.wait(run["run_id"])
+        assert (ended["outcome"], ended["text"]) == ("completed", "done")
 
 
 def _kedge_stop(server: Server) -> subprocess.CompletedProcess[str]:
