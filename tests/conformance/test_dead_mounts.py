@@ -211,3 +211,42 @@ async def test_the_event_loop_makes_no_call_in_a_workspace(
         assert len(calls) > 1, "no call was seen"
         assert calls.get(server.pid) is None
         assert server.terminate() == 0
+
+
+@pytest.mark.found(
+    "fault 6",
+    "a live Run in a directory that did not answer kept the next server from listening; the other workspaces are "
+    "recovered at once, and this one when its directory answers",
+)
+@pytest.mark.timeout(180)
+async def test_a_dead_mount_delays_only_the_recovery_of_its_own_runs(
+    own_server: Callable[..., Server], endpoint: Endpoint, mount: HangingMount, workspace: Path
+) -> None:
+    server, keys = own_server(program=IMPATIENT), {"bad": unique(), "good": unique()}
+    runs: dict[str, str] = {}
+    async with server.peer(mount.path) as bad, server.peer(workspace) as good:
+        bad_workspace = bad.workspace
+        for name, peer in (("bad", bad), ("good", good)):
+            script = f"script: tag {keys[name]} | hold {keys[name]} | say resumed"
+            runs[name] = (await peer.submit(await peer.session(), script, run_id=unique("run")))["run_id"]
+            await endpoint.wait_requests(keys[name], 1)
+    server.kill()
+    mount.hang()
+    server.start()
+    async with server.peer(workspace) as good:
+        await endpoint.wait_requests(keys["good"], 2)
+        endpoint.release(keys["good"])
+        assert (await good.wait(runs["good"]))["text"] == "resumed"
+        while (state := (await good.call("GET", "/health"))["state"]) == "starting":
+            refused = await good.reply("GET", f"/workspaces/{bad_workspace}/sessions")
+            assert refused.json()["code"] in ("starting", "directory_timeout"), refused.text
+        assert state == "ready"
+        refused = await good.reply("GET", f"/workspaces/{bad_workspace}/sessions")
+        assert (refused.status_code, refused.json()["code"]) == (504, "directory_timeout")
+        assert [run["run_id"] for run in await good.call("GET", "/runs")] == [runs["bad"]]
+        mount.answer()
+        async with server.peer(mount.path) as bad:
+            await endpoint.wait_requests(keys["bad"], 2)
+            endpoint.release(keys["bad"])
+            ended = await bad.wait(runs["bad"])
+            assert (ended["text"], ended["outcome"]) == ("resumed", "completed")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -18,12 +17,11 @@ from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 from kedge.errors import StoreUnavailable
-from kedge.store import codec, search_tokens
+from kedge.store import codec, memory_removal, search_tokens
 from kedge.store.base import KnownWorkspace, LogEntry, SearchHit, Write
 
 Key = tuple[str, str]  # workspace_id, and the id of a Run or message, or the digest of an attachment
 Owned = Ask | Grant | FileVersion  # belong to a session, but have globally unique ids
-OwnedT = TypeVar("OwnedT", Ask, Grant, FileVersion)
 
 
 @dataclass(slots=True)
@@ -140,7 +138,7 @@ class MemoryStore:
             if grant_id in data.grants and data.grants[grant_id].workspace_id == write.workspace_id:
                 del data.grants[grant_id]
         for session_id in write.deleted_sessions:
-            _delete_session(data, write.workspace_id, session_id)
+            memory_removal.delete_session(data, write.workspace_id, session_id)
         return log.head
 
     async def read(self, workspace_id: str, after: int, limit: int) -> list[LogEntry]:
@@ -192,13 +190,13 @@ class MemoryStore:
 
     async def known_workspaces(self, after: str, limit: int) -> list[KnownWorkspace]:
         ids = sorted(workspace_id for workspace_id in self._own_data().logs if workspace_id > after)
-        result = [_known(self.data, workspace_id) for workspace_id in ids[: max(limit, 0)]]
+        result = [memory_removal.known(self.data, workspace_id) for workspace_id in ids[: max(limit, 0)]]
         await asyncio.sleep(0)
         return result
 
     async def known_workspace(self, workspace_id: str) -> KnownWorkspace | None:
         data = self._own_data()
-        result = _known(data, workspace_id) if workspace_id in data.logs else None
+        result = memory_removal.known(data, workspace_id) if workspace_id in data.logs else None
         await asyncio.sleep(0)
         return result
 
@@ -206,8 +204,8 @@ class MemoryStore:
         self._log(workspace_id)
         data = self._own_data()
         for session in [one for one in data.sessions.values() if one.workspace_id == workspace_id]:
-            _delete_session(data, workspace_id, session.id)
-        _forget(data.grants, workspace_id, "")
+            memory_removal.delete_session(data, workspace_id, session.id)
+        memory_removal.forget(data.grants, workspace_id, "")
         del data.logs[workspace_id]
         await asyncio.sleep(0)
 
@@ -486,41 +484,3 @@ def _put_message(data: MemoryData, workspace_id: str, message: Message) -> None:
         data.transcripts.setdefault(message.session_id, {})[key] = data.messages[key]
     else:
         stored.message, stored.tails = message, []
-
-
-def _known(data: MemoryData, workspace_id: str) -> KnownWorkspace:
-    sessions = [session.updated_at for session in data.sessions.values() if session.workspace_id == workspace_id]
-    live = sum(run.workspace_id == workspace_id for run in data.live.values())
-    grants = sum(grant.workspace_id == workspace_id for grant in data.grants.values())
-    return KnownWorkspace(data.logs[workspace_id].record, len(sessions), live, grants, max(sessions, default=0))
-
-
-def _delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None:
-    """Delete the session in this workspace; a session of the same id in another workspace is not touched."""
-    if session_id in data.sessions and data.sessions[session_id].workspace_id == workspace_id:
-        del data.sessions[session_id]
-    if session_id in data.lanes and data.lanes[session_id][0] == workspace_id:
-        del data.lanes[session_id]
-    for key in [key for key, run in data.runs.items() if key[0] == workspace_id and run.session_id == session_id]:
-        del data.runs[key]
-        data.live.pop(key, None)
-    transcript = data.transcripts.get(session_id, {})
-    for key in [key for key in transcript if key[0] == workspace_id]:
-        del data.messages[key], transcript[key]
-    if not transcript:
-        data.transcripts.pop(session_id, None)
-    released = {use for use in data.attachment_uses if use[:2] == (workspace_id, session_id)}
-    data.attachment_uses -= released
-    used = {(owner, digest) for owner, _, digest in data.attachment_uses}
-    for _, _, digest in released:
-        if (workspace_id, digest) not in used:
-            del data.attachments[workspace_id, digest]
-    _forget(data.asks, workspace_id, session_id)
-    _forget(data.grants, workspace_id, session_id)
-    _forget(data.files, workspace_id, session_id)
-
-
-def _forget(owned: dict[str, OwnedT], workspace_id: str, session_id: str) -> None:
-    for key, record in list(owned.items()):
-        if (record.workspace_id, record.session_id) == (workspace_id, session_id):
-            del owned[key]

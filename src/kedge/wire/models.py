@@ -153,18 +153,14 @@ class Version(Struct, kw_only=True):
 
 
 class KnownWorkspaceBody(Struct, kw_only=True):
-    """A stored workspace, open or not."""
-
     id: str
     path: str
     sessions: int
-    #: Its queued and active Runs.
     live_runs: int
     created_at: int
     #: When a session was changed last; 0: no session.
     used_at: int
     is_open: bool
-    #: `unknown` if the directory did not answer in time.
     directory: Literal["present", "gone", "unknown"]
 
 

@@ -1,0 +1,52 @@
+"""Removal of sessions and workspaces from the memory store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from kedge.core.approvals import Ask, Grant
+from kedge.core.records import FileVersion
+from kedge.store.base import KnownWorkspace
+
+if TYPE_CHECKING:
+    from kedge.store.memory import MemoryData
+
+OwnedT = TypeVar("OwnedT", Ask, Grant, FileVersion)
+
+
+def known(data: MemoryData, workspace_id: str) -> KnownWorkspace:
+    sessions = [session.updated_at for session in data.sessions.values() if session.workspace_id == workspace_id]
+    live = sum(run.workspace_id == workspace_id for run in data.live.values())
+    grants = sum(grant.workspace_id == workspace_id for grant in data.grants.values())
+    return KnownWorkspace(data.logs[workspace_id].record, len(sessions), live, grants, max(sessions, default=0))
+
+
+def delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None:
+    """Delete the session in this workspace; a session of the same id in another workspace is not touched."""
+    if session_id in data.sessions and data.sessions[session_id].workspace_id == workspace_id:
+        del data.sessions[session_id]
+    if session_id in data.lanes and data.lanes[session_id][0] == workspace_id:
+        del data.lanes[session_id]
+    for key in [key for key, run in data.runs.items() if key[0] == workspace_id and run.session_id == session_id]:
+        del data.runs[key]
+        data.live.pop(key, None)
+    transcript = data.transcripts.get(session_id, {})
+    for key in [key for key in transcript if key[0] == workspace_id]:
+        del data.messages[key], transcript[key]
+    if not transcript:
+        data.transcripts.pop(session_id, None)
+    released = {use for use in data.attachment_uses if use[:2] == (workspace_id, session_id)}
+    data.attachment_uses -= released
+    used = {(owner, digest) for owner, _, digest in data.attachment_uses}
+    for _, _, digest in released:
+        if (workspace_id, digest) not in used:
+            del data.attachments[workspace_id, digest]
+    forget(data.asks, workspace_id, session_id)
+    forget(data.grants, workspace_id, session_id)
+    forget(data.files, workspace_id, session_id)
+
+
+def forget(owned: dict[str, OwnedT], workspace_id: str, session_id: str) -> None:
+    for key, record in list(owned.items()):
+        if (record.workspace_id, record.session_id) == (workspace_id, session_id):
+            del owned[key]
