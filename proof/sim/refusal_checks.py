@@ -13,6 +13,7 @@ from kedge.errors import (
     RunNotFound,
     RunNotQueued,
     SessionNotFound,
+    Starting,
     StoreUnavailable,
     Unavailable,
     Unreachable,
@@ -53,8 +54,8 @@ class RefusalChecks:
             problem = "no fault of server or network had happened" if self._state.is_calm else ""
         elif isinstance(error, StoreUnavailable) and act.kind not in ("cancel", "cancel_run"):
             problem = "" if self._state.counts["store full"] else "the store was away only for a moment"
-        elif isinstance(error, Unreachable) and self._state.counts["store full"] and self._state.was_interrupted:
-            problem = ""  # no server can recover, and so start, before the disk has room
+        elif isinstance(error, Starting) and self._state.counts["store full"] and self._state.was_interrupted:
+            problem = ""  # its Runs are recovered, and can be stopped, when the disk has space
         elif act.script == "typed broken" and isinstance(error, Invalid):
             problem = ""
         elif not isinstance(error, _REFUSALS.get(act.kind, ())):
@@ -67,7 +68,9 @@ class RefusalChecks:
         """Return why the error's reason does not hold, or an empty text."""
         match error:
             case SessionNotFound():
-                return "" if self._is_deleted(request) else "its session exists"
+                # A deletion that the store does not take is in progress until it is given up.
+                is_being_deleted = self._state.counts["store full"] and self._state.counts["delete"]
+                return "" if self._is_deleted(request) or is_being_deleted else "its session exists"
             case RunNotFound():
                 return "" if self._is_deleted(request) or not self._all_known(request) else "it has a receipt"
             case LaneBusy():
