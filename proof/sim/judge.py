@@ -227,7 +227,9 @@ class _Judge:
             if submit.sent_at > request.replied_at and is_covered and self._is_the_only_cancel(request):
                 self._report(f"{run_id} was submitted after an unrecorded cancel, and is covered by it")
             is_before = submit.replied_at < request.sent_at and request.attempts == 1
-            if is_before and not is_covered and not self._may_be_lost(request, run_id):
+            # It may have been cancelled by its id, in the same append.
+            is_cancelled = is_covered or ledger.outcomes[run_id] == "cancelled"
+            if is_before and not is_cancelled and not self._may_be_lost(request, run_id):
                 self._report(f"{run_id} was accepted before an unrecorded cancel, and is not covered by it")
 
     def _check_cancel(self, request: Request) -> None:
