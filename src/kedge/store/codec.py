@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -259,6 +259,20 @@ def merged(message: Message, tails: list[Tail]) -> Message:
         text = "".join(tail.text for tail in group)
         joined.append(Tail(message.id, message.session_id, part, kind, text))
     return with_tails(message, joined) if joined else message
+
+
+def page(items: Iterable[T], size_of: Callable[[T], int], bytes_max: int | None) -> list[T]:
+    """Return the items up to the one with which they have `bytes_max` bytes; all if that is None."""
+    if bytes_max is None:
+        return list(items)
+    result: list[T] = []
+    size = 0
+    for item in items:
+        result.append(item)
+        size += size_of(item)
+        if size >= bytes_max:
+            break
+    return result
 
 
 # --- Writes ----------------------------------------------------------------------------------------------------------

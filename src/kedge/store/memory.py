@@ -231,14 +231,8 @@ class MemoryStore:
         if after is not None:
             start = (-after[0], after[1])
             result = [session for session in result if (-session.updated_at, session.id) > start]
-        page: list[SessionRecord] = []
-        size = 0
-        for session in result[:limit]:
-            page.append(session)
-            if bytes_max is not None and (size := size + len(codec.encode_session(session))) >= bytes_max:
-                break
         await asyncio.sleep(0)
-        return page
+        return codec.page(result[:limit], lambda session: len(codec.encode_session(session)), bytes_max)
 
     async def session(self, workspace_id: str, session_id: str) -> SessionRecord | None:
         result = self._own_data().sessions.get(session_id)
@@ -265,14 +259,7 @@ class MemoryStore:
     async def runs(self, session_id: str, limit: int, bytes_max: int | None = None) -> list[RunRecord]:
         result = _by_seq(run for run in self._own_data().runs.values() if run.session_id == session_id)
         await asyncio.sleep(0)
-        result = result[-limit:] if limit > 0 else []
-        size = 0
-        for index in reversed(range(len(result) if bytes_max is not None else 0)):
-            run = result[index]
-            size += len(codec.encode_run(run, run.position)) + len(codec.encode_prompt(run.prompt))
-            if bytes_max is not None and size >= bytes_max:
-                return result[index:]
-        return result
+        return codec.page(result[::-1][: max(limit, 0)], _run_bytes, bytes_max)[::-1]
 
     async def live_runs(self, workspace_id: str) -> list[RunRecord]:
         live = _by_seq(run for run in self._own_data().live.values() if run.workspace_id == workspace_id)
@@ -289,12 +276,8 @@ class MemoryStore:
             if after not in ids:
                 raise codec.unknown_message(after, session_id)
             result = result[ids.index(after) + 1 :]
-        shown: list[Message] = []
-        size = 0
-        for stored in result[: max(limit, 0)]:
-            shown.append(codec.merged(stored.message, stored.tails))
-            if bytes_max is not None and (size := size + len(codec.encode_parts(stored.message.parts))) >= bytes_max:
-                break
+        page = codec.page(result[: max(limit, 0)], lambda one: len(codec.encode_parts(one.message.parts)), bytes_max)
+        shown = [codec.merged(stored.message, stored.tails) for stored in page]
         await asyncio.sleep(0)
         return shown
 
@@ -373,6 +356,10 @@ class MemoryStore:
         if log is None:
             raise codec.unknown_workspace(workspace_id)
         return log
+
+
+def _run_bytes(run: RunRecord) -> int:
+    return len(codec.encode_run(run, run.position)) + len(codec.encode_prompt(run.prompt))
 
 
 def _by_seq(runs: Iterable[RunRecord]) -> list[RunRecord]:

@@ -294,7 +294,7 @@ class SqliteStore:
             " ORDER BY updated_at DESC, id LIMIT ?4",
             (workspace_id, *(after or (_UPDATED_AT_MAX, "")), -1 if limit is None else limit),
         )
-        return [codec.decode_session(record) for (record,) in _page(rows, lambda row: len(row[0]), bytes_max)]
+        return [codec.decode_session(record) for (record,) in codec.page(rows, lambda row: len(row[0]), bytes_max)]
 
     @_read("workspace")
     def session(self, db: apsw.Connection, workspace_id: str, session_id: str) -> SessionRecord | None:
@@ -329,7 +329,7 @@ class SqliteStore:
             f"{_RUN} WHERE session_id = ? ORDER BY seq DESC, runs.workspace_id DESC, runs.run_id DESC LIMIT ?",
             (session_id, max(limit, 0)),
         )
-        return _runs(_page(latest, lambda row: len(row[0]) + len(row[1] or b""), bytes_max))[::-1]
+        return _runs(codec.page(latest, lambda row: len(row[0]) + len(row[1] or b""), bytes_max))[::-1]
 
     @_read("workspace", is_long=True)
     def live_runs(self, db: apsw.Connection, workspace_id: str) -> list[RunRecord]:
@@ -352,7 +352,7 @@ class SqliteStore:
             f"{_MESSAGE} WHERE session_id = ? AND ordinal > ? ORDER BY ordinal LIMIT ?",
             (session_id, start, max(limit, 0)),
         )
-        return [_message(db, row) for row in _page(rows, lambda row: len(row[_PARTS]), bytes_max)]
+        return [_message(db, row) for row in codec.page(rows, lambda row: len(row[_PARTS]), bytes_max)]
 
     @_read("session", is_long=True)
     def last_messages(self, db: apsw.Connection, session_id: str, limit: int, first: str = "") -> list[Message]:
@@ -453,18 +453,6 @@ def _hash_at(db: apsw.Connection, workspace_id: str, position: int) -> bytes:
 
 def _known(rows: apsw.Cursor) -> list[KnownWorkspace]:
     return [KnownWorkspace(WorkspaceRecord(*row[:4]), *row[4:]) for row in rows]
-
-
-def _page(rows: apsw.Cursor, size_of: Callable[[tuple[Any, ...]], int], bytes_max: int | None) -> list[tuple[Any, ...]]:
-    """Return the rows up to the one with which they have `bytes_max` bytes."""
-    page: list[tuple[Any, ...]] = []
-    size = 0
-    for row in rows:
-        page.append(row)
-        size += size_of(row)
-        if bytes_max is not None and size >= bytes_max:
-            break
-    return page
 
 
 def _runs(rows: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
