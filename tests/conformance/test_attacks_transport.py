@@ -276,7 +276,7 @@ def test_pipelined_requests_stay_unread(stranger: Server) -> None:
                 # Another client is answered meanwhile.
                 other.sendall(HEALTH)
                 answer = b""
-                while not answer.endswith(b'{"ok":true}'):
+                while not answer.endswith(b"}"):
                     answer += other.recv(4096)
                 asked += 1
     assert sent > 100_000

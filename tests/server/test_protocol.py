@@ -20,6 +20,7 @@ METHODS = [
     "on_body",
     "on_message_complete",
     "on_response_complete",
+    "pause_writing",
     "send_400_response",
     "timeout_keep_alive_handler",
 ]
@@ -47,11 +48,15 @@ async def test_uvicorn_has_the_attributes_of_a_connection(protocol: HttpToolsPro
     assert hasattr(protocol, name), f"HttpToolsProtocol.{name}: {REMEDY}"
 
 
+def test_uvicorn_reports_paused_writes() -> None:
+    assert "write_paused" in FlowControl.__init__.__code__.co_names, f"FlowControl.write_paused: {REMEDY}"
+
+
 def test_uvicorn_has_the_state_of_a_request() -> None:
     names = RequestResponseCycle.__init__.__code__.co_names
     for name in ("disconnected", "response_started", "response_complete", "message_event"):
         assert name in names, f"RequestResponseCycle.{name}: {REMEDY}"
-    for name in ("pause_reading", "resume_reading"):
+    for name in ("pause_reading", "resume_reading", "drain"):
         assert callable(getattr(FlowControl, name, None)), f"FlowControl.{name}: {REMEDY}"
     for name in ("capture_signals", "startup", "serve"):
         assert callable(getattr(uvicorn.Server, name, None)), f"uvicorn.Server.{name}: {REMEDY}"
