@@ -266,7 +266,11 @@ class Peer:
         return runs
 
     async def messages(self, session_id: str) -> list[Json]:
-        messages: list[Json] = await self.call("GET", f"{self.at}/sessions/{session_id}/messages")
+        """Return the transcript, page by page: a page ends at a size, too."""
+        messages: list[Json] = []
+        path = f"{self.at}/sessions/{session_id}/messages"
+        while page := await self.call("GET", path, **({"after": messages[-1]["id"]} if messages else {})):
+            messages += page
         return messages
 
     async def answer(self, ask_id: str, action: str, *, expect: int = 200, message: str = "") -> Json:
