@@ -28,7 +28,7 @@ from kedge.errors import KedgeError, StoreUnavailable
 from kedge.llm import anthropic_request, openai_request
 from kedge.llm.base import Model, ModelPart, ModelRequest, TextDelta
 from kedge.llm.catalogue import Price
-from kedge.store.base import LogEntry, Write
+from kedge.store.base import CopiedMessages, LogEntry, Write
 from kedge.store.memory import MemoryStore
 from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.provider_rules import anthropic_refusal, openai_refusal
@@ -50,6 +50,8 @@ class FaultyStore(MemoryStore):
     fail_before = 0
     fail_after = 0
     appends = 0
+    #: Slices of a copy that succeed before one fails; -1: none fails.
+    fail_copies_after = -1
     #: The error of the next append.
     refuse: KedgeError | None = None
 
@@ -66,6 +68,13 @@ class FaultyStore(MemoryStore):
             self.fail_after -= 1
             raise StoreUnavailable("the connection broke off")
         return head
+
+    async def copy_messages(self, *args: Any) -> CopiedMessages:
+        if self.fail_copies_after >= 0:
+            self.fail_copies_after -= 1
+            if self.fail_copies_after < 0:
+                raise StoreUnavailable("the disk is full; free some space")
+        return await super().copy_messages(*args)
 
 
 @dataclass

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kedge.core.transcript import Text
-from kedge.engine import forks as forks
+from kedge.agent.assembly import make_engine
+from kedge.config.schema import Config
+from kedge.core.transcript import Message, Text
+from kedge.engine.engine import Engine
+from kedge.engine.workspace import Workspace
+from kedge.errors import StoreUnavailable
+from kedge.store.base import Write
+from kedge.store.sqlite import SqliteStore
+from kedge.testing.manual_system import CountingIds, ManualClock
 from kedge.testing.scripted import Hold, Say, ScriptedModel
+from kedge.wire import frames
 from tests.agent.test_compaction import NEARLY_FULL, small_window
-from tests.engine.rig import ActingTool, do, make_message, rig, spin
+from tests.engine.rig import CLIENT, ActingTool, OneModel, do, kill, rig, spin, start, until
 
 
 async def test_fork_has_the_summary_of_its_parent(tmp_path: Path) -> None:
@@ -39,17 +48,75 @@ async def test_fork_of_a_streaming_message_has_a_finish(tmp_path: Path) -> None:
         assert (copy.text, copy.finish and copy.finish.reason) == ("one two", "unknown")
 
 
-@pytest.mark.found(
-    "attack round 2: the event loop",
-    "a fork copied up to 100,000 messages without a pause, 0.6 s on the event loop; it now yields after each batch",
-)
-async def test_fork_yields_to_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "COPY_BATCH", 1)
-    async with rig(tmp_path, ScriptedModel()) as r:
-        messages = [make_message(number, "user", Text("x")) for number in range(5)]
-        parent = await r.engine.session(r.workspace, r.session)
-        copying = asyncio.ensure_future(forks.fork(parent, messages, "m4", r.ids, 0))
+async def test_fork_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    async with rig(tmp_path, ScriptedModel(*("answer",) * 3)) as r:
         for _ in range(3):
-            await asyncio.sleep(0)
-            assert not copying.done()
-        assert len((await copying)[1]) == 5
+            await r.end(await r.submit())
+        messages = await r.engine.messages(r.workspace, r.session, None, 100)
+        r.store.fail_copies_after = 1
+        with pytest.raises(StoreUnavailable):
+            await r.engine.fork_session(r.workspace, r.session, messages[-1].id)
+        await r.engine.reclaiming.idle()
+        assert (r.store.data.copies, len(r.store.data.messages)) == ({}, len(messages))
+        fork = await r.engine.fork_session(r.workspace, r.session, messages[-1].id)
+        copied = await r.engine.messages(r.workspace, fork.id, None, 100)
+        assert [message.text for message in copied] == [message.text for message in messages]
+        assert fork.message_count == len(messages)
+
+
+async def test_fork_interrupted_by_a_crash_leaves_nothing(tmp_path: Path) -> None:
+    r = await start(tmp_path, ScriptedModel(*("answer",) * 3))
+    for _ in range(3):
+        await r.end(await r.submit())
+    messages = await r.engine.messages(r.workspace, r.session, None, 100)
+    forking = asyncio.create_task(r.engine.fork_session(r.workspace, r.session, messages[-1].id))
+    await until(lambda: bool(r.store.data.copies))
+    assert len(await r.engine.sessions(r.workspace)) == 1
+    store = await kill(r)
+    assert forking.cancelled()
+    async with rig(tmp_path, ScriptedModel(), store) as r:
+        await r.engine.reclaiming.idle()
+        assert (store.data.copies, len(store.data.messages)) == ({}, len(messages))
+        assert [session.id for session in await r.engine.sessions(r.workspace)] == [r.session]
+
+
+@pytest.mark.found(
+    "fault 7",
+    "a fork was one append of all copies, for which every write of the server waited; the messages are now copied in "
+    "slices, between which others write",
+)
+async def test_writes_continue_during_a_fork_and_a_removal(tmp_path: Path) -> None:
+    """With the SQLite store: other sessions are renamed while a long session is forked, and while it is removed."""
+    store = SqliteStore(tmp_path / "data")
+    clock, ids = ManualClock(), CountingIds()
+    engine = make_engine(store, clock, ids, frames, OneModel(ScriptedModel()), Config())
+    await engine.open()
+    try:
+        workspace = await engine.workspaces.open(str(tmp_path), CLIENT)
+        session, other = [(await engine.create_session(workspace, title)).id for title in ("long", "other")]
+        parts = (Text("some words " * 700),)
+        for number in range(MESSAGES):
+            message = Message(f"x{number}", session, "user", parts, 0, 0)
+            await store.append(Write(workspace.id, messages=(message,), durable=False))
+        forking = asyncio.create_task(engine.fork_session(workspace, session, message.id))
+        renames = await _renames_during(forking, engine, workspace, other)
+        fork = await forking
+        assert (renames > SLICES_MIN, fork.message_count) == (True, MESSAGES)
+        await engine.delete_session(workspace, session)
+        renames = await _renames_during(asyncio.create_task(engine.reclaiming.idle()), engine, workspace, other)
+        assert renames > SLICES_MIN
+        assert len(await engine.messages(workspace, fork.id, None, MESSAGES)) == MESSAGES
+    finally:
+        await engine.close()
+
+
+#: Messages of 8 kB: 30 slices. Other writes that happen meanwhile, at least.
+MESSAGES, SLICES_MIN = 1_000, 10
+
+
+async def _renames_during(work: asyncio.Task[Any], engine: Engine, workspace: Workspace, session_id: str) -> int:
+    count = 0
+    while not work.done():
+        count += 1
+        await engine.change_session(workspace, session_id, f"title {count}")
+    return count

@@ -92,5 +92,26 @@ def ended(run_id: str = "r1") -> RunEnded:
     return RunEnded(run_id, "completed", "", 3)
 
 
+async def copy_all(store: Store, source: str, target: str, until: str, workspace_id: str = W) -> list[str]:
+    """Copy all slices; return the ids of the copies, which are those of the slices in order."""
+    copies: list[str] = []
+    after = ""
+    while True:
+        new_ids = [f"{target}-{number}" for number in range(len(copies), len(copies) + 5)]
+        copied = await store.copy_messages(workspace_id, source, target, after, until, new_ids)
+        if not copied.count:
+            return copies
+        copies += new_ids[: copied.count]
+        after = copied.last
+
+
+async def reclaim_all(store: Store) -> int:
+    """Return the number of slices."""
+    slices = 0
+    while await store.reclaim():
+        slices += 1
+    return slices
+
+
 def events(*items: Any, session_id: str = S, **fields: Any) -> Write:
     return Write(fields.pop("workspace_id", W), tuple((session_id, event) for event in items), **fields)

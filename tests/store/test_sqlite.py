@@ -36,6 +36,7 @@ from tests.store.samples import (
     grant,
     lane,
     message,
+    reclaim_all,
     run,
     session,
     tail,
@@ -358,6 +359,7 @@ async def test_deleted_session_leaves_no_rows(tmp_path: Path) -> None:
         # Two rows for the Run (with its prompt), two for the file version (with its content).
         assert sum(rows().values()) == sum(before.values()) + 11
         await store.append(Write(W, deleted_sessions=("s1",)))
+        await reclaim_all(store)
         assert rows() == before
 
 

@@ -26,10 +26,12 @@ from tests.store.samples import (
     ask,
     attachment,
     content,
+    copy_all,
     ended,
     file_version,
     grant,
     lane,
+    reclaim_all,
     run,
     session,
     started,
@@ -156,9 +158,32 @@ class ConsistentWrite:
 
 # Three strategies: Hypothesis removes duplicates of one.
 consistent_writes = [writes(consistent=True).map(ConsistentWrite) for _ in range(3)]
-steps = st.one_of(
-    *consistent_writes, writes(consistent=False), st.tuples(st.sampled_from(WORKSPACES), st.integers(0, 4))
+#: A trim, a copy of the messages before this one, the session that completes the copy, or slices of removals.
+others = st.one_of(
+    st.tuples(st.just("trim"), st.sampled_from(WORKSPACES), st.integers(0, 4)),
+    st.tuples(st.just("copy"), st.sampled_from(SESSIONS), st.sampled_from(MESSAGES)),
+    st.just(("complete",)),
+    st.tuples(st.just("reclaim"), st.integers(1, 3)),
 )
+steps = st.one_of(*consistent_writes, writes(consistent=False), others)
+#: The session of copies.
+COPY = "copy"
+
+
+async def do_other(store: Store, step: tuple[Any, ...]) -> Any:
+    match step:
+        case ("trim", workspace_id, keep):
+            return await store.trim(workspace_id, keep)
+        case ("copy", session_id, until):
+            await store.append(Write("w1", deleted_sessions=(COPY,)))
+            await reclaim_all(store)
+            return await copy_all(store, session_id, COPY, until)
+        case ("complete",):
+            return await store.append(Write("w1", sessions=(session(COPY),)))
+        case ("reclaim", slices):
+            for _ in range(slices):  # their number depends on the store
+                await store.reclaim()
+    return None
 
 
 async def answer(call: Any) -> Any:
@@ -182,7 +207,7 @@ async def observed(store: Store) -> list[Any]:
         seen += [await answer(store.attachment(workspace_id, content(data).digest)) for data in FILES]
         for session_id in SESSIONS:
             seen += [await store.file_versions(workspace_id, session_id, run_id) for run_id in (None, *RUNS)]
-    for session_id in SESSIONS:
+    for session_id in (*SESSIONS, COPY):
         seen += [await store.lane(session_id), await store.messages(session_id, None, 2)]
         seen += [await store.runs(session_id, 2)]
         seen += [await store.session_asks(session_id), await store.runs_with_files(session_id)]
@@ -199,7 +224,7 @@ async def compare_stores(plan: list[Any], counts: Counter[str]) -> None:
         try:
             for step in plan:
                 if isinstance(step, tuple):
-                    results = [await answer(store.trim(*step)) for store in stores]
+                    results = [await answer(do_other(store, step)) for store in stores]
                 else:
                     write = await step.on_current_lane(stores[0]) if isinstance(step, ConsistentWrite) else step
                     results = [await answer(store.append(write)) for store in stores]

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from kedge.core.events import CancelMarked, MessageChanged, RunEnded, RunReported, RunStarted
 from kedge.core.records import LaneRecord, Prompt, SessionRecord
 from kedge.core.transcript import AttachedFile
+from kedge.store import sqlite_reclaim
 from kedge.store.base import LaneWrite, Write
 from kedge.store.sqlite import SqliteStore
 from tests.store.samples import (
@@ -42,6 +43,8 @@ from tests.store.test_sqlite import append_together
 CHECKPOINT_PAGES = 40
 #: Entries that a trim leaves: fewer than a workload writes.
 TRIM_ENTRIES = 10
+#: After a deletion: enough to remove the session, and to return its pages to the file system.
+RECLAIM_SLICES = 8
 #: The last version of marshal in which equal values give equal bytes.
 _PLAIN_MARSHAL = 2
 _SHARED_MEMORY = Path("/dev/shm")
@@ -125,6 +128,7 @@ def workload(rng: Random, length: int, suffix: str = "") -> Iterator[Step]:
                 sessions = (session(new.session_id, new.workspace_id),)
                 write = Write(lane.workspace_id, sessions=sessions, deleted_sessions=(lane.session_id,))
                 yield Step("delete", (write,))
+                yield from (Step("reclaim") for _ in range(RECLAIM_SLICES))
             case "reopen":
                 yield Step("reopen")
             case _:
@@ -214,6 +218,12 @@ async def apply_step(store: SqliteStore, step: Step) -> None:
         await store.workspace(record.path, record)
     elif step.name == "trim":
         await store.trim(step.workspace_id, TRIM_ENTRIES)
+    elif step.name == "reclaim":
+        sqlite_reclaim.FREE_PAGES_KEPT, kept = 0, sqlite_reclaim.FREE_PAGES_KEPT
+        try:
+            await store.reclaim()
+        finally:
+            sqlite_reclaim.FREE_PAGES_KEPT = kept
     elif len(step.writes) == 1:
         await store.append(step.writes[0])
     elif step.writes:

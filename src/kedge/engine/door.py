@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from kedge.core.commands import Cancel, CancelRun, Command
 from kedge.core.events import LaneEvent, RunAccepted
-from kedge.core.records import Records, restore
+from kedge.core.records import Records, SessionRecord, restore
 from kedge.engine.append import Append
 from kedge.engine.draft import Draft
 from kedge.engine.feed import Frame
@@ -188,6 +188,14 @@ class Door:
     async def revoke_grant(self, workspace_id: str, grant_id: str) -> None:
         """Delete a grant. It belongs to a workspace, not to a Lane, and revoking it emits no event."""
         await self._shielded(self.store.append(Write(workspace_id, deleted_grants=(grant_id,))))
+
+    async def give_up_copy(self, session: SessionRecord) -> None:
+        """Delete the copied messages of a session that was never stored, and that no client has seen."""
+        await self._shielded(self.store.append(Write(session.workspace_id, deleted_sessions=(session.id,))))
+
+    async def run_to_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work that consists of several writes; it ends even if the caller is cancelled."""
+        return await self._shielded(work)
 
     async def save_tails(self, state: LaneState, draft: Draft) -> None:
         """Save the new text of a streaming message. This changes a record without an event."""

@@ -30,11 +30,12 @@ from kedge.engine.attached_files import read_files
 from kedge.engine.cancels import Cancelled, Cancels
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan, deciding
 from kedge.engine.executor import MakeExecutor
-from kedge.engine.forks import FORK_MESSAGES_MAX, agent_session, fork
+from kedge.engine.forks import agent_session, fork, make_session
 from kedge.engine.known_workspaces import KnownWorkspaces
 from kedge.engine.lane_state import LaneState
 from kedge.engine.log_trimming import LogTrimming
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
+from kedge.engine.reclaiming import Reclaiming
 from kedge.engine.recovery import Recovery
 from kedge.engine.submission import QueueLimits, Submission
 from kedge.engine.undo import Undo
@@ -45,6 +46,7 @@ from kedge.errors import (
     DirectoryTimeout,
     Invalid,
     KedgeError,
+    MessageNotFound,
     RunNotFound,
     RunNotQueued,
     ShuttingDown,
@@ -90,6 +92,7 @@ class Engine:
         self.asks = Asks(self._door, self.workspaces)
         self.undo = Undo(self._door, self.workspaces)
         self.user_commands = UserCommands(self._door, self.workspaces, machine)
+        self.reclaiming = Reclaiming(store)
         self._closing = False
         self._leaving: asyncio.Future[None]  # done when closing begins
         self._stopped: asyncio.Future[None]
@@ -109,6 +112,7 @@ class Engine:
             raise
         self.recovery.start(live)
         self.workspaces.sweep()
+        self.reclaiming.wake()
 
     async def close(self) -> None:
         """Accept no more work, stop the Runs and wait for their ends, end the streams, close the store."""
@@ -124,6 +128,7 @@ class Engine:
         await self.known_workspaces.close()
         self._door.closing = True
         await self._door.drain()
+        await self.reclaiming.close()
         feeds = [workspace.feed for workspace in self.workspaces.all()]
         self.workspaces.close_all()
         self._stopped.set_result(None)
@@ -176,6 +181,7 @@ class Engine:
             return  # see `react`
         if state.deleted:
             self.workspaces.get(state.session.workspace_id).forget(state.session.id)
+            self.reclaiming.wake()
         elif (active := state.lane.active) is not None:
             if not self._executor.is_running(state.session.id, active.run_id):
                 self._start(state, active.run_id)
@@ -226,7 +232,7 @@ class Engine:
         family = (await self.workspaces.lane(workspace, parent.session_id)).session
         session, options = agent_session(family, parent, title, self._ids.new("s"), self._clock.now_ms())
         with self.workspaces.in_use(workspace):
-            state = await self._make_session(workspace, session)
+            state = await make_session(self._door, self.workspaces, workspace, session)
             child = self._ids.new("r")
             accepting = asyncio.ensure_future(self.submit(workspace, session.id, Prompt(prompt), options, child))
             try:
@@ -399,17 +405,8 @@ class Engine:
         now = self._clock.now_ms()
         session = SessionRecord(self._ids.new("s"), workspace.id, title, now, now)
         with self.workspaces.in_use(workspace):
-            await self._make_session(workspace, session)
+            await make_session(self._door, self.workspaces, workspace, session)
         return session
-
-    async def _make_session(self, workspace: Workspace, session: SessionRecord, *messages: Message) -> LaneState:
-        async def plan(tx: Append) -> None:
-            tx.session_change = "created"
-            tx.copy_messages(messages)
-
-        state = self.workspaces.new_lane(workspace, session)
-        await self._door.write(state, plan)
-        return state
 
     async def sessions(
         self,
@@ -459,16 +456,21 @@ class Engine:
             finally:
                 state.deleting -= 1  # if the deletion failed or was given up, the session is usable again
             workspace.forget(session_id)
+            self.reclaiming.wake()
 
     async def fork_session(self, workspace: Workspace, session_id: str, message_id: str) -> SessionRecord:
         """Create a session that starts with this one's messages up to and including `message_id`."""
         self._check_open()
         with self.workspaces.in_use(workspace):
             parent = await self.session(workspace, session_id)
-            messages = await self.messages(workspace, session_id, None, FORK_MESSAGES_MAX)
-            session, copies = await fork(parent, messages, message_id, self._ids, self._clock.now_ms())
-            await self._make_session(workspace, session, *copies)
-            return session
+            last = await self._store.message(workspace.id, message_id)
+            if last is None or last.session_id != session_id:
+                raise MessageNotFound(f"Message {message_id} not found in session {session_id}.")
+            last = self._with_draft(workspace, last)
+            try:
+                return await self._door.run_to_end(fork(self._door, self.workspaces, workspace, parent, last))
+            finally:
+                self.reclaiming.wake()  # what a failed fork has copied
 
     async def messages(
         self, workspace: Workspace, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
@@ -476,11 +478,11 @@ class Engine:
         """Return the transcript; a streaming message has all the text it has so far."""
         await self.workspaces.lane(workspace, session_id)
         stored = await self._store.messages(session_id, after, limit, bytes_max)
-        now = self._clock.now_ms()
-        return [
-            draft.message(now) if not message.finish and (draft := workspace.feed.streaming(message.id)) else message
-            for message in stored
-        ]
+        return [self._with_draft(workspace, message) for message in stored]
+
+    def _with_draft(self, workspace: Workspace, message: Message) -> Message:
+        draft = None if message.finish else workspace.feed.streaming(message.id)
+        return message if draft is None else draft.message(self._clock.now_ms())
 
     async def search(self, workspace: Workspace, query: str, limit: int) -> list[tuple[SearchHit, str]]:
         """Return hits with the titles of their sessions."""

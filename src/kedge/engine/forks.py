@@ -2,50 +2,88 @@
 
 from __future__ import annotations
 
-import asyncio
+from contextlib import suppress
 
 from msgspec.structs import replace
 
 from kedge.core.records import RunOptions, RunRecord, SessionRecord
 from kedge.core.transcript import FinishPart, Message
-from kedge.engine.ports import Ids
-from kedge.errors import MessageNotFound
+from kedge.engine.append import Append
+from kedge.engine.door import Door
+from kedge.engine.lane_state import LaneState
+from kedge.engine.workspace import Workspace
+from kedge.engine.workspaces import Workspaces
+from kedge.errors import KedgeError, ShuttingDown, StoreUnavailable
 
-#: Messages that a fork copies; one append writes them all. Items.
-FORK_MESSAGES_MAX = 100_000
-#: Messages copied before other tasks get a turn: a few milliseconds. Items.
-COPY_BATCH = 1_000
+#: New ids that are drawn for one slice of a copy; the store uses those that it needs. Items.
+SLICE_IDS = 100
+
+
+async def make_session(
+    door: Door, workspaces: Workspaces, workspace: Workspace, session: SessionRecord, *messages: Message
+) -> LaneState:
+    async def plan(tx: Append) -> None:
+        tx.session_change = "created"
+        tx.copy_messages(messages)
+
+    state = workspaces.new_lane(workspace, session)
+    await door.write(state, plan)
+    return state
 
 
 async def fork(
-    parent: SessionRecord, messages: list[Message], message_id: str, ids: Ids, now: int
-) -> tuple[SessionRecord, list[Message]]:
-    """Return a new session and copies of the messages up to and including `message_id`."""
-    index = next((index for index, message in enumerate(messages) if message.id == message_id), None)
-    if index is None:
-        raise MessageNotFound(f"Message {message_id} not found in session {parent.id}.")
+    door: Door, workspaces: Workspaces, workspace: Workspace, parent: SessionRecord, last: Message
+) -> SessionRecord:
+    """Create a session with copies of the messages of `parent` up to `last`."""
+    session, copy = await _copy_messages(door, parent, last)
+    await make_session(door, workspaces, workspace, session, copy)
+    return session
+
+
+async def _copy_messages(door: Door, parent: SessionRecord, last: Message) -> tuple[SessionRecord, Message]:
+    """Copy the messages before `last`, in slices; return the new session and the copy of `last`.
+
+    Nothing is visible until the caller stores both, in one append. An error gives the copy up."""
+    now = door.clock.now_ms()
     session = SessionRecord(
-        id=ids.new("s"),
+        id=door.ids.new("s"),
         workspace_id=parent.workspace_id,
         title=parent.title,
         created_at=now,
         updated_at=now,
         parent_session_id=parent.id,
-        message_count=index + 1,
         model=parent.model,
     )
-    copies: list[Message] = []
-    for message in messages[: index + 1]:
-        copies.append(replace(message, id=ids.new("m"), session_id=session.id))
-        if len(copies) % COPY_BATCH == 0:
-            await asyncio.sleep(0)
-    # The fork uses the last complete summary among the copies.
-    summaries = [copy.id for copy in copies if copy.is_summary and copy.finish and copy.finish.reason == "end_turn"]
-    session = replace(session, summary_message_id=summaries[-1] if summaries and parent.summary_message_id else "")
-    if copies[-1].role == "assistant":
+    try:
+        count, summary_id = await _copy_slices(door, session, parent.id, last.id)
+    except KedgeError:
+        with suppress(StoreUnavailable):  # then the next start gives it up
+            await door.give_up_copy(session)
+        raise
+    copy = replace(last, id=door.ids.new("m"), session_id=session.id)
+    if copy.is_summary and copy.finish and copy.finish.reason == "end_turn":
+        summary_id = copy.id
+    if copy.role == "assistant":
         # It may be streaming: the copy has the text so far and must be closed here.
-        copies[-1] = copies[-1].closed(FinishPart("unknown", now, "copied while it was being written"))
-    return session, copies
+        copy = copy.closed(FinishPart("unknown", now, "copied while it was being written"))
+    # The fork uses the last complete summary among the copies.
+    summary_id = summary_id if parent.summary_message_id else ""
+    return replace(session, message_count=count + 1, summary_message_id=summary_id), copy
+
+
+async def _copy_slices(door: Door, session: SessionRecord, source: str, until: str) -> tuple[int, str]:
+    """Copy the messages before `until`; return their number, and the copy of the last complete summary."""
+    count, summary_id, after = 0, "", ""
+    while True:
+        if door.closing:
+            raise ShuttingDown(f"The server is shutting down; session {source} was not forked.")
+        new_ids = [door.ids.new("m") for _ in range(SLICE_IDS)]
+        copied = await door.store.copy_messages(session.workspace_id, source, session.id, after, until, new_ids)
+        if not copied.count:
+            return count, summary_id
+        count += copied.count
+        summary_id = copied.summary_id or summary_id
+        after = copied.last
 
 
 def agent_session(

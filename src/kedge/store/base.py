@@ -15,6 +15,8 @@
   record that names a digest without a content raises `VersionConflict`.
 - Storing a streamed message takes time linear in its length: tails are added as they arrive, and replaced when the
   complete message is stored.
+- Long work is done in slices, between which other Writes happen: `copy_messages` and `reclaim` return after a slice.
+  What is copied but not complete, or deleted but not removed, is invisible to every read.
 - Values that no store can hold (a lone surrogate, a number that is not finite) raise `WrongType`.
 - An error of the system or the database is `StoreUnavailable`: the Write may have happened, and the caller reads again.
 
@@ -23,6 +25,7 @@ A Write that raises anything but `StoreUnavailable` changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -54,8 +57,8 @@ class Write(Struct, frozen=True):
     runs: tuple[RunRecord, ...] = ()
     messages: tuple[Message, ...] = ()
     tails: tuple[Tail, ...] = ()
-    #: Deletes the sessions with their messages, Lanes, Runs, attachments, Asks, session grants and file versions. The
-    #: log keeps its entries.
+    #: Deletes the sessions with their messages, Lanes, Runs, attachments, Asks, session grants and file versions: no
+    #: read returns them any more, and `reclaim` removes them. The log keeps its entries.
     deleted_sessions: tuple[str, ...] = ()
     asks: tuple[Ask, ...] = ()
     grants: tuple[Grant, ...] = ()
@@ -84,6 +87,16 @@ class KnownWorkspace(Struct, frozen=True):
     grants: int
     #: When a session was changed last; 0: no session. Milliseconds since the epoch.
     used_at: int
+
+
+class CopiedMessages(Struct, frozen=True):
+    """One slice of a copy."""
+
+    count: int
+    #: The last message that was copied; empty: none was left.
+    last: str = ""
+    #: The copy of the last complete summary in this slice; empty: none.
+    summary_id: str = ""
 
 
 class SearchHit(Struct, frozen=True):
@@ -202,6 +215,21 @@ class Store(Protocol):
         ...
 
     async def message(self, workspace_id: str, message_id: str) -> Message | None: ...
+
+    async def copy_messages(
+        self, workspace_id: str, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
+    ) -> CopiedMessages:
+        """Copy messages with their tails from one session to a new one: those after `after` (empty: from the first) and
+        before `until`, as many as have a new id and fit into one slice. The new ids are used in order.
+
+        The copies are invisible until a Write stores the SessionRecord of the new session. Deleting that session gives
+        the copy up, and so does a crash. MessageNotFound if the source does not hold `after` or `until`."""
+        ...
+
+    async def reclaim(self) -> bool:
+        """Do one slice of the removal of deleted sessions and of copies that were given up, or of the return of free
+        space to the file system. Return False if nothing is left to do."""
+        ...
 
     async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
         """Return messages with a word for each word of the query that begins with it, ignoring case; newest first.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from kedge.errors import (
     WorkspaceNotFound,
     WrongType,
 )
-from kedge.store.base import LogEntry, Write
+from kedge.store.base import CopiedMessages, LogEntry, Write
 
 T = TypeVar("T")
 
@@ -273,6 +273,12 @@ def page(items: Iterable[T], size_of: Callable[[T], int], bytes_max: int | None)
         if size >= bytes_max:
             break
     return result
+
+
+def copied_messages(copies: Sequence[tuple[str, Message]]) -> CopiedMessages:
+    """Describe a slice of a copy: the ids of the originals, and the copies."""
+    complete = [copy.id for _, copy in copies if copy.is_summary and copy.finish and copy.finish.reason == "end_turn"]
+    return CopiedMessages(len(copies), copies[-1][0] if copies else "", complete[-1] if complete else "")
 
 
 # --- Writes ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ may be stale when the caller resumes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -18,7 +18,10 @@ from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord
 from kedge.core.transcript import Message, Tail
 from kedge.errors import StoreUnavailable
 from kedge.store import codec, memory_removal, search_tokens
-from kedge.store.base import KnownWorkspace, LogEntry, SearchHit, Write
+from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit, Write
+
+#: Messages of one slice of a copy or a removal: few, so that simulations have several slices. Items.
+SLICE_MESSAGES_MAX = 2
 
 Key = tuple[str, str]  # workspace_id, and the id of a Run or message, or the digest of an attachment
 Owned = Ask | Grant | FileVersion  # belong to a session, but have globally unique ids
@@ -60,6 +63,10 @@ class MemoryData:
     live: dict[Key, RunRecord] = field(default_factory=dict)  # the Runs that have not ended
     messages: dict[Key, StoredMessage] = field(default_factory=dict)  # in the order of their first Write
     transcripts: dict[str, dict[Key, StoredMessage]] = field(default_factory=dict)  # the same messages by session_id
+    #: Copies that no Write has completed yet, by workspace_id and the id of the new session.
+    copies: dict[Key, list[Message]] = field(default_factory=dict)
+    #: The sessions among them that were given up.
+    abandoned: set[Key] = field(default_factory=set)
     asks: dict[str, Ask] = field(default_factory=dict)
     grants: dict[str, Grant] = field(default_factory=dict)
     files: dict[str, FileVersion] = field(default_factory=dict)
@@ -79,6 +86,7 @@ class MemoryStore:
 
     async def open(self) -> None:
         self.data.owner = self
+        self.data.abandoned |= self.data.copies.keys()
 
     async def close(self) -> None:
         # Queued Writes happen first.
@@ -118,7 +126,8 @@ class MemoryStore:
         log.ended |= {(row.session_id, row.run_id) for row in rows if row.kind == "RunEnded"}
         if write.lane is not None:
             data.lanes[write.lane.lane.session_id] = (write.workspace_id, write.lane.lane)
-        data.sessions |= {session.id: session for session in write.sessions}
+        for session in write.sessions:
+            _put_session(data, session)
         for content in write.attachments:
             data.attachments.setdefault((write.workspace_id, content.digest), content.data)
         for run in runs:
@@ -294,6 +303,34 @@ class MemoryStore:
         await asyncio.sleep(0)
         return result
 
+    async def copy_messages(
+        self, workspace_id: str, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
+    ) -> CopiedMessages:
+        messages = await self.messages(source, after or None, len(self._own_data().messages))
+        end = next((index for index, message in enumerate(messages) if message.id == until), None)
+        if end is None:
+            raise codec.unknown_message(until, source)
+        originals = messages[: min(end, SLICE_MESSAGES_MAX, len(new_ids))]
+        copies = [
+            replace(message, id=new_id, session_id=target) for message, new_id in zip(originals, new_ids, strict=False)
+        ]
+        data = self._own_data()
+        data.copies.setdefault((workspace_id, target), []).extend(copies)
+        data.attachment_uses |= {(workspace_id, target, digest) for copy in copies for digest in codec.digests_of(copy)}
+        return codec.copied_messages([(message.id, copy) for message, copy in zip(originals, copies, strict=True)])
+
+    async def reclaim(self) -> bool:
+        data = self._own_data()
+        await asyncio.sleep(0)
+        for key in data.abandoned:
+            del data.copies[key][:SLICE_MESSAGES_MAX]
+            if not data.copies[key]:
+                del data.copies[key]
+                data.abandoned.remove(key)
+                memory_removal.release_attachments(data, *key)
+            return True
+        return False
+
     async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
         prefixes = search_tokens.query_tokens(query)
         hits: list[SearchHit] = []
@@ -452,6 +489,14 @@ def _check_approvals(data: MemoryData, write: Write) -> None:
 def _check_owner(what: str, stored: Owned, new: Owned) -> None:
     if (stored.workspace_id, stored.session_id) != (new.workspace_id, new.session_id):
         raise codec.belongs_elsewhere(what, new.id)
+
+
+def _put_session(data: MemoryData, session: SessionRecord) -> None:
+    data.sessions[session.id] = session
+    key = (session.workspace_id, session.id)
+    if key not in data.abandoned:
+        for message in data.copies.pop(key, ()):
+            _put_message(data, session.workspace_id, message)
 
 
 def _put_run(data: MemoryData, run: RunRecord) -> None:

@@ -25,6 +25,8 @@ def delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None
     """Delete the session in this workspace; a session of the same id in another workspace is not touched."""
     if session_id in data.sessions and data.sessions[session_id].workspace_id == workspace_id:
         del data.sessions[session_id]
+    if (workspace_id, session_id) in data.copies:
+        data.abandoned.add((workspace_id, session_id))
     if session_id in data.lanes and data.lanes[session_id][0] == workspace_id:
         del data.lanes[session_id]
     for key in [key for key, run in data.runs.items() if key[0] == workspace_id and run.session_id == session_id]:
@@ -35,15 +37,19 @@ def delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None
         del data.messages[key], transcript[key]
     if not transcript:
         data.transcripts.pop(session_id, None)
+    release_attachments(data, workspace_id, session_id)
+    forget(data.asks, workspace_id, session_id)
+    forget(data.grants, workspace_id, session_id)
+    forget(data.files, workspace_id, session_id)
+
+
+def release_attachments(data: MemoryData, workspace_id: str, session_id: str) -> None:
     released = {use for use in data.attachment_uses if use[:2] == (workspace_id, session_id)}
     data.attachment_uses -= released
     used = {(owner, digest) for owner, _, digest in data.attachment_uses}
     for _, _, digest in released:
         if (workspace_id, digest) not in used:
             del data.attachments[workspace_id, digest]
-    forget(data.asks, workspace_id, session_id)
-    forget(data.grants, workspace_id, session_id)
-    forget(data.files, workspace_id, session_id)
 
 
 def forget(owned: dict[str, OwnedT], workspace_id: str, session_id: str) -> None:

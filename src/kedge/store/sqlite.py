@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import apsw
+from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 from kedge.disk_space import full_disk
 from kedge.errors import RESTORE_BACKUP, StoreDamaged, StoreError, StoreUnavailable
-from kedge.store import codec, search_tokens, sqlite_removal, sqlite_write
-from kedge.store.base import KnownWorkspace, LogEntry, SearchHit, Write
+from kedge.store import codec, search_tokens, sqlite_reclaim, sqlite_removal, sqlite_write
+from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit, Write
 from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite_connect import DATABASE, close, connect
+from kedge.store.sqlite_reclaim import SLICE_BYTES_MAX, VISIBLE
 from kedge.store.sqlite_threads import SHORT_WRITE_BYTES_MAX, ReadThreads, WriteThread, store_error
 
 P = ParamSpec("P")
@@ -308,48 +310,48 @@ class SqliteStore:
         row = db.execute(
             "SELECT session_id, version, next_seq, mark FROM lanes WHERE session_id = ?", (session_id,)
         ).fetchone()
-        live = db.execute(f"{_RUN} WHERE session_id = ? AND state <> 'ended' ORDER BY {_BY_SEQ}", (session_id,))
+        live = db.execute(
+            f"{_RUN} WHERE session_id = ? AND state <> 'ended' AND {VISIBLE} ORDER BY {_BY_SEQ}", (session_id,)
+        )
         return LaneRecord(*row) if row else LaneRecord(session_id), _runs(live)
 
     @_read("workspace")
     def run(self, db: apsw.Connection, workspace_id: str, run_id: str) -> RunRecord | None:
-        runs = _runs(db.execute(f"{_RUN} WHERE runs.workspace_id = ? AND runs.run_id = ?", (workspace_id, run_id)))
+        runs = _runs(
+            db.execute(f"{_RUN} WHERE runs.workspace_id = ? AND runs.run_id = ? AND {VISIBLE}", (workspace_id, run_id))
+        )
         return runs[0] if runs else None
 
     @_read("workspace", is_long=True)
     def attachment(self, db: apsw.Connection, workspace_id: str, digest: str) -> bytes:
         row = db.execute(
-            "SELECT content FROM attachments WHERE workspace_id = ? AND digest = ?", (workspace_id, digest)
+            "SELECT content FROM attachments JOIN attachment_contents USING (ordinal)"
+            " WHERE workspace_id = ? AND digest = ?",
+            (workspace_id, digest),
         ).fetchone()
         return codec.check_attachment(workspace_id, digest, row[0] if row else None)
 
     @_read("session", is_long=True)
     def runs(self, db: apsw.Connection, session_id: str, limit: int, bytes_max: int | None = None) -> list[RunRecord]:
         latest = db.execute(
-            f"{_RUN} WHERE session_id = ? ORDER BY seq DESC, runs.workspace_id DESC, runs.run_id DESC LIMIT ?",
+            f"{_RUN} WHERE session_id = ? AND {VISIBLE}"
+            " ORDER BY seq DESC, runs.workspace_id DESC, runs.run_id DESC LIMIT ?",
             (session_id, max(limit, 0)),
         )
         return _runs(codec.page(latest, lambda row: len(row[0]) + len(row[1] or b""), bytes_max))[::-1]
 
     @_read("workspace", is_long=True)
     def live_runs(self, db: apsw.Connection, workspace_id: str) -> list[RunRecord]:
-        live = f"{_RUN} WHERE runs.workspace_id = ? AND state <> 'ended' ORDER BY session_id, {_BY_SEQ}"
+        live = f"{_RUN} WHERE runs.workspace_id = ? AND state <> 'ended' AND {VISIBLE} ORDER BY session_id, {_BY_SEQ}"
         return _runs(db.execute(live, (workspace_id,)))
 
     @_read("session", is_long=True)
     def messages(
         self, db: apsw.Connection, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
     ) -> list[Message]:
-        start = -1
-        if after is not None:
-            row = db.execute(
-                "SELECT ordinal FROM messages WHERE id = ? AND +session_id = ?", (after, session_id)
-            ).fetchone()
-            if row is None:
-                raise codec.unknown_message(after, session_id)
-            start = row[0]
+        start = -1 if after is None else _ordinal(db, session_id, after)
         rows = db.execute(
-            f"{_MESSAGE} WHERE session_id = ? AND ordinal > ? ORDER BY ordinal LIMIT ?",
+            f"{_MESSAGE} WHERE session_id = ? AND ordinal > ? AND {VISIBLE} ORDER BY ordinal LIMIT ?",
             (session_id, start, max(limit, 0)),
         )
         return [_message(db, row) for row in codec.page(rows, lambda row: len(row[_PARTS]), bytes_max)]
@@ -359,15 +361,56 @@ class SqliteStore:
         rows = db.execute(
             f"{_MESSAGE} WHERE session_id = ?1 AND ordinal >="
             " coalesce((SELECT ordinal FROM messages WHERE id = ?2 AND +session_id = ?1), 0)"
-            " ORDER BY ordinal DESC LIMIT ?3",
+            f" AND {VISIBLE} ORDER BY ordinal DESC LIMIT ?3",
             (session_id, first, max(limit, 0)),
         ).fetchall()
         return [_message(db, row) for row in reversed(rows)]
 
     @_read("workspace")
     def message(self, db: apsw.Connection, workspace_id: str, message_id: str) -> Message | None:
-        row = db.execute(f"{_MESSAGE} WHERE workspace_id = ? AND id = ?", (workspace_id, message_id)).fetchone()
+        row = db.execute(
+            f"{_MESSAGE} WHERE workspace_id = ? AND id = ? AND {VISIBLE}", (workspace_id, message_id)
+        ).fetchone()
         return _message(db, row) if row else None
+
+    async def copy_messages(
+        self, workspace_id: str, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
+    ) -> CopiedMessages:
+        writer, _ = self._threads()
+        rows = await self._copies(source, target, after, until, new_ids)
+        if not rows:
+            return CopiedMessages(0)
+        copies = [copy for _, copy in rows]
+        await writer.ask(
+            lambda db: sqlite_write.add_copies(db, workspace_id, target, copies), f"session {source}", is_long=True
+        )
+        return codec.copied_messages([(original, message) for original, (message, _, _) in rows])
+
+    @_read("session", is_long=True)
+    def _copies(
+        self, db: apsw.Connection, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
+    ) -> list[tuple[str, tuple[Message, bytes, str]]]:
+        """Return the originals of one slice by id, and their copies with encoded parts and tokens."""
+        start, end = (_ordinal(db, source, after) if after else -1), _ordinal(db, source, until)
+        rows = db.execute(
+            f"{_MESSAGE} WHERE session_id = ? AND ordinal > ? AND ordinal < ? AND {VISIBLE} ORDER BY ordinal LIMIT ?",
+            (source, start, end, len(new_ids)),
+        )
+        copies: list[tuple[str, tuple[Message, bytes, str]]] = []
+        left_bytes = SLICE_BYTES_MAX
+        for new_id, row in zip(new_ids, rows, strict=False):
+            original = _message(db, row)
+            copy = replace(original, id=new_id, session_id=target)
+            parts = codec.encode_parts(copy.parts)
+            copies.append((original.id, (copy, parts, sqlite_write.search_text(copy))))
+            left_bytes -= len(parts)
+            if left_bytes <= 0:
+                break
+        return copies
+
+    async def reclaim(self) -> bool:
+        writer, _ = self._threads()
+        return await writer.ask(sqlite_reclaim.remove_slice, "deleted sessions", is_long=True)
 
     @_read("workspace", is_long=True)
     def search(self, db: apsw.Connection, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
@@ -378,7 +421,8 @@ class SqliteStore:
         pattern = " ".join(f'"{prefix}"*' for prefix in prefixes)
         rows = db.execute(
             "SELECT id, session_id, parts FROM message_tokens JOIN messages ON ordinal = message_tokens.rowid"
-            " WHERE message_tokens MATCH ? AND workspace_id = ? ORDER BY message_tokens.rowid DESC LIMIT ?",
+            f" WHERE message_tokens MATCH ? AND workspace_id = ? AND {VISIBLE}"
+            " ORDER BY message_tokens.rowid DESC LIMIT ?",
             (pattern, workspace_id, limit),
         )
         hits: list[SearchHit] = []
@@ -393,7 +437,7 @@ class SqliteStore:
     @_read("workspace")
     def asks(self, db: apsw.Connection, workspace_id: str) -> list[Ask]:
         rows = db.execute(
-            "SELECT record FROM asks WHERE workspace_id = ? AND state = 'pending' ORDER BY ordinal",
+            f"SELECT record FROM asks WHERE workspace_id = ? AND state = 'pending' AND {VISIBLE} ORDER BY ordinal",
             (workspace_id,),
         )
         return [codec.decode_ask(record) for (record,) in rows]
@@ -401,13 +445,16 @@ class SqliteStore:
     @_read("session")
     def session_asks(self, db: apsw.Connection, session_id: str) -> list[Ask]:
         rows = db.execute(
-            "SELECT record FROM asks WHERE session_id = ? AND state = 'pending' ORDER BY ordinal", (session_id,)
+            f"SELECT record FROM asks WHERE session_id = ? AND state = 'pending' AND {VISIBLE} ORDER BY ordinal",
+            (session_id,),
         )
         return [codec.decode_ask(record) for (record,) in rows]
 
     @_read("workspace")
     def ask(self, db: apsw.Connection, workspace_id: str, ask_id: str) -> Ask | None:
-        row = db.execute("SELECT record FROM asks WHERE id = ? AND workspace_id = ?", (ask_id, workspace_id)).fetchone()
+        row = db.execute(
+            f"SELECT record FROM asks WHERE id = ? AND workspace_id = ? AND {VISIBLE}", (ask_id, workspace_id)
+        ).fetchone()
         return codec.decode_ask(row[0]) if row else None
 
     @_read("workspace")
@@ -422,7 +469,8 @@ class SqliteStore:
         rows = db.execute(
             "SELECT id, record, version_ordinal, content"
             " FROM file_versions LEFT JOIN file_contents ON version_ordinal = ordinal"
-            " WHERE session_id = ?1 AND workspace_id = ?2 AND (?3 IS NULL OR run_id = ?3) ORDER BY ordinal",
+            f" WHERE session_id = ?1 AND workspace_id = ?2 AND (?3 IS NULL OR run_id = ?3) AND {VISIBLE}"
+            " ORDER BY ordinal",
             (session_id, workspace_id, run_id),
         )
         versions: list[FileVersion] = []
@@ -435,7 +483,7 @@ class SqliteStore:
     @_read("session")
     def runs_with_files(self, db: apsw.Connection, session_id: str) -> list[str]:
         rows = db.execute(
-            "SELECT run_id FROM file_versions WHERE session_id = ? AND undone = 0"
+            f"SELECT run_id FROM file_versions WHERE session_id = ? AND undone = 0 AND {VISIBLE}"
             " GROUP BY run_id ORDER BY min(ordinal)",
             (session_id,),
         )
@@ -453,6 +501,15 @@ def _hash_at(db: apsw.Connection, workspace_id: str, position: int) -> bytes:
 
 def _known(rows: apsw.Cursor) -> list[KnownWorkspace]:
     return [KnownWorkspace(WorkspaceRecord(*row[:4]), *row[4:]) for row in rows]
+
+
+def _ordinal(db: apsw.Connection, session_id: str, message_id: str) -> int:
+    row = db.execute(
+        f"SELECT ordinal FROM messages WHERE id = ? AND +session_id = ? AND {VISIBLE}", (message_id, session_id)
+    ).fetchone()
+    if row is None:
+        raise codec.unknown_message(message_id, session_id)
+    return int(row[0])
 
 
 def _runs(rows: Iterable[tuple[Any, ...]]) -> list[RunRecord]:

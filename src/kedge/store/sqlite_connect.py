@@ -11,7 +11,7 @@ import apsw
 import apsw.sqlite_extra
 
 from kedge.errors import StoreError
-from kedge.store import migrations, sqlite_pages
+from kedge.store import migrations, sqlite_pages, sqlite_reclaim
 from kedge.store.data_directory import DataDirectory
 from kedge.store.head_file import HeadFile
 
@@ -41,12 +41,15 @@ def connect(
     undo.callback(close, writing)
     writing.set_busy_timeout(_BUSY_MS)
     # Ask SQLite, not the file: SQLite discards what a power failure left of a new database.
-    if writing.pragma("page_count") == 0 and has_page_checksums():
-        writing.reserve_bytes(reserve=sqlite_pages.CHECKSUM_BYTES)
+    if writing.pragma("page_count") == 0:
+        if has_page_checksums():  # first: the pragma fixes the layout of the pages
+            writing.reserve_bytes(reserve=sqlite_pages.CHECKSUM_BYTES)
+        writing.execute("PRAGMA auto_vacuum = INCREMENTAL").fetchall()
     for pragma in ("journal_mode = WAL", f"journal_size_limit = {_WAL_BYTES_MAX}"):
         writing.execute(f"PRAGMA {pragma}").fetchall()
     sqlite_pages.check_end(writing, path)
     migrations.migrate(writing, migrations.shipped())
+    sqlite_reclaim.give_up_copies(writing)
     ((committed,),) = writing.execute("SELECT committed FROM transactions").fetchall()
     head_file.check(int(str(committed)), path)
     directory.sync(directory.path)

@@ -166,14 +166,22 @@ class ReadThreads(StoreThread):
         db = self._take_connection()
         if db is None:
             return
-        while taken := self._take():
-            request, is_long = taken
-            result = self._result(db, request)
-            with self._changed:  # before the result is delivered: the caller's next request finds this thread idle
-                self._running -= 1
-                self._long_running -= is_long
-            self._deliver([result])
+        while self._serve_next(db):
+            pass
         self._close(db)
+
+    def _serve_next(self, db: apsw.Connection) -> bool:
+        """Serve a request; return False if the thread has to end. A waiting thread keeps no reference to a result."""
+        taken = self._take()
+        if taken is None:
+            return False
+        request, is_long = taken
+        result = self._result(db, request)
+        with self._changed:  # before the result is delivered: the caller's next request finds this thread idle
+            self._running -= 1
+            self._long_running -= is_long
+        self._deliver([result])
+        return True
 
     def _take_connection(self) -> apsw.Connection | None:
         with self._changed:
@@ -235,13 +243,21 @@ class WriteThread(StoreThread):
         super().__init__(db, loop)
 
     def _run(self) -> None:
-        while batch := self._take():
-            try:
-                results = self._serve(batch)
-            except Exception as error:  # an unexpected error must still reach the callers
-                results = [self._failed(request, error) for request in batch]
-            self._deliver(results)
+        while self._serve_next():
+            pass
         self._at_end()
+
+    def _serve_next(self) -> bool:
+        """Serve some requests; return False if the thread has to end."""
+        batch = self._take()
+        if not batch:
+            return False
+        try:
+            results = self._serve(batch)
+        except Exception as error:  # an unexpected error must still reach the callers
+            results = [self._failed(request, error) for request in batch]
+        self._deliver(results)
+        return True
 
     def _take(self) -> list[ThreadRequest]:
         """Wait for requests; return some short ones, or one long one; none if the thread has to end.

@@ -10,7 +10,7 @@ import apsw
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
-from kedge.store import codec
+from kedge.store import codec, sqlite_reclaim
 from kedge.store.base import LaneWrite, Write
 from kedge.store.search_tokens import searched_text, tokens
 
@@ -24,6 +24,7 @@ def append(db: apsw.Connection, write: Write) -> int:
     if log is None:
         raise codec.unknown_workspace(write.workspace_id)
     rows = codec.log_rows(write, *log)
+    sqlite_reclaim.prepare(db, write)
     if write.lane is not None:
         _put_lane(db, write.workspace_id, write.lane)
     _append_rows(db, write.workspace_id, rows)
@@ -37,7 +38,7 @@ def append(db: apsw.Connection, write: Write) -> int:
         if run.run_id not in write.unchanged_prompts:
             _put_prompt(db, run)
     for message in write.messages:
-        _put_message(db, write.workspace_id, message)
+        _put_message(db, write.workspace_id, message, codec.encode_parts(message.parts), search_text(message))
     for tail in write.tails:
         _add_tail(db, write.workspace_id, tail)
     for ask in write.asks:
@@ -177,11 +178,10 @@ def _put_prompt(db: apsw.Connection, run: RunRecord) -> None:
 
 
 def _put_attachment(db: apsw.Connection, workspace_id: str, content: AttachmentContent) -> None:
-    db.execute(
-        "INSERT INTO attachments (workspace_id, digest, content) VALUES (?, ?, ?)"
-        " ON CONFLICT (workspace_id, digest) DO NOTHING",
-        (workspace_id, content.digest, content.data),
-    )
+    key = (workspace_id, content.digest)
+    if not db.execute("SELECT 1 FROM attachments WHERE workspace_id = ? AND digest = ?", key).fetchone():
+        db.execute("INSERT INTO attachment_contents (content) VALUES (?)", (content.data,))
+        db.execute("INSERT INTO attachments VALUES (?, ?, ?)", (*key, db.last_insert_rowid()))
 
 
 def _use_attachments(db: apsw.Connection, workspace_id: str, record: RunRecord | Message) -> None:
@@ -196,22 +196,15 @@ def _use_attachments(db: apsw.Connection, workspace_id: str, record: RunRecord |
         )
 
 
-def _release_attachments(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
-    key = (workspace_id, session_id)
-    released = db.execute(
-        "DELETE FROM attachment_uses WHERE workspace_id = ? AND session_id = ? RETURNING workspace_id, digest", key
-    ).fetchall()
-    db.executemany(
-        "DELETE FROM attachments WHERE workspace_id = ?1 AND digest = ?2 AND NOT EXISTS"
-        " (SELECT 1 FROM attachment_uses WHERE workspace_id = ?1 AND digest = ?2)",
-        released,
-    )
-
-
 # --- Messages --------------------------------------------------------------------------------------------------------
 
 
-def _put_message(db: apsw.Connection, workspace_id: str, message: Message) -> None:
+def search_text(message: Message) -> str:
+    """Return the tokens of a message as the search index stores them."""
+    return " ".join(tokens(searched_text(message)))
+
+
+def _put_message(db: apsw.Connection, workspace_id: str, message: Message, parts: bytes, indexed: str) -> None:
     changed = db.execute(
         "INSERT INTO messages"
         " (workspace_id, id, session_id, role, parts, created_at, updated_at, run_id, model, provider, is_summary)"
@@ -225,7 +218,7 @@ def _put_message(db: apsw.Connection, workspace_id: str, message: Message) -> No
             message.id,
             message.session_id,
             message.role,
-            codec.encode_parts(message.parts),
+            parts,
             message.created_at,
             message.updated_at,
             message.run_id,
@@ -239,10 +232,19 @@ def _put_message(db: apsw.Connection, workspace_id: str, message: Message) -> No
     _use_attachments(db, workspace_id, message)
     ordinal = changed[0][0]
     db.execute("DELETE FROM message_tails WHERE message_ordinal = ?", (ordinal,))
-    if text := " ".join(tokens(searched_text(message))):
-        db.execute("INSERT OR REPLACE INTO message_tokens (rowid, tokens) VALUES (?, ?)", (ordinal, text))
+    if indexed:
+        db.execute("INSERT OR REPLACE INTO message_tokens (rowid, tokens) VALUES (?, ?)", (ordinal, indexed))
     else:
         db.execute("DELETE FROM message_tokens WHERE rowid = ?", (ordinal,))
+
+
+def add_copies(
+    db: apsw.Connection, workspace_id: str, session_id: str, copies: list[tuple[Message, bytes, str]]
+) -> None:
+    """Add messages, with their encoded parts and tokens, to a session that is not visible yet."""
+    sqlite_reclaim.begin_copy(db, workspace_id, session_id)
+    for message, parts, indexed in copies:
+        _put_message(db, workspace_id, message, parts, indexed)
 
 
 def _add_tail(db: apsw.Connection, workspace_id: str, tail: Tail) -> None:
@@ -314,22 +316,10 @@ def _put_file(db: apsw.Connection, version: FileVersion) -> None:
 
 
 def delete_session(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
+    """Hide the session. The rows of tables without a limit per session are removed later, in slices."""
     key = (session_id, workspace_id)
-    ordinals = "SELECT ordinal FROM messages WHERE session_id = ? AND workspace_id = ?"
-    db.execute(f"DELETE FROM message_tokens WHERE rowid IN ({ordinals})", key)
-    db.execute(f"DELETE FROM message_tails WHERE message_ordinal IN ({ordinals})", key)
-    db.execute("DELETE FROM messages WHERE session_id = ? AND workspace_id = ?", key)
-    db.execute(
-        "DELETE FROM prompts WHERE (workspace_id, run_id) IN"
-        " (SELECT workspace_id, run_id FROM runs WHERE session_id = ? AND workspace_id = ?)",
-        key,
-    )
-    db.execute("DELETE FROM runs WHERE session_id = ? AND workspace_id = ?", key)
-    _release_attachments(db, workspace_id, session_id)
-    versions = "SELECT ordinal FROM file_versions WHERE session_id = ? AND workspace_id = ?"
-    db.execute(f"DELETE FROM file_contents WHERE version_ordinal IN ({versions})", key)
-    db.execute("DELETE FROM file_versions WHERE session_id = ? AND workspace_id = ?", key)
-    db.execute("DELETE FROM asks WHERE session_id = ? AND workspace_id = ?", key)
     db.execute("DELETE FROM grants WHERE session_id = ? AND workspace_id = ?", key)
     db.execute("DELETE FROM lanes WHERE session_id = ? AND workspace_id = ?", key)
     db.execute("DELETE FROM sessions WHERE id = ? AND workspace_id = ?", key)
+    sqlite_reclaim.release_attachments(db, workspace_id, session_id)
+    sqlite_reclaim.delete(db, workspace_id, session_id)

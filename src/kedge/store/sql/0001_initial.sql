@@ -46,6 +46,14 @@ CREATE TABLE sessions (
 
 CREATE INDEX sessions_by_update ON sessions (workspace_id, updated_at DESC, id);
 
+-- Sessions whose rows no read returns: deleted ones, until their last row is removed, and copies, until they are complete.
+CREATE TABLE hidden_sessions (
+    workspace_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    is_copy INTEGER NOT NULL,
+    PRIMARY KEY (workspace_id, session_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE lanes (
     session_id TEXT PRIMARY KEY NOT NULL,
     workspace_id TEXT NOT NULL,
@@ -77,12 +85,19 @@ CREATE TABLE prompts (
 
 -- The contents of files attached to prompts. Prompts and messages name them by digest.
 CREATE TABLE attachments (
-    ordinal INTEGER PRIMARY KEY NOT NULL,
     workspace_id TEXT NOT NULL,
     digest TEXT NOT NULL,
-    content BLOB NOT NULL,
-    UNIQUE (workspace_id, digest)
+    ordinal INTEGER NOT NULL,
+    PRIMARY KEY (workspace_id, digest)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE attachment_contents (
+    ordinal INTEGER PRIMARY KEY NOT NULL,
+    content BLOB NOT NULL
 ) STRICT;
+
+-- Contents without an attachment: they may have megabytes, and are removed one by one.
+CREATE TABLE freed_attachments (ordinal INTEGER PRIMARY KEY NOT NULL) STRICT;
 
 -- The sessions with a Run or message that names the attachment: the last one that is deleted takes the content with it.
 CREATE TABLE attachment_uses (

@@ -1,0 +1,173 @@
+"""Removal in slices: the rows of hidden sessions, and free pages. Each function runs in the write thread.
+
+A session is hidden when it is deleted, until its last row is removed, and while messages are copied to it, until its
+record is stored. Removing or copying a long session in one transaction would delay all other Writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import apsw
+
+from kedge.store.base import Write
+
+#: Work of one slice: some milliseconds. Items, bytes.
+SLICE_ROWS_MAX = 200
+SLICE_BYTES_MAX = 256 * 1024
+
+#: Free pages that stay in the file, because new rows use them soon: 4 MB. Items.
+FREE_PAGES_KEPT = 1_024
+#: Pages returned to the file system in one slice. Each may move another page. Items.
+VACUUM_PAGES_MAX = 128
+
+#: For queries of a table with these two columns. The table of hidden sessions is nearly always empty.
+VISIBLE = "(workspace_id, session_id) NOT IN (SELECT workspace_id, session_id FROM hidden_sessions)"
+_DELETED = "(workspace_id, session_id) IN (SELECT workspace_id, session_id FROM hidden_sessions WHERE NOT is_copy)"
+
+#: For each table with many rows of a session: the size of a row, and the statements that remove what belongs to it.
+_TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "messages": (
+        "length(parts)",
+        ("DELETE FROM message_tokens WHERE rowid = ?", "DELETE FROM message_tails WHERE message_ordinal = ?"),
+    ),
+    "runs": (
+        "(SELECT length(prompt) FROM prompts WHERE prompts.workspace_id = runs.workspace_id"
+        " AND prompts.run_id = runs.run_id)",
+        ("DELETE FROM prompts WHERE (workspace_id, run_id) = (SELECT workspace_id, run_id FROM runs WHERE rowid = ?)",),
+    ),
+    "file_versions": (
+        "(SELECT length(content) FROM file_contents WHERE version_ordinal = file_versions.ordinal)",
+        ("DELETE FROM file_contents WHERE version_ordinal = ?",),
+    ),
+    "asks": ("length(record)", ()),
+}
+
+
+def delete(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
+    db.execute("INSERT OR REPLACE INTO hidden_sessions VALUES (?, ?, 0)", (workspace_id, session_id))
+
+
+def begin_copy(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
+    """Hide a new session. A copy that was given up meanwhile stays given up."""
+    db.execute("INSERT OR IGNORE INTO hidden_sessions VALUES (?, ?, 1)", (workspace_id, session_id))
+
+
+def give_up_copies(db: apsw.Connection) -> None:
+    """Let `remove_slice` remove the copies that the last process did not complete."""
+    db.execute("UPDATE hidden_sessions SET is_copy = 0 WHERE is_copy")
+
+
+def prepare(db: apsw.Connection, write: Write) -> None:
+    """Make a Write possible that uses ids of deleted sessions, and show the copies that it completes."""
+    if not db.execute("SELECT 1 FROM hidden_sessions LIMIT 1").fetchone():
+        return
+    for session in write.sessions:
+        db.execute(
+            "DELETE FROM hidden_sessions WHERE workspace_id = ? AND session_id = ? AND is_copy",
+            (session.workspace_id, session.id),
+        )
+    for session_id in _sessions_of(write):
+        while _remove_from(db, write.workspace_id, session_id):
+            pass
+    ids: Iterable[tuple[str, str, tuple[str, ...]]] = (
+        *(("runs", "workspace_id = ? AND run_id = ?", (run.workspace_id, run.run_id)) for run in write.runs),
+        *(("messages", "workspace_id = ? AND id = ?", (write.workspace_id, message.id)) for message in write.messages),
+        *(("asks", "id = ?", (ask.id,)) for ask in write.asks),
+        *(("file_versions", "id = ?", (version.id,)) for version in write.files),
+    )
+    for table, condition, values in ids:
+        row = db.execute(f"SELECT rowid FROM {table} WHERE {condition} AND {_DELETED}", values).fetchone()
+        if row is not None:
+            _remove_rows(db, table, [row[0]])
+
+
+def _sessions_of(write: Write) -> set[str]:
+    sessions = {session_id for session_id, _ in write.events} | {session.id for session in write.sessions}
+    for records in (write.runs, write.messages, write.tails, write.asks, write.grants, write.files):
+        sessions |= {record.session_id for record in records}
+    return sessions if write.lane is None else sessions | {write.lane.lane.session_id}
+
+
+def remove_slice(db: apsw.Connection) -> bool:
+    """Remove some of what is deleted, or return some free pages; return False if there is nothing to do."""
+    row = db.execute("SELECT workspace_id, session_id FROM hidden_sessions WHERE NOT is_copy LIMIT 1").fetchone()
+    if row is not None:
+        return _remove_from(db, *row)
+    return _remove_attachment(db) or _release_pages(db)
+
+
+def remove_from_workspace(db: apsw.Connection, workspace_id: str) -> bool:
+    """Remove some of the hidden sessions and attachments of a removed workspace; return False if none is left."""
+    key = (workspace_id,)
+    db.execute("UPDATE hidden_sessions SET is_copy = 0 WHERE workspace_id = ?", key)
+    row = db.execute("SELECT session_id FROM hidden_sessions WHERE workspace_id = ? LIMIT 1", key).fetchone()
+    if row is not None:
+        return _remove_from(db, workspace_id, str(row[0]))
+    db.execute("INSERT INTO freed_attachments SELECT ordinal FROM attachments WHERE workspace_id = ?", key)
+    db.execute("DELETE FROM attachments WHERE workspace_id = ?", key)
+    return _remove_attachment(db)
+
+
+def _remove_from(db: apsw.Connection, workspace_id: str, session_id: str) -> bool:
+    """Remove some rows of this session, or its mark if no row is left; return False if it is not deleted."""
+    key = (workspace_id, session_id)
+    is_deleted = "SELECT 1 FROM hidden_sessions WHERE workspace_id = ? AND session_id = ? AND NOT is_copy"
+    if not db.execute(is_deleted, key).fetchone():
+        return False
+    for table, (size, _) in _TABLES.items():
+        rows = db.execute(
+            f"SELECT rowid, {size} FROM {table} WHERE workspace_id = ? AND session_id = ? LIMIT {SLICE_ROWS_MAX}", key
+        )
+        removed: list[int] = []
+        left_bytes = SLICE_BYTES_MAX
+        for rowid, size_bytes in rows:
+            removed.append(rowid)
+            left_bytes -= size_bytes or 0
+            if left_bytes <= 0:
+                break
+        if removed:
+            _remove_rows(db, table, removed)
+            return True
+    release_attachments(db, workspace_id, session_id)  # those of a copy
+    db.execute("DELETE FROM hidden_sessions WHERE workspace_id = ? AND session_id = ?", key)
+    return True
+
+
+def release_attachments(db: apsw.Connection, workspace_id: str, session_id: str) -> None:
+    """Delete the attachments that only this session uses. Their contents are removed later, in slices."""
+    released = db.execute(
+        "DELETE FROM attachment_uses WHERE workspace_id = ? AND session_id = ? RETURNING workspace_id, digest",
+        (workspace_id, session_id),
+    ).fetchall()
+    for key in released:
+        unused = db.execute(
+            "DELETE FROM attachments WHERE workspace_id = ?1 AND digest = ?2 AND NOT EXISTS"
+            " (SELECT 1 FROM attachment_uses WHERE workspace_id = ?1 AND digest = ?2) RETURNING ordinal",
+            key,
+        ).fetchall()
+        db.executemany("INSERT INTO freed_attachments VALUES (?)", unused)
+
+
+def _remove_attachment(db: apsw.Connection) -> bool:
+    """Remove the content of a deleted attachment; return False if there is none."""
+    freed = db.execute(
+        "DELETE FROM freed_attachments WHERE ordinal = (SELECT min(ordinal) FROM freed_attachments) RETURNING ordinal"
+    ).fetchall()
+    db.executemany("DELETE FROM attachment_contents WHERE ordinal = ?", freed)
+    return bool(freed)
+
+
+def _remove_rows(db: apsw.Connection, table: str, rowids: list[int]) -> None:
+    for statement in (*_TABLES[table][1], f"DELETE FROM {table} WHERE rowid = ?"):
+        db.executemany(statement, [(rowid,) for rowid in rowids])
+
+
+def _release_pages(db: apsw.Connection) -> bool:
+    """Return some free pages to the file system at the next checkpoint; return False if few are left."""
+    free = db.pragma("freelist_count")
+    assert isinstance(free, int)
+    if free <= FREE_PAGES_KEPT:
+        return False
+    db.execute(f"PRAGMA incremental_vacuum({min(VACUUM_PAGES_MAX, free - FREE_PAGES_KEPT)})").fetchall()
+    return True
