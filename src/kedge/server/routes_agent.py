@@ -101,10 +101,11 @@ class AgentRoutes:
 
     async def edit(self, request: HttpRequest) -> m.RunBody:
         body: m.EditPrompt = request.body
+        workspace = self._workspace(request)
         text = _prompt_text(body.prompt)
         attachments, contents = await _attachments(body.attachments or [])
         run = await self._engine.edit_run(
-            self._workspace(request),
+            workspace,
             request.path["run_id"],
             Prompt(text, attachments),
             contents,
