@@ -20,9 +20,6 @@ from kedge.errors import StoreUnavailable
 from kedge.store import codec, memory_removal, search_tokens
 from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit, Write
 
-#: Messages of one slice of a copy or a removal: few, so that simulations have several slices. Items.
-SLICE_MESSAGES_MAX = 2
-
 Key = tuple[str, str]  # workspace_id, and the id of a Run or message, or the digest of an attachment
 Owned = Ask | Grant | FileVersion  # belong to a session, but have globally unique ids
 
@@ -310,26 +307,11 @@ class MemoryStore:
         end = next((index for index, message in enumerate(messages) if message.id == until), None)
         if end is None:
             raise codec.unknown_message(until, source)
-        originals = messages[: min(end, SLICE_MESSAGES_MAX, len(new_ids))]
-        copies = [
-            replace(message, id=new_id, session_id=target) for message, new_id in zip(originals, new_ids, strict=False)
-        ]
-        data = self._own_data()
-        data.copies.setdefault((workspace_id, target), []).extend(copies)
-        data.attachment_uses |= {(workspace_id, target, digest) for copy in copies for digest in codec.digests_of(copy)}
-        return codec.copied_messages([(message.id, copy) for message, copy in zip(originals, copies, strict=True)])
+        return memory_removal.add_copies(self._own_data(), workspace_id, target, messages[:end], new_ids)
 
     async def reclaim(self) -> bool:
-        data = self._own_data()
         await asyncio.sleep(0)
-        for key in data.abandoned:
-            del data.copies[key][:SLICE_MESSAGES_MAX]
-            if not data.copies[key]:
-                del data.copies[key]
-                data.abandoned.remove(key)
-                memory_removal.release_attachments(data, *key)
-            return True
-        return False
+        return memory_removal.remove_slice(self._own_data())
 
     async def search(self, workspace_id: str, query: str, limit: int) -> list[SearchHit]:
         prefixes = search_tokens.query_tokens(query)

@@ -1,15 +1,23 @@
-"""Removal of sessions and workspaces from the memory store."""
+"""Copies of messages, and the removal of sessions and workspaces, in the memory store."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion
-from kedge.store.base import KnownWorkspace
+from kedge.core.transcript import Message
+from kedge.store import codec
+from kedge.store.base import CopiedMessages, KnownWorkspace
 
 if TYPE_CHECKING:
     from kedge.store.memory import MemoryData
+
+#: Messages of one slice of a copy or a removal: few, so that simulations have several slices. Items.
+SLICE_MESSAGES_MAX = 2
 
 OwnedT = TypeVar("OwnedT", Ask, Grant, FileVersion)
 
@@ -41,6 +49,32 @@ def delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None
     forget(data.asks, workspace_id, session_id)
     forget(data.grants, workspace_id, session_id)
     forget(data.files, workspace_id, session_id)
+
+
+def add_copies(
+    data: MemoryData, workspace_id: str, session_id: str, originals: list[Message], new_ids: Sequence[str]
+) -> CopiedMessages:
+    """Add a slice to a session that is not visible yet."""
+    pairs = [
+        (message.id, replace(message, id=new_id, session_id=session_id))
+        for message, new_id in zip(originals[:SLICE_MESSAGES_MAX], new_ids, strict=False)
+    ]
+    copies = [copy for _, copy in pairs]
+    data.copies.setdefault((workspace_id, session_id), []).extend(copies)
+    data.attachment_uses |= {(workspace_id, session_id, digest) for copy in copies for digest in codec.digests_of(copy)}
+    return codec.copied_messages(pairs)
+
+
+def remove_slice(data: MemoryData) -> bool:
+    """Remove some messages of copies that were given up; return False if there are none."""
+    for key in data.abandoned:
+        del data.copies[key][:SLICE_MESSAGES_MAX]
+        if not data.copies[key]:
+            del data.copies[key]
+            data.abandoned.remove(key)
+            release_attachments(data, *key)
+        return True
+    return False
 
 
 def release_attachments(data: MemoryData, workspace_id: str, session_id: str) -> None:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
-from kedge.core.transcript import Message, Tail
+from kedge.core.transcript import Message
 from kedge.disk_space import full_disk
 from kedge.errors import RESTORE_BACKUP, StoreDamaged, StoreError, StoreUnavailable
 from kedge.store import codec, search_tokens, sqlite_reclaim, sqlite_removal, sqlite_write
@@ -31,6 +31,7 @@ from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit
 from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite_connect import DATABASE, close, connect
 from kedge.store.sqlite_reclaim import SLICE_BYTES_MAX, VISIBLE
+from kedge.store.sqlite_rows import MESSAGE, hash_at, message_of, ordinal_of
 from kedge.store.sqlite_threads import SHORT_WRITE_BYTES_MAX, ReadThreads, WriteThread, store_error
 
 P = ParamSpec("P")
@@ -42,11 +43,6 @@ _VERIFY_ENTRIES = 1_000
 _RUN = "SELECT runs.record, prompts.prompt FROM runs LEFT JOIN prompts USING (workspace_id, run_id)"
 # A seq is unique in a Lane; the other columns make the order deterministic in any case.
 _BY_SEQ = "seq, runs.workspace_id, runs.run_id"
-# Few messages have tails; a separate query for each message would double the cost of a long transcript.
-_MESSAGE = (
-    "SELECT ordinal, EXISTS (SELECT 1 FROM message_tails WHERE message_ordinal = ordinal), id, session_id, role, parts,"
-    " created_at, updated_at, run_id, model, provider, is_summary FROM messages"
-)
 #: The largest integer of SQLite.
 _UPDATED_AT_MAX = 2**63 - 1
 #: The index of `parts` in such a row.
@@ -216,7 +212,7 @@ class SqliteStore:
         count = min(limit, head - start)
         if count <= 0:
             return []
-        previous = floor_hash if start == floor else _hash_at(db, workspace_id, start)
+        previous = floor_hash if start == floor else hash_at(db, workspace_id, start)
         rows = [
             codec.LogRow(*values)
             for values in db.execute(
@@ -349,29 +345,29 @@ class SqliteStore:
     def messages(
         self, db: apsw.Connection, session_id: str, after: str | None, limit: int, bytes_max: int | None = None
     ) -> list[Message]:
-        start = -1 if after is None else _ordinal(db, session_id, after)
+        start = -1 if after is None else ordinal_of(db, session_id, after)
         rows = db.execute(
-            f"{_MESSAGE} WHERE session_id = ? AND ordinal > ? AND {VISIBLE} ORDER BY ordinal LIMIT ?",
+            f"{MESSAGE} WHERE session_id = ? AND ordinal > ? AND {VISIBLE} ORDER BY ordinal LIMIT ?",
             (session_id, start, max(limit, 0)),
         )
-        return [_message(db, row) for row in codec.page(rows, lambda row: len(row[_PARTS]), bytes_max)]
+        return [message_of(db, row) for row in codec.page(rows, lambda row: len(row[_PARTS]), bytes_max)]
 
     @_read("session", is_long=True)
     def last_messages(self, db: apsw.Connection, session_id: str, limit: int, first: str = "") -> list[Message]:
         rows = db.execute(
-            f"{_MESSAGE} WHERE session_id = ?1 AND ordinal >="
+            f"{MESSAGE} WHERE session_id = ?1 AND ordinal >="
             " coalesce((SELECT ordinal FROM messages WHERE id = ?2 AND +session_id = ?1), 0)"
             f" AND {VISIBLE} ORDER BY ordinal DESC LIMIT ?3",
             (session_id, first, max(limit, 0)),
         ).fetchall()
-        return [_message(db, row) for row in reversed(rows)]
+        return [message_of(db, row) for row in reversed(rows)]
 
     @_read("workspace")
     def message(self, db: apsw.Connection, workspace_id: str, message_id: str) -> Message | None:
         row = db.execute(
-            f"{_MESSAGE} WHERE workspace_id = ? AND id = ? AND {VISIBLE}", (workspace_id, message_id)
+            f"{MESSAGE} WHERE workspace_id = ? AND id = ? AND {VISIBLE}", (workspace_id, message_id)
         ).fetchone()
-        return _message(db, row) if row else None
+        return message_of(db, row) if row else None
 
     async def copy_messages(
         self, workspace_id: str, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
@@ -391,15 +387,15 @@ class SqliteStore:
         self, db: apsw.Connection, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
     ) -> list[tuple[str, tuple[Message, bytes, str]]]:
         """Return the originals of one slice by id, and their copies with encoded parts and tokens."""
-        start, end = (_ordinal(db, source, after) if after else -1), _ordinal(db, source, until)
+        start, end = (ordinal_of(db, source, after) if after else -1), ordinal_of(db, source, until)
         rows = db.execute(
-            f"{_MESSAGE} WHERE session_id = ? AND ordinal > ? AND ordinal < ? AND {VISIBLE} ORDER BY ordinal LIMIT ?",
+            f"{MESSAGE} WHERE session_id = ? AND ordinal > ? AND ordinal < ? AND {VISIBLE} ORDER BY ordinal LIMIT ?",
             (source, start, end, len(new_ids)),
         )
         copies: list[tuple[str, tuple[Message, bytes, str]]] = []
         left_bytes = SLICE_BYTES_MAX
         for new_id, row in zip(new_ids, rows, strict=False):
-            original = _message(db, row)
+            original = message_of(db, row)
             copy = replace(original, id=new_id, session_id=target)
             parts = codec.encode_parts(copy.parts)
             copies.append((original.id, (copy, parts, sqlite_write.search_text(copy))))
@@ -490,39 +486,9 @@ class SqliteStore:
         return [str(run_id) for (run_id,) in rows]
 
 
-def _hash_at(db: apsw.Connection, workspace_id: str, position: int) -> bytes:
-    row = db.execute(
-        "SELECT hash FROM log WHERE workspace_id = ? AND position = ?", (workspace_id, position)
-    ).fetchone()
-    if row is None:
-        raise codec.damaged(workspace_id, position, "the entry is missing")
-    return bytes(row[0])
-
-
 def _known(rows: apsw.Cursor) -> list[KnownWorkspace]:
     return [KnownWorkspace(WorkspaceRecord(*row[:4]), *row[4:]) for row in rows]
 
 
-def _ordinal(db: apsw.Connection, session_id: str, message_id: str) -> int:
-    row = db.execute(
-        f"SELECT ordinal FROM messages WHERE id = ? AND +session_id = ? AND {VISIBLE}", (message_id, session_id)
-    ).fetchone()
-    if row is None:
-        raise codec.unknown_message(message_id, session_id)
-    return int(row[0])
-
-
 def _runs(rows: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
     return [codec.decode_run(record, prompt or b"") for record, prompt in rows]
-
-
-def _message(db: apsw.Connection, row: tuple[Any, ...]) -> Message:
-    ordinal, has_tails, message_id, session_id, role, parts, *rest = row
-    rest[-1] = bool(rest[-1])  # is_summary
-    message = Message(message_id, session_id, role, codec.decode_parts(parts, f"message {message_id}"), *rest)
-    if not has_tails:
-        return message
-    tails = db.execute(
-        "SELECT part, kind, text FROM message_tails WHERE message_ordinal = ? ORDER BY number", (ordinal,)
-    )
-    return codec.merged(message, [Tail(message_id, session_id, part, kind, text) for part, kind, text in tails])

@@ -1,0 +1,47 @@
+"""Rows of the SQLite database that several reads use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from kedge.core.transcript import Message, Tail
+from kedge.store import codec
+from kedge.store.sqlite_reclaim import VISIBLE
+
+# Few messages have tails; a separate query for each message would double the cost of a long transcript.
+MESSAGE = (
+    "SELECT ordinal, EXISTS (SELECT 1 FROM message_tails WHERE message_ordinal = ordinal), id, session_id, role, parts,"
+    " created_at, updated_at, run_id, model, provider, is_summary FROM messages"
+)
+
+
+def hash_at(db: apsw.Connection, workspace_id: str, position: int) -> bytes:
+    row = db.execute(
+        "SELECT hash FROM log WHERE workspace_id = ? AND position = ?", (workspace_id, position)
+    ).fetchone()
+    if row is None:
+        raise codec.damaged(workspace_id, position, "the entry is missing")
+    return bytes(row[0])
+
+
+def ordinal_of(db: apsw.Connection, session_id: str, message_id: str) -> int:
+    row = db.execute(
+        f"SELECT ordinal FROM messages WHERE id = ? AND +session_id = ? AND {VISIBLE}", (message_id, session_id)
+    ).fetchone()
+    if row is None:
+        raise codec.unknown_message(message_id, session_id)
+    return int(row[0])
+
+
+def message_of(db: apsw.Connection, row: tuple[Any, ...]) -> Message:
+    ordinal, has_tails, message_id, session_id, role, parts, *rest = row
+    rest[-1] = bool(rest[-1])  # is_summary
+    message = Message(message_id, session_id, role, codec.decode_parts(parts, f"message {message_id}"), *rest)
+    if not has_tails:
+        return message
+    tails = db.execute(
+        "SELECT part, kind, text FROM message_tails WHERE message_ordinal = ? ORDER BY number", (ordinal,)
+    )
+    return codec.merged(message, [Tail(message_id, session_id, part, kind, text) for part, kind, text in tails])
