@@ -301,3 +301,16 @@ def test_runs_survive_servers_that_are_stopped(in_home: Home) -> None:
         assert "Traceback" not in in_home.kedge("stop").err
     ended = [(*command.communicate(timeout=WAIT_S), command.returncode) for command in commands]
     assert [(out, code) for out, _, code in ended] == [(f"You said: hello {number}\n", 0) for number in range(8)], ended
+
+
+def test_removed_directory_of_a_socket_is_not_created_again(in_home: Home) -> None:
+    """A server whose data directory and own socket are gone exits, and leaves nothing behind."""
+    directory = in_home.root / "own"
+    directory.mkdir()
+    command = in_home.start_kedge("serve", "--host", f"unix://{directory / 'k.sock'}")
+    until(command, "listening on")
+    shutil.rmtree(directory)
+    shutil.rmtree(in_home.data)
+    assert command.wait(WAIT_S) == 0
+    assert not directory.exists()
+    assert not in_home.data.exists()

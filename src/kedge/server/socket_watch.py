@@ -55,7 +55,8 @@ class SocketWatch:
         try:
             while True:
                 changes.watch(paths.runtime_dir(), _IN_MOVED | _IN_CREATE | _IN_DELETE | _IN_SELF)
-                changes.watch(paths.data_dir(), _IN_SELF)
+                # Its own removal is reported late, since the server has files in it open; that of its files at once.
+                changes.watch(paths.data_dir(), _IN_DELETE | _IN_SELF)
                 # Checked before each wait: a change before the directories were watched was not reported.
                 await self._check(listen)
                 await changes.wait(CHECK_S if self._away_since is None else AWAY_S_MAX / 5)
@@ -85,6 +86,10 @@ class SocketWatch:
         if self._is_away() and paths.data_dir() in path.parents:
             # Never create the directory again: it would be taken for a new, empty one.
             raise Invalid(f"the data directory {paths.data_dir()} was removed or replaced.")
+        # Only the runtime directory is ours to create again. Another one was removed by its owner.
+        needed = path.parent.parent if path.parent == paths.runtime_dir() else path.parent
+        if not needed.is_dir():
+            raise Invalid(f"the directory {needed} is gone.")
         sock = bind_unix(path)
         self.files[path] = file_identity(path)
         return sock
