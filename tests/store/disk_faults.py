@@ -239,7 +239,7 @@ class Trial:
 
 #: Operations between the faults of two consecutive trials, so that a few trials are spread over the workload. It is
 #: prime, so that enough trials cover each operation.
-_STRIDE = 101
+_STRIDE = 103
 
 
 class Fault(NamedTuple):
