@@ -18,7 +18,7 @@ from kedge.core.events import (
     RunReported,
     SessionChanged,
 )
-from kedge.errors import AskNotFound, AskWithdrawn, KedgeError, RunNotFound, SessionNotFound
+from kedge.errors import AskNotFound, AskWithdrawn, KedgeError, RunNotFound, SessionNotFound, Unavailable
 from kedge.store import codec
 from proof.sim.client import SimClient, WatchedStream
 from proof.sim.ledger import SessionLedger
@@ -241,7 +241,9 @@ def _check_answers(state: SimState, client: SimClient) -> list[str]:
     for ask_id, answer, reply in client.answered:
         ask = state.data.asks.get(ask_id)
         if isinstance(reply, KedgeError):
-            if not isinstance(reply, _TOO_LATE):
+            # For as long as the disk is full, an answer cannot be recorded.
+            is_excused = isinstance(reply, Unavailable) and state.counts["store full"]
+            if not isinstance(reply, _TOO_LATE) and not is_excused:
                 broken.append(f"the answer of {client.name} was refused with {type(reply).__name__}: {reply}")
         elif ask is not None and reply.resolved:
             stored = (ask.state, ask.answered_by, ask.answer)

@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from kedge.errors import StoreUnavailable
 from kedge.store.base import Write
 from kedge.store.sqlite_threads import READ_THREADS_MAX, SHORT_WRITE_BYTES_MAX
 from tests.store.samples import S, W, accepted, events, message, session, with_workspace
@@ -62,3 +63,25 @@ async def test_small_append_passes_large_ones(tmp_path: Path) -> None:
         await asyncio.gather(*appends)
     assert order.index("small") <= 1, order
     assert [name for name in order if name != "small"] == ["large 0", "large 1", "large 2"]
+
+
+async def test_failed_read_is_reported_while_another_reads(tmp_path: Path) -> None:
+    """The error names the database, whose first connection may be in use by another thread."""
+    loop, running, released = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def hold(db: apsw.Connection) -> None:
+        db.create_scalar_function("hold", lambda *_: released.wait(), 0)
+        loop.call_soon_threadsafe(running.set)
+        db.execute("SELECT hold()").fetchall()
+
+    async with opened(tmp_path) as store:
+        assert store._reader is not None
+        held = asyncio.ensure_future(store._reader.ask(hold))
+        try:
+            await running.wait()
+            for _ in range(20):
+                with pytest.raises(StoreUnavailable):
+                    await store._reader.ask(lambda db: db.execute("SELECT nonsense"))
+        finally:
+            released.set()
+            await held

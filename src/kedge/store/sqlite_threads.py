@@ -76,6 +76,8 @@ class StoreThread:
 
     def __init__(self, db: apsw.Connection, loop: asyncio.AbstractEventLoop) -> None:
         self.db = db
+        #: Not read from the connection: another thread may be using that, and apsw then raises an error.
+        self._filename = db.filename
         self._loop = loop
         #: Guards the fields below.
         self._changed = threading.Condition()
@@ -136,7 +138,7 @@ class StoreThread:
             self._loop.call_soon_threadsafe(_settle, results)
 
     def _failed(self, request: ThreadRequest, error: Exception) -> ThreadResult:
-        return ThreadResult(request.future, error=store_error(error, self.db.filename, request.subject))
+        return ThreadResult(request.future, error=store_error(error, self._filename, request.subject))
 
 
 class ReadThreads(StoreThread):
@@ -188,8 +190,8 @@ class ReadThreads(StoreThread):
             db, self._unused = self._unused, None
         try:
             return db or self._connect()
-        except (apsw.Error, OSError, StoreUnavailable):
-            # For example too many open files. The first thread serves all requests; a later request tries again.
+        except Exception:
+            # For example too many open files, or damage. The other threads serve the request; a later one tries again.
             with self._changed:
                 self._threads.remove(threading.current_thread())
             return None
@@ -291,7 +293,7 @@ class WriteThread(StoreThread):
             self.db.execute("COMMIT")
         except apsw.Error as error:
             self._roll_back()
-            if len(batch) > 1 and isinstance(store_error(error, self.db.filename), StoreDamaged):
+            if len(batch) > 1 and isinstance(store_error(error, self._filename), StoreDamaged):
                 # One request met the damage. The others may belong to undamaged workspaces: try each alone.
                 return [result for request in batch for result in self._serve([request])]
             # Including refused requests: the reason may be a Write of this batch, which is rolled back now.
