@@ -304,7 +304,7 @@ def test_runs_survive_servers_that_are_stopped(in_home: Home) -> None:
 
 
 def test_removed_directory_of_a_socket_is_not_created_again(in_home: Home) -> None:
-    """A server whose data directory and own socket are gone exits, and leaves nothing behind."""
+    """A server whose data directory and own socket are gone exits, and removes its files."""
     directory = in_home.root / "own"
     directory.mkdir()
     command = in_home.start_kedge("serve", "--host", f"unix://{directory / 'k.sock'}")

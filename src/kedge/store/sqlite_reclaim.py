@@ -150,7 +150,7 @@ def release_attachments(db: apsw.Connection, workspace_id: str, session_id: str)
 
 
 def _remove_attachment(db: apsw.Connection) -> bool:
-    """Remove the content of a deleted attachment; return False if there is none."""
+    """Remove the content of a deleted attachment; return False if no such content is left."""
     freed = db.execute(
         "DELETE FROM freed_attachments WHERE ordinal = (SELECT min(ordinal) FROM freed_attachments) RETURNING ordinal"
     ).fetchall()
