@@ -223,6 +223,8 @@ class Client:
         """Yield the whole transcript, page by page. The server ends a page early if it has many bytes."""
         after: str | None = None
         while page := await self.messages(workspace_id, session_id, after=after, limit=PAGE_MESSAGES):
+            if page[-1].id == after:
+                return  # the same page again: the server does not support pages
             for message in page:
                 yield message
             after = page[-1].id
