@@ -146,5 +146,5 @@ class FaultyStore(MemoryStore):
 _READS = frozenset(
     {"read", "bounds", "workspaces", "sessions", "session", "lane", "run", "runs", "live_runs", "messages"}
     | {"last_messages", "message", "search", "asks", "session_asks", "ask", "grants", "file_versions"}
-    | {"runs_with_files", "live_workspaces"}
+    | {"file_version", "original", "runs_with_files", "live_workspaces"}
 )

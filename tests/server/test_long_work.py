@@ -132,10 +132,11 @@ async def fill(data_directory: Path, directory: Path) -> int:
     for number in range(FILES):
         path, content = directory / f"file{number}", b"%d" % number * FILE_BYTES
         path.write_bytes(b"new")
-        version = FileVersion(
-            f"v{number}", "w1", "long", "edits", str(path), content[:FILE_BYTES], hashlib.sha256(b"new").hexdigest(), 1
-        )
-        await store.append(Write("w1", runs=(_ended("edits"),), files=(version,), durable=False))
+        before, after = (hashlib.sha256(data).hexdigest() for data in (content[:FILE_BYTES], b"new"))
+        version = FileVersion(f"v{number}", "w1", "long", "edits", str(path), before, (after,), 1)
+        originals = {version.id: content[:FILE_BYTES]}
+        write = Write("w1", runs=(_ended("edits"),), files=(version,), originals=originals, durable=False)
+        await store.append(write)
     _, head = await store.bounds("w1")
     await store.close()
     return head

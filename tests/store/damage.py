@@ -117,6 +117,10 @@ async def _queries(store: SqliteStore) -> dict[str, Query]:
             add(f"asks of {s}", "session_asks", s)
             add(f"files of {s}", "file_versions", w, s, None)
             add(f"runs with files of {s}", "runs_with_files", s)
+            for version in await store.file_versions(w, s, None):
+                add(f"file {version.id}", "file_version", w, version.id)
+                if version.before:
+                    add(f"content of {version.id}", "original", w, version.id)
             for run in await store.runs(s, 1_000):
                 add(f"run {run.run_id}", "run", w, run.run_id)
                 for file in run.prompt.attachments:

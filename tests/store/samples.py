@@ -64,7 +64,7 @@ def grant(grant_id: str = "g1", session_id: str = S, workspace_id: str = W, **fi
 
 
 def file_version(version_id: str = "f1", session_id: str = S, workspace_id: str = W, **fields: Any) -> FileVersion:
-    values = {"run_id": "r1", "path": "/home/w1/a", "before": b"old", "after": "digest", "created_at": 1, **fields}
+    values = {"run_id": "r1", "path": "/home/w1/a", "before": "old", "after": ("new",), "created_at": 1, **fields}
     return FileVersion(version_id, workspace_id, session_id, **values)
 
 

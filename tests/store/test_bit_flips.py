@@ -102,7 +102,7 @@ async def test_flip_that_disables_checksums_is_detected(tmp_path: Path, bit: int
 async def test_truncated_database_with_a_wal_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path / "first") as store:
         await with_workspace(store)
-        await store.append(Write(W, files=(file_version(before=b"x" * 50_000),)))
+        await store.append(Write(W, files=(file_version(),), originals={"f1": b"x" * 50_000}))
     async with opened(tmp_path / "first") as store:
         await store.append(events(accepted()))
         image = read_files(tmp_path / "first")
@@ -122,7 +122,7 @@ async def test_database_that_grew_only_in_its_wal_is_complete(tmp_path: Path) ->
     """Also with missing pages that were freed again, which are not needed."""
     async with opened(tmp_path / "first") as store:
         await with_workspace(store)
-        await store.append(Write(W, files=(file_version(before=b"x" * 500_000),), sessions=(session(),)))
+        await store.append(Write(W, files=(file_version(),), originals={"f1": b"x" * 500_000}, sessions=(session(),)))
         await store.append(Write(W, deleted_sessions=("s1",)))
         write_files(tmp_path / "killed", read_files(tmp_path / "first"))
     async with opened(tmp_path / "killed") as store:

@@ -56,6 +56,7 @@ VALUES: dict[str, Any] = {
     "error": 'said "no" 🚫\0',
     "ask_id": "a1",
     "version_id": "f1",
+    "undone": True,
     "path": "/home/w1/ü 🗂",
 }
 ONE_OF_EACH: list[Event] = [
@@ -365,7 +366,8 @@ async def test_appended_data_is_read_by_the_next_store(data: StoreData) -> None:
             messages=(message(text="Hel"), message("m2", "x")),
             asks=(ask(), ask("a2", state="withdrawn")),
             grants=(grant(), grant("g2", "")),
-            files=(file_version(), file_version("f2", before=None)),
+            files=(file_version(), file_version("f2", before="")),
+            originals={"f1": b"old"},
             durable=False,
         )
     )

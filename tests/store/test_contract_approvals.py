@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kedge.core.events import Asked, AskSettled
-from kedge.errors import VersionConflict
+from kedge.errors import StoreDamaged, VersionConflict
 from kedge.store.base import Store, Write
 from tests.store.conftest import StoreData
 from tests.store.samples import BASE, S, W, ask, events, file_version, grant, session, with_workspace
@@ -127,7 +127,6 @@ async def test_grants_are_listed_in_order_until_deleted(store: Store) -> None:
 # --- File versions ---------------------------------------------------------------------------------------------------
 
 CONTENTS = {
-    "file did not exist": None,
     "empty": b"",
     "binary": bytes(range(256)),
     "NULs": b"\0\0",
@@ -138,18 +137,24 @@ CONTENTS = {
 @pytest.mark.parametrize("what", CONTENTS)
 async def test_file_version_round_trips(data: StoreData, what: str) -> None:
     first = await data.open()
-    await with_workspace(first)
-    version = file_version(path="/home/ü 🗂/\n", before=CONTENTS[what], after="", created_at=2**53)
-    await first.append(Write(W, files=(version,)))
+    await with_workspace(first, "w1", "w2")
+    version = file_version(path="/home/ü 🗂/\n", after=("", "a"), created_at=2**53)
+    await first.append(Write(W, files=(version,), originals={version.id: CONTENTS[what], "unknown": b"x"}))
     await first.close()
     second = await data.open()
-    (stored,) = await second.file_versions(W, S, "r1")
-    assert stored == version
-    assert stored.before is None if version.before is None else type(stored.before) is bytes
-    # A rewrite replaces the version, also to one of a file that did not exist.
-    for changed in (replace(version, undone=True), replace(version, before=None), replace(version, before=b"other")):
-        await second.append(Write(W, files=(changed,)))
-        assert await second.file_versions(W, S, "r1") == [changed]
+    assert await second.file_versions(W, S, "r1") == [version]
+    assert await second.file_version(W, version.id) == version
+    assert await second.file_version("w2", version.id) is None
+    assert await second.file_version(W, "unknown") is None
+    # A rewrite replaces the version, but not its content.
+    for changed in (replace(version, undone=True), replace(version, before="")):
+        await second.append(Write(W, files=(changed,), originals={version.id: b"other"}))
+        assert await second.file_version(W, version.id) == changed
+    content = await second.original(W, version.id)
+    assert (type(content), content) == (bytes, CONTENTS[what])
+    for workspace_id, version_id in (("w2", version.id), (W, "unknown")):
+        with pytest.raises(StoreDamaged, match=f"{version_id} of workspace {workspace_id} has no content"):
+            await second.original(workspace_id, version_id)
 
 
 async def test_file_versions_keep_insertion_order(store: Store) -> None:
@@ -192,7 +197,8 @@ async def test_deleting_a_session_deletes_asks_grants_and_versions(store: Store)
                 sessions=(session(session_id),),
                 asks=(ask(f"a-{session_id}", session_id), ask(f"z-{session_id}", session_id, state="withdrawn")),
                 grants=(grant(f"g-{session_id}", session_id), grant(f"always-{session_id}", "")),
-                files=(file_version(f"f-{session_id}", session_id, before=b"first"),),
+                files=(file_version(f"f-{session_id}", session_id),),
+                originals={f"f-{session_id}": b"first"},
             )
         )
     await store.append(Write("w2", deleted_sessions=("s1",)))
@@ -207,9 +213,13 @@ async def test_deleting_a_session_deletes_asks_grants_and_versions(store: Store)
     assert [row.id for row in await store.grants(W)] == ["always-s1", "g-s2", "always-s2"]
     assert await store.file_versions(W, "s1", None) == []
     assert await store.runs_with_files("s1") == []
-    assert await store.file_versions(W, "s2", None) == [file_version("f-s2", "s2", before=b"first")]
+    assert await store.file_versions(W, "s2", None) == [file_version("f-s2", "s2")]
+    assert await store.file_version(W, "f-s1") is None
+    assert await store.original(W, "f-s2") == b"first"
     # The ids can be reused, and no old data returns.
-    again = (ask("z-s1", "s3"), grant("g-s1", "s3"), file_version("f-s1", "s3", before=None))
+    again = (ask("z-s1", "s3"), grant("g-s1", "s3"), file_version("f-s1", "s3", before=""))
     await store.append(Write(W, asks=again[:1], grants=again[1:2], files=again[2:]))
     assert await store.session_asks("s3") == [again[0]]
     assert await store.file_versions(W, "s3", None) == [again[2]]
+    with pytest.raises(StoreDamaged):
+        await store.original(W, "f-s1")

@@ -58,8 +58,8 @@ async def fill_with_writes(store: SqliteStore) -> int:
     async def append_forever() -> None:
         nonlocal count
         while True:
-            version = file_version(f"f{count}", before=b"x" * 20_000)
-            await store.append(events(accepted(f"r{count}"), files=(version,)))
+            version = file_version(f"f{count}")
+            await store.append(events(accepted(f"r{count}"), files=(version,), originals={version.id: b"x" * 20_000}))
             count += 1
 
     with pytest.raises(StoreUnavailable, match="free some space"):
@@ -76,7 +76,9 @@ async def test_full_disk_loses_no_acknowledged_write(small_disk: Path) -> None:
         count = await fill_with_writes(store)
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match="free some space"):
-                await store.append(events(accepted("more"), files=(file_version("more", before=b"x" * 90_000),)))
+                await store.append(
+                    events(accepted("more"), files=(file_version("more"),), originals={"more": b"x" * 90_000})
+                )
         assert await store.verify(W) == count, "the store can still be read"
     fill(small_disk / "rest")
     # It opens on the full disk or raises a clean error.

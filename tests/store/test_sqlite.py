@@ -329,13 +329,14 @@ async def test_long_prompt_is_not_rewritten_with_each_step(tmp_path: Path) -> No
 
 async def test_undo_does_not_rewrite_the_content_of_the_file(tmp_path: Path) -> None:
     disk = CountingDisk()
-    version = file_version(before=b"x" * 1_000_000)
+    version, content = file_version(), b"x" * 1_000_000
     async with opened(tmp_path, disk.name) as store:
         await with_workspace(store)
-        await store.append(Write(W, files=(version,)))
+        await store.append(Write(W, files=(version,), originals={version.id: content}))
         before = disk.bytes_written["wal"]
         await store.append(Write(W, files=(replace(version, undone=True),)))
         assert disk.bytes_written["wal"] - before < 100_000
+        assert await store.original(W, version.id) == content
         assert await store.file_versions(W, S, "r1") == [replace(version, undone=True)]
 
 
@@ -355,7 +356,7 @@ async def test_deleted_session_leaves_no_rows(tmp_path: Path) -> None:
         before = rows()
         records = Write(W, runs=(run(),), messages=(message(),), tails=(tail("x"),), sessions=(session(),))
         records = replace(records, lane=lane(1, 0), asks=(ask(),), grants=(grant(),), files=(file_version(),))
-        await store.append(records)
+        await store.append(replace(records, originals={"f1": b"old"}))
         # Two rows for the Run (with its prompt), two for the file version (with its content).
         assert sum(rows().values()) == sum(before.values()) + 11
         await store.append(Write(W, deleted_sessions=("s1",)))

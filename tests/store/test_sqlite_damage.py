@@ -40,7 +40,8 @@ async def fill(directory: Path, runs: int = 20) -> None:
     async with opened(directory) as store:
         await with_workspace(store)
         await store.append(Write(W, sessions=(session(),), messages=(message(),), tails=(tail("!"),)))
-        await store.append(Write(W, asks=(ask(),), grants=(grant(),), files=(file_version(before=b"old " * 3_000),)))
+        await store.append(Write(W, asks=(ask(),), grants=(grant(),)))
+        await store.append(Write(W, files=(file_version(),), originals={"f1": b"old " * 3_000}))
         for i in range(runs):
             state = "ended" if i % 2 else "queued"
             added = (accepted(f"r{i}", i),) if state == "queued" else (accepted(f"r{i}", i), ended(f"r{i}"))
@@ -62,6 +63,7 @@ async def observed(store: SqliteStore) -> dict[str, Any]:
         "asks": await store.asks(W),
         "grants": await store.grants(W),
         "files": await store.file_versions(W, S, None),
+        "content": await store.original(W, "f1"),
         **{f"r{i}": await store.run(W, f"r{i}") for i in range(20)},
     }
 
@@ -118,8 +120,8 @@ async def test_file_version_without_its_content_is_refused(tmp_path: Path) -> No
     db.execute("DELETE FROM file_contents")
     db.close()
     async with opened(tmp_path) as store:
-        with pytest.raises(StoreDamaged, match="content of file version f1 is missing"):
-            await store.file_versions(W, S, None)
+        with pytest.raises(StoreDamaged, match="file version f1 of workspace w1 has no content"):
+            await store.original(W, "f1")
 
 
 # --- Bits ------------------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from tests.store.samples import (
 )
 
 WORKSPACES, SESSIONS, DIGITS = ("w1", "w2"), ("s1", "s2", "s3"), "1234"
-RUNS, MESSAGES, ASKS = (tuple(f"{kind}{digit}" for digit in DIGITS) for kind in "rma")
+RUNS, MESSAGES, ASKS, VERSIONS = (tuple(f"{kind}{digit}" for digit in DIGITS) for kind in "rmaf")
 #: Session -> its workspace, and the digits of the ids that belong to it.
 HOMES = {"s1": ("w1", "12"), "s2": ("w1", "3"), "s3": ("w2", "4")}
 FILES = (b"", b"a", b"ab" * 20)
@@ -133,10 +133,11 @@ def writes(draw: st.DrawFn, *, consistent: bool) -> Write:
                 file_ids,
                 session_ids,
                 run_ids,
-                st.none() | st.binary(max_size=3),
+                st.sampled_from(("", "old")),
                 st.booleans(),
             )
         ),
+        originals=draw(st.dictionaries(file_ids, st.binary(max_size=3), max_size=2)),
         attachments=tuple(map(content, FILES)) if consistent else few(st.sampled_from(FILES).map(content)),
         durable=draw(st.booleans()),
     )
@@ -205,6 +206,8 @@ async def observed(store: Store) -> list[Any]:
         seen += [await store.asks(workspace_id), await store.grants(workspace_id)]
         seen += [await store.ask(workspace_id, ask_id) for ask_id in ASKS]
         seen += [await answer(store.attachment(workspace_id, content(data).digest)) for data in FILES]
+        seen += [await store.file_version(workspace_id, file_id) for file_id in VERSIONS]
+        seen += [await answer(store.original(workspace_id, file_id)) for file_id in VERSIONS]
         for session_id in SESSIONS:
             seen += [await store.file_versions(workspace_id, session_id, run_id) for run_id in (None, *RUNS)]
     for session_id in (*SESSIONS, COPY):

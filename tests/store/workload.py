@@ -114,8 +114,7 @@ def workload(rng: Random, length: int, suffix: str = "") -> Iterator[Step]:
             case "ask":
                 yield _ask(lane, f"{suffix}{number}")
             case "file":
-                versions = (_file(lane, f"{suffix}{number}", rng),)
-                yield Step("file", (Write(lane.workspace_id, files=versions),))
+                yield Step("file", (_file(lane, f"{suffix}{number}", rng),))
             case "together":
                 writes = [write for each in lanes for write in _next(each, rng).writes]
                 extra = Write(lane.workspace_id, durable=False, sessions=(_titled(lane, number),))
@@ -203,9 +202,11 @@ def _ask(lane: _LaneModel, number: str) -> Step:
     return Step("answer", (Write(lane.workspace_id, asks=(settled,), grants=(new_grant,)),))
 
 
-def _file(lane: _LaneModel, number: str, rng: Random) -> Any:
-    before = rng.choice((None, b"", b"a line\n" * 100, rng.randbytes(9_000)))
-    return file_version(f"f{number}", lane.session_id, lane.workspace_id, before=before)
+def _file(lane: _LaneModel, number: str, rng: Random) -> Write:
+    content = rng.choice((None, b"", b"a line\n" * 100, rng.randbytes(9_000)))
+    before = "" if content is None else "old"
+    version = file_version(f"f{number}", lane.session_id, lane.workspace_id, before=before)
+    return Write(lane.workspace_id, files=(version,), originals={} if content is None else {version.id: content})
 
 
 # --- Applying it to a store ------------------------------------------------------------------------------------------

@@ -126,8 +126,8 @@ async def test_ctrl_b_overlays_the_panel_on_a_narrow_screen(server: Server, size
 # --- changed files --------------------------------------------------------------------------------------------------
 
 
-def file_event(position: int, version: str, path: str, change: str) -> StreamEvent:
-    payload = {"path": path, "run_id": "r", "session_id": "s", "version_id": version}
+def file_event(position: int, version: str, path: str, change: str, *, undone: bool = False) -> StreamEvent:
+    payload = {"path": path, "run_id": "r", "session_id": "s", "version_id": version, "undone": undone}
     return StreamEvent(type="file", change=change, payload=payload, position=position)
 
 
@@ -135,9 +135,10 @@ def test_order_of_file_events_does_not_matter() -> None:
     events = [
         file_event(1, "v1", "/w/new", "created"),
         file_event(2, "v2", "/w/old", "updated"),
-        file_event(3, "v3", "/w/new", "updated"),
+        file_event(3, "v1", "/w/new", "updated"),
         file_event(4, "v4", "/w/back", "created"),
-        file_event(5, "v4", "/w/back", "deleted"),
+        file_event(5, "v4", "/w/back", "updated"),
+        file_event(6, "v4", "/w/back", "deleted", undone=True),
     ]
     for order in permutations(events):
         view = WorkspaceView()

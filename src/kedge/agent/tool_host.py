@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from kedge.agent.active_run import ActiveRun
 from kedge.agent.call_approval import put_ask
 from kedge.core.approvals import Ask
-from kedge.core.records import FileVersion, Todo
+from kedge.core.records import FileVersion, Todo, file_version_id
 from kedge.core.transcript import ToolCall
 from kedge.core.untrusted_text import without_surrogates
 from kedge.engine.append import Append
@@ -18,6 +18,7 @@ from kedge.engine.ports import Agents
 from kedge.errors import RunIsStopping, StoreUnavailable
 from kedge.tools.background import PROGRESS_CHARS_MAX
 from kedge.tools.base import Question, ToolFailed
+from kedge.tools.known_files import digest
 
 
 class RunToolHost:
@@ -30,13 +31,19 @@ class RunToolHost:
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
         run = self._active.run
-        version_id = self._active.door.ids.new("f")
+        store = self._active.door.store
+        version_id = file_version_id(run.workspace_id, run.run_id, str(path))
+        now = "" if before is None else await self._active.threads.run(digest, before)
 
         async def plan(tx: Append) -> None:
-            version = FileVersion(
-                version_id, run.workspace_id, run.session_id, run.run_id, str(path), before, after, tx.now
-            )
-            tx.put_file(version, "created" if before is None else "updated" if after else "deleted")
+            version = await store.file_version(run.workspace_id, version_id)
+            if version is None:
+                version = FileVersion(
+                    version_id, run.workspace_id, run.session_id, run.run_id, str(path), now, (after,), tx.now
+                )
+                if before is not None:
+                    tx.originals[version_id] = before
+            tx.put_file(version.changed(now, after), "created" if before is None else "updated" if after else "deleted")
 
         await self._active.write(plan)
 

@@ -217,12 +217,14 @@ class AskSettled(Struct, frozen=True):
 
 
 class FileChanged(Struct, frozen=True):
-    """A tool call of the Run changed a file, or the change was undone."""
+    """A tool call of the Run changed a file, or all its changes of the file were undone."""
 
     run_id: str
+    #: The same for all changes of this file by the Run.
     version_id: str
     path: str
     change: Change
+    undone: bool = False
 
 
 ReportEvent = (

@@ -137,8 +137,15 @@ class Todo(Struct, frozen=True):
     active_form: str = ""
 
 
+def file_version_id(workspace_id: str, run_id: str, path: str) -> str:
+    """Return the id of the one version that a Run keeps of a path."""
+    return "f" + hashlib.sha256(repr((workspace_id, run_id, path)).encode()).hexdigest()[:32]
+
+
 class FileVersion(Struct, frozen=True):
-    """A file as it was before a tool call of a Run changed it, so that the change can be undone."""
+    """A file as it was before the first change by a Run, so that its changes can be undone.
+
+    The content is stored separately: it may have megabytes, and each further change of the file writes this record."""
 
     id: str
     workspace_id: str
@@ -146,12 +153,22 @@ class FileVersion(Struct, frozen=True):
     run_id: str
     #: Absolute.
     path: str
-    #: Its content; None: it did not exist.
-    before: bytes | None
-    #: Digest of the content that the tool wrote; empty: the tool removed the file.
-    after: str
+    #: Digest of the content; empty: the file did not exist.
+    before: str
+    #: Digests of the contents by this Run that the file may have; empty text: the Run removed it. The last one is that
+    #: of the latest change. The one before it is there because a version is stored before its file is written: if that
+    #: write fails, the file keeps the previous content.
+    after: tuple[str, ...]
     created_at: int
     undone: bool = False
+
+    def changed(self, now: str, after: str) -> FileVersion:
+        """Return the version after a further change of content with the digest `now`. It may be repeated."""
+        return replace(self, after=(now, after) if now in self.after and now != after else (after,))
+
+    def is_own(self, digest: str) -> bool:
+        """Return whether this content is from the Run or from before it."""
+        return digest == self.before or digest in self.after
 
 
 class WorkspaceRecord(Struct, frozen=True):

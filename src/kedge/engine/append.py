@@ -56,6 +56,8 @@ class Append:
         self.asks: dict[str, Ask] = {}
         self.grants: tuple[Grant, ...] = ()
         self.files: tuple[FileVersion, ...] = ()
+        #: The contents of new file versions, by id.
+        self.originals: dict[str, bytes] = {}
         #: New contents that the Runs of this append name.
         self.attachments: tuple[AttachmentContent, ...] = ()
         self.session_change: Change = "updated"
@@ -147,7 +149,7 @@ class Append:
 
     def put_file(self, version: FileVersion, change: Change) -> None:
         self.files = (*self.files, version)
-        self.log.append(FileChanged(version.run_id, version.id, version.path, change))
+        self.log.append(FileChanged(version.run_id, version.id, version.path, change, version.undone))
 
     def report(self, event: Event) -> None:
         self.log.append(event)
@@ -182,6 +184,7 @@ class Append:
             asks=tuple(self.asks.values()),
             grants=self.grants,
             files=self.files,
+            originals=self.originals,
             deleted_sessions=(self.session.id,) if is_deleted else (),
         )
 

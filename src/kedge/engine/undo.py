@@ -10,7 +10,7 @@ from kedge.engine.door import Door
 from kedge.engine.workspace import Workspace
 from kedge.engine.workspaces import Workspaces
 from kedge.errors import FilesChanged, LaneBusy, RunNotFound
-from kedge.tools.revert import conflicting_paths, revert_files
+from kedge.tools.revert import conflicting_paths, needs_revert, revert_file
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.tool_threads import ToolThreads
 from kedge.tools.workspace_paths import check_root
@@ -33,14 +33,9 @@ class Undo:
                 raise LaneBusy("A run is active in this session and may change the files; cancel it or wait.")
             if not versions:
                 versions.extend(await self._versions(workspace, session_id, run_id))
-                threads = ToolThreads(workspace.files)
-                try:
-                    await threads.look(check_root, workspace.root)
-                except ToolFailed as failed:
-                    raise FilesChanged(f"Nothing was restored: {failed}.") from None
-                restored.extend(await threads.run(_restore, versions))
+                await self._restore(workspace, versions, restored)
             for version in versions:
-                tx.put_file(replace(version, undone=True), "deleted" if version.before is None else "updated")
+                tx.put_file(replace(version, undone=True), "updated" if version.before else "deleted")
 
         with self._workspaces.in_use(workspace):
             await self._door.write(await self._workspaces.lane(workspace, session_id), plan)
@@ -55,13 +50,24 @@ class Undo:
             raise RunNotFound(f"{subject} made no file changes that can be undone.")
         return await self._door.store.file_versions(workspace.id, session_id, run_id)
 
+    async def _restore(self, workspace: Workspace, versions: list[FileVersion], restored: list[str]) -> None:
+        """Check all files, then restore one after the other: together they may not fit into memory.
 
-def _restore(versions: list[FileVersion]) -> list[str]:
-    if changed := conflicting_paths(versions):
-        raise FilesChanged(
-            f"Changed since that run: {', '.join(changed[:10])}. Restore them by hand, or undo the later run first."
-        )
-    try:
-        return revert_files(versions)
-    except ToolFailed as failed:  # changed since the check, or not writable
-        raise FilesChanged(f"Not all files were restored: {failed}") from None
+        If a file cannot be restored, those before it are; a retry continues there."""
+        threads = ToolThreads(workspace.files)
+        try:
+            await threads.look(check_root, workspace.root)
+        except ToolFailed as failed:
+            raise FilesChanged(f"Nothing was restored: {failed}.") from None
+        if changed := await threads.run(conflicting_paths, versions):
+            raise FilesChanged(
+                f"Changed since that run: {', '.join(changed[:10])}. Restore them by hand, or undo the later run first."
+            )
+        for version in versions:
+            try:
+                if await threads.run(needs_revert, version):
+                    original = await self._door.store.original(workspace.id, version.id) if version.before else None
+                    await threads.run(revert_file, version, original)
+                    restored.append(version.path)
+            except ToolFailed as failed:  # changed since the check, or not writable
+                raise FilesChanged(f"Not all files were restored: {failed}") from None

@@ -25,7 +25,7 @@ A Write that raises anything but `StoreUnavailable` changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -65,6 +65,8 @@ class Write(Struct, frozen=True):
     #: Ids of grants of other workspaces are ignored.
     deleted_grants: tuple[str, ...] = ()
     files: tuple[FileVersion, ...] = ()
+    #: Contents of versions in `files`, by id. The first content of a version is kept, so that a Write can be repeated.
+    originals: Mapping[str, bytes] = {}
     attachments: tuple[AttachmentContent, ...] = ()
     #: The run_ids in `runs` with the prompt that is stored already: it may be long, and is not written again.
     unchanged_prompts: frozenset[str] = frozenset()
@@ -256,9 +258,13 @@ class Store(Protocol):
         ...
 
     async def file_versions(self, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
-        """Return the versions, undone ones too, in the order of their first Write; of all Runs if `run_id` is None.
+        """Return the versions, undone ones too, in the order of their first Write; of all Runs if `run_id` is None."""
+        ...
 
-        They include their content: pass a run_id if the content of a whole session may not fit into memory."""
+    async def file_version(self, workspace_id: str, version_id: str) -> FileVersion | None: ...
+
+    async def original(self, workspace_id: str, version_id: str) -> bytes:
+        """Return the content of a file version. `StoreDamaged` if it is missing."""
         ...
 
     async def runs_with_files(self, session_id: str) -> list[str]:

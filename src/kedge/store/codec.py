@@ -56,12 +56,11 @@ _session_decoder = msgspec.json.Decoder(SessionRecord)
 _prompt_decoder = msgspec.json.Decoder(Prompt)
 _ask_decoder = msgspec.json.Decoder(Ask)
 _grant_decoder = msgspec.json.Decoder(Grant)
+_file_decoder = msgspec.json.Decoder(FileVersion)
 _fields_decoder = msgspec.json.Decoder(dict[str, Any])
 
 #: The prompt is stored separately: it may have a megabyte, and does not change while the Run changes in each Step.
 _RUN_FIELDS = tuple(name for name in RunRecord.__struct_fields__ if name not in ("prompt", "position"))
-#: The content is stored separately: it is bytes, may have megabytes, and does not change when the change is undone.
-_FILE_FIELDS = tuple(name for name in FileVersion.__struct_fields__ if name != "before")
 
 
 def _encode(value: object) -> bytes:
@@ -212,14 +211,11 @@ def decode_grant(data: bytes) -> Grant:
 
 
 def encode_file(version: FileVersion) -> bytes:
-    """Encode the record without the content of the file."""
-    return _encode({name: getattr(version, name) for name in _FILE_FIELDS})
+    return _encode(version)
 
 
-def decode_file(body: bytes, before: bytes | None) -> FileVersion:
-    fields = _decode(_fields_decoder, body, "the record of a file version")
-    fields["before"] = before
-    return _convert(fields, FileVersion, "the record of a file version")
+def decode_file(body: bytes) -> FileVersion:
+    return _decode(_file_decoder, body, "the record of a file version")
 
 
 def _convert(fields: dict[str, Any], kind: type[T], what: str) -> T:
@@ -310,7 +306,7 @@ def check_write(write: Write) -> None:
 
 def content_bytes(write: Write) -> int:
     """Estimate the size of what can be large in a Write, from the lengths of its texts and files."""
-    size = sum(len(version.before or b"") for version in write.files) + sum(len(tail.text) for tail in write.tails)
+    size = sum(map(len, write.originals.values())) + sum(len(tail.text) for tail in write.tails)
     size += sum(len(content.data) for content in write.attachments)
     size += sum(len(run.prompt.text) for run in write.runs if run.run_id not in write.unchanged_prompts)
     for message in write.messages:
@@ -375,6 +371,10 @@ def belongs_elsewhere(what: str, record_id: str) -> VersionConflict:
 
 def no_message_for_tail(message_id: str) -> VersionConflict:
     return VersionConflict(f"message {message_id} not found in this session; store it before its tails")
+
+
+def no_original(workspace_id: str, version_id: str) -> StoreDamaged:
+    return StoreDamaged(f"file version {version_id} of workspace {workspace_id} has no content", RESTORE_BACKUP)
 
 
 def no_attachment(digest: str) -> VersionConflict:

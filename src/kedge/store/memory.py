@@ -17,11 +17,11 @@ from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 from kedge.errors import StoreUnavailable
-from kedge.store import codec, memory_removal, search_tokens
+from kedge.store import codec, memory_files, memory_removal, search_tokens
 from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit, Write
 
 Key = tuple[str, str]  # workspace_id, and the id of a Run or message, or the digest of an attachment
-Owned = Ask | Grant | FileVersion  # belong to a session, but have globally unique ids
+Owned = Ask | Grant  # belong to a session, but have globally unique ids
 
 
 @dataclass(slots=True)
@@ -67,6 +67,7 @@ class MemoryData:
     asks: dict[str, Ask] = field(default_factory=dict)
     grants: dict[str, Grant] = field(default_factory=dict)
     files: dict[str, FileVersion] = field(default_factory=dict)
+    originals: dict[str, bytes] = field(default_factory=dict)  # by version id
     attachments: dict[Key, bytes] = field(default_factory=dict)  # by digest
     attachment_uses: set[tuple[str, str, str]] = field(default_factory=set)  # workspace_id, session_id, digest
     #: The only store that may use it: one from before a simulated crash must not write any more.
@@ -139,7 +140,7 @@ class MemoryStore:
             data.messages[write.workspace_id, tail.message_id].tails.append(tail)
         data.asks |= {ask.id: ask for ask in write.asks}
         data.grants |= {grant.id: grant for grant in write.grants}
-        data.files |= {version.id: version for version in write.files}
+        memory_files.put(data, write)
         for grant_id in write.deleted_grants:
             if grant_id in data.grants and data.grants[grant_id].workspace_id == write.workspace_id:
                 del data.grants[grant_id]
@@ -349,21 +350,23 @@ class MemoryStore:
         return result
 
     async def file_versions(self, workspace_id: str, session_id: str, run_id: str | None) -> list[FileVersion]:
-        result = [
-            version
-            for version in self._own_data().files.values()
-            if (version.workspace_id, version.session_id) == (workspace_id, session_id)
-            and run_id in (None, version.run_id)
-        ]
+        result = memory_files.versions(self._own_data(), workspace_id, session_id, run_id)
         await asyncio.sleep(0)
         return result
 
-    async def runs_with_files(self, session_id: str) -> list[str]:
-        versions = [
-            file for file in self._own_data().files.values() if file.session_id == session_id and not file.undone
-        ]
+    async def file_version(self, workspace_id: str, version_id: str) -> FileVersion | None:
+        result = memory_files.version(self._own_data(), workspace_id, version_id)
         await asyncio.sleep(0)
-        return list(dict.fromkeys(version.run_id for version in versions))
+        return result
+
+    async def original(self, workspace_id: str, version_id: str) -> bytes:
+        await asyncio.sleep(0)
+        return memory_files.original(self._own_data(), workspace_id, version_id)  # a content does not change
+
+    async def runs_with_files(self, session_id: str) -> list[str]:
+        result = memory_files.runs(self._own_data(), session_id)
+        await asyncio.sleep(0)
+        return result
 
     def _own_data(self) -> MemoryData:
         if self.data.owner is not self:
@@ -462,10 +465,7 @@ def _check_approvals(data: MemoryData, write: Write) -> None:
     for grant in write.grants:
         codec.encode_grant(grant)
         _check_owner("grant", grants.setdefault(grant.id, data.grants.get(grant.id, grant)), grant)
-    files: dict[str, FileVersion] = {}
-    for version in write.files:
-        codec.encode_file(version)
-        _check_owner("file version", files.setdefault(version.id, data.files.get(version.id, version)), version)
+    memory_files.check(data, write)
 
 
 def _check_owner(what: str, stored: Owned, new: Owned) -> None:

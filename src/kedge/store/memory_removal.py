@@ -49,6 +49,7 @@ def delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None
     forget(data.asks, workspace_id, session_id)
     forget(data.grants, workspace_id, session_id)
     forget(data.files, workspace_id, session_id)
+    data.originals = {version_id: content for version_id, content in data.originals.items() if version_id in data.files}
 
 
 def add_copies(

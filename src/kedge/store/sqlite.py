@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -25,13 +25,13 @@ from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
 from kedge.core.transcript import Message
 from kedge.disk_space import full_disk
-from kedge.errors import RESTORE_BACKUP, StoreDamaged, StoreError, StoreUnavailable
+from kedge.errors import StoreError, StoreUnavailable
 from kedge.store import codec, search_tokens, sqlite_reclaim, sqlite_removal, sqlite_write
 from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit, Write
 from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite_connect import DATABASE, close, connect
 from kedge.store.sqlite_reclaim import SLICE_BYTES_MAX, VISIBLE
-from kedge.store.sqlite_rows import MESSAGE, hash_at, message_of, ordinal_of
+from kedge.store.sqlite_rows import MESSAGE, hash_at, known_of, message_of, ordinal_of, runs_of
 from kedge.store.sqlite_threads import SHORT_WRITE_BYTES_MAX, ReadThreads, WriteThread, store_error
 
 P = ParamSpec("P")
@@ -250,11 +250,11 @@ class SqliteStore:
 
     @_read("the list of workspaces", is_long=True)
     def known_workspaces(self, db: apsw.Connection, after: str, limit: int) -> list[KnownWorkspace]:
-        return _known(db.execute(f"{_KNOWN} WHERE id > ? ORDER BY id LIMIT ?", (after, max(limit, 0))))
+        return known_of(db.execute(f"{_KNOWN} WHERE id > ? ORDER BY id LIMIT ?", (after, max(limit, 0))))
 
     @_read("workspace")
     def known_workspace(self, db: apsw.Connection, workspace_id: str) -> KnownWorkspace | None:
-        known = _known(db.execute(f"{_KNOWN} WHERE id = ?", (workspace_id,)))
+        known = known_of(db.execute(f"{_KNOWN} WHERE id = ?", (workspace_id,)))
         return known[0] if known else None
 
     async def remove_workspace(self, workspace_id: str) -> None:
@@ -309,11 +309,11 @@ class SqliteStore:
         live = db.execute(
             f"{_RUN} WHERE session_id = ? AND state <> 'ended' AND {VISIBLE} ORDER BY {_BY_SEQ}", (session_id,)
         )
-        return LaneRecord(*row) if row else LaneRecord(session_id), _runs(live)
+        return LaneRecord(*row) if row else LaneRecord(session_id), runs_of(live)
 
     @_read("workspace")
     def run(self, db: apsw.Connection, workspace_id: str, run_id: str) -> RunRecord | None:
-        runs = _runs(
+        runs = runs_of(
             db.execute(f"{_RUN} WHERE runs.workspace_id = ? AND runs.run_id = ? AND {VISIBLE}", (workspace_id, run_id))
         )
         return runs[0] if runs else None
@@ -334,12 +334,12 @@ class SqliteStore:
             " ORDER BY seq DESC, runs.workspace_id DESC, runs.run_id DESC LIMIT ?",
             (session_id, max(limit, 0)),
         )
-        return _runs(codec.page(latest, lambda row: len(row[0]) + len(row[1] or b""), bytes_max))[::-1]
+        return runs_of(codec.page(latest, lambda row: len(row[0]) + len(row[1] or b""), bytes_max))[::-1]
 
     @_read("workspace", is_long=True)
     def live_runs(self, db: apsw.Connection, workspace_id: str) -> list[RunRecord]:
         live = f"{_RUN} WHERE runs.workspace_id = ? AND state <> 'ended' AND {VISIBLE} ORDER BY session_id, {_BY_SEQ}"
-        return _runs(db.execute(live, (workspace_id,)))
+        return runs_of(db.execute(live, (workspace_id,)))
 
     @_read("session", is_long=True)
     def messages(
@@ -458,23 +458,36 @@ class SqliteStore:
         rows = db.execute("SELECT record FROM grants WHERE workspace_id = ? ORDER BY ordinal", (workspace_id,))
         return [codec.decode_grant(record) for (record,) in rows]
 
-    @_read("workspace", is_long=True)
+    @_read("workspace")
     def file_versions(
         self, db: apsw.Connection, workspace_id: str, session_id: str, run_id: str | None
     ) -> list[FileVersion]:
         rows = db.execute(
-            "SELECT id, record, version_ordinal, content"
-            " FROM file_versions LEFT JOIN file_contents ON version_ordinal = ordinal"
+            "SELECT record FROM file_versions"
             f" WHERE session_id = ?1 AND workspace_id = ?2 AND (?3 IS NULL OR run_id = ?3) AND {VISIBLE}"
             " ORDER BY ordinal",
             (session_id, workspace_id, run_id),
         )
-        versions: list[FileVersion] = []
-        for version_id, record, version_ordinal, content in rows:
-            if version_ordinal is None:
-                raise StoreDamaged(f"the content of file version {version_id} is missing", RESTORE_BACKUP)
-            versions.append(codec.decode_file(record, content))
-        return versions
+        return [codec.decode_file(record) for (record,) in rows]
+
+    @_read("workspace")
+    def file_version(self, db: apsw.Connection, workspace_id: str, version_id: str) -> FileVersion | None:
+        row = db.execute(
+            f"SELECT record FROM file_versions WHERE id = ? AND workspace_id = ? AND {VISIBLE}",
+            (version_id, workspace_id),
+        ).fetchone()
+        return codec.decode_file(row[0]) if row else None
+
+    @_read("workspace", is_long=True)
+    def original(self, db: apsw.Connection, workspace_id: str, version_id: str) -> bytes:
+        row = db.execute(
+            "SELECT content FROM file_versions JOIN file_contents ON version_ordinal = ordinal"
+            f" WHERE id = ? AND workspace_id = ? AND {VISIBLE}",
+            (version_id, workspace_id),
+        ).fetchone()
+        if row is None:
+            raise codec.no_original(workspace_id, version_id)
+        return bytes(row[0])
 
     @_read("session")
     def runs_with_files(self, db: apsw.Connection, session_id: str) -> list[str]:
@@ -484,11 +497,3 @@ class SqliteStore:
             (session_id,),
         )
         return [str(run_id) for (run_id,) in rows]
-
-
-def _known(rows: apsw.Cursor) -> list[KnownWorkspace]:
-    return [KnownWorkspace(WorkspaceRecord(*row[:4]), *row[4:]) for row in rows]
-
-
-def _runs(rows: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
-    return [codec.decode_run(record, prompt or b"") for record, prompt in rows]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import apsw
 
+from kedge.core.records import RunRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 from kedge.store import codec
+from kedge.store.base import KnownWorkspace
 from kedge.store.sqlite_reclaim import VISIBLE
 
 # Few messages have tails; a separate query for each message would double the cost of a long transcript.
@@ -45,3 +48,11 @@ def message_of(db: apsw.Connection, row: tuple[Any, ...]) -> Message:
         "SELECT part, kind, text FROM message_tails WHERE message_ordinal = ? ORDER BY number", (ordinal,)
     )
     return codec.merged(message, [Tail(message_id, session_id, part, kind, text) for part, kind, text in tails])
+
+
+def known_of(rows: apsw.Cursor) -> list[KnownWorkspace]:
+    return [KnownWorkspace(WorkspaceRecord(*row[:4]), *row[4:]) for row in rows]
+
+
+def runs_of(rows: Iterable[tuple[Any, ...]]) -> list[RunRecord]:
+    return [codec.decode_run(record, prompt or b"") for record, prompt in rows]

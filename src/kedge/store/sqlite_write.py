@@ -46,7 +46,7 @@ def append(db: apsw.Connection, write: Write) -> int:
     for grant in write.grants:
         _put_grant(db, grant)
     for version in write.files:
-        _put_file(db, version)
+        _put_file(db, version, write.originals.get(version.id))
     for grant_id in write.deleted_grants:
         db.execute("DELETE FROM grants WHERE id = ? AND workspace_id = ?", (grant_id, write.workspace_id))
     for session_id in write.deleted_sessions:
@@ -289,7 +289,7 @@ def _put_grant(db: apsw.Connection, grant: Grant) -> None:
         raise codec.belongs_elsewhere("grant", grant.id)
 
 
-def _put_file(db: apsw.Connection, version: FileVersion) -> None:
+def _put_file(db: apsw.Connection, version: FileVersion, original: bytes | None) -> None:
     changed = db.execute(
         "INSERT INTO file_versions (id, workspace_id, session_id, run_id, undone, record) VALUES (?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (id) DO UPDATE SET run_id = excluded.run_id, undone = excluded.undone, record = excluded.record"
@@ -305,11 +305,11 @@ def _put_file(db: apsw.Connection, version: FileVersion) -> None:
     ).fetchall()
     if not changed:
         raise codec.belongs_elsewhere("file version", version.id)
-    db.execute(
-        "INSERT INTO file_contents (version_ordinal, content) VALUES (?, ?)"
-        " ON CONFLICT (version_ordinal) DO UPDATE SET content = excluded.content WHERE content IS NOT excluded.content",
-        (changed[0][0], version.before),
-    )
+    if original is not None:
+        db.execute(
+            "INSERT INTO file_contents (version_ordinal, content) VALUES (?, ?) ON CONFLICT DO NOTHING",
+            (changed[0][0], original),
+        )
 
 
 # --- Deletion --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import stat
@@ -25,6 +26,8 @@ from kedge.tools.workspace_paths import missing_root, printable
 
 #: Limit of a file that is read whole. A larger text is not a source file, and its diff is of no use. Bytes.
 READ_FILE_BYTES_MAX = 5_000_000
+#: The part of a file that is in memory while its digest is computed: few reads. Bytes.
+_PIECE_BYTES = 256 * 1024
 
 #: Traversing a directory needs no permission to list it. (O_PATH exists only on Linux.)
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -171,8 +174,27 @@ def read(path: Path, *, bytes_max: int = READ_FILE_BYTES_MAX) -> FileContent | N
             return None
         data = file.read(bytes_max + 1)
         if len(data) > bytes_max:
-            raise ToolFailed(f"{printable(str(path))} is larger than {bytes_max // 1000} kB; use bash to change it")
+            raise _too_large(path, bytes_max)
         return FileContent(data, os.fstat(file.fileno()))
+
+
+def read_digest(path: Path) -> tuple[str, os.stat_result | None]:
+    """Return the digest of a file and its metadata, without the whole file in memory; "", None if it does not exist.
+    ToolFailed if `read` would refuse it."""
+    with opened(path) as file, _reporting(path):
+        if file is None:
+            return "", None
+        digest, left_bytes = hashlib.sha256(), READ_FILE_BYTES_MAX
+        while piece := file.read(_PIECE_BYTES):
+            digest.update(piece)
+            left_bytes -= len(piece)
+            if left_bytes < 0:
+                raise _too_large(path, READ_FILE_BYTES_MAX)
+        return digest.hexdigest(), os.fstat(file.fileno())
+
+
+def _too_large(path: Path, bytes_max: int) -> ToolFailed:
+    return ToolFailed(f"{printable(str(path))} is larger than {bytes_max // 1000} kB; use bash to change it")
 
 
 def replace(path: Path, data: bytes, known: os.stat_result | None, root: Path | None = None) -> None:

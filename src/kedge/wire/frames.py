@@ -141,7 +141,13 @@ def _ask_settled(event: AskSettled, ask: Ask | None, session_id: str) -> Shown:
 
 
 def _file_changed(event: FileChanged, _: None, session_id: str) -> Shown:
-    body = m.FileEvent(path=event.path, run_id=event.run_id, session_id=session_id, version_id=event.version_id)
+    body = m.FileEvent(
+        path=event.path,
+        run_id=event.run_id,
+        session_id=session_id,
+        version_id=event.version_id,
+        undone=event.undone,
+    )
     return "file", event.change, body
 
 

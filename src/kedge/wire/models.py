@@ -176,8 +176,7 @@ class WorkspaceBody(Struct, kw_only=True):
 class ModelBody(Struct, kw_only=True):
     """A model for sessions and Runs. Facts that are not known are omitted."""
 
-    #: provider/name
-    model: str
+    model: str  # provider/name
     provider: str
     #: Tokens.
     context_window: int | UnsetType = UNSET
@@ -433,12 +432,13 @@ class UndoReply(Struct, kw_only=True):
 
 
 class FileEvent(Struct, kw_only=True):
-    """A file that a tool changed, or whose change was undone."""
+    """A file that a Run changed, or whose changes were undone. All changes by one Run have the same `version_id`."""
 
     path: str
     run_id: str
     session_id: str
     version_id: str
+    undone: bool = False
 
 
 class ProgressBody(Struct, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from kedge.wire import models as m
@@ -17,14 +17,17 @@ FileChange = Literal["created", "updated", "deleted"]
 
 @dataclass(slots=True)
 class _Version:
+    """The changes of a file by one Run, from its first and its last event."""
+
     path: str
-    change: FileChange
-    #: Positions of its events: one for the change, and one more if the change was undone.
-    positions: set[int] = field(default_factory=set)
+    first: tuple[int, FileChange]
+    last: tuple[int, FileChange]
+    #: The last event is that of an undo.
+    is_undone: bool
 
     @property
-    def is_in_effect(self) -> bool:
-        return len(self.positions) == 1
+    def change(self) -> FileChange:
+        return _combined(self.first[1], self.last[1])
 
 
 class ChangedFiles:
@@ -34,22 +37,26 @@ class ChangedFiles:
 
     def apply(self, event: m.FileEvent, change: str, position: int) -> None:
         versions = self._versions.setdefault(event.session_id, {})
-        version = versions.setdefault(event.version_id, _Version(event.path, "updated"))
-        if position <= min(version.positions, default=position):
-            version.change = "created" if change == "created" else "deleted" if change == "deleted" else "updated"
-        version.positions.add(position)
+        known: FileChange = "created" if change == "created" else "deleted" if change == "deleted" else "updated"
+        this = (position, known)
+        version = versions.setdefault(event.version_id, _Version(event.path, this, this, event.undone))
+        version.first = min(version.first, this)
+        if this > version.last:
+            version.last, version.is_undone = this, event.undone
         if len(versions) > CHANGES_MAX:
-            del versions[min(versions, key=lambda version_id: min(versions[version_id].positions))]
+            del versions[min(versions, key=lambda version_id: versions[version_id].last)]
         while len(self._versions) > SESSIONS_MAX:
             del self._versions[next(iter(self._versions))]
 
     def of(self, session_id: str) -> list[tuple[str, FileChange]]:
         """Return paths, the last changed first, each with the overall change of the file."""
-        versions = [version for version in self._versions.get(session_id, {}).values() if version.is_in_effect]
-        versions.sort(key=lambda version: min(version.positions))
+        versions = [version for version in self._versions.get(session_id, {}).values() if not version.is_undone]
+        versions.sort(key=lambda version: version.last)
         files: dict[str, FileChange] = {}
         for version in versions:
-            previous = files.pop(version.path, None)
-            is_still_new = previous == "created" and version.change == "updated"
-            files[version.path] = "created" if is_still_new else version.change
+            files[version.path] = _combined(files.pop(version.path, None), version.change)
         return list(reversed(files.items()))
+
+
+def _combined(first: FileChange | None, last: FileChange) -> FileChange:
+    return "created" if first == "created" and last == "updated" else last

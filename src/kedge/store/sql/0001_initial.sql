@@ -183,9 +183,8 @@ CREATE TABLE file_versions (
 
 CREATE INDEX file_versions_by_session ON file_versions (session_id, ordinal);
 
--- Separate from the version, which is rewritten when it is undone. Every version has a row, with NULL for a file that did
--- not exist: a lost row must not look like that, since an undo would then remove the file.
+-- Separate from the version, which each change of the file rewrites. A version of a file that did not exist has no row.
 CREATE TABLE file_contents (
     version_ordinal INTEGER PRIMARY KEY NOT NULL,
-    content BLOB
+    content BLOB NOT NULL
 ) STRICT;
