@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sqlite3
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from kedge.core.records import FileVersion, LaneRecord, RunRecord, SessionRecord
 from kedge.core.transcript import FinishPart, Message, Text
 from kedge.store.base import LaneWrite, Write
 from kedge.store.sqlite import SqliteStore
+from kedge.store.sqlite_connect import DATABASE
+from kedge.store.sqlite_reclaim import FREE_PAGES_KEPT
 from kedge.testing import HostedEndpoint
 from proof.figures import proof, size
 from tests.conformance.harness import Endpoint, Peer, Server, unique
@@ -163,8 +166,15 @@ def long() -> Iterator[Long]:
     "an export, a page of messages or a replay of a session of 160 MB delayed cancels elsewhere by up to 747 ms; each "
     "is read in pages and gives way",
 )
+@pytest.mark.found(
+    "fault 7",
+    "a fork delayed cancels of all workspaces by up to 7,639 ms, and the removal of the parent by 1,005 ms: the search "
+    "index was merged in one piece; both work in slices of some milliseconds",
+)
 @pytest.mark.proof
-@pytest.mark.parametrize("work", ["export md", "export html", "export json", "pages", "replay", "search", "undo"])
+@pytest.mark.parametrize(
+    "work", ["export md", "export html", "export json", "pages", "replay", "search", "undo", "fork", "delete"]
+)
 async def test_long_work_does_not_delay_a_cancel(long: Long, work: str, tmp_path: Path) -> None:
     with proof("G15", "cancels during long work elsewhere", "answered after its end") as figure:
         async with AsyncExitStack() as stack:
@@ -177,12 +187,15 @@ async def test_long_work_does_not_delay_a_cancel(long: Long, work: str, tmp_path
             assert loader.stdout is not None
             assert await loader.stdout.readline() == b"sent\n"
             memory_before, slowest_s = memory_mb(long.server.pid), 0.0
-            while loader.returncode is None:
+            is_during = True
+            while is_during:
                 began = time.monotonic()
                 await other.cancel(session)
                 slowest_s = max(slowest_s, time.monotonic() - began)
                 figure.count += 1
-                figure.wrong += figure.count == 1 and loader.returncode is not None
+                # A deletion is answered at once; its rows and pages are released afterwards.
+                is_during = loader.returncode is None or (work == "delete" and is_reclaiming(long))
+                figure.wrong += figure.count == 1 and not is_during
                 session = await _busy(other, long.endpoint)
             await loader.communicate()
             assert loader.returncode == 0
@@ -211,6 +224,14 @@ async def test_export_that_fails_in_the_middle_is_not_complete(long: Long) -> No
 def memory_mb(pid: int, *, peak: bool = False) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:" if peak else "VmRSS:")[2].split()[0]) // 1024
+
+
+def is_reclaiming(long: Long) -> bool:
+    """Return True while rows of a deleted session, or their pages, are left."""
+    with closing(sqlite3.connect(f"file:{long.server.data_dir / DATABASE}?mode=ro", uri=True)) as db:
+        ((hidden,),) = db.execute("SELECT count(*) FROM hidden_sessions").fetchall()
+        ((free_pages,),) = db.execute("PRAGMA freelist_count").fetchall()
+    return bool(hidden or free_pages > FREE_PAGES_KEPT)
 
 
 async def _busy(peer: Peer, endpoint: Endpoint) -> str:

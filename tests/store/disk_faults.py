@@ -171,6 +171,7 @@ class Trial:
         await store.open()
         self.store = store
         assert store._writer is not None
+        # Inside the commit, not after it as in the product: a trial needs the operations in the order of the baseline.
         store._writer.db.wal_autocheckpoint(CHECKPOINT_PAGES)
 
     async def digest(self) -> bytes:

@@ -137,7 +137,7 @@ async def _opened(disk: RecordingDisk) -> SqliteStore:
     store._directory = disk.directory()
     await store.open()
     assert store._writer is not None
-    store._writer.db.wal_autocheckpoint(CHECKPOINT_PAGES)
+    store._writer.checkpoint_pages = CHECKPOINT_PAGES
     return store
 
 

@@ -12,14 +12,14 @@ import apsw
 
 from kedge.store.base import Write
 
-#: Work of one slice: some milliseconds. Items, bytes.
+#: Removed in one slice: some milliseconds of work. Items, bytes.
 SLICE_ROWS_MAX = 200
-SLICE_BYTES_MAX = 256 * 1024
+SLICE_BYTES_MAX = 1024 * 1024
 
 #: Free pages that stay in the file, because new rows use them soon: 4 MB. Items.
 FREE_PAGES_KEPT = 1_024
 #: Pages returned to the file system in one slice. Each may move another page. Items.
-VACUUM_PAGES_MAX = 128
+VACUUM_PAGES_MAX = 256
 
 #: For queries of a table with these two columns. The table of hidden sessions is nearly always empty.
 VISIBLE = "(workspace_id, session_id) NOT IN (SELECT workspace_id, session_id FROM hidden_sessions)"

@@ -41,6 +41,8 @@ PENDING_REQUESTS_MAX = 10_000
 #: Reading threads, started when they are needed. Long requests use all but one of them. Each has a connection with a
 #: cache of up to 2 MB. Items.
 READ_THREADS_MAX = 3
+#: Pages in the WAL that start a checkpoint: 4 MB, some milliseconds of work. Items.
+CHECKPOINT_PAGES = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -240,6 +242,10 @@ class WriteThread(StoreThread):
         self.durable_commits = 0
         self._durable: bool | None = None
         self._is_long_next = False
+        self.checkpoint_pages = CHECKPOINT_PAGES
+        self._wal_pages = 0
+        # Replaces the automatic checkpoint inside a commit, for which the callers of that commit would wait.
+        db.set_wal_hook(self._committed)
         self._at_end = at_end
         self.head_file = head_file
         super().__init__(db, loop)
@@ -259,7 +265,19 @@ class WriteThread(StoreThread):
         except Exception as error:  # an unexpected error must still reach the callers
             results = [self._failed(request, error) for request in batch]
         self._deliver(results)
+        if self._wal_pages >= self.checkpoint_pages:
+            self._checkpoint()
         return True
+
+    def _checkpoint(self) -> None:
+        self._wal_pages = 0
+        # After an error the WAL grows, and the next commit leads to another checkpoint.
+        with contextlib.suppress(apsw.Error):
+            self.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def _committed(self, _: apsw.Connection, __: str, wal_pages: int) -> int:
+        self._wal_pages = wal_pages
+        return apsw.SQLITE_OK
 
     def _take(self) -> list[ThreadRequest]:
         """Wait for requests; return some short ones, or one long one; none if the thread has to end.

@@ -147,6 +147,12 @@ CREATE VIRTUAL TABLE message_tokens USING fts5 (
     tokenize = "ascii tokenchars '_'"
 );
 
+-- A commit also merges segments of the index, up to a number of index pages: small pages (in bytes) keep it short.
+INSERT INTO message_tokens (message_tokens, rank) VALUES ('pgsz', 1000);
+-- No merge only because rows were deleted: it has no limit, and took a second of a slice. The entries of deleted rows
+-- disappear when their segment is merged with others.
+INSERT INTO message_tokens (message_tokens, rank) VALUES ('deletemerge', 0);
+
 CREATE TABLE asks (
     ordinal INTEGER PRIMARY KEY NOT NULL,
     id TEXT NOT NULL UNIQUE,
