@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,34 @@ async def test_undo_does_not_rewrite_the_content_of_the_file(tmp_path: Path) -> 
         assert disk.bytes_written["wal"] - before < 100_000
         assert await store.original(W, version.id) == content
         assert await store.file_versions(W, S, "r1") == [replace(version, undone=True)]
+
+
+@pytest.mark.found(
+    "fault 7",
+    "while a long session was removed, some commits merged the whole search index, and all writes waited up to a "
+    "second; deleted rows start no merge",
+)
+async def test_removal_does_not_merge_the_search_index(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await with_workspace(store)
+        for start in range(0, 1_000, 20):
+            # The text of each message has other words than its neighbours.
+            texts = {f"m{n}": " ".join(f"w{n * k % 9_973}" for k in range(1, 300)) for n in range(start, start + 20)}
+            await store.append(Write(W, messages=tuple(message(key, text) for key, text in texts.items())))
+        await store.append(Write(W, sessions=(session(),)))
+        await store.append(Write(W, deleted_sessions=(S,)))
+        pages = [await pages_of_index(store)]
+        while await store.reclaim():
+            pages.append(await pages_of_index(store))
+        # A merge replaces the pages that it reads.
+        replaced = max(before - after for before, after in pairwise(pages))
+        assert replaced < pages[0] / 4, pages
+
+
+async def pages_of_index(store: SqliteStore) -> int:
+    writer, _ = store._threads()
+    ((pages,),) = await writer.ask(lambda db: db.execute("SELECT count(*) FROM message_tokens_data").fetchall())
+    return int(str(pages))
 
 
 async def test_deleted_session_leaves_no_rows(tmp_path: Path) -> None:

@@ -39,10 +39,6 @@ T = TypeVar("T")
 
 #: Entries that `verify` checks in one request: other reads are served in between.
 _VERIFY_ENTRIES = 1_000
-#: Copied in one slice, some milliseconds of work. A byte for the search index takes about five times as long as others.
-#: Bytes.
-_COPY_BYTES_MAX = 256 * 1024
-_INDEX_COST = 5
 
 _RUN = "SELECT runs.record, prompts.prompt FROM runs LEFT JOIN prompts USING (workspace_id, run_id)"
 # A seq is unique in a Lane; the other columns make the order deterministic in any case.
@@ -397,14 +393,14 @@ class SqliteStore:
             (source, start, end, len(new_ids)),
         )
         copies: list[tuple[str, tuple[Message, bytes, str]]] = []
-        left_bytes = _COPY_BYTES_MAX
+        left_bytes = sqlite_write.COPY_BYTES_MAX
         for new_id, row in zip(new_ids, rows, strict=False):
             original = message_of(db, row)
             copy = replace(original, id=new_id, session_id=target)
             parts = codec.encode_parts(copy.parts)
             indexed = sqlite_write.search_text(copy)
             copies.append((original.id, (copy, parts, indexed)))
-            left_bytes -= len(parts) + _INDEX_COST * len(indexed)
+            left_bytes -= len(parts) + sqlite_write.INDEX_COST * len(indexed)
             if left_bytes <= 0:
                 break
         return copies

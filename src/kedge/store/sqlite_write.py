@@ -16,6 +16,10 @@ from kedge.store.search_tokens import searched_text, tokens
 
 #: Entries removed in one transaction: trimming a long log must not delay other writes. Items.
 TRIM_ENTRIES_MAX = 1_000
+#: Content copied in one transaction: some milliseconds of work. Bytes.
+COPY_BYTES_MAX = 256 * 1024
+#: How much longer a byte for the search index takes than others. Ratio.
+INDEX_COST = 5
 
 
 def append(db: apsw.Connection, write: Write) -> int:
