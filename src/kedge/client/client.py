@@ -219,9 +219,10 @@ class Client:
         parts, params = ("sessions", session_id, "messages"), {"after": after, "limit": limit}
         return await self._inside("GET", workspace_id, *parts, params=params, reply=list[m.MessageBody])
 
-    async def all_messages(self, workspace_id: str, session_id: str) -> AsyncIterator[m.MessageBody]:
-        """Yield the whole transcript, page by page. The server ends a page early if it has many bytes."""
-        after: str | None = None
+    async def all_messages(
+        self, workspace_id: str, session_id: str, after: str | None = None
+    ) -> AsyncIterator[m.MessageBody]:
+        """Yield the transcript, page by page. The server ends a page early if it has many bytes."""
         while page := await self.messages(workspace_id, session_id, after=after, limit=PAGE_MESSAGES):
             if page[-1].id == after:
                 return  # the same page again: the server does not support pages

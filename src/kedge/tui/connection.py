@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -175,10 +176,9 @@ class ServerConnection:
         after = ends[-PREVIEW_RUNS - 1] if len(ends) > PREVIEW_RUNS else None
 
         async def read() -> list[m.MessageBody]:
-            return await self.client.messages(self.id, session_id, after=after, limit=PAGE_MESSAGES)
+            last: deque[m.MessageBody] = deque(maxlen=PAGE_MESSAGES)
+            async for message in self.client.all_messages(self.id, session_id, after):
+                last.append(message)
+            return list(last)
 
-        last: list[m.MessageBody] = []
-        while page := await self.retry(read):
-            last = [*last, *page][-PAGE_MESSAGES:]
-            after = page[-1].id
-        return last
+        return await self.retry(read)
