@@ -50,6 +50,12 @@ def with_live_run(home: Home, key: str) -> tuple[int, subprocess.Popen[str], str
     return pid, command, run_id
 
 
+def shut_down_soon(home: Home) -> None:
+    """Let the server give up early on the ends of Runs that it cannot write."""
+    with home.config.open("a") as config:
+        config.write("\n[runs]\ncleanup_s = 1\n\n[server]\nshutdown_s = 1\n")
+
+
 @pytest.fixture
 def slow_start(in_home: Home) -> Iterator[int]:
     """A server that is stopped (SIGSTOP) right after it took the lock of the data directory."""
@@ -199,6 +205,7 @@ async def test_socket_of_another_living_server_is_left_alone(in_home: Home) -> N
 )
 @pytest.mark.parametrize("how", ["remove", "move"])
 def test_server_that_lost_its_directory_and_socket_exits(in_home: Home, how: str) -> None:
+    shut_down_soon(in_home)
     pid, command, _ = with_live_run(in_home, f"lost-{how}")
     if how == "remove":
         shutil.rmtree(in_home.data)
@@ -241,6 +248,7 @@ def outside_runtime(in_home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a runtime directory outside of the temporary one")
 @pytest.mark.parametrize("how", ["remove", "replace"])
 def test_prompt_is_refused_when_the_data_directory_is_gone(in_home: Home, outside_runtime: Path, how: str) -> None:
+    shut_down_soon(in_home)
     command = in_home.start_kedge("run", "--output", "stream-json", f"script: say on | hold gone-{how}")
     assert command.stdout
     run_id = json.loads(command.stdout.readline())["payload"]["payload"]["run_id"]
