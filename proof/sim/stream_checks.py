@@ -188,8 +188,9 @@ class _StreamChecks:
         retries = (event for event in self.watched.events if event.type == "agent_event" and event.position is not None)
         if not now and any(event.payload.get("run_id") == run_id for event in retries):
             return True  # an attempt failed, and its text is withdrawn
-        if before.startswith(now) and self.state.counts["store full"] and self.state.was_interrupted:
-            return True  # the process was lost before the disk had room again
+        is_late = self.state.counts["store full"] or self.state.counts["slow write"]
+        if before.startswith(now) and is_late and self.state.was_interrupted:
+            return True  # the process was lost before the disk had taken the text
         if not before.startswith(now) or not self.state.crashed_at:
             return False
         lost_since = min((when for when, length in lengths if length > len(now)), default=0.0)

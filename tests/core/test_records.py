@@ -24,6 +24,7 @@ from kedge.core.commands import (
 from kedge.core.lane import Lane, LaneRun, apply_all, decide
 from kedge.core.records import (
     Attachment,
+    FileVersion,
     LaneRecord,
     Prompt,
     RunOptions,
@@ -31,6 +32,7 @@ from kedge.core.records import (
     Usage,
     attachment_digest,
     content_digest,
+    file_version_id,
     first_position,
     project,
     restore,
@@ -337,3 +339,13 @@ def test_merged_options_allow_what_all_runs_allow() -> None:
     assert host.merged_with([cautious]) == expected
     bold = RunOptions(skip_approvals=True, on_approval="fail")
     assert host.merged_with([bold]) == replace(host, deny=("edit",))
+
+
+def test_a_version_keeps_the_content_before_the_first_change() -> None:
+    first = FileVersion(file_version_id("w", "r", "/f"), "w", "s", "r", "/f", before="a", after=("b",), created_at=1)
+    assert first.id == file_version_id("w", "r", "/f") != file_version_id("w", "r", "/g")
+    second = first.changed("b", "c")
+    assert (second.before, second.after) == ("a", ("b", "c"))
+    assert second.changed("b", "c") == second, "a repeated append changes nothing"
+    assert first.changed("elsewhere", "c").after == ("c",), "another program has changed the file in between"
+    assert [second.is_own(digest) for digest in ("a", "b", "c", "d")] == [True, True, True, False]

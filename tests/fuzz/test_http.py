@@ -30,7 +30,7 @@ GROWTH_KB_MAX = 40_000
 SENTINEL = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 #: The only replies without a token: invalid request, token required, foreign origin or host, and the health check.
 REFUSALS = {(400, "invalid"), (401, "unauthorized"), (403, "bad_origin"), (421, "bad_host")}
-HEALTHY = {"ok": True}
+HEALTHY = {"ok": True, "state": "ready"}
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.IGNORECASE)
 
 Reply = tuple[int, bytes, bytes]

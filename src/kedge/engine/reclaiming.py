@@ -22,11 +22,12 @@ class Reclaiming:
         self._store = store
         self._task: asyncio.Task[None] | None = None
         self._is_wanted = False
+        self._is_closed = False
 
     def wake(self) -> None:
         """Begin, or continue, until the store has nothing left to remove. A restart continues what is left."""
         self._is_wanted = True
-        if self._task is None or self._task.done():
+        if not self._is_closed and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def idle(self) -> None:
@@ -35,6 +36,7 @@ class Reclaiming:
             await asyncio.wait({self._task})
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
             await wait_uncancelled([self._task])
