@@ -145,7 +145,7 @@ def test_check_finds_mistakes_in_every_file(home: Home, text: str, says: str, wh
 
 def test_check_reports_missing_keys_and_models(home: Home) -> None:
     home.config.write_text(
-        'model = "one/m"\nsmall_model = "nobody/m"\n'
+        'model = "one/m"\nsmall_model = "unknown/m"\n'
         '[providers.one]\nbase_url = "http://127.0.0.1:1"\napi_key = "$NOT_THERE"\n'
         '[providers.two]\nbase_url = "http://127.0.0.1:1"\napi_key = "$NEITHER"\n'
     )
@@ -153,7 +153,7 @@ def test_check_reports_missing_keys_and_models(home: Home) -> None:
     assert code == 1
     assert found["model"][0] == "fail"
     assert "NOT_THERE is not set" in found["model"][1]
-    assert (found["small_model"][0], "provider nobody is not configured" in found["small_model"][1]) == ("fail", True)
+    assert (found["small_model"][0], "provider unknown is not configured" in found["small_model"][1]) == ("fail", True)
     assert found["providers.two"][0] == "warn"
     home.env |= {"NOT_THERE": CANARY, "KEDGE_SMALL_MODEL": "kedge/offline"}
     code, found = findings(home)

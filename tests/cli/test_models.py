@@ -49,9 +49,9 @@ def test_key_in_the_environment_adds_the_vendors_models(home: Home) -> None:
 
 
 def test_unusable_model_is_reported(home: Home) -> None:
-    home.config.write_text('model = "nobody/x"\n')
+    home.config.write_text('model = "unknown/x"\n')
     done = home.kedge("models")
-    assert (done.code, "provider nobody is not configured" in done.err, done.err.count("\n")) == (0, True, 1)
+    assert (done.code, "provider unknown is not configured" in done.err, done.err.count("\n")) == (0, True, 1)
     home.config.unlink()
     assert listed(home)["kedge/offline"]["is_large"]
     assert "Examples:" in home.kedge("models", "--help").out

@@ -20,7 +20,7 @@ CANARY = "sk-canary-0123456789"
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("nobody/x", r"provider nobody is not configured \(configured: local\). Add \[providers.nobody\]"),
+        ("unknown/x", r"provider unknown is not configured \(configured: local\). Add \[providers.unknown\]"),
         (
             "openai/gpt-5-mini",
             r"provider openai is not configured \(configured: local\). Set OPENAI_API_KEY and restart the server",
@@ -103,7 +103,7 @@ def test_known_models_are_listed_or_from_the_catalogue() -> None:
     assert [choice.name for choice in known_models(config, {})] == ["local/one", "local/two", "bare/unlisted"]
     with_key = [choice.name for choice in known_models(config, {"ANTHROPIC_API_KEY": "k"})]
     assert any(name.startswith("anthropic/claude") for name in with_key)
-    broken = Config(model="nobody/x")
+    broken = Config(model="unknown/x")
     assert known_models(broken, {}) == []
 
 

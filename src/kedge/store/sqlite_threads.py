@@ -192,7 +192,7 @@ class ReadThreads(StoreThread):
             db, self._unused = self._unused, None
         try:
             return db or self._connect()
-        except Exception:
+        except (apsw.Error, OSError, KedgeError):
             # For example too many open files, or damage. The other threads serve the request; a later one tries again.
             with self._changed:
                 self._threads.remove(threading.current_thread())
