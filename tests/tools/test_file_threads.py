@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from kedge.errors import DirectoryTimeout
 from kedge.tools import file_threads
 from kedge.tools.file_threads import THREADS_MAX, TOOL_THREADS_MAX, WAITING_MAX, FileThreads, checkpoint
 from kedge.tools.tool_threads import ToolThreads
+from tests.tools.sessions import until
 from tests.tools.test_tool_threads import gate
 
 #: A short time limit, for calls that hang. Seconds.
@@ -98,11 +100,10 @@ async def test_tools_wait_for_busy_threads_but_not_for_stuck_ones(monkeypatch: p
 
 async def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_threads, "IDLE_S", SHORT_S)
-    files, threads = FileThreads("The directory"), list[threading.Thread]()
-    for _ in range(2):
-        await files.run(lambda: threads.append(threading.current_thread()))
-        await asyncio.to_thread(threads[-1].join)
-    assert threads[0] is not threads[1]
+    files = FileThreads("The directory")
+    for _ in range(2):  # the second call starts a thread again
+        thread = await files.run(threading.get_native_id)
+        await until(lambda: not Path(f"/proc/self/task/{thread}").exists())  # noqa: B023 awaited in the loop
 
 
 def test_a_stuck_thread_does_not_delay_the_exit() -> None:
