@@ -191,6 +191,20 @@ async def test_a_body_with_another_content_type_is_refused(kedge: Peer, session:
         check_refused(reply, 415)
 
 
+@pytest.mark.found(
+    "issue 20",
+    "a POST without a body was refused with 415 if it had another Content-Type, as `curl -d ''` sends; the type counts "
+    "only for a body",
+)
+async def test_a_post_without_body_may_have_any_content_type(kedge: Peer, session: str) -> None:
+    path = f"{kedge.at}/agent/sessions/{session}/cancel"
+    for media_type in ("application/x-www-form-urlencoded", "text/plain", "", "application/json"):
+        assert (await post(kedge, path, b"", media_type)).json() == {"mark": None, "covered": [], "recorded": True}
+    check_refused(await post(kedge, path, b"a=b", "application/x-www-form-urlencoded"), 415)
+    headers = {"content-type": "text/plain", "origin": "https://example.org"}
+    check_refused(await kedge.http.post(f"/v1{path}", content=b"", headers=headers), 403)
+
+
 async def test_an_incomplete_body_leaves_no_trace(kedge: Peer, session: str, shared: tuple[str, str]) -> None:
     url, token = shared
     whole = raw.submit(token, kedge.workspace, {"session_id": session, "prompt": "hello"})
