@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kedge.core.records import Attachment, AttachmentContent, Prompt, attachment_digest
-from kedge.errors import Invalid, TooLarge
+from kedge.errors import EmptyPrompt, Invalid, TooLarge
 from kedge.tools import disk, file_threads
 from kedge.tools.file_threads import FileThreads
 from kedge.tools.tool_failed import ToolFailed
@@ -22,11 +22,11 @@ ATTACHMENTS_BYTES_MAX = 12 * 1024 * 1024
 
 async def read_files(prompt: Prompt, root: Path, threads: FileThreads) -> tuple[Prompt, tuple[AttachmentContent, ...]]:
     """Read the files that are named by path only, in threads of the workspace; return the complete prompt and the
-    contents that were read. Invalid if a file cannot be read.
+    contents that were read. Invalid if a file cannot be read, EmptyPrompt if neither prompt nor files have a text.
 
     A client may name any file: it has the user's rights."""
     if all(attachment.digest for attachment in prompt.attachments):
-        return prompt, ()
+        return _not_empty(prompt), ()
 
     def read() -> tuple[list[Attachment], list[AttachmentContent]]:
         contents: list[AttachmentContent] = []
@@ -35,7 +35,13 @@ async def read_files(prompt: Prompt, root: Path, threads: FileThreads) -> tuple[
     files, contents = await threads.run(read, limit_s=file_threads.READ_S)
     if sum(file.size for file in files) > ATTACHMENTS_BYTES_MAX:
         raise TooLarge(f"The attachments have more than {ATTACHMENTS_BYTES_MAX // 2**20} MiB in total. Remove some.")
-    return replace(prompt, attachments=files), tuple(contents)
+    return _not_empty(replace(prompt, attachments=files)), tuple(contents)
+
+
+def _not_empty(prompt: Prompt) -> Prompt:
+    if prompt.text.strip() or any(file.size and file.mime_type.startswith("text/") for file in prompt.attachments):
+        return prompt
+    raise EmptyPrompt("The prompt is empty; send a text or attach one.")
 
 
 def _read(attachment: Attachment, root: Path, contents: list[AttachmentContent]) -> Attachment:

@@ -51,10 +51,8 @@ class AgentRoutes:
         workspace = self._workspace(request)
         if not body.session_id:
             raise Invalid("session_id is missing: send the session of this prompt.")
-        bodies = body.attachments or []
-        has_text = any(attachment.mime_type.startswith("text/") and attachment.content for attachment in bodies)
-        text = body.prompt if has_text and not body.prompt.strip() else _prompt_text(body.prompt)
-        attachments, contents = await _attachments(bodies)
+        text = _prompt_text(body.prompt)
+        attachments, contents = await _attachments(body.attachments or [])
         run = await self._engine.submit(
             workspace,
             body.session_id,
@@ -198,8 +196,6 @@ def _cancel_reply(cancelled: Cancelled) -> m.CancelReply | Accepted:
 
 
 def _prompt_text(text: str) -> str:
-    if not text.strip():
-        raise EmptyPrompt("The prompt is empty; send a text or attach one.")
     if len(text.encode()) > PROMPT_BYTES_MAX:
         raise TooLarge(f"The prompt has more than {PROMPT_BYTES_MAX} bytes; send the text as an attachment.")
     return check_text(text, "prompt")
