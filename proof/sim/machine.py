@@ -21,6 +21,7 @@ from typing import BinaryIO
 from kedge.agent.model_choice import RunModel
 from kedge.agent.system_prompt import NoPrompts
 from kedge.config.schema import Config
+from kedge.core.approvals import Confinement
 from kedge.core.records import Usage
 from kedge.core.transcript import SUMMARY, Message, ToolCall
 from kedge.errors import ContextFull, ModelFailed
@@ -172,6 +173,7 @@ class SimProcesses:
     """Tool processes in memory. They die with the server that started them, as with the warden."""
 
     environment: Mapping[str, str] = {"PATH": ""}
+    can_confine = True
 
     def __init__(self, rng: random.Random, counts: Counter[str]) -> None:
         self._rng = rng
@@ -198,7 +200,14 @@ class SimProcesses:
         own = [process for process in self._alive.values() if process.run_id == run_id]
         return [process.command for process in own if process.started_at <= until]
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+    async def start(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        stdin: BinaryIO | None = None,
+        confinement: Confinement = "configured",
+    ) -> Process:
         command = argv[-1]
         if self._rng.random() < 0.5:  # else immediately: a cancel at the same time is too late
             await asyncio.sleep(self._rng.random() ** 3 * 0.05)

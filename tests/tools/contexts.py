@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from kedge.core.approvals import Confinement
 from kedge.core.records import Todo
 from kedge.tools.background import BackgroundCommands
 from kedge.tools.base import Prepared, Question, Tool, ToolContext, ToolFailed, ToolOutput
@@ -68,9 +69,19 @@ class PlainProcesses:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.environment: Mapping[str, str] = environment or {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
         self.started: list[tuple[str, ...]] = []
+        self.confinements: list[Confinement] = []
+        self.can_confine = True
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+    async def start(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        stdin: BinaryIO | None = None,
+        confinement: Confinement = "configured",
+    ) -> Process:
         self.started.append(argv)
+        self.confinements.append(confinement)
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
             process = await asyncio.create_subprocess_exec(
@@ -100,6 +111,7 @@ class RecordingHost:
     #: The answers of the user; None: the user declines.
     answers: list[str] | None = None
     agent_answer: str = "done"
+    confinement: Confinement = "configured"
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
         self.versions.append((path, before, after))

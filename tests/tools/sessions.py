@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from kedge.core.approvals import Confinement
 from kedge.tools.process_port import Process
 from tests.tools.contexts import READ_BYTES, PlainProcesses
 
@@ -107,7 +108,14 @@ class SessionProcesses(PlainProcesses):
         super().__init__()
         self.processes: list[SessionProcess] = []
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+    async def start(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        stdin: BinaryIO | None = None,
+        confinement: Confinement = "configured",
+    ) -> Process:
         assert stdin is None
         self.processes.append(SessionProcess(argv, cwd, self.environment))
         return self.processes[-1]

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from kedge.core.approvals import Confinement
 from kedge.tools.addresses import own_networks
 from kedge.tools.base import ToolContext, ToolFailed
 from kedge.tools.file_threads import FileThreads
@@ -31,7 +32,14 @@ class WatchedProcesses(PlainProcesses):
         self.all: list[Process] = []
         self.is_started = asyncio.Event()
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+    async def start(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        stdin: BinaryIO | None = None,
+        confinement: Confinement = "configured",
+    ) -> Process:
         process = await super().start(argv, cwd, stdin=stdin)
         self.all.append(process)
         self.is_started.set()

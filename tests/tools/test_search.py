@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
+from kedge.core.approvals import Confinement
 from kedge.tools import ripgrep
 from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
 from kedge.tools.path_patterns import path_filter
@@ -213,7 +214,14 @@ async def test_results_of_a_replaced_directory_are_dropped(root: Path) -> None:
     (inside / "sub").mkdir(parents=True)
 
     class SwappingProcesses(PlainProcesses):
-        async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+        async def start(
+            self,
+            argv: tuple[str, ...],
+            cwd: Path,
+            *,
+            stdin: BinaryIO | None = None,
+            confinement: Confinement = "configured",
+        ) -> Process:
             (inside / "sub").rmdir()
             (inside / "sub").symlink_to(root / "src")
             return await super().start(argv, cwd, stdin=stdin)
@@ -228,7 +236,14 @@ async def test_temporary_symlink_is_not_searched(root: Path) -> None:
     (inside / "a.txt").write_text("a harmless main\n")
 
     class SwappingProcesses(PlainProcesses):
-        async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+        async def start(
+            self,
+            argv: tuple[str, ...],
+            cwd: Path,
+            *,
+            stdin: BinaryIO | None = None,
+            confinement: Confinement = "configured",
+        ) -> Process:
             (inside / "a.txt").rename(inside / "aside")
             (inside / "a.txt").symlink_to(root / "src" / "app.py")
             process = await super().start(argv, cwd, stdin=stdin)
@@ -285,7 +300,14 @@ class Lingering(PlainProcesses):
         super().__init__()
         self.ending, self.go = asyncio.Event(), asyncio.Event()
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+    async def start(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        stdin: BinaryIO | None = None,
+        confinement: Confinement = "configured",
+    ) -> Process:
         process = await super().start(argv, cwd, stdin=stdin)
         end = process.end
 

@@ -18,21 +18,21 @@ from kedge.tools.base import ToolFailed, ToolOutput
 MATCHED_COMMANDS_MAX = 50
 
 
-async def refusal(active: ActiveRun, call: ToolCall, intent: Intent) -> ToolOutput | None:
-    """Return the result of a call that may not run; None if it may."""
+async def permitted(active: ActiveRun, call: ToolCall, intent: Intent) -> Permit | ToolOutput:
+    """Return the permission of a call that may run, or the result of one that may not."""
     permission = await _permission(active, intent)
     standing = active.standing.get(call.id)
     if permission.decision != "ask" and standing is not None and standing[0].kind == "approval":
         await withdraw(active, call)
     match permission.decision:
         case "allow":
-            return None
+            return permission
         case "deny":
             return ToolOutput(f"Not allowed: {permission.reason}. Do not try to get around it.", is_error=True)
         case "refuse":
             return ToolOutput(f"Not done: {permission.reason}.", is_error=True)
         case "ask":
-            return await _ask_user(active, call, intent)
+            return await _ask_user(active, call, intent) or permission
 
 
 async def _permission(active: ActiveRun, intent: Intent) -> Permit:

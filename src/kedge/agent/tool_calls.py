@@ -8,7 +8,7 @@ import logging
 from functools import partial
 
 from kedge.agent.active_run import ActiveRun
-from kedge.agent.call_approval import refusal, rules_of, withdraw
+from kedge.agent.call_approval import permitted, rules_of, withdraw
 from kedge.agent.tool_host import RunToolHost
 from kedge.core.approvals import is_hidden
 from kedge.core.step import signature
@@ -94,9 +94,10 @@ class ToolCalls:
                 raise ToolFailed(f"Tool {call.name} not found. Available tools: {names or 'none'}.")
             context = await self._context(active, call)
             prepared = await tool.prepare(self._tools.decoded(tool, call.input), context)
-            refused = await refusal(active, call, prepared.intent)
-            if refused is not None:
-                return refused
+            permission = await permitted(active, call, prepared.intent)
+            if isinstance(permission, ToolOutput):
+                return permission
+            context.host.confinement = permission.confinement
             context.host.progress(call.title)
             return await prepared.run()
         except (ToolFailed, DirectoryTimeout) as failed:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kedge.agent.active_run import ActiveRun
 from kedge.agent.call_approval import put_ask
-from kedge.core.approvals import Ask
+from kedge.core.approvals import Ask, Confinement
 from kedge.core.records import FileVersion, Todo, file_version_id
 from kedge.core.transcript import ToolCall
 from kedge.core.untrusted_text import without_surrogates
@@ -28,6 +28,7 @@ class RunToolHost:
         self._active = active
         self._call = call
         self._agents = agents
+        self.confinement: Confinement = "configured"
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
         run = self._active.run

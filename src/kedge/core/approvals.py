@@ -40,6 +40,10 @@ RULE_CHARS_MAX = 1000
 PARSED_MAX = 1000
 
 Decision = Literal["allow", "deny", "refuse", "ask"]
+#: How the processes of a call are confined. "configured": as the setting `sandbox.mode` says. "workspace": they write
+#: only in the workspace and the temporary directory, guarded files excepted, and have no network. "read_only": they
+#: write nothing, and have no network.
+Confinement = Literal["configured", "workspace", "read_only"]
 #: The user's answer to an approval.
 Answer = Literal["allow", "allow_session", "allow_always", "deny"]
 
@@ -180,6 +184,7 @@ class Permit(Struct, frozen=True):
 
     decision: Decision
     reason: str = ""
+    confinement: Confinement = "configured"
 
 
 def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: bool = False) -> Permit:

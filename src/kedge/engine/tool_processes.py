@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kedge.config.schema import Config
+from kedge.core.approvals import Confinement
 from kedge.engine.sandbox import OwnFiles, SandboxLimits, check, sandbox_limits
 from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import Process, Processes
@@ -55,16 +56,34 @@ def environment(config: Config, server: Mapping[str, str] = os.environ) -> dict[
 
 
 class WardenMachine:
-    """One warden for all workspaces, started with the first tool process."""
+    """One warden for all workspaces, started with the first tool call."""
 
     def __init__(self, warden: Warden, own: OwnFiles) -> None:
         self._warden = warden
         self._own = own
         self._starting = asyncio.Lock()
         self._is_started = False
+        self._has_failed = False
 
     async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
+        with suppress(WardenFailed):  # the first process reports it
+            await self._start(retry=False)
         return _WorkspaceProcesses(self, environment(config), partial(self._limits, config, workspace), files)
+
+    @property
+    def can_confine(self) -> bool:
+        return self._warden.sandbox.can_confine
+
+    async def _start(self, *, retry: bool = True) -> None:
+        async with self._starting:
+            if self._is_started or (self._has_failed and not retry):
+                return
+            try:
+                await self._warden.start()
+            except WardenFailed:
+                self._has_failed = True
+                raise
+            self._is_started = True
 
     async def run(
         self,
@@ -75,10 +94,7 @@ class WardenMachine:
         limits: Callable[[Path], SandboxLimits],
         files: FileThreads,
     ) -> WardenProcess:
-        async with self._starting:
-            if not self._is_started:
-                await self._warden.start()
-                self._is_started = True
+        await self._start()
         spec = ProcessSpec(argv, str(cwd), env, stdin, **asdict(await files.run(limits, cwd)))
         return await self._warden.run(spec)
 
@@ -106,8 +122,16 @@ class NoMachine:
 
 class _NoProcesses:
     environment: Mapping[str, str] = {}
+    can_confine = False
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+    async def start(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        stdin: BinaryIO | None = None,
+        confinement: Confinement = "configured",
+    ) -> Process:
         raise ToolFailed("This server cannot start processes.")
 
 
@@ -123,8 +147,16 @@ class _WorkspaceProcesses:
         self.environment = environment
         self._limits = limits
         self._files = files
+        self.can_confine = machine.can_confine
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
+    async def start(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        stdin: BinaryIO | None = None,
+        confinement: Confinement = "configured",
+    ) -> Process:
         with _as_tool_failed():
             return _ToolProcess(await self._machine.run(argv, cwd, self.environment, stdin, self._limits, self._files))
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
-from kedge.core.approvals import Intent
+from kedge.core.approvals import Confinement, Intent
 from kedge.core.records import Todo
 from kedge.core.transcript import Display
 from kedge.tools.background import BackgroundCommands
@@ -80,6 +80,9 @@ class Question(Struct, frozen=True):
 
 class ToolHost(Protocol):
     """The services that the engine offers to one call."""
+
+    #: The confinement of the processes that the call starts, as its permission decided. Set before `Prepared.run`.
+    confinement: Confinement
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
         """Store the content of a file (None: it does not exist) and the digest of its next content. Durable on return,

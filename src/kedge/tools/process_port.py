@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from kedge.core.approvals import Confinement
+
 
 class Process(Protocol):
     """A process of a tool, with all its descendants."""
@@ -32,10 +34,24 @@ class Process(Protocol):
 
 
 class Processes(Protocol):
-    """Starts processes with the configured environment, in the configured sandbox."""
+    """Starts processes with the configured environment, each in its confinement."""
 
-    async def start(self, argv: tuple[str, ...], cwd: Path, *, stdin: BinaryIO | None = None) -> Process:
-        """Start a process. `stdin` is an open file; without it the process has no input. ToolFailed on failure."""
+    async def start(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        *,
+        stdin: BinaryIO | None = None,
+        confinement: Confinement = "configured",
+    ) -> Process:
+        """Start a process. `stdin` is an open file; without it the process has no input. ToolFailed on failure.
+
+        On a machine that cannot confine, "read_only" and "workspace" are as "configured"."""
+        ...
+
+    @property
+    def can_confine(self) -> bool:
+        """True if this machine enforces "workspace" and "read_only", the network included."""
         ...
 
     @property

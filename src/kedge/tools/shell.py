@@ -100,7 +100,8 @@ class BashTool(Tool):
         if args.background:
             context.background.check_room()
         began = asyncio.get_running_loop().time()
-        running = RunningCommand(await context.processes.start(argv, cwd), args.command, context.host.progress)
+        process = await context.processes.start(argv, cwd, confinement=context.host.confinement)
+        running = RunningCommand(process, args.command, context.host.progress)
         try:
             wait_s = self.STARTUP_WAIT_S if args.background else args.timeout_s or self.AUTO_BACKGROUND_S
             has_ended = await running.wait(wait_s)

@@ -40,6 +40,11 @@ class Sandbox:
         return self.mounts or self.bubblewrap
 
     @property
+    def can_confine(self) -> bool:
+        """True if processes can be confined to the workspace or to reading, without a network."""
+        return False
+
+    @property
     def name(self) -> str:
         layers = [f"landlock ABI {self.landlock}"] if self.landlock else []
         layers += ["read-only mounts"] if self.mounts else []
