@@ -156,6 +156,10 @@ async def test_e6_a_shutdown_does_not_wait_for_a_stuck_client(
             assert await asyncio.to_thread(server.terminate) == 0
 
 
+@pytest.mark.found(
+    "issue 20",
+    "shutdown_if_idle stopped a server to which other clients were attached; it is refused until they have left",
+)
 async def test_e6_the_control_command_stops_only_an_idle_server(
     own_server: Callable[..., Server], workspace: Path, endpoint: Endpoint
 ) -> None:
@@ -173,7 +177,15 @@ async def test_e6_the_control_command_stops_only_an_idle_server(
         await peer.call("POST", "/control", {"command": "explode"}, expect=422)
         endpoint.release(key)
         assert (await peer.wait(receipt["run_id"]))["outcome"] == "completed"
-        await peer.call("POST", "/control", {"command": "shutdown_if_idle"})
+        other = await Peer(peer.http, workspace).open()
+        if_idle = {"command": "shutdown_if_idle"}
+        for caller in (peer, other):
+            error = await peer.call("POST", "/control", if_idle, client_id=caller.client_id, expect=409)
+            assert error["code"] == "server_not_idle"
+            assert "attached" in error["message"]
+        await other.call("DELETE", other.at, client_id=other.client_id)
+        await peer.call("POST", "/control", if_idle, expect=409)  # the caller is not known as a client
+        await peer.call("POST", "/control", if_idle, client_id=peer.client_id)
         assert await asyncio.to_thread(ended, server) == 0
     assert "Traceback" not in server.log
 

@@ -90,7 +90,10 @@ class Client:
         return await self._call("GET", "/version", reply=m.Version)
 
     async def control(self, command: Literal["shutdown", "shutdown_if_idle"], *, force: bool = False) -> None:
-        await self._transport.request("POST", "/control", body=m.Control(command=command, force=force))
+        """Shut down the server. ServerNotIdle if Runs are live, unless `force` is set; with `shutdown_if_idle` also if
+        other clients are attached."""
+        body, params = m.Control(command=command, force=force), {"client_id": self.client_id}
+        await self._transport.request("POST", "/control", body=body, params=params)
 
     async def retire(self) -> None:
         """Drop all claims of this client. The server refuses new ones from it."""

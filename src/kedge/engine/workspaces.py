@@ -109,6 +109,12 @@ class Workspaces:
         """True if no Run is live, or may become live."""
         return not self.unserved.unrecovered and all(workspace.is_idle for workspace in self.all())
 
+    def has_clients(self, *, except_for: str) -> bool:
+        """Return whether another client than this one holds a workspace, or opens one."""
+        now = _now_ms()
+        claims = (workspace.claims.lapsed(now) for workspace in self._open.values())
+        return self._openings > 0 or any(client != except_for for one in claims for client in one.by_client)
+
     def all(self) -> list[Workspace]:
         return list(self._open.values())
 

@@ -16,6 +16,7 @@ from kedge.core.ids import check_client_id
 from kedge.engine.engine import Engine
 from kedge.errors import ServerNotIdle
 from kedge.server.asgi import HttpRequest, Raw, Route, route
+from kedge.server.routes_workspaces import ClientQuery
 from kedge.server.stream import EventRoutes
 from kedge.server.watchdog import Stalls
 from kedge.wire import models as m
@@ -52,6 +53,9 @@ class SystemRoutes:
 
     async def control(self, request: HttpRequest) -> m.Ok:
         body: m.Control = request.body
+        client_id = request.query.client_id
+        if body.command == "shutdown_if_idle" and self._engine.workspaces.has_clients(except_for=client_id):
+            raise ServerNotIdle("Other clients are attached. Close them, or send the command shutdown.")
         if not (body.command == "shutdown" and body.force) and not self._engine.refuse_new_if_idle():
             raise ServerNotIdle(
                 "Runs or commands are active. Wait, cancel them, or shut down with force to interrupt them."
@@ -107,7 +111,15 @@ class SystemRoutes:
         return [
             route("GET", "/health", self.health, "Check that the server responds", reply=m.Health, needs_token=False),
             route("GET", "/version", self.version, "Return the version of the server", reply=m.Version),
-            route("POST", "/control", self.control, "Shut down the server", body=m.Control, reply=m.Ok),
+            route(
+                "POST",
+                "/control",
+                self.control,
+                "Shut down the server",
+                query=ClientQuery,
+                body=m.Control,
+                reply=m.Ok,
+            ),
             route("DELETE", "/clients/{client_id}", self.retire_client, "Retire a client", reply=m.Ok),
             route("GET", "/runs", self.runs, "List the live runs of all workspaces", query=RunsQuery, reply=runs),
             route("GET", "/metrics", self.metrics, "Return metrics for Prometheus", media_type="text/plain"),
