@@ -30,6 +30,11 @@ IDLE_CHECK_S_MIN = 0.05
 KEEP_ALIVE_S = 5
 #: Connections that the kernel accepts for a busy server. Items.
 BACKLOG = 1024
+#: Time for clients to read their replies at the end of the server. Seconds.
+LAST_WRITE_S = 2.0
+#: Time for requests to end at the end of the server. Those that wait for their client end with its connection, after
+#: LAST_WRITE_S; this is for others. Seconds.
+REQUESTS_END_S = 4
 #: Open files to ask for: the event streams (2,000), as many other connections, and tools. A login shell often allows
 #: a process only 1,024. Items.
 OPEN_FILES = 8192
@@ -45,6 +50,20 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drop the clients that do not read their replies in time. uvicorn would cancel these requests, and log a
+        traceback for each."""
+        dropping = asyncio.get_running_loop().call_later(LAST_WRITE_S, self._drop_connections)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            dropping.cancel()
+
+    def _drop_connections(self) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, HttpProtocol):
+                connection.transport.abort()
 
     async def listen_again(self, path: Path, sock: socket.socket) -> None:
         """Listen on a socket that was bound again at this path, instead of the one that has lost its file."""
@@ -88,7 +107,7 @@ async def listen(
             date_header=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=2,
+            timeout_graceful_shutdown=REQUESTS_END_S,
         )
     )
     loop = asyncio.get_running_loop()
