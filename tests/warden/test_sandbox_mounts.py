@@ -253,9 +253,10 @@ async def test_the_mounts_of_the_sandbox_cannot_be_undone(subtracting: Warden, t
         (Sandbox(bubblewrap=True), "sockets of running programs are covered", "abstract Unix sockets"),
         (Sandbox(landlock=7), "signals to processes outside are blocked", "modes, owners, times and attributes"),
         (Sandbox(landlock=3), "The contents of files", "Unix sockets of other programs, abstract Unix sockets"),
+        (Sandbox(mounts=True, network="filter"), "can be cut off from the network", "by default"),
     ],
 )
 def test_a_sandbox_claims_what_it_holds(sandbox: Sandbox, held: str, open_: str) -> None:
-    claim, _, rest = sandbox.description.partition("Not restricted: reading, the network, ")
+    claim, _, rest = sandbox.description.partition("Not restricted: reading, the network")
     assert held in claim
     assert open_ in rest

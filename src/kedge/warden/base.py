@@ -29,6 +29,9 @@ class Sandbox:
     #: Read-only mounts in the tree's own mount namespace.
     mounts: bool = False
     bubblewrap: bool = False
+    #: How a process without `ProcessSpec.network` is isolated: by a network namespace of its tree, or by a filter of
+    #: system calls. None: it cannot be.
+    network: Literal["namespace", "filter"] | None = None
 
     @property
     def is_available(self) -> bool:
@@ -42,13 +45,14 @@ class Sandbox:
     @property
     def can_confine(self) -> bool:
         """True if processes can be confined to the workspace or to reading, without a network."""
-        return False
+        return self.can_subtract and self.network is not None
 
     @property
     def name(self) -> str:
         layers = [f"landlock ABI {self.landlock}"] if self.landlock else []
         layers += ["read-only mounts"] if self.mounts else []
         layers += ["bubblewrap"] if self.bubblewrap else []
+        layers += [f"network {self.network}"] if self.network else []
         return " + ".join(layers) or "none"
 
     @property
@@ -72,7 +76,10 @@ class Sandbox:
             restrictions += " Abstract Unix sockets and signals to processes outside are blocked."
         else:
             gaps.append("abstract Unix sockets")
-        return f"{restrictions} Not restricted: reading, the network, {', '.join(gaps)}."
+        if self.network is not None:
+            restrictions += " Commands can be cut off from the network, and from abstract Unix sockets."
+        network = "the network" if self.network is None else "the network by default"
+        return f"{restrictions} Not restricted: reading, {network}, {', '.join(gaps)}."
 
 
 class WardenFailed(KedgeError):
@@ -105,6 +112,9 @@ class ProcessSpec:
     hidden: tuple[str, ...] = ()
     #: Directories whose sockets stay reachable. The sandbox covers all other sockets of running programs.
     reachable: tuple[str, ...] = ()
+    #: False: no network, no abstract Unix sockets of other programs, and without mounts no Unix sockets at all.
+    #: Requires `writable` and `Sandbox.network`.
+    network: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import signal
 from contextlib import suppress
 from typing import NoReturn
 
-from kedge.warden import capabilities, landlock, libc, mounts, seccomp
+from kedge.warden import capabilities, landlock, libc, mounts, network, seccomp
 from kedge.warden.keeper_protocol import KeeperMessage
 
 
@@ -66,14 +66,23 @@ def _mount(order: KeeperMessage) -> None:
 
 
 def _restrict(order: KeeperMessage) -> None:
+    families = None
     try:
+        if order["network"] is not None:
+            namespace = order["network"] == "namespace"
+            is_scoped = namespace or (order["landlock"] and landlock.abi() >= landlock.SCOPES_ABI_MIN)
+            families = network.families(namespace=namespace, unix=order["mounts"] and is_scoped)
+            if namespace:
+                network.unshare()
         if order["landlock"]:
             landlock.restrict(order["writable"])
         libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
         capabilities.drop(must=order["mounts"])
-        seccomp.refuse(limits=not order["mounts"])
+        seccomp.refuse(limits=not order["mounts"], families=families)
+        if families is not None:
+            network.check(families)
     except OSError as error:
-        raise SandboxFailed(error.strerror) from None
+        raise SandboxFailed(error.strerror or str(error)) from None
 
 
 def _enter(directory: str) -> None:

@@ -4,7 +4,8 @@ Server to keeper, which forwards it to the overseer of the tree `id`:
 
     {"run": id, "argv", "cwd", "env", "stdin",                        with the descriptors of the streams attached
      "writable", "protected", "hidden", "reachable",                  see `base.ProcessSpec`
-     "landlock", "mounts"}                                            the sandbox layers to use
+     "landlock", "mounts",                                            the sandbox layers to use
+     "network"}                                                       how to isolate it: "namespace", "filter" or null
     {"end": id, "grace_s"}      terminate the tree (SIGTERM), then kill it
     {"count": id, "tag"}        count its processes that are alive
     {"ping": number}            answered by the keeper itself, at once
@@ -29,7 +30,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 
 #: Size of a message: the kernel accepts argument lists of 2 MiB, and JSON may take six bytes for one. Bytes.
 KEEPER_MESSAGE_BYTES_MAX = 16 * 1024 * 1024

@@ -76,6 +76,8 @@ class Warden:
                 client = await self._open()
                 if not self._sandbox.is_available and spec.writable is not None:
                     raise WardenFailed("This machine has no sandbox: neither Landlock (Linux 6.2) nor bubblewrap.")
+                if self._sandbox.network is None and not spec.network:
+                    raise WardenFailed("This machine cannot take the network away from commands.")
                 process = self._launch(client, spec, self._sandbox)
                 try:
                     await process.started(EXEC_S_MAX)
@@ -119,21 +121,35 @@ class Warden:
             return self._client
 
     async def _find_sandbox(self) -> Sandbox:
-        """Detect the layers by starting a process in each."""
+        """Detect the layers by starting a process in each combination, the best first."""
         choice, abi = self._sandbox_choice, self._started().landlock
-        layers = Sandbox(landlock=abi if abi >= landlock.ABI_MIN and choice in ("any", "landlock") else 0)
-        if self.mechanism == "pid namespace" and choice in ("any", "mounts"):
-            with_mounts = replace(layers, mounts=True)
-            layers = with_mounts if await self._works(with_mounts) else layers
-        if not layers.is_available and choice in ("any", "bubblewrap"):
-            with_bubblewrap = Sandbox(bubblewrap=True)
-            layers = with_bubblewrap if await self._works(with_bubblewrap) else layers
-        return layers
+        has_namespaces = self.mechanism == "pid namespace"
+        base = Sandbox(landlock=abi if abi >= landlock.ABI_MIN and choice in ("any", "landlock") else 0)
+        candidates = [replace(base, mounts=True)] if has_namespaces and choice in ("any", "mounts") else []
+        candidates += [base] if base.is_available else []
+        candidates += [Sandbox(bubblewrap=True)] if choice in ("any", "bubblewrap") else []
+        for layers in candidates:
+            if has_namespaces or layers.bubblewrap:
+                isolated = replace(layers, network="namespace")
+                if await self._works(isolated):
+                    return isolated
+            filtered = replace(layers, network="filter")
+            if not layers.bubblewrap and await self._works(filtered):
+                return filtered
+            if await self._works(layers):
+                return layers
+        return Sandbox()
 
     async def _works(self, sandbox: Sandbox) -> bool:
         # Not from PATH, which may lead into a workspace. Every system has this shell.
         spec = ProcessSpec(
-            ("/bin/sh", "-c", ":"), "/", {"PATH": os.defpath}, writable=("/var",), protected=("/etc",), hidden=("/tmp",)
+            ("/bin/sh", "-c", ":"),
+            "/",
+            {"PATH": os.defpath},
+            writable=("/var",),
+            protected=("/etc",),
+            hidden=("/tmp",),
+            network=sandbox.network is None,
         )
         process = self._launch(await self._open(), spec, sandbox)
         try:
@@ -162,6 +178,7 @@ class Warden:
             "reachable": spec.reachable,
             "landlock": sandbox.landlock > 0,
             "mounts": sandbox.mounts,
+            "network": None if spec.network or writable is None else sandbox.network,
             "stdin": spec.stdin is not None,
         }
         if len(encode(order)) > KEEPER_MESSAGE_BYTES_MAX:
