@@ -22,6 +22,9 @@ FOREGROUND_MAX = 20
 GRACE_S = 2.0
 #: For output that is still in the pipe when the command has exited. Its children may hold the pipe open. Seconds.
 DRAIN_S = 0.2
+#: A deadline that fires later than this was delayed by a pause of the server (SIGSTOP). The command may have ended
+#: meanwhile, so its messages are read first, for at most as long. Seconds.
+LATE_S = 1.0
 #: Between two reports of progress: often enough to look live. Seconds.
 PROGRESS_S = 0.1
 #: Limits of one report of progress. Lines and characters.
@@ -58,7 +61,11 @@ class RunningCommand:
 
     async def wait(self, timeout_s: float) -> bool:
         """Return whether it has ended by then."""
+        loop = asyncio.get_running_loop()
+        late = loop.time() + timeout_s + LATE_S
         done, _ = await asyncio.wait({self._task}, timeout=timeout_s)
+        if not done and loop.time() > late:
+            done, _ = await asyncio.wait({self._task}, timeout=LATE_S)
         if done:
             self._task.result()  # raises if we or the warden failed
         return bool(done)
