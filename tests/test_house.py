@@ -89,11 +89,14 @@ BANNED_WORDS = {
 BANNED_ALLOWED = {("kedge.wire.models", "notification")}
 
 #: Tests that replace a property of the machine (an older boot, a missing extension, a later clock), and those of the
-#: loop with virtual time, where sleeping costs nothing: path -> number of places.
+#: loop with virtual time, where sleeping costs nothing, and polls of other processes: path -> number of places.
 OTHER_MACHINES = {
     "tests/store/test_sqlite_damage.py": 4,
     "proof/sim/test_loop.py": 9,
     "tests/client/test_sync_client.py": 1,
+    "tests/polling.py": 2,
+    "tests/tools/sessions.py": 1,
+    "tests/warden/newcomers.py": 1,
 }
 
 PUBLIC = ROOT / "tests" / "public_surface.txt"

@@ -11,8 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,13 +24,7 @@ from kedge.client.server_process import find_process, lock_owner
 from kedge.testing import HostedEndpoint
 from tests.client.fixtures import server_pids
 from tests.client.process import WAIT_S, Home, until
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never became true"
-        os.sched_yield()
+from tests.polling import block_until
 
 
 def started(home: Home) -> int:
@@ -90,7 +83,7 @@ def test_client_that_checks_the_lock_does_not_disturb_a_start(in_home: Home) -> 
     fcntl.flock(handle, fcntl.LOCK_SH)
     command = in_home.start_kedge("serve")
     # The server cannot be observed while it waits for the lock. It starts if the lock is released within 0.5 s of that.
-    wait_for(lambda: "kedge.lock" in open_files(command.pid))
+    block_until(lambda: "kedge.lock" in open_files(command.pid), WAIT_S)
     os.close(handle)
     assert "listening on" in until(command, "\n")
     assert lock_owner() == (True, command.pid)
@@ -187,7 +180,7 @@ async def test_socket_of_another_living_server_is_left_alone(in_home: Home) -> N
         other.bind(str(in_home.root / "other.sock"))
         other.listen()
         os.rename(in_home.root / "other.sock", paths.socket_file())
-        wait_for(lambda: "Another server is listening" in paths.server_log().read_text())
+        block_until(lambda: "Another server is listening" in paths.server_log().read_text(), WAIT_S)
         doctor = in_home.kedge("doctor")
         assert (doctor.code, "is not the kedge server" in doctor.out) == (1, True)
     paths.socket_file().unlink()
@@ -211,7 +204,7 @@ def test_server_that_lost_its_directory_and_socket_exits(in_home: Home, how: str
         shutil.rmtree(in_home.data)
     else:
         in_home.data.rename(in_home.root / "moved")
-    wait_for(lambda: is_zombie(pid))
+    block_until(lambda: is_zombie(pid), WAIT_S)
     assert not in_home.data.exists(), "it must not create the directory again"
     command.communicate(timeout=WAIT_S)
     assert in_home.kedge("stop").out == "no server is running\n"
@@ -286,9 +279,9 @@ def test_prompt_is_refused_when_the_data_directory_is_gone(in_home: Home, outsid
 async def test_stop_ignores_a_server_that_was_started_afterwards(in_home: Home) -> None:
     before = started(in_home)
     command = in_home.start_kedge("stop")
-    wait_for(lambda: "shutting down" in paths.server_log().read_text())
+    block_until(lambda: "shutting down" in paths.server_log().read_text(), WAIT_S)
     command.send_signal(signal.SIGSTOP)
-    wait_for(lambda: is_zombie(before))
+    block_until(lambda: is_zombie(before), WAIT_S)
     async with Client(await find_or_start()) as client:
         after = (await client.version()).pid
     assert after != before

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.client.process import has_reader
-from tests.conformance.harness import WAIT_S, Endpoint, Json, Peer, Server, Stream, outline, unique
+from tests.conformance.harness import Endpoint, Json, Peer, Server, Stream, outline, unique
 from tests.conformance.rounds import Aim, Ends, fence, lag, more_peers, no_trace
+from tests.polling import until
 
 
 def covered(reply: Json) -> dict[str, str]:
@@ -306,12 +307,6 @@ async def test_b14_a_cancel_of_an_unknown_run_is_not_found(kedge: Peer, endpoint
     assert (await kedge.cancel_run("nobody", expect=404))["code"] == "run_not_found"
     endpoint.release(key)
     assert (await kedge.wait(run_id))["outcome"] == "completed"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 @pytest.mark.found(

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conformance.harness import Endpoint, Json, Peer, Server, finish_of, open_http, results_of, unique
 from tests.conformance.test_i_agent import MODELS, call
+from tests.polling import until
 
 
 def processes_with(mark: str) -> list[int]:
@@ -40,18 +41,15 @@ def marked(mark: str, command: str) -> str:
 async def until_seen(mark: str) -> None:
     """Wait until a marked process is visible, so that a later empty result means something. During `exec` a process has
     no environment for a moment, so one check may miss it."""
-    while not processes_with(mark):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: processes_with(mark))
 
 
 async def until_gone(mark: str) -> None:
-    while processes_with(mark):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: not processes_with(mark))
 
 
 async def until_there(path: Path) -> None:
-    while not path.exists():  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(path.exists)
 
 
 #: Three stubborn processes: one ignores TERM, one has its own session, one is a daemon.

@@ -8,12 +8,13 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from kedge.core.approvals import Confinement
 from kedge.tools.process_port import Process
+from tests.polling import PAUSE_S
 from tests.tools.contexts import READ_BYTES, PlainProcesses
 
 
@@ -26,12 +27,6 @@ def of_session(session: int) -> list[int]:
             if int(sid) == session and state not in "ZX":
                 found.append(int(name))
     return found
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """The test's own timeout is the bound."""
-    while not condition():  # noqa: ASYNC110 - what is waited for happens in other processes
-        await asyncio.sleep(0)
 
 
 class SessionProcess:
@@ -74,7 +69,7 @@ class SessionProcess:
         while of_session(self.pid):
             if loop.time() > kill_at:
                 self._send(signal.SIGKILL)
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE_S)
         self._popen.wait()
         return self.left
 

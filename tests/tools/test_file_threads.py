@@ -14,7 +14,7 @@ from kedge.errors import DirectoryTimeout
 from kedge.tools import file_threads
 from kedge.tools.file_threads import THREADS_MAX, TOOL_THREADS_MAX, WAITING_MAX, FileThreads, checkpoint
 from kedge.tools.tool_threads import ToolThreads
-from tests.tools.sessions import until
+from tests.polling import until
 from tests.tools.test_tool_threads import gate
 
 #: A short time limit, for calls that hang. Seconds.

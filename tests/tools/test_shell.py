@@ -16,8 +16,9 @@ from kedge.core.approvals import Grant, Rules, parse_rules, permit, rule_of
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.shell import COMMAND_BYTES_MAX, BashTool
 from kedge.tools.view import ViewTool
+from tests.polling import until
 from tests.tools.contexts import PlainProcesses, RecordingHost, call, make_context, prepare
-from tests.tools.sessions import SessionProcesses, of_session, until
+from tests.tools.sessions import SessionProcesses, of_session
 
 
 class QuickBash(BashTool):

@@ -24,6 +24,7 @@ from kedge.tui.screens.palette_screen import PaletteScreen
 from kedge.tui.state.drafts import DRAFTS_MAX, SAVED_DRAFT_CHARS_MAX, Drafts
 from kedge.tui.state.prompt_history import HISTORY_MAX, SAVED_PROMPT_CHARS_MAX, PromptHistory
 from tests.client.process import Server, has_reader
+from tests.polling import until
 from tests.tui.rig import Rig, rig
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
@@ -394,12 +395,10 @@ async def test_esc_ends_the_shell_command_and_spares_the_run(server: Server) -> 
         await r.shows("working")
         await r.send("!sleep 1000 0<>fifo")
         await r.shows("● running !sleep 1000 0<>fifo")
-        while not has_reader(fifo):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: has_reader(fifo))
         await r.press("escape")
         await r.shows_no("● running")
-        while has_reader(fifo):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: not has_reader(fifo))
         await r.shows("esc: stop this run")
         server.home.endpoint.release("spared")
         await r.shows("done")

@@ -16,6 +16,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.polling import PAUSE_S
+
 #: A killed process that exists for longer counts as a survivor. Only a loaded machine needs a part of this. Seconds.
 GONE_S_MAX = 10.0
 
@@ -69,7 +71,7 @@ class Newcomers:
             empty = 0 if self.alive() else empty + 1
             took_s = time.monotonic() - began
             assert took_s < GONE_S_MAX, f"alive {took_s:.0f} s after they were killed: {self._descriptions()}"
-            await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE_S)
         return took_s
 
     def _descriptions(self) -> list[str]:

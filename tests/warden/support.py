@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 from kedge.warden.base import MechanismChoice, ProcessSpec
@@ -58,12 +56,6 @@ def parent_of(pid: int) -> int:
 
 def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Poll; the test's timeout is the bound. In this thread: see `newcomers`."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
 
 
 async def read_until(process: WardenProcess, wanted: bytes) -> bytes:

@@ -16,8 +16,9 @@ from kedge.warden.base import ProcessFailed, WardenFailed
 from kedge.warden.proc_fs import children
 from kedge.warden.warden import Warden
 from tests.hanging_mount import hanging_mount
+from tests.polling import until
 from tests.warden.hanging import hung
-from tests.warden.support import PYTHON, is_alive, marked, new_mark, read_all, spec, until
+from tests.warden.support import PYTHON, is_alive, marked, new_mark, read_all, spec
 
 pytestmark = pytest.mark.timeout(60)
 

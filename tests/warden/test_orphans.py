@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from kedge.warden.warden import Warden
-from tests.warden.support import PATH, PYTHON, is_alive, marked, new_mark, read_all, spec, until
+from tests.polling import until
+from tests.warden.support import PATH, PYTHON, is_alive, marked, new_mark, read_all, spec
 
 ROOT = Path(__file__).parents[2]
 #: Leaves its session, becomes an orphan, writes down its pid, stops and kills the keeper and its overseer, and forks.

@@ -15,7 +15,8 @@ import uvloop
 from kedge.warden.base import ExitStatus, ProcessFailed, ProcessSpec, WardenFailed
 from kedge.warden.warden import Warden
 from kedge.warden.warden_process import WardenProcess
-from tests.warden.support import MECHANISMS, PATH, PYTHON, is_alive, marked, new_mark, read_all, read_until, spec, until
+from tests.polling import until
+from tests.warden.support import MECHANISMS, PATH, PYTHON, is_alive, marked, new_mark, read_all, read_until, spec
 
 
 async def output_of(warden: Warden, *argv: str, **more: Any) -> str:

@@ -14,9 +14,10 @@ import pytest
 from kedge.warden.base import MechanismChoice, WardenFailed
 from kedge.warden.warden import Warden
 from proof.figures import IS_LONG, proof, size
+from tests.polling import until
 from tests.warden.nasty import HARD_TO_SEE, KINDS, start
 from tests.warden.newcomers import Newcomers
-from tests.warden.support import MECHANISMS, PATH, is_alive, marked, new_mark, parent_of, spec, state_of, until
+from tests.warden.support import MECHANISMS, PATH, is_alive, marked, new_mark, parent_of, spec, state_of
 
 #: Long enough for a process to handle SIGTERM, short enough to wait for those that ignore it.
 GRACE_S = 0.03
