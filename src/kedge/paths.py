@@ -31,25 +31,30 @@ def data_dir() -> Path:
 
 
 def runtime_dir() -> Path:
-    """Return the private directory of the socket. Inside `KEDGE_DATA_DIR` if that is set: each has its own server.
+    """Return the private directory of the socket. Inside `KEDGE_DATA_DIR` if that is set.
 
     Never below a temporary directory, where sandboxed commands can write and could replace the socket."""
+    directories = [data_dir() / "run"]
     path = os.environ.get("XDG_RUNTIME_DIR", "")
     if not os.environ.get("KEDGE_DATA_DIR") and os.path.isabs(path) and not _is_temporary(path):
-        return Path(path) / "kedge"
-    inside = data_dir() / "run"
-    if len(os.fsencode(inside / _socket_name())) <= SOCKET_PATH_BYTES_MAX:
-        return inside
-    return Path.home() / ".kedge" / _short_hash(str(data_dir()))
+        directories.insert(0, Path(path) / "kedge")
+    name = _server_file("sock")
+    short = [one for one in directories if len(os.fsencode(one / name)) <= SOCKET_PATH_BYTES_MAX]
+    return short[0] if short else Path.home() / ".kedge"
 
 
 def socket_file() -> Path:
-    return runtime_dir() / _socket_name()
+    return runtime_dir() / _server_file("sock")
 
 
 def server_record() -> Path:
     """Return the file that identifies the process of the server (`kedge.wire.server_record`)."""
-    return runtime_dir() / "server.pid"
+    return runtime_dir() / _server_file("pid")
+
+
+def start_lock() -> Path:
+    """Return the file that a client keeps locked while it starts the server."""
+    return runtime_dir() / _server_file("lock")
 
 
 def lock_file() -> Path:
@@ -90,15 +95,12 @@ def _base(variable: str, unix: str, mac: str) -> Path:
     return Path.home() / (mac if sys.platform == "darwin" else unix)
 
 
-def _socket_name() -> str:
-    return f"kedge-{os.getuid()}.sock"
+def _server_file(suffix: str) -> str:
+    """Return the name of a file of the data directory's server: users with several homes have several servers."""
+    return f"{hashlib.sha256(os.fsencode(os.path.realpath(data_dir()))).hexdigest()[:12]}.{suffix}"
 
 
 def _is_temporary(path: str) -> bool:
     real = os.path.realpath(path)
     temporary = {os.path.realpath(directory) for directory in ("/tmp", "/var/tmp", os.environ.get("TMPDIR") or "/tmp")}
     return any(os.path.commonpath((real, directory)) == directory for directory in temporary)
-
-
-def _short_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -306,7 +306,7 @@ def test_doctor_reports_problems_with_remedies(home: Home) -> None:
     (home.data / "token").write_text("secret")
     (home.data / "token").chmod(0o644)
     (home.data / "run").mkdir()
-    (home.data / "run" / f"kedge-{os.getuid()}.sock").write_text("not a socket")
+    (home.data / "run" / findings(home)[1]["socket"]["message"].split()[0]).write_text("not a socket")
     code, found = findings(home)
     assert code == 1
     assert (found[str(home.config)]["status"], found["socket"]["status"]) == ("fail", "fail")

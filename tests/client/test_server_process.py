@@ -268,6 +268,32 @@ def test_prompt_is_refused_when_the_data_directory_is_gone(in_home: Home, outsid
     assert in_home.kedge("stop", "--force").out == "stopped\n"
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a runtime directory outside of the temporary one")
+@pytest.mark.found(
+    "issue 20",
+    "two homes of one user shared a socket in XDG_RUNTIME_DIR: the server of one kept that of the other from starting; "
+    "the socket, the record and the start lock are named after the data directory",
+)
+def test_two_homes_of_one_user_have_a_server_each(
+    in_home: Home, outside_runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids, sockets = [], []
+    for name in ("share", "share-2"):
+        share = str(in_home.root / name)
+        monkeypatch.setenv("XDG_DATA_HOME", share)
+        in_home.env["XDG_DATA_HOME"] = share
+        assert in_home.kedge("run", "hello").out == "You said: hello\n"
+        assert f"ok    socket: {paths.socket_file()}" in in_home.kedge("doctor").out
+        pids.append(lock_owner()[1])
+        sockets.append(paths.socket_file())
+    assert len(set(pids)) == len(set(sockets)) == 2
+    assert in_home.kedge("stop").out == "stopped\n"
+    in_home.env["XDG_DATA_HOME"] = str(in_home.root / "link")  # another spelling of the first one
+    (in_home.root / "link").symlink_to(in_home.root / "share")
+    assert f"pid {pids[0]}" in in_home.kedge("doctor").out, "the other server is still running"
+    assert in_home.kedge("stop").out == "stopped\n"
+
+
 # --- stop and start at once ------------------------------------------------------------------------------------------
 
 

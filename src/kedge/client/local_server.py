@@ -147,7 +147,7 @@ def _private_directory(directory: Path) -> None:
 @contextmanager
 def _start_lock() -> Iterator[bool]:
     """Try to take the start lock, without waiting. Yield whether this process holds it."""
-    handle = os.open(paths.runtime_dir() / "start.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    handle = os.open(paths.start_lock(), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

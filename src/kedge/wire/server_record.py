@@ -1,8 +1,8 @@
 """The server's record of its own process, by which clients distinguish it from another listener on its socket.
 
 The server writes it beside its default socket, to a directory that tools can neither see nor write to. It also
-identifies a server whose data directory was removed, and the lock with it. The record names the data directory: the
-servers of two data directories may compete for one socket.
+identifies a server whose data directory was removed, and the lock with it. The record names the data directory: it may
+be in a copy of another one.
 """
 
 from __future__ import annotations
