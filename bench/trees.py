@@ -34,7 +34,7 @@ async def tool_start(setting: Setting) -> list[Line]:
     # A different command each time: a model that repeats a call is stopped.
     steps = " | step | ".join(f"tool bash {json.dumps({'command': f'true {number}'})}" for number in range(count + 1))
     async with setting.client() as client, client.stream() as stream:
-        run_id = await client.submit(await client.session(), f"script: {steps} | say done", skip_approvals=True)
+        run_id = await client.submit(await client.session(), f"script: {steps} | say done", mode="yolo")
         await stream.until_complete(run_id)
     first_ms, *through_ms = _call_times_ms(stream)
     started_ms, ended_ms, plain_ms = await _bare_times_ms(count, str(setting.running.server.workspace))
@@ -132,7 +132,7 @@ async def _cancelled(setting: Setting, client: Client, stream: Stream, command: 
     """Return the seconds from the cancel to the last death, and to `run_complete`."""
     mark, session, start = uuid.uuid4().hex, await client.session(), len(stream.frames)
     arguments = json.dumps({"command": command.format(mark=mark)})
-    run_id = await client.submit(session, f"script: tool bash {arguments} | say never", skip_approvals=True)
+    run_id = await client.submit(session, f"script: tool bash {arguments} | say never", mode="yolo")
     async with _deaths(setting.running.server.workspace, mark) as last_death:
         sent = time.perf_counter()
         await client.cancel(session)

@@ -101,13 +101,6 @@ async def test_answer_applies_only_to_the_displayed_call(waiting: Waiting) -> No
     await waiting.end()
 
 
-async def test_list_reports_skipped_approvals(server: Server, waiting: Waiting) -> None:
-    workspace = await waiting.client.create_workspace(str(server.home.workspace))
-    await waiting.client.skip_permissions(workspace.id, True)
-    assert kedge(server, "approvals").out.startswith("approvals are skipped in this workspace")
-    assert approvals(server)["skip"] is True
-
-
 async def test_denial_message_reaches_the_model(server: Server, waiting: Waiting) -> None:
     ask_id = await waiting.begin(write())
     denied = kedge(server, "approvals", "deny", ask_id, "-m", "not on Fridays", "--json")

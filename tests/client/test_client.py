@@ -213,10 +213,6 @@ async def test_forced_shutdown_ends_the_server(own_client: Client, own_server: S
 async def test_approval_question_and_grant_methods(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
     assert (await client.permissions(workspace_id), await client.questions(workspace_id)) == ([], [])
-    assert await client.skip_permissions(workspace_id) is False
-    assert await client.skip_permissions(workspace_id, True) is True
-    assert await client.skip_permissions(workspace_id) is True
-    assert await client.skip_permissions(workspace_id, False) is False
     script = 'script: tool write {"path": "a.txt", "content": "x"} | tool question {"questions": [{"question": "?"}]}'
     async with client.events(workspace_id, session_id=session_id) as events:
         receipt = await client.submit(workspace_id, prompt(session_id, f"{script} | say done"))

@@ -153,7 +153,7 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "shell tricks to bypass a deny rule": (
             f"{_RULES}test_denied_command_is_found_anywhere_in_the_line",
             f"{_RULES}test_denied_command_cannot_hide_from_the_grammar",
-            f"{_PERMISSIONS}test_deny_rules_hold_for_the_corpus_when_skipping",
+            f"{_PERMISSIONS}test_deny_rules_hold_for_the_corpus_in_mode_yolo",
             "fuzz/test_shell_rules.py::test_nested_denied_command_is_denied",
         ),
         "characters that hide parts of an approval": (
@@ -178,9 +178,7 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             f"{_TOOLS}test_a_cancel_ends_every_process_of_a_fork_bomb",
         ),
         "endless output and endless lines": (f"{_TOOLS}test_gigabytes_of_output_do_not_block_the_server",),
-        "requests to the server by its own tool processes": (
-            f"{_TOOLS}test_a_command_cannot_make_the_server_skip_approvals",
-        ),
+        "requests to the server by its own tool processes": (f"{_TOOLS}test_a_command_cannot_change_the_mode",),
     },
     "fetch": {
         "local addresses, in every notation": (

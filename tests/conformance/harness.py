@@ -279,10 +279,12 @@ class Peer:
         reply: Json = await self.call("POST", path, body, expect=expect, client_id=self.client_id)
         return reply
 
-    async def skip_approvals(self, skip: bool = True) -> None:
-        path = f"{self.at}/permissions/skip"
-        reply = await self.call("POST", path, {"skip": skip}, client_id=self.client_id)
-        assert reply == ({"skip": True, "given_by": self.client_id} if skip else {"skip": False})
+    async def set_mode(self, session_id: str, mode: str, *, expect: int = 200) -> None:
+        path = f"{self.at}/sessions/{session_id}"
+        await self.call("PUT", path, {"mode": mode}, expect=expect, client_id=self.client_id)
+
+    async def mode(self, session_id: str) -> str:
+        return str((await self.call("GET", f"{self.at}/sessions/{session_id}"))["mode"])
 
     def stream(self, *, last_event_id: int | str | None = None, **params: Any) -> Stream:
         """`async with peer.stream(deltas=1, session_id=..., after=...) as stream:`"""

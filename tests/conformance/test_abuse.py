@@ -166,7 +166,7 @@ async def test_strangers_cannot_use_up_the_open_files(own_server: Callable[..., 
                 line.connect((address.host, address.port))
             # Over its open connection; the server needs new ones to the model, pipes for a process, and a file.
             looks = f"{call('bash', command='echo hello')} | step | {call('view', path='notes.txt')}"
-            receipt = await peer.submit(session, f"script: {looks} | say done", skip_approvals=True)
+            receipt = await peer.submit(session, f"script: {looks} | say done", mode="yolo")
             (complete,) = await stream.until_complete(receipt["run_id"])
             assert (complete["outcome"], complete["text"]) == ("completed", "done")
             results = results_of(await peer.messages(session))

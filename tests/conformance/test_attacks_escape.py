@@ -24,7 +24,7 @@ kedge.warden.warden.Warden.__init__.__defaults__ = ("subreaper", "any")
 from kedge.cli.main import main
 main()
 """
-#: A daemon that stops and kills its overseer and the keeper, and asks the server to skip approvals.
+#: A daemon that stops and kills its overseer and the keeper, and asks the server for mode yolo.
 DAEMON = """
 import os, signal, socket, sys
 socket_file, route = sys.argv[1:]
@@ -41,8 +41,8 @@ open("daemon", "w").write(str(os.getpid()))
 for number in (signal.SIGSTOP, signal.SIGKILL):
     for pid in (keeper, overseer):
         os.kill(pid, number)
-body = b'{"skip":true}'
-head = f"POST {route} HTTP/1.1\\r\\nHost: localhost\\r\\n"
+body = b'{"mode":"yolo"}'
+head = f"PUT {route} HTTP/1.1\\r\\nHost: localhost\\r\\n"
 head += f"Content-Type: application/json\\r\\nContent-Length: {len(body)}"
 while True:
     with socket.socket(socket.AF_UNIX) as connection:
@@ -104,18 +104,18 @@ def server(endpoint: Endpoint) -> Iterator[SubreaperServer]:
 async def test_an_escaped_daemon_is_refused_and_ended(server: SubreaperServer, workspace: Path) -> None:
     (workspace / "daemon.py").write_text(DAEMON)
     async with server.peer(workspace) as kedge:
-        route = f"/v1{kedge.at}/permissions/skip"
-        command = f"{sys.executable} -I -S daemon.py {server.socket} {route}; true"
         session = await kedge.session()
+        route = f"/v1{kedge.at}/sessions/{session}"
+        command = f"{sys.executable} -I -S daemon.py {server.socket} {route}; true"
         script = f"script: {call('bash', command=command)} | say over"
-        run_id = (await kedge.submit(session, script, skip_approvals=True))["run_id"]
+        run_id = (await kedge.submit(session, script, mode="yolo"))["run_id"]
         run = await kedge.wait(run_id)
         assert (run["outcome"], run["cleanup"]) == ("completed", "clean")
         daemon = int((workspace / "daemon").read_text())
         if survived := is_alive(daemon):
             os.kill(daemon, signal.SIGKILL)
         assert not survived
-        assert await kedge.call("GET", f"{kedge.at}/permissions/skip") == {"skip": False}
+        assert await kedge.mode(session) == "ask"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

@@ -18,7 +18,7 @@ async def test_a_folded_prompt_keeps_its_own_rules(kedge: Peer) -> None:
     session = await kedge.session()
     wait = call("bash", command="touch ready; while [ ! -e go ]; do sleep 0.05; done")
     async with kedge.stream(session_id=session, deltas=1) as stream:
-        host = (await kedge.submit(session, f"script: {wait} | step | say over", skip_approvals=True))["run_id"]
+        host = (await kedge.submit(session, f"script: {wait} | step | say over", mode="yolo"))["run_id"]
         await stream.until(lambda stream: stream.of("progress"))
         script = f"script: {call('bash', command='touch denied')} | {call('bash', command='touch unasked')} | say over"
         joining = kedge.submit(session, script, deny=["bash(touch denied)"], on_approval="fail", when_busy="fold")

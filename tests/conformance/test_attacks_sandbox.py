@@ -31,7 +31,7 @@ async def test_a_sandbox_around_kedges_own_files_cannot_be_turned_off(own_server
         "mv config.toml aside; cat data/token; echo x > data/trusted.json; mv data aside; echo done > done"
     )
     async with server.peer(server.home) as kedge:
-        (result,) = await tried(kedge, call("bash", command=command), skip_approvals=True)
+        (result,) = await tried(kedge, call("bash", command=command), mode="yolo")
         assert server.token not in result["content"]
     assert config.read_bytes() == before
     assert not (server.data_dir / "trusted.json").exists()
@@ -56,8 +56,8 @@ async def test_tmux_runs_nothing_for_a_sandboxed_command(
     try:
         async with own_server(SANDBOX).peer(workspace) as kedge:
             run = f"tmux -S {socket} run-shell 'id > {escaped}' && echo answered"
-            (result,) = await tried(kedge, call("bash", command=run), skip_approvals=True)
-            (where,) = await tried(kedge, call("bash", command="readlink /proc/self/ns/mnt"), skip_approvals=True)
+            (result,) = await tried(kedge, call("bash", command=run), mode="yolo")
+            (where,) = await tried(kedge, call("bash", command="readlink /proc/self/ns/mnt"), mode="yolo")
     finally:
         await asyncio.to_thread(subprocess.run, [*tmux, "kill-server"], check=False)
     if where["content"].strip() == str(Path("/proc/self/ns/mnt").readlink()):

@@ -42,7 +42,7 @@ async def is_answering(kedge: Peer) -> bool:
 
 async def has_namespace(kedge: Peer) -> bool:
     """Return True if tools run in a pid namespace. Without one they can kill every process of the user."""
-    (result,) = await tried(kedge, call("bash", command="readlink /proc/self/ns/pid"), skip_approvals=True)
+    (result,) = await tried(kedge, call("bash", command="readlink /proc/self/ns/pid"), mode="yolo")
     return str(result["content"]).strip() != os.readlink("/proc/self/ns/pid")
 
 
@@ -66,9 +66,7 @@ async def test_tool_processes_cannot_read_the_servers_secrets(
         commands = ["env", "set", "cat /proc/self/environ /proc/$PPID/environ; true"]
         if await has_namespace(kedge):
             commands += ["cat /proc/1/environ; true", searched]
-        results = await tried_at_once(
-            kedge, *(call("bash", command=command) for command in commands), skip_approvals=True
-        )
+        results = await tried_at_once(kedge, *(call("bash", command=command) for command in commands), mode="yolo")
         shell = f"{kedge.at}/agent/sessions/{await kedge.session()}/shell"
         typed = await kedge.call("POST", shell, {"command": "env"})
     for text in (*(result["content"] for result in results), typed["output"]):
@@ -80,7 +78,7 @@ async def test_tool_processes_cannot_read_the_servers_secrets(
 async def test_tool_processes_have_three_descriptors_and_no_tty(kedge: Peer) -> None:
     listed = "find /proc/$$/fd -type l -printf '%f %l\\n'; true"
     results = await tried(
-        kedge, call("bash", command=listed), call("bash", command="echo x > /dev/tty; tty"), skip_approvals=True
+        kedge, call("bash", command=listed), call("bash", command="echo x > /dev/tty; tty"), mode="yolo"
     )
     found = dict(line.split(" ", 1) for line in results[0]["content"].strip().split("\n"))
     assert {"0", "1", "2"} <= set(found) <= {"0", "1", "2", "255"}  # a shell has its own descriptor 255
@@ -157,7 +155,7 @@ async def test_the_server_survives_any_command_and_the_run_ends(kedge: Peer, com
     # Long enough to be seen before the timeout on a busy machine.
     bash = call("bash", command=marked(mark, f"touch ready; {command}"), timeout_s=3)
     async with kedge.stream(session_id=session) as stream:
-        run_id = (await kedge.submit(session, f"script: {bash} | say over", skip_approvals=True))["run_id"]
+        run_id = (await kedge.submit(session, f"script: {bash} | say over", mode="yolo"))["run_id"]
         await until_there(kedge.directory / "ready")
         await until_seen(mark)
         (kedge.directory / "seen").touch()
@@ -183,7 +181,7 @@ async def test_gigabytes_of_output_do_not_block_the_server(kedge: Peer, source: 
     with proof("G14", "megabytes poured out by commands", "servers that did not answer") as figure:
         # The stream keeps the workspace open: this may take longer than the grace.
         async with kedge.stream():
-            run_id = (await kedge.submit(session, f"script: {bash} | say over", skip_approvals=True))["run_id"]
+            run_id = (await kedge.submit(session, f"script: {bash} | say over", mode="yolo"))["run_id"]
             await until_there(kedge.directory / "ready")
             answers = 0
             while (await kedge.run(run_id))["state"] != "ended":
@@ -199,9 +197,7 @@ async def test_gigabytes_of_output_do_not_block_the_server(kedge: Peer, source: 
 async def test_a_cancel_ends_every_process_of_a_fork_bomb(kedge: Peer) -> None:
     session, mark = await kedge.session(), unique("mark")
     bomb = marked(mark, "f() { [ $1 -eq 0 ] && sleep 1000; f $(($1 - 1)) & f $(($1 - 1)) & touch ready; wait; }; f 7")
-    run_id = (await kedge.submit(session, f"script: {call('bash', command=bomb)} | say never", skip_approvals=True))[
-        "run_id"
-    ]
+    run_id = (await kedge.submit(session, f"script: {call('bash', command=bomb)} | say never", mode="yolo"))["run_id"]
     await until_there(kedge.directory / "ready")
     await until_seen(mark)
     await kedge.cancel_run(run_id)
@@ -215,7 +211,7 @@ async def test_a_daemon_ends_with_a_killed_server(own_server: Callable[..., Serv
     daemon = "(setsid sh -c 'trap \"\" TERM HUP; touch ready; while :; do sleep 1; done' &); sleep 1000"
     async with server.peer(workspace) as kedge:
         bash = call("bash", command=marked(mark, daemon), background=True)
-        await kedge.submit(await kedge.session(), f"script: {bash} | hang", skip_approvals=True)
+        await kedge.submit(await kedge.session(), f"script: {bash} | hang", mode="yolo")
         await until_there(workspace / "ready")
         await until_seen(mark)
     server.kill()
@@ -231,24 +227,25 @@ class Local(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(sys.argv[1])
 local = Local("localhost")
-local.request("POST", sys.argv[2], json.dumps({"skip": True}), {"content-type": "application/json"})
+local.request("PUT", sys.argv[2], json.dumps({"mode": "yolo"}), {"content-type": "application/json"})
 print("answered", local.getresponse().status)
 """
 
 
 @pytest.mark.parametrize("sandbox", ["off", "workspace-write"])
-async def test_a_command_cannot_make_the_server_skip_approvals(
+async def test_a_command_cannot_change_the_mode(
     own_server: Callable[..., Server], workspace: Path, sandbox: str
 ) -> None:
     """One allowed command tries to allow all later ones through the socket of the server."""
     server = own_server(f'[sandbox]\nmode = "{sandbox}"\n')
     async with server.peer(workspace) as kedge:
         (workspace / "ask.py").write_text(ASK_THE_SERVER)
-        skip = f"python3 ask.py {server.socket} /v1{kedge.at}/permissions/skip"
-        (result,) = await tried(kedge, call("bash", command=skip), allow=[f"bash({skip})"])
+        session = await kedge.session()
+        switch = f"python3 ask.py {server.socket} /v1{kedge.at}/sessions/{session}"
+        (result,) = await tried(kedge, call("bash", command=switch), allow=[f"bash({switch})"])
         assert "Traceback" in result["content"], "the connection was refused"
         assert "answered" not in result["content"].splitlines()
-        assert await kedge.call("GET", f"{kedge.at}/permissions/skip") == {"skip": False}
+        assert await kedge.mode(session) == "ask"
 
 
 async def test_sandboxed_commands_cannot_write_kedges_own_files(
@@ -264,10 +261,10 @@ async def test_sandboxed_commands_cannot_write_kedges_own_files(
     async with server.peer(workspace) as kedge:
         targets = (config, server.data_dir / "trusted.json", server.data_dir / "token", tmp_path / "elsewhere/x")
         commands = [f"echo x >> {target}" for target in targets]
-        results = await tried(kedge, *(call("bash", command=command) for command in commands), skip_approvals=True)
+        results = await tried(kedge, *(call("bash", command=command) for command in commands), mode="yolo")
         refusals = ("denied", "Read-only file system", "No such file")  # the last: kedge's data directory is hidden
         assert all(any(text in result["content"] for text in refusals) for result in results)
-        await tried(kedge, call("bash", command="echo x >> here"), skip_approvals=True)
+        await tried(kedge, call("bash", command="echo x >> here"), mode="yolo")
     assert (workspace / "here").read_text() == "x\n"
     assert config.read_bytes() == before
     assert not (server.data_dir / "trusted.json").exists()
@@ -310,7 +307,7 @@ async def test_fetch_never_reaches_local_addresses(kedge: Peer, endpoint: Endpoi
     urls = [f"http://{host}:{port}/v1/models" for host in hosts]
     urls += [f"file://{Path('/etc/passwd')}", f"http://user:x@127.0.0.1:{port}/", "http://127.0.0.1:22/"]
     urls += ["gopher://127.0.0.1/", f"https://localhost:{port}/", f"http:\\\\127.0.0.1:{port}/", "http:///etc/passwd"]
-    results = await tried_at_once(kedge, *(call("fetch", url=url) for url in urls), skip_approvals=True)
+    results = await tried_at_once(kedge, *(call("fetch", url=url) for url in urls), mode="yolo")
     reached = [url for url, result in zip(urls, results, strict=True) if not result["is_error"]]
     assert reached == []
     assert all("fake-large" not in result["content"] and "root:" not in result["content"] for result in results)
@@ -347,7 +344,7 @@ async def test_many_hanging_commands_do_not_block_the_server(kedge: Peer) -> Non
     busy = "while :; do :; done"
     sessions = [await kedge.session() for _ in range(5)]
     runs = [
-        await kedge.submit(session, f"script: {call('bash', command=busy)} | say never", skip_approvals=True)
+        await kedge.submit(session, f"script: {call('bash', command=busy)} | say never", mode="yolo")
         for session in sessions
     ]
     again = await kedge.wait((await kedge.submit(await kedge.session(), "script: say fine"))["run_id"])

@@ -64,9 +64,7 @@ async def test_b9_a_cancel_ends_the_process_tree_of_a_tool_first(kedge: Peer, mo
     session, mark = await kedge.session(), unique("mark")
     command = call("bash", command=marked(mark, STUBBORN))
     async with kedge.stream(session_id=session) as stream:
-        run_id = (await kedge.submit(session, f"script: {command} | say never", model=model, skip_approvals=True))[
-            "run_id"
-        ]
+        run_id = (await kedge.submit(session, f"script: {command} | say never", model=model, mode="yolo"))["run_id"]
         await until_there(kedge.directory / "ready")
         await until_seen(mark)
         assert (await kedge.cancel(session))["covered"][0]["run_id"] == run_id
@@ -154,7 +152,7 @@ async def test_b15_nothing_that_a_run_started_outlives_it(kedge: Peer, endpoint:
     session, mark = await kedge.session(), unique("mark")
     writer = f"while :; do echo {mark} >> log; sleep 0.01; done"
     script = f"script: {call('bash', command=writer, background=True)} | say left it running"
-    run = await kedge.wait((await kedge.submit(session, script, skip_approvals=True))["run_id"])
+    run = await kedge.wait((await kedge.submit(session, script, mode="yolo"))["run_id"])
     assert (run["outcome"], run["cleanup"]) == ("completed", "clean")
     assert processes_with(mark) == []
     size = (kedge.directory / "log").stat().st_size
@@ -168,7 +166,7 @@ async def test_i10_background_commands_are_listed_read_and_ended(kedge: Peer) ->
     steps = [started, call("jobs", action="list"), call("jobs", action="output", id="b1")]
     steps.append(call("jobs", action="kill", id="b1"))
     run = await kedge.wait(
-        (await kedge.submit(session, f"script: {' | step | '.join(steps)} | say ok", skip_approvals=True))["run_id"]
+        (await kedge.submit(session, f"script: {' | step | '.join(steps)} | say ok", mode="yolo"))["run_id"]
     )
     assert run["outcome"] == "completed"
     begun, listed, _, killed = results_of(await kedge.messages(session))
@@ -182,7 +180,7 @@ async def test_i10_output_is_bounded_whatever_a_command_writes(kedge: Peer) -> N
     session = await kedge.session()
     noisy = "head -c 50000000 /dev/zero | tr '\\0' x; echo; seq 200000; printf '\\377\\376 binary \\000 end'"
     run = await kedge.wait(
-        (await kedge.submit(session, f"script: {call('bash', command=noisy)} | say ok", skip_approvals=True))["run_id"]
+        (await kedge.submit(session, f"script: {call('bash', command=noisy)} | say ok", mode="yolo"))["run_id"]
     )
     assert run["outcome"] == "completed"
     (result,) = results_of(await kedge.messages(session))
@@ -262,7 +260,7 @@ async def test_deny_rules_of_a_run_win_over_skipping(kedge: Peer) -> None:
     session = await kedge.session()
     made, denied = call("bash", command="touch made"), call("bash", command="true && rm made")
     script = f"script: {made} | {denied} | say ok"
-    rules: Json = {"allow": ["bash(touch made)"], "deny": ["bash(rm *)"], "skip_approvals": True}
+    rules: Json = {"allow": ["bash(touch made)"], "deny": ["bash(rm *)"], "mode": "yolo"}
     run = await kedge.wait((await kedge.submit(session, script, **rules))["run_id"])
     assert run["outcome"] == "completed"
     assert (kedge.directory / "made").exists()
@@ -338,9 +336,9 @@ async def test_g2_a_tool_in_flight_is_not_repeated_after_a_crash(
         kedge = await Peer(http, workspace).open()
         session = await kedge.session()
         command = marked(mark, "echo once >> log; touch ready; sleep 1000")
-        run_id = (
-            await kedge.submit(session, f"script: {call('bash', command=command)} | say over", skip_approvals=True)
-        )["run_id"]
+        run_id = (await kedge.submit(session, f"script: {call('bash', command=command)} | say over", mode="yolo"))[
+            "run_id"
+        ]
         await until_there(workspace / "ready")
         await until_seen(mark)
         await restarted(server, kedge)
@@ -407,14 +405,14 @@ async def test_e12_closing_a_workspace_spares_the_tools_of_another(
         async with stays.stream() as stream:
             session = await stays.session()
             command = marked(mark, "touch ready; while [ ! -e go ]; do sleep 0.01; done; echo went")
-            run_id = (
-                await stays.submit(session, f"script: {call('bash', command=command)} | say over", skip_approvals=True)
-            )["run_id"]
+            run_id = (await stays.submit(session, f"script: {call('bash', command=command)} | say over", mode="yolo"))[
+                "run_id"
+            ]
             await until_there(tmp_path / "a" / "ready")
             async with goes.stream():
                 other = await goes.session()
                 script = f"script: {call('bash', command='echo hi')} | say ok"
-                assert (await goes.wait((await goes.submit(other, script, skip_approvals=True))["run_id"]))[
+                assert (await goes.wait((await goes.submit(other, script, mode="yolo"))["run_id"]))[
                     "outcome"
                 ] == "completed"
                 await goes.call("DELETE", goes.at, client_id=goes.client_id)
@@ -433,7 +431,7 @@ async def test_e11_a_shutdown_ends_the_tools_first(own_server: Callable[..., Ser
         kedge = await Peer(http, workspace).open()
         session = await kedge.session()
         command = marked(mark, "touch ready; sleep 1000")
-        await kedge.submit(session, f"script: {call('bash', command=command)} | say over", skip_approvals=True)
+        await kedge.submit(session, f"script: {call('bash', command=command)} | say over", mode="yolo")
         await until_there(workspace / "ready")
         await until_seen(mark)
     assert server.terminate() == 0

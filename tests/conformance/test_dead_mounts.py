@@ -37,7 +37,7 @@ async def prompt_completes(peer: Peer) -> None:
     """Check that the server answers, and that a Run with tools completes in this workspace."""
     assert (await peer.http.get("/v1/health", timeout=WAIT_S)).status_code == 200
     script = f"script: {call('bash', command='echo fine > made; cat made')} | {call('view', path='made')} | say done"
-    run = await peer.submit(await peer.session(), script, skip_approvals=True)
+    run = await peer.submit(await peer.session(), script, mode="yolo")
     ended = await peer.wait(run["run_id"])
     assert (ended["outcome"], ended["text"], ended["cleanup"]) == ("completed", "done", "clean")
     assert (peer.directory / "made").read_text() == "fine\n"
@@ -58,7 +58,7 @@ async def test_a_dead_mount_fails_only_its_own_requests(
         script = (
             f"script: tag {key} | hold {key} | {call('bash', command='pwd')} {call('bash', command='ls')} | say done"
         )
-        run = await bad.submit(session, script.replace("} tool", "} | tool"), skip_approvals=True)
+        run = await bad.submit(session, script.replace("} tool", "} | tool"), mode="yolo")
         await endpoint.wait_requests(key, 1)
         mount.hang()
         client = {"path": str(mount.path), "client_id": str(uuid.uuid4())}
@@ -192,7 +192,7 @@ async def test_the_event_loop_makes_no_call_in_a_workspace(
     async with server.peer(mount.path) as peer:
         session = await peer.session()
         run = await peer.submit(
-            session, f"script: {script} | say done", skip_approvals=True, attachments=[{"file_path": "1.txt"}]
+            session, f"script: {script} | say done", mode="yolo", attachments=[{"file_path": "1.txt"}]
         )
         ended = await peer.wait(run["run_id"])
         assert ended["outcome"] == "completed", ended

@@ -57,7 +57,7 @@ async def start(kedge: Peer, stream: Stream, kind: str, mark: str) -> tuple[str,
     newcomers = Newcomers(mark)
     session = await kedge.session()
     script = f"script: {call('bash', command=command(kind, mark))} | say never"
-    run_id = (await kedge.submit(session, script, skip_approvals=True))["run_id"]
+    run_id = (await kedge.submit(session, script, mode="yolo"))["run_id"]
 
     def has_written(stream: Stream) -> bool:
         """Return True once there is output; the first progress is the command itself."""

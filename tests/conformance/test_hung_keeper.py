@@ -33,14 +33,14 @@ async def test_hung_keeper_harms_no_other_session(own_server: Callable[..., Serv
         newcomers = Newcomers(mark := unique("mark"))
         first, second = await kedge.session(), await kedge.session()
         script = f"script: {call('bash', command=f'KEDGE_MARK={mark} sleep 300; echo never')} | say never"
-        run_id = (await kedge.submit(first, script, skip_approvals=True))["run_id"]
+        run_id = (await kedge.submit(first, script, mode="yolo"))["run_id"]
         while not newcomers.alive():
             assert not stream.completes(run_id)
             await kedge.run(run_id)
         keeper_pid = keeper_of(server.pid)
         with hung(keeper_pid):
             script = f"script: {call('bash', command='echo two')} | say done"
-            other_id = (await kedge.submit(second, script, skip_approvals=True))["run_id"]
+            other_id = (await kedge.submit(second, script, mode="yolo"))["run_id"]
             await kedge.cancel(first)
             cancelled, other = await kedge.wait(run_id), await kedge.wait(other_id)
         assert (cancelled["outcome"], cancelled["cleanup"]) == ("cancelled", "clean")

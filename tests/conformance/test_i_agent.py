@@ -40,9 +40,7 @@ async def test_i1_parallel_calls_run_concurrently(kedge: Peer, model: str) -> No
     meet = "touch {mine}; while [ ! -e {other} ]; do sleep 0.01; done; echo met {other}"
     first, second = (call("bash", command=meet.format(mine=a, other=b)) for a, b in (("a", "b"), ("b", "a")))
     run = await kedge.wait(
-        (await kedge.submit(session, f"script: {first} | {second} | say both", model=model, skip_approvals=True))[
-            "run_id"
-        ]
+        (await kedge.submit(session, f"script: {first} | {second} | say both", model=model, mode="yolo"))["run_id"]
     )
     assert (run["outcome"], run["text"]) == ("completed", "both")
     assert {result["content"].split("\n")[0] for result in results_of(await kedge.messages(session))} == {
@@ -267,7 +265,7 @@ async def test_i9_a_child_agent_is_cancelled_with_its_parent(kedge: Peer, endpoi
 async def test_i9_a_child_agent_is_read_only(kedge: Peer) -> None:
     session = await kedge.session()
     child = call("agent", prompt=f"script: {call('bash', command='touch made')} | say tried", description="x")
-    run = await kedge.wait((await kedge.submit(session, f"script: {child} | say ok", skip_approvals=True))["run_id"])
+    run = await kedge.wait((await kedge.submit(session, f"script: {child} | say ok", mode="yolo"))["run_id"])
     assert run["outcome"] == "completed"
     assert not (kedge.directory / "made").exists()
 

@@ -345,7 +345,7 @@ class Siege:
     async def cancel_stubborn(self, wire: Wire, session: str, chance: random.Random) -> None:
         """Cancel a Run that ends slowly, so that a kill can hit between the reply of the cancel and the end."""
         command = call("bash", command=f"trap '' TERM; {SAY_BEGUN}")
-        sent = await self.submit(wire, session, f"{command} | say done", "done", skip_approvals=True)
+        sent = await self.submit(wire, session, f"{command} | say done", "done", mode="yolo")
         begun = self.begun.setdefault(sent.run_id, asyncio.Event())
         if not self._is_down:
             async with asyncio.timeout(WAIT_S):
@@ -367,7 +367,7 @@ class Siege:
 
     async def use_tool(self, wire: Wire, session: str, chance: random.Random) -> None:
         command = call("bash", command=f"echo RUN >> {self.effects.name}; {SAY_BEGUN}")
-        sent = await self.submit(wire, session, f"{command} | say done", "done", skip_approvals=True)
+        sent = await self.submit(wire, session, f"{command} | say done", "done", mode="yolo")
         await self.wait(wire, sent.run_id)
 
     async def ask_first(self, wire: Wire, session: str, chance: random.Random) -> None:

@@ -43,7 +43,7 @@ async def test_runs_continue_when_their_keeper_is_killed(own_server: Callable[..
                 sessions, mark = [await peer.session() for _ in range(runs)], unique("mark")
                 for index, session in enumerate(sessions):
                     bash = call("bash", command=marked(mark, f"touch ready-{number}-{index}; sleep 1000"))
-                    await peer.submit(session, f"script: {bash} | say continued", skip_approvals=True)
+                    await peer.submit(session, f"script: {bash} | say continued", mode="yolo")
                 while len(list(workspace.glob(f"ready-{number}-*"))) < runs:
                     await peer.call("GET", "/runs")
                 os.kill(keeper_of(server.pid), signal.SIGKILL)

@@ -215,7 +215,7 @@ async def test_many_commands_at_once_have_their_own_results(
                 session = await peer.session()
                 echo = (f"export KEDGE_MARK={mark}; sleep 0.1; echo {number}-{index}" for index in range(calls))
                 script = " | ".join(call("bash", command=command) for command in echo)
-                receipt = await peer.submit(session, f"script: {script} | say done", skip_approvals=True)
+                receipt = await peer.submit(session, f"script: {script} | say done", mode="yolo")
                 run_ids[session] = receipt["run_id"]
             completes = await ended(stream, list(run_ids.values()))
             assert {(end["outcome"], end["cleanup"]) for end in completes} == {("completed", "clean")}

@@ -99,7 +99,7 @@ async def check_tools(peer: Peer) -> None:
             call("bash", command='cat a.txt; printf %s "$PWD" > where'),
         )
     )
-    run = await peer.wait((await peer.submit(session, f"script: {steps} | say done", skip_approvals=True))["run_id"])
+    run = await peer.wait((await peer.submit(session, f"script: {steps} | say done", mode="yolo"))["run_id"])
     assert (run["outcome"], run["text"]) == ("completed", "done")
     written, grepped, listed, shown = (result["content"] for result in results_of(await peer.messages(session)))
     assert "a.txt" in written
@@ -128,7 +128,7 @@ async def test_run_completes_without_its_directory(kedge: Peer, endpoint: Endpoi
     session, tag, key = await kedge.session(), unique("tag"), unique("key")
     calls = (call("ls"), call("bash", command="pwd"), call("view", path="z.txt"))
     script = f"script: tag {tag} | say a | hold {key} | {' | step | '.join(calls)} | say done"
-    run_id = (await kedge.submit(session, script, skip_approvals=True))["run_id"]
+    run_id = (await kedge.submit(session, script, mode="yolo"))["run_id"]
     await endpoint.wait_open(tag)
     kedge.directory.rename(tmp_path / "moved") if how == "renamed" else kedge.directory.rmdir()
     if how == "a file":

@@ -131,9 +131,7 @@ class Soak:
         await self.says(wire, session, f"{tools} | say seen", "seen")
 
     async def command(self, wire: Wire, session: str) -> None:
-        await self.says(
-            wire, session, f"{call('bash', command='seq 2000; sleep 0.1')} | say ran", "ran", skip_approvals=True
-        )
+        await self.says(wire, session, f"{call('bash', command='seq 2000; sleep 0.1')} | say ran", "ran", mode="yolo")
 
     async def cancel(self, wire: Wire, session: str) -> None:
         run_ids = [await self.submit(wire, session, f"say on | {what} | hang") for what in ("head", "say more")]

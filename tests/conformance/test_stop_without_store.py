@@ -31,7 +31,7 @@ async def test_a_cancel_stops_its_run_without_the_store(
         bash = call("bash", command=marked(mark, f"{filling}touch ready; sleep 1000"))
         async with server.peer(workspace) as peer, peer.stream() as stream:
             session = await peer.session()
-            run_id = (await peer.submit(session, f"script: {bash} | say never", skip_approvals=True))["run_id"]
+            run_id = (await peer.submit(session, f"script: {bash} | say never", mode="yolo"))["run_id"]
             await until_there(workspace / "ready")
             await until_seen(mark)
             if fault == "locked":
@@ -63,7 +63,7 @@ async def test_a_run_with_tools_waits_for_the_store(own_server: Callable[..., Se
     steps = f"{call('bash', command='touch ready; while ! test -e go; do sleep 0.02; done; echo one')} | step | say two"
     async with server.peer(workspace) as peer, peer.stream(deltas=1) as stream:
         session = await peer.session()
-        run_id = (await peer.submit(session, f"script: {steps}", skip_approvals=True))["run_id"]
+        run_id = (await peer.submit(session, f"script: {steps}", mode="yolo"))["run_id"]
         await until_there(workspace / "ready")
         with locked(server.data_dir):
             (workspace / "go").touch()

@@ -282,7 +282,7 @@ def test_the_same_request_has_the_same_digest() -> None:
         ("s", PROMPT, RunOptions(on_approval="fail")),
         ("s", PROMPT, RunOptions(allow=("bash",))),
         ("s", PROMPT, RunOptions(deny=("bash",))),
-        ("s", PROMPT, RunOptions(skip_approvals=True)),
+        ("s", PROMPT, RunOptions(mode="yolo")),
     ],
 )
 def test_another_request_has_another_digest(session_id: str, prompt: Prompt, options: RunOptions) -> None:
@@ -332,12 +332,12 @@ def test_equal_contents_have_equal_digests() -> None:
 
 
 def test_merged_options_allow_what_all_runs_allow() -> None:
-    host = RunOptions(allow=("bash", "fetch"), deny=("edit",), skip_approvals=True, on_approval="fail", max_steps=3)
+    host = RunOptions(allow=("bash", "fetch"), deny=("edit",), mode="yolo", on_approval="fail", max_steps=3)
     assert host.merged_with([]) == host
     cautious = RunOptions(allow=("fetch",), deny=("edit", "view(.env)"))
-    expected = replace(host, allow=("fetch",), deny=("edit", "view(.env)"), skip_approvals=False, on_approval="ask")
+    expected = replace(host, allow=("fetch",), deny=("edit", "view(.env)"), on_approval="ask")
     assert host.merged_with([cautious]) == expected
-    bold = RunOptions(skip_approvals=True, on_approval="fail")
+    bold = RunOptions(mode="yolo", on_approval="fail")
     assert host.merged_with([bold]) == replace(host, deny=("edit",))
 
 

@@ -26,7 +26,7 @@ METHODS = (
 PATHS = (
     "/v1/health", "/v1/version", "/v1/workspaces", "/v1/runs", "/v1/metrics", "/v1/openapi.json", "/v1/docs", "/",
     "/v1/workspaces/w/events", "/v1/workspaces/w/sessions", "/v1/workspaces/w/agent", "/v1/workspaces/w/sessions/s",
-    "/v1/workspaces/w/agent/runs/r/wait", "/v1/workspaces/w/permissions/skip", "/v1/clients/c", "/v1/control", "/v1",
+    "/v1/workspaces/w/agent/runs/r/wait", "/v1/workspaces/w/permissions/grant", "/v1/clients/c", "/v1/control", "/v1",
     "//v1/version", "/v1//version", "/v1/version/", "/v1/health/../version", "/V1/VERSION", "/v1/health%2f..%2fruns",
     "/v1/%76ersion", "/v1/health%00", "/v1/health;x", "/%2e%2e/v1/version", "/v1/workspaces/%ff", "/v1/{}/{}",
 )  # fmt: skip

@@ -32,7 +32,6 @@ PATCH /workspaces/{id}/agent/runs/{run_id} · POST /workspaces/{id}/agent/runs/{
 POST /workspaces/{id}/agent/runs/{run_id}/fold
 POST /workspaces/{id}/agent/sessions/{sid}/summarize · POST /workspaces/{id}/agent/sessions/{sid}/shell
 GET /workspaces/{id}/permissions · POST /workspaces/{id}/permissions/grant
-GET /workspaces/{id}/permissions/skip · POST /workspaces/{id}/permissions/skip
 GET /workspaces/{id}/permissions/grants · DELETE /workspaces/{id}/permissions/grants/{grant_id}
 GET /workspaces/{id}/questions · POST /workspaces/{id}/questions/answer · POST /workspaces/{id}/questions/cancel
 POST /workspaces/{id}/sessions/{sid}/undo

@@ -109,7 +109,7 @@ async def test_run_round_trips(store: Store) -> None:
         "usage": Usage(2**40, 3, 0.1, 2**39, 4),
         "cleanup": "failed",
         "options": RunOptions(
-            "m", 5, 1.5, 0.25, "cancel", "fail", ("view", "bash(ls)"), ("fetch",), True, "summary", "r0"
+            "m", 5, 1.5, 0.25, "cancel", "fail", ("view", "bash(ls)"), ("fetch",), "auto", "summary", "r0"
         ),
         "prompt": Prompt("Do it \0 🛠", (attachment(b"hi", "/a/b"), Attachment("", "", ""))),
     }

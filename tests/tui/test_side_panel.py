@@ -58,8 +58,8 @@ async def test_changed_files_are_listed_until_undone(server: Server) -> None:
     (server.home.workspace / "there.txt").write_text("old\n")
     async with rig(server, size=WIDE) as r:
         connection = r.app.connection
-        await connection.client.skip_permissions(connection.id, True)
         await r.shows("Files changed")
+        await connection.client.change_session(connection.id, r.app.session_id, mode="yolo")
         steps = [
             call("write", path="new/漢字.txt", content="x\n"),
             call("view", path="there.txt"),

@@ -46,17 +46,17 @@ async def test_context_is_that_of_the_last_request(small_model: Server) -> None:
         await r.shows("ctx 40 %", "$2.59")
 
 
-async def test_top_line_shows_skipped_approvals(own_server: Server) -> None:
-    """For the client that requested it, and for clients that connect later."""
+async def test_top_line_shows_the_mode_in_words(own_server: Server) -> None:
+    """For clients that were connected, and for clients that connect later."""
     async with rig(own_server) as r, Client(own_server.host) as other:
         await r.shows("local/fake-large")
         workspace = await other.create_workspace(r.app.connection.path)
-        await other.skip_permissions(workspace.id, True)
-        await r.shows("approvals are skipped")
+        await other.change_session(workspace.id, r.app.session_id, mode="yolo")
+        await r.shows("yolo: nothing asks")
         async with rig(own_server) as late:
-            await late.shows("approvals are skipped")
-        await other.retire()
-        await r.shows_no("approvals are skipped")
+            await late.shows("yolo: nothing asks")
+        await other.change_session(workspace.id, r.app.session_id, mode="ask")
+        await r.shows_no("nothing asks")
 
 
 async def test_context_grows_during_a_run(small_model: Server) -> None:

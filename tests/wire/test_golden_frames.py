@@ -61,8 +61,6 @@ def all_frames() -> dict[str, bytes]:
         "gap": frames.gap("evicted", 9),
         "progress": frames.progress("s1", "r1", "c1", NASTY),
         "presence": frames.presence("s1", 2),
-        "skip": frames.skip("c1"),
-        "skip, ended": frames.skip(""),
     }
 
 

@@ -14,6 +14,7 @@ from kedge.agent.history import History
 from kedge.agent.model_choice import RunModel
 from kedge.core.approvals import Ask
 from kedge.core.events import Change, RetryReported
+from kedge.core.modes import Mode
 from kedge.core.records import RunOptions, RunRecord, Usage
 from kedge.core.step import RECENT_CALLS, Limits, Progress, repeats
 from kedge.core.transcript import FinishReason, Message, ToolCall
@@ -43,6 +44,8 @@ class ActiveRun:
     history: History
     #: Blocking work of tool calls.
     threads: ToolThreads
+    #: The Run whose agent this is; None: a Run of the user.
+    parent: ActiveRun | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     chosen: RunModel | None = None
     limits: Limits = field(default_factory=lambda: Limits(1))
@@ -109,6 +112,11 @@ class ActiveRun:
     def options(self) -> RunOptions:
         """The current options: a prompt that joins brings its own rules and does not inherit those of the host."""
         return self.run.options.merged_with([run.options for run in self.folded])
+
+    @property
+    def mode(self) -> Mode:
+        """The current mode. An agent has that of the Run that it serves."""
+        return self.parent.mode if self.parent else self.state.session.mode
 
     @property
     def model(self) -> RunModel:

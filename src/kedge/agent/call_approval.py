@@ -7,7 +7,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from kedge.agent.active_run import ActiveRun
-from kedge.core.approvals import Ask, Intent, Permit, Rules, permit, rule_of
+from kedge.core.approvals import Ask, Intent, Permit, Rules, rule_of
+from kedge.core.modes import permit_in_mode
 from kedge.core.transcript import ToolCall
 from kedge.core.untrusted_text import without_surrogates
 from kedge.engine.append import Append
@@ -36,14 +37,14 @@ async def permitted(active: ActiveRun, call: ToolCall, intent: Intent) -> Permit
 
 
 async def _permission(active: ActiveRun, intent: Intent) -> Permit:
-    options, workspace = active.options, active.workspace
+    workspace = active.workspace
     grants = [
         grant
         for grant in await active.with_store(partial(active.door.store.grants, workspace.id))
         if grant.session_id in ("", active.run.session_id)
     ]
-    skip = options.skip_approvals or workspace.skip_approvals
-    decide = partial(permit, intent, rules_of(active), tuple(grants), skip=skip)
+    # Read last, since the calls above wait: a switch that was answered before this decision is obeyed.
+    decide = partial(permit_in_mode, active.mode, intent, rules_of(active), tuple(grants), can_confine=False)
     # Each command is matched against each rule, which takes a while for a long line.
     return await active.threads.run(decide) if len(intent.commands) > MATCHED_COMMANDS_MAX else decide()
 
@@ -132,5 +133,5 @@ def _unapproved(intent: Intent) -> str:
     rule = rule_of(intent.grant) or intent.names[0]
     return (
         f"{intent.names[0]} needs approval, and there is no user to ask ({intent.description[:200]}). "
-        f"Allow it with --allow '{rule}', or allow everything with --yolo."
+        f"Allow it with --allow '{rule}', or allow everything with --mode yolo."
     )

@@ -87,7 +87,7 @@ class Runner:
     def start(self, state: LaneState, run: RunRecord, workspace: Workspace) -> None:
         parent = next((one for one in self._running.values() if one.id == run.options.parent_run_id), None)
         threads = ToolThreads(workspace.files, parent.threads if parent else None)
-        active = ActiveRun(self._door, state, run, workspace, History(self._door.store, state), threads)
+        active = ActiveRun(self._door, state, run, workspace, History(self._door.store, state), threads, parent)
         self._running[run.session_id] = active
         # Set here, since the Run may end before it does anything, and its earlier cost must be kept.
         active.steps, active.usage = run.steps, run.usage

@@ -33,7 +33,6 @@ class ApprovalsReport(Struct):
     approvals: list[PermissionRequest]
     questions: list[QuestionBatch]
     grants: list[GrantBody]
-    skip: bool
 
 
 _EXAMPLES = examples(
@@ -66,15 +65,12 @@ def list_(as_json: bool, cwd: str, host: str | None) -> int:
                 approvals=await client.permissions(workspace.id),
                 questions=await client.questions(workspace.id),
                 grants=await client.grants(workspace.id),
-                skip=await client.skip_permissions(workspace.id),
             )
 
     pending = asyncio.run(read())
     if as_json:
         print_json(pending)
         return 0
-    if pending.skip:
-        click.echo("approvals are skipped in this workspace until the client that requested it disconnects")
     if not pending.approvals and not pending.questions:
         click.echo("no pending approvals")
     for request in pending.approvals:

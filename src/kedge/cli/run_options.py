@@ -11,6 +11,7 @@ from kedge.cli.options import F
 from kedge.client.client import new_run_id
 from kedge.client.sync_client import RunSettings
 from kedge.core.approvals import parse_rule
+from kedge.core.modes import MODES
 from kedge.errors import Invalid
 from kedge.wire.models import SubmitPrompt
 
@@ -59,7 +60,12 @@ _OPTIONS = (
     click.option(
         "--deny", metavar="RULE", multiple=True, callback=_rules, help="Never allow; overrides --allow. Repeatable."
     ),
-    click.option("--yolo", "skip_approvals", is_flag=True, help="Allow everything that no deny rule forbids."),
+    click.option(
+        "--mode",
+        type=click.Choice(MODES),
+        help="What the run may do without asking. Default: the session's mode. See docs/modes.md.",
+    ),
+    click.option("--yolo", "mode", flag_value="yolo", help="Short for --mode yolo: only deny rules stop anything."),
 )
 
 

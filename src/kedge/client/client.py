@@ -25,6 +25,7 @@ from kedge.client.event_stream import EventStream
 from kedge.client.http_transport import ANSWER_S_MAX, Transport
 from kedge.client.retry import GIVE_UP_S, Restart, loop_time, retry_if_refused
 from kedge.core.approvals import Answer
+from kedge.core.modes import Mode
 from kedge.core.transcript import USER_COMMAND_S_MAX
 from kedge.errors import Invalid, KedgeError, WorkspaceClosing, WorkspaceNotFound
 from kedge.wire import models as m
@@ -200,11 +201,18 @@ class Client:
         return await self._inside("GET", workspace_id, "sessions", session_id, reply=m.SessionBody)
 
     async def change_session(
-        self, workspace_id: str, session_id: str, *, title: str | None = None, model: str | None = None
+        self,
+        workspace_id: str,
+        session_id: str,
+        *,
+        title: str | None = None,
+        model: str | None = None,
+        mode: Mode | None = None,
     ) -> m.SessionBody:
-        """Set the title or the model. None leaves it unchanged; an empty model selects the configured one."""
-        body = m.UpdateSession(title=title, model=model)
-        return await self._inside("PUT", workspace_id, "sessions", session_id, body=body, reply=m.SessionBody)
+        """Set the title, the model or the mode. None leaves it unchanged; an empty model selects the configured one."""
+        body, params = m.UpdateSession(title=title, model=model, mode=mode), {"client_id": self.client_id}
+        parts = ("sessions", session_id)
+        return await self._inside("PUT", workspace_id, *parts, body=body, params=params, reply=m.SessionBody)
 
     async def rename_session(self, workspace_id: str, session_id: str, title: str) -> m.SessionBody:
         return await self.change_session(workspace_id, session_id, title=title)
@@ -283,15 +291,6 @@ class Client:
         `binding` is that of the request that the user saw. The server refuses the answer if the pending one differs."""
         body = m.GrantPermission(id=permission_id, action=action, message=message, binding=binding)
         return await self._answer(workspace_id, "permissions", "grant", body=body)
-
-    async def skip_permissions(self, workspace_id: str, skip: bool | None = None) -> bool:
-        """Return whether approvals are skipped in this workspace, after setting it to `skip` unless that is None.
-
-        True lasts as long as this client holds the workspace."""
-        method, body = ("GET", None) if skip is None else ("POST", m.SkipPermissions(skip=skip))
-        parts, params = ("permissions", "skip"), {} if skip is None else {"client_id": self.client_id}
-        reply = await self._inside(method, workspace_id, *parts, body=body, params=params, reply=m.SkipState)
-        return reply.skip
 
     async def grants(self, workspace_id: str) -> list[m.GrantBody]:
         """Return the standing grants: rules allowed for a session, or always."""

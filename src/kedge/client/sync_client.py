@@ -35,6 +35,7 @@ from kedge.client.retry import GIVE_UP_S, retry_while_away
 from kedge.core.approvals import Answer
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome
+from kedge.core.modes import Mode
 from kedge.core.records import OnApproval, OnDisconnect
 from kedge.errors import AskWithdrawn, KedgeError
 from kedge.wire.models import (
@@ -66,8 +67,8 @@ class RunSettings(TypedDict, total=False):
     #: Rules for this Run, such as "bash(git status)" or "edit(src/**)".
     allow: list[str]
     deny: list[str]
-    #: Run every tool call that no deny rule forbids, without approvals.
-    skip_approvals: bool
+    #: The mode of the session while this Run is active. "yolo" runs every tool call that no deny rule forbids.
+    mode: Mode | None
 
 
 #: Called for each approval of a Run: True allows the call once, False denies it, an Answer is sent as it is.

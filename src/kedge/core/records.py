@@ -32,6 +32,7 @@ from kedge.core.events import (
     StepStarted,
 )
 from kedge.core.lane import Lane, LaneRun
+from kedge.core.modes import Mode, narrower
 from kedge.core.transcript import AttachedFile, Message, Part, Text
 
 OnDisconnect = Literal["continue", "cancel"]
@@ -86,8 +87,8 @@ class RunOptions(Struct, frozen=True):
     #: Rules for this Run alone, in addition to the configured ones.
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    #: Skip approvals; deny rules still apply.
-    skip_approvals: bool = False
+    #: The mode of the session while this Run is active; None: the session's own.
+    mode: Mode | None = None
     purpose: Purpose = "answer"
     #: The Run whose tool call started this one, which ends with it and has read-only tools.
     parent_run_id: str = ""
@@ -100,9 +101,8 @@ class RunOptions(Struct, frozen=True):
         every = (self, *joined)
         return replace(
             self,
-            allow=tuple(rule for rule in self.allow if all(one.skip_approvals or rule in one.allow for one in every)),
+            allow=tuple(rule for rule in self.allow if all(one.mode == "yolo" or rule in one.allow for one in every)),
             deny=tuple(dict.fromkeys(rule for one in every for rule in one.deny)),
-            skip_approvals=all(one.skip_approvals for one in every),
             on_approval="fail" if all(one.on_approval == "fail" for one in every) else "ask",
         )
 
@@ -197,6 +197,27 @@ class SessionRecord(Struct, frozen=True):
     parent_run_id: str = ""
     #: The title was taken from the first prompt, until a model or the user sets another.
     title_is_makeshift: bool = False
+    mode: Mode = "ask"
+    #: The session's own mode, to which the end of the active Run returns; None: `mode` is its own.
+    own_mode: Mode | None = None
+
+    def with_mode(self, mode: Mode) -> SessionRecord:
+        """Return the session after a switch by the user, which also ends the mode that a Run brought."""
+        return replace(self, mode=mode, own_mode=None)
+
+    def with_mode_of(self, run: RunOptions) -> SessionRecord:
+        """Return the session when this Run starts."""
+        return self if run.mode is None else replace(self, mode=run.mode, own_mode=self.own_mode or self.mode)
+
+    def with_mode_joined(self, run: RunOptions) -> SessionRecord:
+        """Return the session when this Run joins the active one: the narrower mode of both applies."""
+        own = self.own_mode or self.mode
+        mode = narrower(self.mode, run.mode or own)
+        return self if mode == self.mode else replace(self, mode=mode, own_mode=own)
+
+    def with_own_mode(self) -> SessionRecord:
+        """Return the session when the active Run has ended."""
+        return self if self.own_mode is None else self.with_mode(self.own_mode)
 
 
 class LaneRecord(Struct, frozen=True):

@@ -102,8 +102,14 @@ class Append:
             self.log.append(event)
             match event:
                 case RunStarted() | RunFolded():
-                    self.put_message("created", user_message(self.new_id("m"), self.runs[event.run_id], self.now))
-                case RunEnded(run_id=run_id, outcome=outcome, reason=reason):
+                    run = self.runs[event.run_id]
+                    is_joining = isinstance(event, RunFolded)
+                    session = self.session
+                    self.session = (session.with_mode_joined if is_joining else session.with_mode_of)(run.options)
+                    self.put_message("created", user_message(self.new_id("m"), run, self.now))
+                case RunEnded(run_id=run_id, outcome=outcome, reason=reason, folded_into=into):
+                    if into is None and self.runs[run_id].started_at is not None:  # it was the active Run
+                        self.session = self.session.with_own_mode()
                     if outcome == "failed":
                         self.log.append(ErrorReported(run_id))
                     self.log.append(RunReported(run_id, outcome, reason))

@@ -34,6 +34,7 @@ from kedge.engine.forks import agent_session, fork, make_session
 from kedge.engine.known_workspaces import KnownWorkspaces
 from kedge.engine.lane_state import LaneState
 from kedge.engine.log_trimming import LogTrimming
+from kedge.engine.mode_switch import ModeSwitch
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
 from kedge.engine.reclaiming import Reclaiming
 from kedge.engine.recovery import Recovery
@@ -90,6 +91,7 @@ class Engine:
         self._trimming = LogTrimming(store, config.server.log_entries_max)
         self._queue_limits = QueueLimits(self.workspaces, config.server.queue_mib_max)
         self.asks = Asks(self._door, self.workspaces)
+        self.modes = ModeSwitch(self._door, self.workspaces)
         self.undo = Undo(self._door, self.workspaces)
         self.user_commands = UserCommands(self._door, self.workspaces, machine)
         self.reclaiming = Reclaiming(store)

@@ -60,10 +60,6 @@ class Encoder(Protocol):
 
     def presence(self, session_id: str, clients: int) -> bytes: ...
 
-    def skip(self, client_id: str) -> bytes:
-        """Approvals are skipped because of this client; empty: they are not skipped."""
-        ...
-
 
 class Machine(Protocol):
     """The source of tool processes."""

@@ -61,8 +61,6 @@ class Workspace:
     lanes: dict[str, LaneState] = field(default_factory=dict)
     #: client_id -> its current session.
     current: dict[str, str] = field(default_factory=dict)
-    #: The client that skips approvals; empty: approvals are required. Deny rules always apply.
-    skip_given_by: str = ""
     feed: Feed = field(init=False)
     #: The Position up to which its log was trimmed, about.
     trimmed_to: int = 0
@@ -159,16 +157,6 @@ class Workspace:
 
     def view(self, session: SessionRecord) -> SessionView:
         return SessionView(session, self.is_busy(session.id), self.attached_clients(session.id))
-
-    @property
-    def skip_approvals(self) -> bool:
-        return bool(self.skip_given_by)
-
-    def skip(self, given_by: str) -> None:
-        """Skip approvals for this client, or require them again (empty); notify all readers."""
-        if given_by != self.skip_given_by:
-            self.skip_given_by = given_by
-            self.feed.announce(self.feed.encoder.skip(given_by))
 
     def set_current_session(self, client_id: str, session_id: str) -> None:
         """Set the client's current session (empty: none) and notify the readers of the sessions concerned."""

@@ -311,17 +311,6 @@ class Workspaces:
             raise ClientNotAttached(f"Client {client_id} does not hold workspace {workspace.id}. Create it first.")
         workspace.set_current_session(client_id, session_id)
 
-    def skip(self, workspace: Workspace, client_id: str, skip: bool) -> None:
-        """Skip approvals while this client holds the workspace; any client may require them again."""
-        if skip and not workspace.claims.has(client_id):
-            raise ClientNotAttached(f"Client {client_id} does not hold workspace {workspace.id}. Create it first.")
-        where = f"workspace {workspace.id} ({workspace.record.path})"
-        if skip:
-            log.warning("approvals are skipped in %s at the request of client %s", where, client_id)
-        elif workspace.skip_approvals:
-            log.warning("approvals are required again in %s at the request of client %s", where, client_id)
-        workspace.skip(client_id if skip else "")
-
     async def read_events(
         self, workspace: Workspace, after: int | None, session_id: str | None, *, deltas: bool
     ) -> Reader:
@@ -359,9 +348,6 @@ class Workspaces:
             workspace.claims = workspace.claims.lapsed(now)
             for client_id in [known for known in workspace.current if not workspace.claims.has(known)]:
                 workspace.set_current_session(client_id, "")
-            if workspace.skip_approvals and not workspace.claims.has(workspace.skip_given_by):
-                log.warning("approvals are required again in workspace %s: the client has left", workspace.id)
-                workspace.skip("")
             if (lapse := workspace.claims.next_lapse) is not None:
                 lapses.append(lapse)
             if workspace.is_held:

@@ -53,6 +53,7 @@ class AgentRoutes:
             raise Invalid("session_id is missing: send the session of this prompt.")
         text = _prompt_text(body.prompt)
         attachments, contents = await _attachments(body.attachments or [])
+        await self._engine.modes.check(workspace, body.mode)
         run = await self._engine.submit(
             workspace,
             body.session_id,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from kedge.core.ids import check_client_id
 from kedge.engine.asks import Answered
 from kedge.engine.engine import Engine
 from kedge.engine.workspace import Workspace
@@ -55,15 +54,6 @@ class ApprovalRoutes:
         workspace, batch_id = self._workspace(request), request.body.batch_request_id
         return _resolved(await self._engine.asks.answer_question(workspace, batch_id, None, request.query.client_id))
 
-    async def skip(self, request: HttpRequest) -> m.SkipState:
-        workspace = self._workspace(request)
-        return m.SkipState(skip=workspace.skip_approvals, given_by=workspace.skip_given_by)
-
-    async def set_skip(self, request: HttpRequest) -> m.SkipState:
-        client_id = check_client_id(request.query.client_id)
-        self._engine.workspaces.skip(self._workspace(request), client_id, request.body.skip)
-        return await self.skip(request)
-
     async def grants(self, request: HttpRequest) -> list[m.GrantBody]:
         return [
             m.GrantBody(
@@ -102,16 +92,6 @@ class ApprovalRoutes:
                 body=m.GrantPermission,
                 query=ClientQuery,
                 reply=m.Resolved,
-            ),
-            route("GET", f"{permissions}/skip", self.skip, "Return whether approvals are skipped", reply=m.SkipState),
-            route(
-                "POST",
-                f"{permissions}/skip",
-                self.set_skip,
-                "Skip approvals in this workspace, or require them again",
-                body=m.SkipPermissions,
-                query=ClientQuery,
-                reply=m.SkipState,
             ),
             route("GET", f"{permissions}/grants", self.grants, "List the grants", reply=grants),
             route("DELETE", f"{permissions}/grants/{{grant_id}}", self.revoke, "Revoke a grant", reply=m.Ok),

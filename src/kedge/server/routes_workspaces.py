@@ -153,9 +153,13 @@ class WorkspaceRoutes:
         body: m.UpdateSession = request.body
         title = None if body.title is None else _check_title(body.title)
         model = None if body.model is None else check_text(body.model, "model")
-        if title is None and model is None:
-            raise WrongType("Nothing to change: send title, model or both.")
-        changed = await self._engine.change_session(workspace, request.path["sid"], title, model)
+        session_id = request.path["sid"]
+        if title is None and model is None and body.mode is None:
+            raise WrongType("Nothing to change: send title, model or mode.")
+        if body.mode is not None:
+            changed = await self._engine.modes.switch(workspace, session_id, body.mode, request.query.client_id)
+        if title is not None or model is not None:
+            changed = await self._engine.change_session(workspace, session_id, title, model)
         return session_body(workspace.view(changed))
 
     async def delete_session(self, request: HttpRequest) -> m.Ok:
@@ -210,7 +214,6 @@ class WorkspaceRoutes:
             data_dir=self._data_dir,
             version=kedge.__version__,
             config=workspace.config.masked(),
-            skip_approvals=workspace.skip_approvals,
         )
 
     def routes(self) -> list[Route]:
@@ -268,8 +271,9 @@ class WorkspaceRoutes:
                 "PUT",
                 session,
                 self.change_session,
-                "Change the title or the model of a session",
+                "Change the title, the model or the mode of a session",
                 body=m.UpdateSession,
+                query=ClientQuery,
                 reply=m.SessionBody,
             ),
             route("DELETE", session, self.delete_session, "Cancel the runs of a session and delete it", reply=m.Ok),

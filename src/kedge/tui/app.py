@@ -259,7 +259,7 @@ class KedgeApp(App[int]):
         model = session.model if session and session.model else self._default_model
         self.part(TranscriptPanel).set_model(model)
         percent = context_percent(self.view, self.session_id, self.sessions.models.get(model))
-        self.part(TopLine).set_state(with_tilde(self.connection.path), session, model, percent, skip=self.view.skip)
+        self.part(TopLine).set_state(with_tilde(self.connection.path), session, model, percent)
         self.part(QueuePanel).set_runs(self.view.queue(self.session_id))
         is_editing = self.prompts.is_editing
         status = self.prompts.shell.status(self.session_id, editing=is_editing) or run_status(

@@ -142,12 +142,11 @@ class ServerConnection:
         return await retry_while_away(call, REQUEST_RETRY_S)
 
     async def load(self, view: WorkspaceView) -> None:
-        """Load sessions, live Runs, pending Asks and the approval switch."""
+        """Load sessions, live Runs and pending Asks."""
         at, client = self.at, self.client
         view.load_sessions(await self.retry(lambda: client.sessions(self.id)), at)
         live = await self.retry(client.runs)
         view.load_runs([run for run in live if run.workspace_id == self.id], at)
-        view.skip = await self.retry(lambda: client.skip_permissions(self.id))
         approvals = await self.retry(lambda: client.permissions(self.id))
         view.load_asks([*approvals, *await self.retry(lambda: client.questions(self.id))])
 

@@ -72,6 +72,7 @@ def session_body(view: SessionView) -> m.SessionBody:
         summary_message_id=session.summary_message_id,
         model=session.model,
         parent_run_id=session.parent_run_id,
+        mode=session.mode,
     )
 
 

@@ -229,7 +229,3 @@ def progress(session_id: str, run_id: str, tool_call_id: str, text: str) -> byte
 
 def presence(session_id: str, clients: int) -> bytes:
     return frame("presence", "updated", m.PresenceBody(session_id=session_id, attached_clients=clients))
-
-
-def skip(client_id: str) -> bytes:
-    return frame("permission_skip", "updated", m.SkipState(skip=bool(client_id), given_by=client_id))

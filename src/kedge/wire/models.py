@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from kedge.core.approvals import Answer
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome, Reason
+from kedge.core.modes import Mode
 from kedge.core.records import OnApproval, OnDisconnect
 from kedge.core.transcript import Role
 from kedge.wire.limits import MESSAGE_CHARS_MAX, MODEL_CHARS_MAX, OPTION_MAX, QUESTIONS_MAX, RULES_MAX
@@ -29,6 +30,8 @@ class UpdateSession(Struct, kw_only=True):
     title: str | None = None
     #: The default model of its Runs; empty: the configured one.
     model: Annotated[str, Meta(max_length=MODEL_CHARS_MAX)] | None = None
+    #: Obeyed by the next tool call of the session.
+    mode: Mode | None = None
 
 
 class CurrentSession(Struct, kw_only=True):
@@ -62,8 +65,8 @@ class SubmitPrompt(Struct, kw_only=True, omit_defaults=True):
     #: Rules of this Run, in addition to the configured ones.
     allow: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
     deny: Annotated[list[str], Meta(max_length=RULES_MAX)] = []
-    #: Allow every call that no deny rule matches.
-    skip_approvals: bool = False
+    #: The mode of the session while this Run is active; None: the session's own.
+    mode: Mode | None = None
 
 
 class GrantPermission(Struct, kw_only=True):
@@ -73,18 +76,6 @@ class GrantPermission(Struct, kw_only=True):
     binding: str = ""
     #: The reason of a denial, for the model.
     message: Annotated[str, Meta(max_length=MESSAGE_CHARS_MAX)] = ""
-
-
-class SkipPermissions(Struct, kw_only=True):
-    skip: bool
-
-
-class SkipState(Struct, kw_only=True, omit_defaults=True):
-    """The skip flag of a workspace: if set, every call that no deny rule matches is allowed."""
-
-    skip: bool
-    #: The client that set it. It is reset when that client's claim ends.
-    given_by: str = ""
 
 
 class QuestionResponse(Struct, kw_only=True):
@@ -170,7 +161,6 @@ class WorkspaceBody(Struct, kw_only=True):
     data_dir: str
     version: str
     config: dict[str, Any]
-    skip_approvals: bool = False
 
 
 class ModelBody(Struct, kw_only=True):
@@ -220,6 +210,8 @@ class SessionBody(Struct, kw_only=True):
     model: str = ""
     #: The Run whose child agent uses this session; empty: a session of the user.
     parent_run_id: str = ""
+    #: What the agent may do without asking, at present. An agent's session has the mode of its parent.
+    mode: Mode = "ask"
 
 
 class PartBody(Struct, kw_only=True):
@@ -482,7 +474,6 @@ EventType = Literal[
     "file",
     "progress",
     "presence",
-    "permission_skip",
     "permission_request",
     "permission_notification",
     "question_batch_request",

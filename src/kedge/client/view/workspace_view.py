@@ -69,8 +69,6 @@ class WorkspaceView:
         self._asks: dict[str, Ask] = {}
         self.closed_asks: dict[str, ClosedAsk] = {}
         self.files = ChangedFiles()
-        #: Whether approvals are skipped in this workspace.
-        self.skip = False
 
     # --- responses to requests ---------------------------------------------------------------------------------
 
@@ -124,9 +122,6 @@ class WorkspaceView:
                 self._apply_progress(msgspec.convert(payload, m.ProgressBody), changes)
             case "presence":
                 self._apply_presence(msgspec.convert(payload, m.PresenceBody), changes)
-            case "permission_skip":
-                self.skip = bool(payload.get("skip"))
-                changes.sessions = True
             case "file" if position is not None:
                 self.files.apply(msgspec.convert(payload, m.FileEvent), event.change, position)
             case "permission_request" | "question_batch_request":

@@ -8,6 +8,7 @@ from textual.widget import Widget
 
 from kedge.client.safe_text import one_line
 from kedge.client.view.workspace_view import WorkspaceView
+from kedge.core.modes import Mode
 from kedge.tui.render.cell_width import Piece, cut, fitted
 from kedge.wire import models as m
 
@@ -17,8 +18,14 @@ CONTEXT_FULL_PERCENT = 80
 MESSAGES_SEARCHED_MAX = 200
 #: Minimum width of the session title in the top line. Cells.
 TITLE_CELLS_MIN = 20
-#: Shown in the top line while approvals are skipped.
-SKIPPED = "approvals are skipped"
+#: The modes as the top line shows them, in words. The usual one is not shown.
+MODE_WORDS: dict[Mode, str] = {
+    "plan": "plan: read-only",
+    "ask": "",
+    "edits": "edits pass",
+    "auto": "auto: sandboxed",
+    "yolo": "yolo: nothing asks",
+}
 
 
 class TopLine(Widget):
@@ -31,23 +38,21 @@ class TopLine(Widget):
         self._directory = self._model = ""
         self._session: m.SessionBody | None = None
         self._percent: int | None = None
-        self._skip = False
 
-    def set_state(
-        self, directory: str, session: m.SessionBody | None, model: str, percent: int | None, *, skip: bool = False
-    ) -> None:
-        """`percent`: fill level of the model's context, None if unknown. `skip`: approvals are skipped."""
-        state = (directory, session, model, percent, skip)
-        if state != (self._directory, self._session, self._model, self._percent, self._skip):
-            self._directory, self._session, self._model, self._percent, self._skip = state
+    def set_state(self, directory: str, session: m.SessionBody | None, model: str, percent: int | None) -> None:
+        """`percent`: fill level of the model's context, None if unknown."""
+        state = (directory, session, model, percent)
+        if state != (self._directory, self._session, self._model, self._percent):
+            self._directory, self._session, self._model, self._percent = state
             self.refresh()
 
     def render(self) -> Content:
         width, session = self.content_size.width, self._session
         title = one_line(session.title, 60) if session and session.title else "new session"
         clients = session.attached_clients if session else 0
+        mode = MODE_WORDS[session.mode] if session else ""
         right: list[Piece] = [
-            (0, SKIPPED if self._skip else ""),
+            (0, mode),
             (2, one_line(self._model, 100)),
             (1, self._context_text),
             (3, _dollars(session.usage.cost_usd) if session else ""),
@@ -61,9 +66,10 @@ class TopLine(Widget):
         if self._is_full and self._context_text in right_text:
             start = line.rindex(self._context_text)
             drawn = drawn.stylize("bold $warning", start, start + len(self._context_text))
-        if self._skip and right_text.startswith(SKIPPED):
+        if mode and right_text.startswith(mode):
             start = len(line) - len(right_text)
-            drawn = drawn.stylize("bold $warning", start, start + len(SKIPPED))
+            style = "bold $warning" if session and session.mode == "yolo" else "bold"
+            drawn = drawn.stylize(style, start, start + len(mode))
         return drawn
 
     @property

@@ -1,0 +1,43 @@
+"""The mode of a session: switched by clients, and by an accepted plan."""
+
+from __future__ import annotations
+
+import logging
+
+from kedge.core.modes import NO_SANDBOX, Mode
+from kedge.core.records import SessionRecord
+from kedge.engine.append import Append
+from kedge.engine.door import Door
+from kedge.engine.workspace import Workspace
+from kedge.engine.workspaces import Workspaces
+from kedge.errors import Conflict
+
+log = logging.getLogger("kedge.engine")
+
+
+class ModeSwitch:
+    def __init__(self, door: Door, workspaces: Workspaces) -> None:
+        self._door = door
+        self._workspaces = workspaces
+
+    async def check(self, workspace: Workspace, mode: Mode | None) -> None:
+        """Raise Conflict if this machine does not support the mode."""
+        if mode == "auto":
+            raise Conflict(f"{NO_SANDBOX[0].upper()}{NO_SANDBOX[1:]}.")
+
+    async def switch(self, workspace: Workspace, session_id: str, mode: Mode, by: str = "") -> SessionRecord:
+        """Set the mode of a session: the next tool call obeys it. `by`: the client."""
+
+        async def plan(tx: Append) -> None:
+            if tx.session.parent_run_id:
+                raise Conflict(f"Session {session_id} is that of an agent, which has the mode of its parent.")
+            tx.session = tx.session.with_mode(mode)
+
+        with self._workspaces.in_use(workspace):
+            await self.check(workspace, mode)
+            state = await self._workspaces.lane(workspace, session_id)
+            before = state.session.mode
+            await self._door.write(state, plan)
+            if mode != before:
+                log.warning("session %s: mode %s, was %s (client %s)", session_id, mode, before, by or "unknown")
+            return state.session

@@ -1,0 +1,78 @@
+"""Modes of a session: every client is notified, the next tool call obeys, and deny rules hold in each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.harness import Endpoint, Peer, Server, Stream, unique
+from tests.conformance.test_attacks_permissions import needed_approval, outputs, tried
+from tests.conformance.test_i_agent import call
+
+
+@pytest.mark.found(
+    "attack 18",
+    "skipping all approvals of a workspace was reported to no other client, logged nowhere, and outlived the client "
+    "that had asked for it; it is the mode of one session now, on every stream and in the log",
+)
+async def test_a_switch_is_announced_logged_and_durable(own_server: Callable[..., Server], workspace: Path) -> None:
+    async def announced(stream: Stream, session: str, mode: str) -> None:
+        def modes(stream: Stream) -> list[str]:
+            return [event.payload["mode"] for event in stream.of("session") if event.payload["id"] == session]
+
+        await stream.until(lambda stream: modes(stream)[-1:] == [mode])
+
+    server = own_server()
+    async with server.http() as http:
+        one, other = await Peer(http, workspace).open(), await Peer(http, workspace).open()
+        session, neighbour = await other.session(), await other.session()
+        async with other.stream(deltas=1) as all_, other.stream(session_id=session) as of_session:
+            await one.set_mode(session, "yolo")
+            for stream in (all_, of_session):
+                await announced(stream, session, "yolo")
+            await tried(other, call("bash", command="touch one"), session=session)
+            (result,) = await tried(other, call("bash", command="touch two"), session=neighbour)
+            assert needed_approval(result), "the mode of one session is not that of another"
+            server.kill()
+        server.start(port=int(server.url.rpartition(":")[2]), token=server.token)
+        await other.open()
+        assert await other.mode(session) == "yolo"
+        await tried(other, call("bash", command="touch three"), session=session)
+        assert sorted(path.name for path in workspace.iterdir()) == ["one", "three"]
+        await other.set_mode(session, "wild", expect=422)
+    assert f"session {session}: mode yolo, was ask (client {one.client_id})" in server.log
+
+
+async def test_the_next_call_of_a_run_obeys_a_switch(kedge: Peer, endpoint: Endpoint) -> None:
+    """In edits a file of the workspace passes and a guarded one asks; in ask both ask; in plan both are refused."""
+    hold = unique()
+    writes = " | ".join(call("write", path=path, content="x") for path in ("a.txt", ".envrc"))
+    session = await kedge.session()
+    await kedge.set_mode(session, "edits")
+    async with kedge.stream(session_id=session, deltas=1) as stream:
+        script = f"script: {writes} | step | hold {hold} | {call('write', path='b.txt', content='x')} | say over"
+        run_id = (await kedge.submit(session, script))["run_id"]
+        (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
+        assert asked.payload["path"].endswith(".envrc")
+        await kedge.answer(asked.payload["id"], "deny")
+        await kedge.set_mode(session, "plan")
+        endpoint.release(hold)
+        await stream.until_complete(run_id)
+    first, _, last = outputs(await kedge.messages(session))
+    assert not first["is_error"]
+    assert "plan mode" in last["content"]
+    assert [path.name for path in kedge.directory.iterdir()] == ["a.txt"]
+
+
+async def test_the_mode_of_a_run_ends_with_it(kedge: Peer, endpoint: Endpoint) -> None:
+    hold = unique()
+    session = await kedge.session()
+    async with kedge.stream(session_id=session, deltas=1) as stream:
+        run_id = (await kedge.submit(session, f"script: hold {hold} | say over", mode="yolo"))["run_id"]
+        await stream.until(lambda stream: stream.of("run"))
+        assert await kedge.mode(session) == "yolo"
+        endpoint.release(hold)
+        await stream.until_complete(run_id)
+    assert await kedge.mode(session) == "ask"

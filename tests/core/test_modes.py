@@ -1,0 +1,74 @@
+"""Modes: what passes, asks and is refused in each, and how a session's mode changes with its Runs."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from kedge.core.approvals import Intent, Rules, parse_rules
+from kedge.core.modes import MODES, Mode, narrower, permit_in_mode
+from kedge.core.records import RunOptions, SessionRecord
+
+COMMAND = Intent(("bash",), "execute", "make", "$ make", "/w", "{}", "b", words=("make",), commands=(("make",),))
+EDIT = Intent(("edit",), "write", "src/a.py", "Edit src/a.py", "/w/src/a.py", "{}", "b", grant="edit(**)")
+GUARDED = replace(EDIT, subject=".envrc", path="/w/.envrc", exact_only=True, grant="")
+OUTSIDE = replace(EDIT, subject="/etc/hosts", path="/etc/hosts", exact_only=True, grant="")
+VIEW = Intent(("view",), "read", "a.py", "view a.py", "/w/a.py", "{}", "b", needs_approval=False)
+FETCH = Intent(("fetch",), "fetch", "example.org", "Fetch", "", "{}", "b")
+NO_RULES = Rules()
+SESSION = SessionRecord("s", "w", "t", 1, 1)
+
+
+def decisions(mode: Mode, rules: Rules = NO_RULES) -> list[str]:
+    intents = (VIEW, FETCH, EDIT, GUARDED, OUTSIDE, COMMAND)
+    return [permit_in_mode(mode, intent, rules, (), can_confine=True).decision for intent in intents]
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("plan", "allow ask refuse refuse refuse refuse"),
+        ("ask", "allow ask ask ask ask ask"),
+        ("edits", "allow ask allow ask ask ask"),
+        ("auto", "allow ask allow ask ask refuse"),
+        ("yolo", "allow allow allow allow allow allow"),
+    ],
+)
+def test_decision_depends_on_the_mode(mode: Mode, expected: str) -> None:
+    assert " ".join(decisions(mode)) == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_deny_rules_hold_in_every_mode(mode: Mode) -> None:
+    assert set(decisions(mode, parse_rules(["*"], ["*"]))) == {"deny"}
+
+
+def test_allow_rules_do_not_hold_in_plan_mode() -> None:
+    assert decisions("plan", parse_rules(["*", "bash"], [])) == ["allow", "allow", *["refuse"] * 4]
+
+
+def test_narrower_mode_is_the_one_that_allows_less() -> None:
+    assert narrower("yolo", "plan") == narrower("plan", "ask") == "plan"
+    assert narrower("auto", "edits") == "edits"
+
+
+def test_mode_of_a_run_lasts_until_its_end() -> None:
+    started = SESSION.with_mode_of(RunOptions(mode="yolo"))
+    assert (started.mode, started.with_own_mode().mode) == ("yolo", "ask")
+    assert SESSION.with_mode_of(RunOptions()) == SESSION
+
+
+def test_switch_during_a_run_outlasts_the_run() -> None:
+    switched = SESSION.with_mode_of(RunOptions(mode="yolo")).with_mode("plan")
+    assert (switched.mode, switched.with_own_mode().mode) == ("plan", "plan")
+
+
+def test_joining_prompt_never_widens_the_mode() -> None:
+    """A prompt without a mode has the session's own; the host's mode is not for it."""
+    host = SESSION.with_mode_of(RunOptions(mode="yolo"))
+    assert host.with_mode_joined(RunOptions()).mode == "ask"
+    assert host.with_mode_joined(RunOptions(mode="edits")).mode == "edits"
+    assert host.with_mode_joined(RunOptions(mode="yolo")).mode == "yolo"
+    joined = SESSION.with_mode_joined(RunOptions(mode="plan"))
+    assert (joined.mode, joined.with_own_mode().mode) == ("plan", "ask")
+    assert SESSION.with_mode_joined(RunOptions(mode="yolo")) == SESSION
