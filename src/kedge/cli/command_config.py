@@ -135,7 +135,7 @@ def _revoke(workspace: Path) -> int:
 def _dangerous(file: RepositoryFile) -> list[tuple[str, str]]:
     """Return (dotted name, value) of the settings that need trust. Raises BadConfig if the file is not valid."""
     plain = parse_toml(file.content or b"", file.path)
-    to_config(plain, file.path)
+    to_config(plain, file.path, file.content or b"")
     lines = [line for key in keys_needing_trust(plain) for line in _flat(key, plain[key])]
     # A key in a repository is not a secret any more, but should still not be on the screen.
     return [(name, masked_secret(value) if name.endswith(".api_key") else value) for name, value in lines]

@@ -89,7 +89,7 @@ def _check_repository_file(file: RepositoryFile, trust: TrustList) -> Iterator[F
         return
     try:
         plain = parse_toml(file.content, file.path, REPOSITORY_DOTS_WORK_MAX)
-        to_config(plain, file.path)  # all keys, also those that are not trusted yet
+        to_config(plain, file.path, file.content)  # all keys, also those that are not trusted yet
     except BadConfig as error:
         yield Finding(subject, "fail", _without_subject(subject, error.message), "correct the file")
         return
@@ -150,4 +150,4 @@ def _check_keys(loaded: LoadedConfig, environment: Mapping[str, str]) -> Iterato
 
 def _without_subject(subject: str, message: str) -> str:
     """Remove the path at the start of the message, which the subject repeats."""
-    return message.removeprefix(subject).removeprefix(":").strip().rstrip(".")
+    return message.removeprefix(subject).lstrip(":, ").rstrip(".")

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from kedge.config.mistakes import explain_schema, explain_syntax, located
 from kedge.config.repository import (
     UntrustedFile,
     read_inside,
@@ -36,7 +37,7 @@ from kedge.config.schema import (
     first_error,
 )
 from kedge.config.trust import TrustList
-from kedge.errors import BadConfig, Invalid
+from kedge.errors import BadConfig
 
 #: Size of the user's file: 100 KB take some 50 ms to parse, a hostile file some 200 ms. Bytes.
 CONFIG_BYTES_MAX = 128 * 1024
@@ -92,7 +93,7 @@ def load_user_layer(path: Path) -> LoadedConfig:
     plain = parse_toml(content, path) if content is not None else {}
     sources: dict[str, str] = {}
     _merge({}, plain, str(path), sources)
-    return LoadedConfig(to_config(plain, path), sources, (), plain)
+    return LoadedConfig(to_config(plain, path, content or b""), sources, (), plain)
 
 
 def load_workspace(user: Config, workspace: Path, *, strict: bool = True) -> Config:
@@ -160,7 +161,7 @@ def _effective_settings(path: Path, content: bytes, trust: TrustList) -> tuple[d
         )
     if forbidden := sorted(plain.keys() - TRUSTED_KEYS):
         warnings.append(f"{path} sets {', '.join(forbidden)}, which only your own file can set.")
-    to_config(settings, path)  # check the file alone first, so that an error names it
+    to_config(settings, path, content)  # check the file alone first, so that an error names it
     return settings, warnings
 
 
@@ -230,30 +231,23 @@ def parse_toml(content: bytes, path: Path, dots_work_max: int = DOTS_WORK_MAX) -
     try:
         return tomllib.loads(content.decode())
     except ValueError as error:
-        raise BadConfig(f"{path} is not valid TOML: {_without_content(error)}.") from None
+        raise BadConfig(f"{path} is not valid TOML: {explain_syntax(error, content)}.") from None
     except RecursionError:
         raise BadConfig(f"{path} is not valid TOML: nested too deeply.") from None
 
 
-def _without_content(error: ValueError) -> str:
-    """Describe the error. A decoding error would show bytes of the file, which may be part of a key."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start} is not UTF-8"
-    # tomllib lets one ValueError of `int` through: a number of thousands of digits.
-    return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "a number is too long"
+def to_config(plain: dict[str, Any], path: Path, content: bytes = b"") -> Config:
+    """Convert parsed TOML. Raises BadConfig, with path, line and suggestion, if it does not match the schema.
 
-
-def to_config(plain: dict[str, Any], path: Path) -> Config:
-    """Convert parsed TOML. Raises BadConfig, with the path, if it does not match the schema."""
+    `content`: the file, to find the line."""
+    text = content.decode("utf-8", "replace")
     try:
         config = msgspec.convert(plain, Config)
-        config.permissions.rules()
     except msgspec.ValidationError as error:
-        raise BadConfig(f"{path}: {error}.") from None
-    except Invalid as error:
-        raise BadConfig(f"{path}: permissions: {error.message}") from None
+        raise BadConfig(f"{path}{explain_schema(error, plain, text, Config)}") from None
     except RecursionError:
         raise BadConfig(f"{path} is nested too deeply.") from None
-    if error_text := first_error(config):
-        raise BadConfig(f"{path}: {error_text}.")
+    if first := first_error(config):
+        keys, value, error_text = first
+        raise BadConfig(f"{path}{located(text, keys, f'{value!r} {error_text}', value)}")
     return config

@@ -21,6 +21,7 @@ from kedge.core.approvals import PARSED_MAX, Rule, Rules, parse_rules
 from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import QUEUE_RUNS_MAX, OnCrash, WhenBusy
 from kedge.core.patterns import has_wildcard
+from kedge.errors import Invalid
 from kedge.llm.provider_types import ProviderType
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.workspace_paths import real_path
@@ -221,15 +222,21 @@ def masked_url(url: str) -> str:
     return urlunsplit((parts.scheme, netloc, parts.path, MASK if parts.query else "", MASK if parts.fragment else ""))
 
 
-def first_error(config: Config) -> str | None:
-    """Return the first error beyond types and limits, as "key: error". `PermissionsConfig.rules` checks the rules."""
+def first_error(config: Config) -> tuple[tuple[str, str], str, str] | None:
+    """Return the first error beyond types and limits: the keys, the value and the error."""
     for variable in config.tools.environment:
         if not _VARIABLE.fullmatch(variable):
-            return f"tools.environment: {variable!r} is not a valid variable name"
+            return ("tools", "environment"), variable, "is not a valid variable name; write the name alone, such as CI"
     for path in config.sandbox.writable:
         if not path.startswith(("/", "~/")):
-            return f"sandbox.writable: {path!r} must be absolute or start with ~/"
+            return ("sandbox", "writable"), path, "must be absolute or start with ~/"
     for file in config.context.files:
         if PurePath(file).is_absolute() or ".." in PurePath(file).parts or "\0" in file:
-            return f"context.files: {file!r} is outside of its directory"
+            return ("context", "files"), file, "is outside of its directory; write a name, such as NOTES.md"
+    for key, rules in (("allow", config.permissions.allow), ("deny", config.permissions.deny)):
+        for rule in rules:
+            try:
+                PermissionsConfig(allow=[rule]).rules()
+            except Invalid as error:
+                return ("permissions", key), rule, error.message.removeprefix(repr(rule)).strip().rstrip(".")
     return None
