@@ -14,7 +14,7 @@ def test_run_works_without_a_usual_directory(in_home: Home, name: str, how: str)
     if how == "missing":
         in_home.env[name] = str(in_home.root / "missing")
     done = in_home.kedge("run", "hello")
-    assert (done.code, done.out, done.err) == (0, "You said: hello\n", "")
+    assert (done.code, done.out, done.errors) == (0, "You said: hello\n", "")
 
 
 def test_data_directory_that_is_a_file_is_a_one_line_error(in_home: Home) -> None:

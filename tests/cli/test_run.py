@@ -19,7 +19,7 @@ def test_stdout_has_only_the_answer(server: Server) -> None:
 
 def test_run_starts_a_server_if_none_runs(in_home: Home) -> None:
     done = in_home.kedge("run", "hello")
-    assert (done.code, done.out, done.err) == (0, "You said: hello\n", "")
+    assert (done.code, done.out, done.errors) == (0, "You said: hello\n", "")
 
 
 def test_text_is_printed_as_it_streams(server: Server, endpoint: HostedEndpoint) -> None:
