@@ -187,7 +187,8 @@ class TestResponses:
     async def test_endless_tool_input_is_refused(self, server: Server, client: httpx2.AsyncClient) -> None:
         pieces = ["x" * 100_000] * (TOOL_INPUT_CHARS_MAX // 100_000 + 1)
         server.replies = [answer(events(CREATED, *call_items(*pieces), DONE))]
-        assert "with more than" in (await failure_of(responses_model(server, client))).message
+        failure = await failure_of(responses_model(server, client))
+        assert f"more than {TOOL_INPUT_CHARS_MAX} characters of tool input" in failure.message
 
     @pytest.mark.found(
         "fault 22",
@@ -214,7 +215,7 @@ class TestFaults:
         ("status", "says", "retryable"),
         [
             (400, "refused the request (HTTP 400: because ***)", False),
-            (401, "rejected the API key (HTTP 401: because ***); check the api_key of provider work", False),
+            (401, "rejected the API key (HTTP 401: because ***); check api_key under [providers.work]", False),
             (403, "check the permissions of its API key", False),
             (404, "has no model large at http://127.0.0.1:", False),
             (429, "limits the request rate (HTTP 429: because ***); try again in 3 s", True),
