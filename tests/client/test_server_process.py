@@ -156,8 +156,14 @@ async def test_hanging_server_is_reported_and_killed(in_home: Home) -> None:
 )
 def test_server_without_its_socket_file_is_found_again(in_home: Home, endpoint: HostedEndpoint) -> None:
     pid, command, run_id = with_live_run(in_home, "socket-gone")
+    os.kill(pid, signal.SIGSTOP)  # it cannot bind its socket again before the command has searched for it
     paths.socket_file().unlink()
-    assert run_id in in_home.kedge("runs").out
+    listing = in_home.start_kedge("runs")
+    assert listing.stderr
+    waits_for = listing.stderr.readline()
+    os.kill(pid, signal.SIGCONT)
+    assert waits_for == f"kedge: waiting for the server (pid {pid}) to create its socket again ...\n"
+    assert run_id in listing.communicate(timeout=WAIT_S)[0]
     paths.socket_file().rename(in_home.root / "moved.sock")
     assert in_home.kedge("run", "hello").out == "You said: hello\n"
     shutil.rmtree(paths.runtime_dir())
@@ -193,8 +199,8 @@ async def test_socket_of_another_living_server_is_left_alone(in_home: Home) -> N
 
 @pytest.mark.found(
     "fault 14",
-    "after `rm -rf` or `mv` of the data directory, prompts were still accepted, and lost when the server exited; they "
-    "are now refused with the reason, and a server that no client can reach exits",
+    "after `rm -rf` or `mv` of the data directory with the socket in it, the server stayed, and no client could reach "
+    "it; such a server exits",
 )
 @pytest.mark.parametrize("how", ["remove", "move"])
 def test_server_that_lost_its_directory_and_socket_exits(in_home: Home, how: str) -> None:
@@ -238,6 +244,11 @@ def outside_runtime(in_home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             os.kill(int(paths.server_record().read_text().split()[0]), signal.SIGKILL)
 
 
+@pytest.mark.found(
+    "fault 14",
+    "after the data directory was removed or replaced, prompts were still accepted, and lost when the server exited; "
+    "they are refused with the reason",
+)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a runtime directory outside of the temporary one")
 @pytest.mark.parametrize("how", ["remove", "replace"])
 def test_prompt_is_refused_when_the_data_directory_is_gone(in_home: Home, outside_runtime: Path, how: str) -> None:
@@ -322,6 +333,38 @@ async def test_stop_ignores_a_server_that_was_started_afterwards(in_home: Home) 
     "a `kedge run` whose server was stopped after it had opened the workspace failed with `shutting_down`; requests "
     "that such a server refused are sent to the next one",
 )
+def test_run_survives_a_stop_after_its_open(in_home: Home) -> None:
+    """The command is stopped (SIGSTOP) right after it opened the workspace, until the server has exited."""
+    code = (
+        "import os, signal\n"
+        "from kedge.client.client import Client\n"
+        "create = Client.create_workspace\n"
+        "async def create_and_pause(self, path):\n"
+        "    Client.create_workspace = create\n"
+        "    opened = await create(self, path)\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    return opened\n"
+        "Client.create_workspace = create_and_pause\n"
+        "from kedge.cli.main import main\n"
+        "main(['run', 'hello'])\n"
+    )
+    command = subprocess.Popen(
+        [sys.executable, "-P", "-c", code],
+        env=in_home.env,
+        cwd=in_home.workspace,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    in_home.started.append(command)
+    os.waitid(os.P_PID, command.pid, os.WSTOPPED | os.WNOWAIT)
+    assert in_home.kedge("stop").out == "stopped\n"
+    command.send_signal(signal.SIGCONT)
+    out, err = command.communicate(timeout=WAIT_S)
+    assert (out, command.returncode) == ("You said: hello\n", 0), err
+
+
 def test_runs_survive_servers_that_are_stopped(in_home: Home) -> None:
     commands = [in_home.start_kedge("run", f"hello {number}") for number in range(8)]
     while any(command.poll() is None for command in commands):

@@ -118,7 +118,7 @@ async def test_copy_that_is_given_up_is_removed(data: StoreData, ending: str) ->
 
 
 @pytest.mark.found(
-    "fault 7", "the deletion of a long session held up all other writes; it is now hidden at once and removed in slices"
+    "fault 7", "other writes waited for the removal of a long session; it is removed in slices, and invisible meanwhile"
 )
 @pytest.mark.parametrize("reopened", [False, True])
 async def test_deleted_session_is_invisible_before_it_is_removed(data: StoreData, reopened: bool) -> None:
