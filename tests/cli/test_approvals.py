@@ -179,6 +179,17 @@ def test_session_model_is_changed_and_reset(server: Server) -> None:
     assert json.loads(kedge(server, "sessions", "model", session_id, "", "--json").out)["model"] == ""
 
 
+def test_session_mode_is_switched_and_listed(server: Server) -> None:
+    server.home.kedge("run", "--host", server.host, "--mode", "edits", "hello")
+    session_id = session_of(server)
+    assert kedge(server, "sessions", "mode", session_id).out == "ask\n", "the mode of a Run ends with it"
+    assert kedge(server, "sessions", "mode", session_id, "edits").out == "edits\n"
+    refused = kedge(server, "sessions", "mode", session_id, "yolo")
+    assert (refused.code, "Use --yes" in refused.err) == (2, True)
+    assert kedge(server, "sessions", "mode", session_id, "yolo", "--yes").out == "yolo\n"
+    assert "  yolo  " in kedge(server, "sessions", "list").out
+
+
 def test_summarize_follows_its_run(server: Server, endpoint: HostedEndpoint) -> None:
     server.home.kedge("run", "--host", server.host, "hello")
     done = kedge(server, "sessions", "summarize", session_of(server))

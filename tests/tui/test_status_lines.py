@@ -55,8 +55,14 @@ async def test_top_line_shows_the_mode_in_words(own_server: Server) -> None:
         await r.shows("yolo: nothing asks")
         async with rig(own_server) as late:
             await late.shows("yolo: nothing asks")
-        await other.change_session(workspace.id, r.app.session_id, mode="ask")
+        await r.press("shift+tab")
         await r.shows_no("nothing asks")
+        await r.press("shift+tab", "shift+tab")
+        await r.shows("plan: read-only")
+        for answer in ("n", "y"):
+            await r.press("ctrl+k", *"/mode", "enter", *"yolo", "enter", answer, "enter")
+            await r.until(lambda: len(r.app.screen_stack) == 1 and not r.app.is_busy)
+            await r.shows("plan: read-only" if answer == "n" else "yolo: nothing asks")
 
 
 async def test_context_grows_during_a_run(small_model: Server) -> None:

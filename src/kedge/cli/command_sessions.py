@@ -20,6 +20,7 @@ from kedge.cli.workspace_lookup import find_session, opened
 from kedge.client.complete_file import complete_file
 from kedge.client.followed_run import FollowedSummary
 from kedge.client.safe_text import harmless, one_line
+from kedge.core.modes import MODES, Mode
 from kedge.core.records import OFFLINE
 from kedge.core.untrusted_text import visible
 from kedge.wire.models import MessageBody, SearchHitBody, SessionBody, UndoReply
@@ -61,11 +62,12 @@ def list_(as_json: bool, cwd: str, host: str | None) -> int:
                 ago(session.updated_at),
                 str(session.message_count),
                 "busy" if session.is_busy else "",
+                session.mode,
                 one_line(session.title, 80) or "(no title)",
             )
             for session in listed
         ]
-        print_table(("SESSION", "AGE", "MESSAGES", "STATE", "TITLE"), rows)
+        print_table(("SESSION", "AGE", "MESSAGES", "STATE", "MODE", "TITLE"), rows)
     return 0
 
 
@@ -277,6 +279,38 @@ def model(prefix: str, name: str | None, as_json: bool, cwd: str, host: str | No
         print_json(session)
     else:
         click.echo(one_line(session.model) if session.model else f"{one_line(configured)} (configured)")
+    return 0
+
+
+@sessions.command(epilog=examples("kedge sessions mode 3f2a", "kedge sessions mode 3f2a edits"))
+@_session_argument
+@click.argument("name", metavar="[MODE]", type=click.Choice(MODES), required=False)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation of yolo.")
+@json_option
+@cwd_option
+@host_option
+def mode(prefix: str, name: Mode | None, yes: bool, as_json: bool, cwd: str, host: str | None) -> int:
+    """Print or switch the mode of a session: what its agent may do without asking. The next tool call obeys.
+
+    plan: nothing is changed. ask: changes and commands ask. edits: changes of files pass. auto: commands pass as well,
+    in a sandbox. yolo: nothing asks. Deny rules hold in every mode."""
+    if name == "yolo" and not yes:
+        if not os.isatty(0):
+            raise click.UsageError("There is no terminal to confirm on. Use --yes")
+        click.confirm("Let the agent of this session do everything without asking?", abort=True, err=True)
+
+    async def act() -> SessionBody:
+        async with opened(host, cwd) as workspace:
+            session = await find_session(workspace, prefix)
+            if name is None:
+                return session
+            return await workspace.client.change_session(workspace.id, session.id, mode=name)
+
+    session = asyncio.run(act())
+    if as_json:
+        print_json(session)
+    else:
+        click.echo(session.mode)
     return 0
 
 

@@ -2,7 +2,8 @@
 
     the user's file            all settings
     kedge.toml, or             model, small_model, runs and context. Other keys are ignored, with a warning, until the
-    .kedge/config.toml, from   user trusts that exact content. It can never set [server]
+    .kedge/config.toml, from   user trusts that exact content. It can never set [server],
+                               nor a mode in which commands run without approval
     the repository's root
     down to the workspace
     KEDGE_MODEL and so on      the environment of the server
@@ -51,7 +52,9 @@ DOTS_WORK_MAX = 10_000_000
 REPOSITORY_DOTS_WORK_MAX = 200_000
 #: Top-level keys that a repository's file can set before the user trusts it, and after.
 OPEN_KEYS = frozenset({"model", "small_model", "runs", "context"})
-TRUSTED_KEYS = OPEN_KEYS | {"permissions", "sandbox", "tools", "providers"}
+TRUSTED_KEYS = OPEN_KEYS | {"mode", "permissions", "sandbox", "tools", "providers"}
+#: Modes that a repository's file can never set: commands would run without approval.
+OWN_MODES = frozenset({"auto", "yolo"})
 FILE_NAMES = ("kedge.toml", ".kedge/config.toml")
 #: Environment variable -> the key that it sets.
 VARIABLES = {"KEDGE_MODEL": "model", "KEDGE_SMALL_MODEL": "small_model"}
@@ -161,6 +164,9 @@ def _effective_settings(path: Path, content: bytes, trust: TrustList) -> tuple[d
         )
     if forbidden := sorted(plain.keys() - TRUSTED_KEYS):
         warnings.append(f"{path} sets {', '.join(forbidden)}, which only your own file can set.")
+    if str(plain.get("mode")) in OWN_MODES:
+        settings.pop("mode", None)
+        warnings.append(f'{path} sets mode = "{plain["mode"]}", which only your own file can set.')
     to_config(settings, path, content)  # check the file alone first, so that an error names it
     return settings, warnings
 

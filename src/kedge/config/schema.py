@@ -20,6 +20,7 @@ from msgspec import Meta, Struct, field
 from kedge.core.approvals import PARSED_MAX, Rule, Rules, parse_rules
 from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import QUEUE_RUNS_MAX, OnCrash, WhenBusy
+from kedge.core.modes import Mode
 from kedge.core.patterns import has_wildcard
 from kedge.errors import Invalid
 from kedge.llm.provider_types import ProviderType
@@ -188,6 +189,8 @@ class Config(Struct, forbid_unknown_fields=True):
     model: str = ""
     #: Model used for session titles. Default: the model of the Run.
     small_model: str = ""
+    #: Mode of new sessions: `ask`, `edits`, `plan`, `auto` or `yolo`. Only your own file can set `auto` or `yolo`.
+    mode: Mode = "ask"
     providers: dict[Name, ProviderConfig] = field(default_factory=dict)
     permissions: PermissionsConfig = field(default_factory=PermissionsConfig)
     runs: RunsConfig = field(default_factory=RunsConfig)

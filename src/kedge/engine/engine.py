@@ -405,7 +405,7 @@ class Engine:
     async def create_session(self, workspace: Workspace, title: str) -> SessionRecord:
         self._check_open()
         now = self._clock.now_ms()
-        session = SessionRecord(self._ids.new("s"), workspace.id, title, now, now)
+        session = SessionRecord(self._ids.new("s"), workspace.id, title, now, now, mode=workspace.config.mode)
         with self.workspaces.in_use(workspace):
             await make_session(self._door, self.workspaces, workspace, session)
         return session

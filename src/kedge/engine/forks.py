@@ -36,6 +36,7 @@ async def fork(
 ) -> SessionRecord:
     """Create a session with copies of the messages of `parent` up to `last`."""
     session, copy = await _copy_messages(door, parent, last)
+    session = replace(session, mode=workspace.config.mode)  # that of its parent was set for that session
     await make_session(door, workspaces, workspace, session, copy)
     return session
 

@@ -141,6 +141,7 @@ class WorkspaceRoutes:
 
     async def create_session(self, request: HttpRequest) -> m.SessionBody:
         workspace = self._workspace(request)
+        await self._engine.modes.check(workspace, workspace.config.mode)
         session = await self._engine.create_session(workspace, _check_title(request.body.title))
         return session_body(workspace.view(session))
 

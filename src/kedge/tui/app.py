@@ -23,11 +23,12 @@ from kedge.client.safe_text import one_line
 from kedge.client.view.conversation import ViewChanges
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.approvals import Answer
+from kedge.core.modes import Mode
 from kedge.core.records import OFFLINE
 from kedge.errors import KedgeError
 from kedge.tui.connection import ServerConnection
 from kedge.tui.external_editor import in_terminal
-from kedge.tui.key_bindings import KEYS, KeyCommand, bindings
+from kedge.tui.key_bindings import CONFIRM_COMMANDS, KEYS, MODE_COMMANDS, KeyCommand, bindings
 from kedge.tui.panels.approval_panel import ApprovalPanel
 from kedge.tui.panels.file_completions import FileCompletions
 from kedge.tui.panels.prompt_panel import PromptPanel
@@ -352,6 +353,23 @@ class KedgeApp(App[int]):
     def _run_command(self, session_id: str, command: KeyCommand | None) -> None:
         if command is not None and self.sessions.is_still_shown(session_id):
             self.call_next(self.run_action, command.action)
+
+    def action_next_mode(self) -> None:
+        self.sessions.next_mode()
+
+    def action_mode(self) -> None:
+        self.push_screen(PaletteScreen(list(MODE_COMMANDS)), partial(self._run_command, self.session_id))
+
+    def action_set_mode(self, mode: Mode) -> None:
+        if mode == "yolo":
+            self.push_screen(PaletteScreen(list(CONFIRM_COMMANDS)), partial(self._run_command, self.session_id))
+        else:
+            self.sessions.set_mode(mode)
+
+    def action_ask_nothing(self) -> None:
+        self.sessions.set_mode("yolo")
+
+    def action_keep_mode(self) -> None: ...
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen())

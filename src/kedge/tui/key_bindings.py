@@ -33,6 +33,8 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("ctrl+n", "new_session", "start a new session", "Sessions", "new"),
     KeyCommand("ctrl+s", "sessions", "find, preview, rename, fork or delete sessions", "Sessions", "sessions"),
     KeyCommand("ctrl+l", "models", "choose the model of this session", "Sessions", "model"),
+    KeyCommand("shift+tab", "next_mode", "next mode: ask, edits, plan, auto", "Sessions"),
+    KeyCommand("", "mode", "choose the mode: what passes without asking", "Sessions", "mode"),
     KeyCommand("", "undo", "undo the file changes of the last run", "Sessions", "undo"),
     KeyCommand("", "fork", "continue in a copy of this session", "Sessions", "fork"),
     KeyCommand("", "export", "export this session to a Markdown file", "Sessions", "export"),
@@ -48,6 +50,23 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("ctrl+k", "palette", "all commands", "General", "commands"),
     KeyCommand("f1", "help", "all keys and commands (also ? in an empty prompt)", "General", "help"),
     KeyCommand("ctrl+q", "quit", "quit; runs continue on the server", "General", "quit"),
+)
+
+#: The modes of a session, as commands of a palette.
+MODE_COMMANDS: tuple[KeyCommand, ...] = tuple(
+    KeyCommand("", f"set_mode('{mode}')", description, "Modes", mode)
+    for mode, description in (
+        ("ask", "changes and commands ask"),
+        ("edits", "changes of files in the workspace pass, commands ask"),
+        ("plan", "read-only; ends with a plan for you to accept"),
+        ("auto", "changes and commands pass, in a sandbox without network"),
+        ("yolo", "nothing asks; deny rules still hold"),
+    )
+)
+#: The confirmation of yolo.
+CONFIRM_COMMANDS: tuple[KeyCommand, ...] = (
+    KeyCommand("", "keep_mode", "keep the present mode", "Modes", "no"),
+    KeyCommand("", "ask_nothing", "the agent does everything in this session without asking", "Modes", "yes"),
 )
 
 #: Keys of the prompt, for the help. They are not bindings.

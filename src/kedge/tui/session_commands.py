@@ -6,7 +6,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kedge.errors import KedgeError, NotFound
+from kedge.core.modes import Mode
+from kedge.errors import Conflict, KedgeError, NotFound
 from kedge.tui.panels.prompt_panel import PromptPanel
 from kedge.tui.panels.transcript_panel import TranscriptPanel
 from kedge.tui.render.themes import THEMES
@@ -18,6 +19,9 @@ from kedge.wire import models as m
 if TYPE_CHECKING:
     from kedge.tui.app import KedgeApp
 
+#: The cycle of the key. yolo, which needs a confirmation, is only left by it.
+NEXT_MODES: dict[Mode, Mode] = {"ask": "edits", "edits": "plan", "plan": "auto", "auto": "ask", "yolo": "ask"}
+
 
 class SessionCommands:
     def __init__(self, app: KedgeApp) -> None:
@@ -26,6 +30,8 @@ class SessionCommands:
         self._requested = ""
         #: By name; empty until they are loaded.
         self.models: dict[str, m.ModelBody] = {}
+        #: Modes that the server has not confirmed yet, by session.
+        self._wanted_modes: dict[str, Mode] = {}
 
     # --- the shown session ------------------------------------------------------------------------------------------
 
@@ -125,6 +131,33 @@ class SessionCommands:
         models = await connection.retry(lambda: connection.client.models(connection.id))
         self.models = {model.model: model for model in models}
         self._app.draw_status()
+
+    def next_mode(self) -> None:
+        session = self._app.view.session(self._app.session_id)
+        if session is not None:
+            # Of the last request: its event may not have arrived when the key is pressed again.
+            mode = NEXT_MODES[self._wanted_modes.get(session.id, session.mode)]
+            self.set_mode(mode, otherwise=NEXT_MODES[mode])
+
+    def set_mode(self, mode: Mode, otherwise: Mode | None = None) -> None:
+        """`otherwise`: the mode to set instead if the machine does not support `mode`."""
+        if session_id := self._app.session_id:
+            self._wanted_modes[session_id] = mode
+            self._app.start(self._switch(session_id, mode, otherwise))
+
+    async def _switch(self, session_id: str, mode: Mode, otherwise: Mode | None) -> None:
+        app = self._app
+        try:
+            await app.actions.set_mode(session_id, mode)
+        except Conflict as error:
+            if otherwise is None:
+                raise
+            app.report(error.message, "warning")
+            await app.actions.set_mode(session_id, otherwise)
+        finally:
+            if self._wanted_modes.get(session_id) == mode:
+                del self._wanted_modes[session_id]
+            app.draw_status()
 
     def rename(self) -> None:
         app = self._app

@@ -33,7 +33,7 @@ class SessionRow(Struct, frozen=True):
 
     def content(self, width: int, now_ms: int) -> Content:
         mark, style = self._mark()
-        labels = [self._state(), self._queue(), self._clients(), "current" if self.is_current else ""]
+        labels = [self._state(), self._queue(), self._clients(), self._mode(), "current" if self.is_current else ""]
         labels = [label for label in labels if label]
         when = age(self.session.updated_at, now_ms)
         # The least important label is last, and is dropped first.
@@ -62,6 +62,9 @@ class SessionRow(Struct, frozen=True):
 
     def _queue(self) -> str:
         return f"{self.queued} queued" if self.queued else ""
+
+    def _mode(self) -> str:
+        return "" if self.session.mode == "ask" else self.session.mode
 
     def _clients(self) -> str:
         clients = self.session.attached_clients

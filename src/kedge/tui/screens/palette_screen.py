@@ -98,7 +98,7 @@ def _line(key: KeyCommand, names: int, width: int) -> Content:
 
 
 def matching(commands: list[KeyCommand], typed: str) -> list[KeyCommand]:
-    """Return the matching commands, the best match first: start of the name, name, description."""
+    """Return the matching commands, the best match first: the name, its start, a part of it, description."""
     letters = "".join(typed.casefold().split()).removeprefix("/")
     ranked = [(rank, key) for key in commands if (rank := _rank(key, letters)) is not None]
     return [key for _, key in sorted(ranked, key=lambda match: match[0])]
@@ -108,6 +108,7 @@ def _rank(key: KeyCommand, letters: str) -> int | None:
     """Return a sort key, lower for a better match; None: no match."""
     name, description = key.command.casefold(), "".join(key.description.casefold().split())
     tests = (
+        name == letters,
         name.startswith(letters),
         letters in name,
         letters in description,

@@ -19,6 +19,7 @@ from kedge.client.client import new_run_id
 from kedge.client.complete_file import complete_file
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.approvals import Answer
+from kedge.core.modes import Mode
 from kedge.errors import (
     AskWithdrawn,
     Conflict,
@@ -179,6 +180,13 @@ class SessionActions:
 
     async def rename_session(self, session_id: str, title: str) -> None:
         await self._connection.retry(lambda: self._client.rename_session(self._workspace_id, session_id, title))
+
+    async def set_mode(self, session_id: str, mode: Mode) -> None:
+        at = self._connection.at
+        changed = await self._in_order(
+            session_id, lambda: self._client.change_session(self._workspace_id, session_id, mode=mode)
+        )
+        self._view.load_sessions([changed], at)
 
     async def delete_session(self, session_id: str) -> None:
         """Delete a session. The server first cancels its Runs and waits until they end."""
