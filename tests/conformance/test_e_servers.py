@@ -59,6 +59,7 @@ async def test_e6_e11_a_shutdown_interrupts_runs_and_keeps_the_queue(
             await each.until_end()
             (complete,) = each.completes(streaming)
             assert (complete["outcome"], complete["text"]) == ("interrupted", "some text")
+            assert complete["error"] == "the server was shut down"
             assert [complete["outcome"] for complete in each.completes(silent)] == ["interrupted"]
             assert not each.completes(queued)
             assert not each.of("agent_event")

@@ -35,6 +35,9 @@ def end_run(tx: Append, command: Finish | Recover, verdict: Verdict, change: Cha
     leaves a message."""
     ended = next(event for event in decide(tx.lane, command) if isinstance(event, RunEnded))
     message = last.closed(_finish_part(ended, verdict, tx.now))
+    error = verdict.error if ended.outcome == "failed" or verdict.cleanup == "failed" else ""
+    if ended.outcome == "interrupted":
+        error = error or REASON_TEXTS[ended.reason]
     tx.put_message(change, message)
     for event in tx.decide(command):
         if not isinstance(event, RunEnded):
@@ -43,7 +46,7 @@ def end_run(tx: Append, command: Finish | Recover, verdict: Verdict, change: Cha
         tx.change_run(
             replace(
                 tx.runs[event.run_id],
-                error=verdict.error if ended.outcome == "failed" or verdict.cleanup == "failed" else "",
+                error=error,
                 cleanup=verdict.cleanup,
                 message_id=message.id,
                 text=message.text,
