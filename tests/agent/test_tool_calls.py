@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from kedge.store.base import Write
-from kedge.testing.scripted import Hold, ScriptedModel
+from kedge.testing.scripted import Call, Hold, ScriptedModel
+from kedge.tools.background import FOREGROUND_MAX
 from kedge.tools.base import ToolContext, ToolFailed, ToolOutput
+from kedge.tools.shell import BashTool
 from tests.engine.rig import (
     TIMEOUT_S,
     ActingTool,
     LookupStore,
     OutageStore,
+    PlainMachine,
     do,
     has_results,
     never,
@@ -48,6 +51,21 @@ async def test_calls_of_one_step_run_concurrently(tmp_path: Path) -> None:
         assert (await r.end(await r.submit())).text == "done"
         assert sorted(await r.results()) == [(call_id, call_id) for call_id in ("call_1_0", "call_1_1", "call_1_2")]
         await r.assert_sound()
+
+
+async def test_command_that_waits_for_a_slot_is_not_run(tmp_path: Path) -> None:
+    commands = [
+        Call("bash", {"command": f"touch ran{number}; exec sleep 1000"}) for number in range(FOREGROUND_MAX + 1)
+    ]
+    model, machine = ScriptedModel(commands), PlainMachine()
+    async with rig(tmp_path, model, tools=(BashTool(),), machine=machine) as r:
+        run = await r.submit(skip_approvals=True)
+        await until(lambda: len(machine.plain.started) == FOREGROUND_MAX)
+        await r.engine.cancel(r.workspace, r.session)
+        await r.end(run)
+        ends = list((await r.call_ends()).values())
+        assert (ends.count("cut_off"), ends.count("not_run")) == (FOREGROUND_MAX, 1)
+        assert len(machine.plain.started) == FOREGROUND_MAX
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

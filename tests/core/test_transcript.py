@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kedge.core.transcript import (
-    CUT_OFF,
+    NO_RESULT,
     PART_TYPES,
     AttachedFile,
     Binary,
@@ -43,7 +43,7 @@ def end(reason: FinishReason) -> FinishPart:
 
 CALL = ToolCall("c1", "shell", "{}")
 RESULT = ToolResult("c1", "shell", "ok")
-MISSING = ToolResult("c1", "shell", CUT_OFF, is_error=True)
+MISSING = ToolResult("c1", "shell", NO_RESULT, is_error=True)
 
 
 # --- a message -------------------------------------------------------------------------------------------------------

@@ -222,6 +222,11 @@ class Rig:
         messages = await self.engine.messages(self.workspace, self.session, None, 10_000)
         return [(result.tool_call_id, result.content) for message in messages for result in message.all(ToolResult)]
 
+    async def call_ends(self) -> dict[str, str]:
+        """Return how each call ended, by its id."""
+        messages = await self.engine.messages(self.workspace, self.session, None, 10_000)
+        return {result.tool_call_id: result.end for message in messages for result in message.all(ToolResult)}
+
     async def assert_sound(self) -> None:
         """Assert the invariants of an idle session.
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from kedge.core.approvals import Answer
+from kedge.core.transcript import ToolResult
 from kedge.errors import AskWithdrawn, StoreUnavailable
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, ScriptedModel
 from kedge.tools.base import ToolContext
 from kedge.tools.question import QuestionTool
 from kedge.tools.view import ViewTool
-from tests.engine.rig import ActingTool, OutageStore, do, no_asyncio_errors, rig, spin
+from tests.engine.rig import ActingTool, OutageStore, do, kill, never, no_asyncio_errors, rig, spin, start
 from tests.engine.test_feed import read_all, reader
 
 ASK = Call("question", {"questions": [{"question": "Which?"}]})
@@ -267,6 +268,63 @@ async def test_question_withdrawn_by_a_cancel_has_no_answer(tmp_path: Path) -> N
         ((_, content),) = await r.results()
         assert "cut off" in content
         await r.assert_sound()
+
+
+async def stubborn(context: ToolContext) -> str:
+    """Ignore the first cancel, so that the end of the Run is not written yet."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        await asyncio.Event().wait()
+    raise AssertionError
+
+
+@pytest.mark.found(
+    "issue 20",
+    "a call whose approval was pending or denied when its Run ended was reported to have had an effect, perhaps; it is "
+    "reported as not run, and only a call that began as cut off",
+)
+async def test_call_that_was_not_approved_is_reported_as_not_run(tmp_path: Path) -> None:
+    calls = [Call("bash", {"do": "slow"}), Call("bash", {"do": "a", "ask": True})]
+    expected = {"call_1_0": "cut_off", "call_1_1": "not_run"}
+    # A cancel.
+    tool = ActingTool(slow=never)
+    async with rig(tmp_path, ScriptedModel(calls, "next"), tools=(tool,)) as r:
+        run = await r.submit()
+        await r.until_asked()
+        await r.until_started(tool, "slow")
+        await r.engine.cancel(r.workspace, r.session)
+        assert (await r.end(run)).outcome == "cancelled"
+        assert await r.call_ends() == expected
+        await r.end(await r.submit("and now?"))
+        (results,) = [one for one in r.model.requests[-1].request.messages if one.role == "tool"]
+        effects = ["may or may not" in result.content for result in results.all(ToolResult)]
+        assert effects == [True, False], "the model is sent the same"
+        await r.assert_sound()
+    # A denial.
+    async with rig(tmp_path, ScriptedModel(do("a", ask=True), "next"), tools=(ActingTool(),)) as r:
+        run = await r.submit()
+        (ask,) = await r.until_asked()
+        await r.engine.asks.answer(r.workspace, ask.id, "deny")
+        await r.end(run)
+        assert await r.call_ends() == {"call_1_0": "not_run"}
+    # A crash after the cancel, which withdrew the approval.
+    tool = ActingTool(slow=stubborn)
+    r = await start(tmp_path, ScriptedModel(calls), tools=(tool,))
+    await r.submit(run_id="x")
+    await r.until_asked()
+    await r.until_started(tool, "slow")
+    await r.engine.cancel(r.workspace, r.session)
+    async with rig(tmp_path, ScriptedModel(), await kill(r), tools=(tool,)) as new:
+        assert (await new.end("x")).outcome == "cancelled"
+        assert await new.call_ends() == expected
+    # A crash while the approval was pending, and the Run is not resumed.
+    r = await start(tmp_path, ScriptedModel(calls), tools=(ActingTool(slow=never),))
+    await r.submit(run_id="x")
+    await r.until_asked()
+    async with rig(tmp_path, ScriptedModel(), await kill(r), runs={"on_crash": "end"}) as new:
+        assert (await new.end("x")).outcome == "interrupted"
+        assert await new.call_ends() == expected
 
 
 async def test_uncertain_end_that_withdrew_an_unawaited_ask(tmp_path: Path) -> None:

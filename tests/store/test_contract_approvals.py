@@ -53,6 +53,7 @@ async def test_pending_asks_are_listed_in_insertion_order(store: Store) -> None:
     assert [row.id for row in await store.asks(W)] == ["d", "c", "b", "a", "e"]
     assert [row.id for row in await store.session_asks(S)] == ["d", "b", "a", "e"]
     assert [row.id for row in await store.session_asks("s2")] == ["c"]
+    assert [row.id for row in await store.session_asks(S, settled=True)] == ["d", "b", "a", "e", "f"]
     assert [row.id for row in await store.asks("w2")] == ["x"]
     assert await store.asks("w9") == []
     assert await store.session_asks("s9") == []

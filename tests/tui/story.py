@@ -30,10 +30,12 @@ def call(call_id: str, name: str, arguments: Json) -> Json:
     return {"type": "tool_call", "data": msgspec.to_builtins(described)}
 
 
-def result(call_id: str, content: str, *, is_error: bool = False, summary: str = "", **metadata: Any) -> Json:
+def result(
+    call_id: str, content: str, *, is_error: bool = False, summary: str = "", end: str = "returned", **metadata: Any
+) -> Json:
     encoded = msgspec.json.encode(metadata).decode() if metadata else ""
     data = {"tool_call_id": call_id, "name": "", "content": content, "metadata": encoded, "is_error": is_error}
-    return {"type": "tool_result", "data": data | {"summary": summary}}
+    return {"type": "tool_result", "data": data | {"summary": summary, "end": end}}
 
 
 def finish(reason: str = "end_turn", message: str = "", details: str = "") -> Json:

@@ -236,8 +236,8 @@ def test_failed_and_denied_calls_show_the_reason() -> None:
         "    there is no file a",
         "",
     ]
-    denied = card("bash", {"command": "rm x"}, "no: keep it", is_error=True, summary="denied")
-    assert denied[0] == "✗ $ rm x  denied"
+    denied = card("bash", {"command": "rm x"}, "no: keep it", is_error=True, summary="not run: denied", end="not_run")
+    assert denied[:2] == ["■ $ rm x  not run: denied", "    no: keep it"]
 
 
 EDIT = {"path": "x", "old_string": "-- gone", "new_string": "++ new"}

@@ -275,7 +275,7 @@ def test_open_call_of_an_ended_run_is_interrupted() -> None:
     story.ended("r1", "interrupted")
     changed = applied(view, story.events)
     assert "m1" in changed.messages
-    assert lines(view)[0] == "■ $ sleep 9  interrupted before it returned a result"
+    assert lines(view)[0] == "■ $ sleep 9  no result"
 
 
 def test_agent_card_shows_the_state_of_its_run() -> None:

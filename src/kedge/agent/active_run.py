@@ -57,6 +57,8 @@ class ActiveRun:
     unconfirmed: dict[str, Message] = field(default_factory=dict)
     #: Tool calls of the last Step without a result.
     open_calls: dict[str, ToolCall] = field(default_factory=dict)
+    #: Ids of the calls that have begun, and may have had an effect.
+    begun: set[str] = field(default_factory=set)
     #: Progress was restored from the transcript.
     is_restored: bool = False
     #: Asks of the last process for these calls, still unanswered, with futures for their answers.

@@ -29,9 +29,9 @@ async def permitted(active: ActiveRun, call: ToolCall, intent: Intent) -> Permit
         case "allow":
             return permission
         case "deny":
-            return ToolOutput(f"Not allowed: {permission.reason}. Do not try to get around it.", is_error=True)
+            return _not_run(f"Not allowed: {permission.reason}. Do not try to get around it.", "not allowed")
         case "refuse":
-            return ToolOutput(f"Not done: {permission.reason}.", is_error=True)
+            return _not_run(f"Not run: {permission.reason}.")
         case "ask":
             return await _ask_user(active, call, intent) or permission
 
@@ -52,14 +52,19 @@ async def _permission(active: ActiveRun, intent: Intent) -> Permit:
 async def _ask_user(active: ActiveRun, call: ToolCall, intent: Intent) -> ToolOutput | None:
     if active.options.on_approval == "fail":
         active.unapproved = active.unapproved or _unapproved(intent)
-        return ToolOutput("Not done: this call needs an approval, and no user can be asked.", is_error=True)
+        return _not_run("Not run: this call needs an approval, and no user can be asked.", "needs approval")
     ask = await _approval(active, call, intent)
     if ask.is_allowed:
         return None
     if ask.state == "withdrawn":
         raise RunIsStopping(f"Run {active.id} is being cancelled.")
     why = f" Their reason: {ask.message}" if ask.message else ""
-    return ToolOutput(f"Not done: the user denied it.{why}", {"denied": True}, is_error=True, summary="denied")
+    return replace(_not_run(f"Not run: the user denied it.{why}", "denied"), metadata={"denied": True})
+
+
+def _not_run(content: str, why: str = "") -> ToolOutput:
+    summary = f"not run: {why}" if why else "not run"
+    return ToolOutput(content, is_error=True, summary=summary, end="not_run")
 
 
 async def _approval(active: ActiveRun, call: ToolCall, intent: Intent) -> Ask:

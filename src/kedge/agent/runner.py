@@ -40,12 +40,12 @@ from kedge.core.step import (
     next_action,
     signatures,
 )
-from kedge.core.transcript import FinishPart, ToolCall
+from kedge.core.transcript import FinishPart, ToolCall, result_without_return
 from kedge.engine.append import Append
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.draft import Draft
 from kedge.engine.lane_state import LaneState
-from kedge.engine.run_end import Verdict, cut_off_results, end_run, open_calls
+from kedge.engine.run_end import Verdict, end_run, open_calls, results_message
 from kedge.engine.workspace import Workspace
 from kedge.errors import (
     BadConfig,
@@ -213,9 +213,9 @@ class Runner:
         for message in active.unconfirmed.values():
             if draft is None or message.id != draft.id:
                 tx.put_message(changes[message.id], message)
-        calls = tuple(active.open_calls.values())
-        if results := cut_off_results(tx.new_id("m"), active.run, calls, tx.now):
-            tx.put_message("created", results)
+        calls = active.open_calls.values()
+        if results := tuple(result_without_return(call, has_begun=call.id in active.begun) for call in calls):
+            tx.put_message("created", results_message(tx.new_id("m"), active.run, results, tx.now))
         if draft is not None:
             end_run(tx, finish, verdict, changes.get(draft.id, "updated"), draft.message(tx.now))
         elif active.run.options.purpose == "summary" and active.summary is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import nullcontext
 from functools import partial
 
 from kedge.agent.active_run import ActiveRun
@@ -79,6 +80,7 @@ class ToolCalls:
             output.is_error,
             output.images,
             one_line(output.summary, SUMMARY_CHARS_MAX),
+            output.end,
         )
         message = Message(active.door.ids.new("m"), run.session_id, "tool", (result,), now, now, run.run_id)
         active.check_not_ending()
@@ -98,8 +100,10 @@ class ToolCalls:
             if isinstance(permission, ToolOutput):
                 return permission
             context.host.confinement = permission.confinement
-            context.host.progress(call.title)
-            return await prepared.run()
+            async with prepared.slot or nullcontext():
+                active.begun.add(call.id)
+                context.host.progress(call.title)
+                return await prepared.run()
         except (ToolFailed, DirectoryTimeout) as failed:
             return ToolOutput(str(failed), is_error=True)
         except asyncio.CancelledError:

@@ -19,6 +19,10 @@ FinishReason = Literal["end_turn", "max_tokens", "tool_use", "canceled", "error"
 #: has several lines, and the beginning of the result. agent: the child Run with the input's `prompt`, and its answer.
 Display = Literal["compact", "text", "command", "agent"]
 
+#: How a tool call ended. returned: the tool returned a result or an error. cut_off: it was stopped before it returned,
+#: and may have had an effect. not_run: it did not begin, because it was not approved or its Run ended first.
+CallEnd = Literal["returned", "cut_off", "not_run"]
+
 
 class Text(Struct, frozen=True):
     kind: ClassVar[str] = "text"
@@ -55,8 +59,9 @@ class ToolResult(Struct, frozen=True):
     is_error: bool = False
     #: Images for the model, as data URLs.
     images: tuple[str, ...] = ()
-    #: One line for users: "exit 1, 0.2 s", "+3 -1", "denied". Escaped and cut by the engine. May be empty.
+    #: One line for users: "exit 1, 0.2 s", "+3 -1", "not run: denied". Escaped and cut by the engine. May be empty.
     summary: str = ""
+    end: CallEnd = "returned"
 
 
 class FinishPart(Struct, frozen=True):
@@ -194,6 +199,16 @@ def chars_of(message: Message) -> int:
 
 
 CUT_OFF = "This call was cut off before it returned a result. It may or may not have had an effect."
+NOT_RUN = "Not run: the run ended before this call began. It had no effect."
+#: For a model only, for example in a fork that ends between a call and its result.
+NO_RESULT = "No result of this call was recorded."
+
+
+def result_without_return(call: ToolCall, *, has_begun: bool) -> ToolResult:
+    """Return the result of a call that did not return one before its Run ended."""
+    if has_begun:
+        return ToolResult(call.id, call.name, CUT_OFF, is_error=True, summary="cut off", end="cut_off")
+    return ToolResult(call.id, call.name, NOT_RUN, is_error=True, summary="not run", end="not_run")
 
 
 SUMMARY = "This is a summary of the conversation so far. The earlier messages are not included.\n\n"
@@ -240,7 +255,7 @@ def for_model_reversed(messages: Sequence[Message], summary_message_id: str = ""
         of_step = results.pop(message.run_id, {})
         if calls := message.all(ToolCall):
             answers = tuple(
-                of_step.get(call.id) or ToolResult(call.id, call.name, CUT_OFF, is_error=True) for call in calls
+                of_step.get(call.id) or ToolResult(call.id, call.name, NO_RESULT, is_error=True) for call in calls
             )
             yield replace(message, id=f"{message.id}-results", role="tool", parts=answers)
         yield message

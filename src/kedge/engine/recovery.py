@@ -19,11 +19,11 @@ from kedge.core.commands import RESUMES_MAX, Recover
 from kedge.core.events import RunAccepted, RunEnded
 from kedge.core.lane import decide
 from kedge.core.records import LaneRecord, RunRecord, SessionRecord, WorkspaceRecord
-from kedge.core.transcript import HISTORY_MESSAGES_MAX, FinishPart, Message
+from kedge.core.transcript import HISTORY_MESSAGES_MAX, FinishPart, Message, result_without_return
 from kedge.engine.append import Append
 from kedge.engine.door import Door
 from kedge.engine.lane_state import LaneState
-from kedge.engine.run_end import Verdict, cut_off_results, end_run, open_calls
+from kedge.engine.run_end import Verdict, end_run, open_calls, results_message
 from kedge.engine.workspace import Workspace
 from kedge.engine.workspaces import Workspaces
 from kedge.errors import KedgeError, ShuttingDown, StoreDamaged, VersionConflict
@@ -51,6 +51,8 @@ class LostSession(Struct, frozen=True):
     messages: list[Message]
     #: Its tool calls that wait for an answer of the user.
     waiting: set[str]
+    #: Its tool calls that the user was asked to approve, and did not: they have not begun.
+    unapproved: set[str]
 
 
 class Recovery:
@@ -159,9 +161,12 @@ class Recovery:
         host = _host(record, live)
         messages = await store.last_messages(session.id, HISTORY_MESSAGES_MAX)
         own = [message for message in messages if message.run_id == host.run_id]
-        # A call that waits for an answer has not begun, so it keeps waiting. Any other may have had an effect.
-        waiting = {ask.tool_call_id for ask in await store.session_asks(session.id)}
-        return LostSession(session, host, own, waiting)
+        # A call that waits for an answer has not begun, so it keeps waiting. Any other may have had an effect, unless
+        # the user was asked to approve it and did not.
+        asks = [ask for ask in await store.session_asks(session.id, settled=True) if ask.run_id == host.run_id]
+        waiting = {ask.tool_call_id for ask in asks if ask.state == "pending"}
+        allowed = {ask.tool_call_id for ask in asks if ask.is_allowed or ask.kind == "question"}
+        return LostSession(session, host, own, waiting, {ask.tool_call_id for ask in asks} - allowed)
 
     async def _recover_session(self, state: LaneState, lost: LostSession) -> None:
         """Resume or end the Run that was active and complete its transcript. Queued Runs follow."""
@@ -179,8 +184,10 @@ class Recovery:
             command = Recover(self.config.runs.on_crash, tx.now, resumes_max)
             is_ending = any(isinstance(event, RunEnded) for event in decide(tx.lane, command))
             calls = tuple(call for call in open_calls(lost.messages) if is_ending or call.id not in lost.waiting)
-            if results := cut_off_results(tx.new_id("m"), host, calls, tx.now):
-                tx.put_message("created", results)
+            if results := tuple(
+                result_without_return(call, has_begun=call.id not in lost.unapproved) for call in calls
+            ):
+                tx.put_message("created", results_message(tx.new_id("m"), host, results, tx.now))
             if is_ending:
                 blank = Message(tx.new_id("m"), host.session_id, "assistant", (), tx.now, tx.now, host.run_id)
                 verdict = Verdict("stopped", usage=host.usage, context_tokens=host.context_tokens)

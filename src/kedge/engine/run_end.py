@@ -11,7 +11,7 @@ from kedge.core.commands import Finish, Recover, VerdictOutcome
 from kedge.core.events import REASON_TEXTS, Change, Reason, RunEnded
 from kedge.core.lane import decide
 from kedge.core.records import RunRecord, Usage
-from kedge.core.transcript import CUT_OFF, FinishPart, FinishReason, Message, ToolCall, ToolResult
+from kedge.core.transcript import FinishPart, FinishReason, Message, ToolCall, ToolResult
 from kedge.engine.append import Append
 
 
@@ -69,10 +69,9 @@ def _finish_part(ended: RunEnded, verdict: Verdict, now: int) -> FinishPart:
             return FinishPart("error", now, REASON_TEXTS[ended.reason])
 
 
-def cut_off_results(message_id: str, run: RunRecord, calls: tuple[ToolCall, ...], now: int) -> Message | None:
-    """Return a message with an error result for each call that has no result; None if there is no such call."""
-    results = tuple(ToolResult(call.id, call.name, CUT_OFF, is_error=True) for call in calls)
-    return Message(message_id, run.session_id, "tool", results, now, now, run.run_id) if results else None
+def results_message(message_id: str, run: RunRecord, results: tuple[ToolResult, ...], now: int) -> Message:
+    """Return the message with the results of calls that returned none before their Run ended."""
+    return Message(message_id, run.session_id, "tool", results, now, now, run.run_id)
 
 
 def open_calls(messages: list[Message]) -> tuple[ToolCall, ...]:

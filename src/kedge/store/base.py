@@ -245,8 +245,8 @@ class Store(Protocol):
         """Return the pending Asks in the order of their first Write."""
         ...
 
-    async def session_asks(self, session_id: str) -> list[Ask]:
-        """Return the pending Asks of one session in the same order."""
+    async def session_asks(self, session_id: str, *, settled: bool = False) -> list[Ask]:
+        """Return the pending Asks of one session in the same order; with `settled`, all its Asks."""
         ...
 
     async def ask(self, workspace_id: str, ask_id: str) -> Ask | None:

@@ -334,8 +334,8 @@ class MemoryStore:
         await asyncio.sleep(0)
         return result
 
-    async def session_asks(self, session_id: str) -> list[Ask]:
-        result = _pending(ask for ask in self._own_data().asks.values() if ask.session_id == session_id)
+    async def session_asks(self, session_id: str, *, settled: bool = False) -> list[Ask]:
+        result = _pending((ask for ask in self._own_data().asks.values() if ask.session_id == session_id), settled)
         await asyncio.sleep(0)
         return result
 
@@ -388,9 +388,9 @@ def _by_seq(runs: Iterable[RunRecord]) -> list[RunRecord]:
     return sorted(runs, key=lambda run: (run.seq, run.workspace_id, run.run_id))
 
 
-def _pending(asks: Iterable[Ask]) -> list[Ask]:
+def _pending(asks: Iterable[Ask], settled: bool = False) -> list[Ask]:
     """Filter; the order is that of the first Write, not of the times, since a clock may be set."""
-    return [ask for ask in asks if ask.state == "pending"]
+    return [ask for ask in asks if settled or ask.state == "pending"]
 
 
 def _check(data: MemoryData, log: WorkspaceLog, write: Write, rows: list[codec.LogRow], runs: list[RunRecord]) -> None:

@@ -440,10 +440,10 @@ class SqliteStore:
         return [codec.decode_ask(record) for (record,) in rows]
 
     @_read("session")
-    def session_asks(self, db: apsw.Connection, session_id: str) -> list[Ask]:
+    def session_asks(self, db: apsw.Connection, session_id: str, *, settled: bool = False) -> list[Ask]:
         rows = db.execute(
-            f"SELECT record FROM asks WHERE session_id = ? AND state = 'pending' AND {VISIBLE} ORDER BY ordinal",
-            (session_id,),
+            f"SELECT record FROM asks WHERE session_id = ? AND (? OR state = 'pending') AND {VISIBLE} ORDER BY ordinal",
+            (session_id, settled),
         )
         return [codec.decode_ask(record) for (record,) in rows]
 

@@ -142,7 +142,7 @@ class BackgroundCommands:
     def __init__(self) -> None:
         self._commands: dict[str, RunningCommand] = {}
         self._count = 0
-        #: Held by a call while it waits for its command.
+        #: The slot of a call while it waits for its command.
         self.foreground = asyncio.Semaphore(FOREGROUND_MAX)
         #: Pids of this Run's processes that could not be ended.
         self.survivors: set[int] = set()

@@ -12,6 +12,7 @@ A tool describes itself (title, summary, display, for whom it is), so that front
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from msgspec import Struct, field
 
 from kedge.core.approvals import Confinement, Intent
 from kedge.core.records import Todo
-from kedge.core.transcript import Display
+from kedge.core.transcript import CallEnd, Display
 from kedge.tools.background import BackgroundCommands
 from kedge.tools.known_files import KnownFiles
 from kedge.tools.process_port import Processes
@@ -57,6 +58,7 @@ class ToolOutput(Struct, frozen=True):
     is_error: bool = False
     #: One line for users: "exit 1, 0.2 s", "+3 -1". Empty when the content is short enough to stand for itself.
     summary: str = ""
+    end: CallEnd = "returned"
 
 
 class Prepared(Struct, frozen=True):
@@ -64,6 +66,8 @@ class Prepared(Struct, frozen=True):
 
     intent: Intent
     run: Callable[[], Awaitable[ToolOutput]]
+    #: Held while it runs. A call that waits for it has not begun.
+    slot: asyncio.Semaphore | None = None
 
 
 class QuestionOption(Struct, frozen=True):

@@ -91,10 +91,9 @@ class BashTool(Tool):
         async def run() -> ToolOutput:
             if await context.threads.run(_current_binding, args, context) != plan.intent.binding:
                 raise ToolFailed("the directory or the environment changed since the command was checked; try again")
-            async with context.background.foreground:
-                return await self._run(plan.argv, args, plan.cwd, context)
+            return await self._run(plan.argv, args, plan.cwd, context)
 
-        return Prepared(plan.intent, run)
+        return Prepared(plan.intent, run, context.background.foreground)
 
     async def _run(self, argv: tuple[str, ...], args: BashInput, cwd: Path, context: ToolContext) -> ToolOutput:
         if args.background:

@@ -91,6 +91,8 @@ class ToolCards:
         """Return the mark and its style, the summary of the result and its style."""
         if result is not None:
             data, metadata = result.data, _metadata(result)
+            if data.get("end") in ("cut_off", "not_run"):
+                return "■", "k.warn", data.get("summary") or "", "k.warn"
             if data.get("is_error"):
                 return "✗", "k.bad", data.get("summary") or "failed", "k.bad"
             is_bad = metadata.get("exit_code", 0) not in (0, None)
@@ -99,7 +101,7 @@ class ToolCards:
         if self._view.is_waiting(run_id, call_id):
             return "?", "k.warn", "waiting for your answer", "k.warn"
         if not self._is_live(run_id):
-            return "■", "k.warn", "interrupted before it returned a result", "k.warn"
+            return "■", "k.warn", "no result", "k.warn"
         return "○", "k.accent", "", "k.muted"
 
     def _result(self, key: str, display: str, result: m.PartBody) -> Iterator[RenderedLine]:
