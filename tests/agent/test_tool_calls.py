@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kedge.core.transcript import CUT_OFF
 from kedge.store.base import Write
 from kedge.testing.scripted import Call, Hold, ScriptedModel
 from kedge.tools.background import FOREGROUND_MAX
@@ -53,10 +54,13 @@ async def test_calls_of_one_step_run_concurrently(tmp_path: Path) -> None:
         await r.assert_sound()
 
 
-async def test_command_that_waits_for_a_slot_is_not_run(tmp_path: Path) -> None:
-    commands = [
-        Call("bash", {"command": f"touch ran{number}; exec sleep 1000"}) for number in range(FOREGROUND_MAX + 1)
-    ]
+@pytest.mark.found(
+    "attack round 2: tools",
+    "128 commands of one Step that print without end stopped the event loop for 240 ms, and ending them took 18 s; at "
+    "most 20 run at a time",
+)
+async def test_commands_of_one_step_are_limited(tmp_path: Path) -> None:
+    commands = [Call("bash", {"command": "exec sleep 1000"})] * (FOREGROUND_MAX + 1)
     model, machine = ScriptedModel(commands), PlainMachine()
     async with rig(tmp_path, model, tools=(BashTool(),), machine=machine) as r:
         run = await r.submit(skip_approvals=True)
@@ -66,6 +70,22 @@ async def test_command_that_waits_for_a_slot_is_not_run(tmp_path: Path) -> None:
         ends = list((await r.call_ends()).values())
         assert (ends.count("cut_off"), ends.count("not_run")) == (FOREGROUND_MAX, 1)
         assert len(machine.plain.started) == FOREGROUND_MAX
+
+
+@pytest.mark.found("issue 20", "the output of a command that was cancelled was lost; the result of its call has it")
+async def test_cancelled_command_keeps_its_output(tmp_path: Path) -> None:
+    command = "trap 'echo last words; exit' TERM; echo first words; touch printed; sleep 1000 & wait"
+    model = ScriptedModel([Call("bash", {"command": command})], "next")
+    async with rig(tmp_path, model, tools=(BashTool(),), machine=PlainMachine()) as r:
+        run = await r.submit(skip_approvals=True)
+        await until((tmp_path / "printed").exists)
+        await r.engine.cancel(r.workspace, r.session)
+        assert (await r.end(run)).outcome == "cancelled"
+        ((_, content),) = await r.results()
+        assert content == f"first words\nlast words\n\n{CUT_OFF}"
+        await r.end(await r.submit("and now?"))
+        assert any("first words" in repr(message) for message in model.requests[-1].request.messages)
+        await r.assert_sound()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

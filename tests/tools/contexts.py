@@ -111,6 +111,7 @@ class RecordingHost:
     #: The answers of the user; None: the user declines.
     answers: list[str] | None = None
     agent_answer: str = "done"
+    cut_off: Callable[[], ToolOutput] | None = None
     confinement: Confinement = "configured"
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
@@ -126,6 +127,9 @@ class RecordingHost:
     async def run_agent(self, prompt: str, title: str) -> str:
         self.agents.append((prompt, title))
         return self.agent_answer
+
+    def if_cut_off(self, output: Callable[[], ToolOutput]) -> None:
+        self.cut_off = output
 
     def progress(self, text: str) -> None:
         self.lines.append(text)

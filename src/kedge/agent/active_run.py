@@ -25,6 +25,7 @@ from kedge.engine.lane_state import LaneState
 from kedge.engine.workspace import Workspace
 from kedge.errors import RunNotActive, StoreUnavailable
 from kedge.tools.background import BackgroundCommands
+from kedge.tools.base import ToolOutput
 from kedge.tools.tool_threads import ToolThreads
 from kedge.waiting import backoff_s
 
@@ -59,6 +60,8 @@ class ActiveRun:
     open_calls: dict[str, ToolCall] = field(default_factory=dict)
     #: Ids of the calls that have begun, and may have had an effect.
     begun: set[str] = field(default_factory=set)
+    #: By call: its result so far, in case it is cut off.
+    partial: dict[str, Callable[[], ToolOutput]] = field(default_factory=dict)
     #: Progress was restored from the transcript.
     is_restored: bool = False
     #: Asks of the last process for these calls, still unanswered, with futures for their answers.

@@ -24,7 +24,7 @@ from kedge.agent.model_call import ModelCall
 from kedge.agent.model_choice import ModelChooser
 from kedge.agent.system_prompt import Prompts
 from kedge.agent.titles import make_title
-from kedge.agent.tool_calls import ToolCalls
+from kedge.agent.tool_calls import ToolCalls, unreturned_results
 from kedge.core.commands import BeginStep, Finish
 from kedge.core.events import Change, reason_of
 from kedge.core.lane import decide
@@ -40,7 +40,7 @@ from kedge.core.step import (
     next_action,
     signatures,
 )
-from kedge.core.transcript import FinishPart, ToolCall, result_without_return
+from kedge.core.transcript import FinishPart, ToolCall
 from kedge.engine.append import Append
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door
 from kedge.engine.draft import Draft
@@ -213,8 +213,7 @@ class Runner:
         for message in active.unconfirmed.values():
             if draft is None or message.id != draft.id:
                 tx.put_message(changes[message.id], message)
-        calls = active.open_calls.values()
-        if results := tuple(result_without_return(call, has_begun=call.id in active.begun) for call in calls):
+        if results := unreturned_results(active):
             tx.put_message("created", results_message(tx.new_id("m"), active.run, results, tx.now))
         if draft is not None:
             end_run(tx, finish, verdict, changes.get(draft.id, "updated"), draft.message(tx.now))

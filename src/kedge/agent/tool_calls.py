@@ -13,7 +13,7 @@ from kedge.agent.call_approval import permitted, rules_of, withdraw
 from kedge.agent.tool_host import RunToolHost
 from kedge.core.approvals import is_hidden
 from kedge.core.step import signature
-from kedge.core.transcript import Message, ToolCall, ToolResult
+from kedge.core.transcript import Message, ToolCall, ToolResult, result_without_return
 from kedge.core.untrusted_text import one_line, without_surrogates
 from kedge.engine.ports import Agents, Machine
 from kedge.errors import DirectoryTimeout, KedgeError
@@ -72,20 +72,12 @@ class ToolCalls:
         output = _within_picture_limit(active, await self._output(active, call))
         await withdraw(active, call)
         now, run = active.door.clock.now_ms(), active.run
-        result = ToolResult(
-            call.id,
-            call.name,
-            without_surrogates(output.content[:RESULT_CHARS_MAX]),
-            without_surrogates(json.dumps(output.metadata, ensure_ascii=False)) if output.metadata else "",
-            output.is_error,
-            output.images,
-            one_line(output.summary, SUMMARY_CHARS_MAX),
-            output.end,
-        )
+        result = _result(call, output)
         message = Message(active.door.ids.new("m"), run.session_id, "tool", (result,), now, now, run.run_id)
         active.check_not_ending()
         active.signatures.append(signature(call, result))
         del active.open_calls[call.id]
+        active.partial.pop(call.id, None)
         await active.put_message("created", message)
 
     async def _output(self, active: ActiveRun, call: ToolCall) -> ToolOutput:
@@ -133,6 +125,33 @@ class ToolCalls:
             is_hidden=partial(is_hidden, rules_of(active)),
             shown_before=standing[0].binding if (standing := active.standing.get(call.id)) else "",
         )
+
+
+def unreturned_results(active: ActiveRun) -> tuple[ToolResult, ...]:
+    """Return the results of the calls that returned none, once the Run has stopped them."""
+    results: list[ToolResult] = []
+    for call in active.open_calls.values():
+        result = result_without_return(call, has_begun=call.id in active.begun)
+        if output := active.partial.get(call.id):
+            try:
+                result = _result(call, output())
+            except Exception:  # a bug in a tool must not keep the Run from ending
+                log.exception("run %s: unexpected error in tool %s", active.id, call.name)
+        results.append(result)
+    return tuple(results)
+
+
+def _result(call: ToolCall, output: ToolOutput) -> ToolResult:
+    return ToolResult(
+        call.id,
+        call.name,
+        without_surrogates(output.content[:RESULT_CHARS_MAX]),
+        without_surrogates(json.dumps(output.metadata, ensure_ascii=False)) if output.metadata else "",
+        output.is_error,
+        output.images,
+        one_line(output.summary, SUMMARY_CHARS_MAX),
+        output.end,
+    )
 
 
 def _within_picture_limit(active: ActiveRun, output: ToolOutput) -> ToolOutput:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from kedge.engine.append import Append
 from kedge.engine.ports import Agents
 from kedge.errors import RunIsStopping, StoreUnavailable
 from kedge.tools.background import PROGRESS_CHARS_MAX
-from kedge.tools.base import Question, ToolFailed
+from kedge.tools.base import Question, ToolFailed, ToolOutput
 from kedge.tools.known_files import digest
 
 
@@ -94,6 +95,9 @@ class RunToolHost:
         if ended.outcome != "completed":
             raise ToolFailed(f"The agent returned no answer: {ended.error or ended.reason or ended.outcome}")
         return ended.text or "(The agent returned no text.)"
+
+    def if_cut_off(self, output: Callable[[], ToolOutput]) -> None:
+        self._active.partial[self._call.id] = output
 
     def progress(self, text: str) -> None:
         run, feed = self._active.run, self._active.state.feed

@@ -41,6 +41,8 @@ class RunningCommand:
         #: Output since the last `take`.
         self.output = HeadTail()
         self.exit_code: int | None = None
+        #: Time of the event loop. Seconds.
+        self.ended_at: float | None = None
         #: Number of its processes that still ran when it exited; they were ended.
         self.strays = 0
         #: Pids of its processes that could not be ended.
@@ -120,6 +122,7 @@ class RunningCommand:
         finally:
             reader.cancel()
             await asyncio.wait({reader})
+            self.ended_at = asyncio.get_running_loop().time()
             self.stop_progress()
 
     async def _read(self) -> None:

@@ -103,6 +103,10 @@ class ToolHost(Protocol):
         """Return the answer of a read-only agent in a child session. ToolFailed if it has none."""
         ...
 
+    def if_cut_off(self, output: Callable[[], ToolOutput]) -> None:
+        """Set the result of the call if it is stopped before it returns one."""
+        ...
+
     def progress(self, text: str) -> None:
         """Publish the current activity of the call: a line, or the end of its output. Not stored."""
         ...

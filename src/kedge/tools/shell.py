@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
-from kedge.core.transcript import Display
+from kedge.core.transcript import CUT_OFF, Display
 from kedge.core.untrusted_text import one_line, visible
 from kedge.programs import first_program, is_outside, program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
@@ -101,6 +101,7 @@ class BashTool(Tool):
         began = asyncio.get_running_loop().time()
         process = await context.processes.start(argv, cwd, confinement=context.host.confinement)
         running = RunningCommand(process, args.command, context.host.progress)
+        context.host.if_cut_off(lambda: _cut_off(running, began))
         try:
             wait_s = self.STARTUP_WAIT_S if args.background else args.timeout_s or self.AUTO_BACKGROUND_S
             has_ended = await running.wait(wait_s)
@@ -327,6 +328,22 @@ def _result(running: RunningCommand, duration_s: float, *, timed_out_s: float | 
     end = "timed out" if timed_out_s is not None else f"exit {running.exit_code}"
     content = "\n\n".join([(excerpt.text or _NO_OUTPUT).rstrip("\n"), *notes])
     return ToolOutput(content, metadata, summary=f"{end}, {duration_s:.1f} s")
+
+
+def _cut_off(running: RunningCommand, began: float) -> ToolOutput:
+    """Return the result of a command that ended with its Run: what it had printed. May be called again."""
+    output = running.output
+    excerpt = output.excerpt(OUTPUT_CHARS_MAX)
+    duration_s = (running.ended_at or asyncio.get_running_loop().time()) - began
+    metadata = {
+        "command": running.command,
+        "exit_code": None,
+        "duration_ms": int(1000 * duration_s),
+        "truncated": excerpt.is_cut,
+        "output": _for_screen(output),
+    }
+    content = "\n\n".join([(excerpt.text or _NO_OUTPUT).rstrip("\n"), CUT_OFF])
+    return ToolOutput(content, metadata, is_error=True, summary=f"cut off, {duration_s:.1f} s", end="cut_off")
 
 
 _NO_OUTPUT = "(no output)"
