@@ -273,6 +273,10 @@ class _Reader:
             self.after = replace(now, folded=tuple(other for other in now.folded if other != run_id))
         else:
             self._expect(event.folded_into is None and event.outcome == "cancelled" and run_id in now.covered, event)
+            is_by_hand = isinstance(self.command, ClearQueue) or (
+                isinstance(self.command, CancelRun) and not self.command.is_abandoned
+            )
+            self._expect(event.reason == ("removed" if is_by_hand else "cancelled_in_queue"), event)
             queue = tuple(other for other in now.queue if other != run_id)
             self.after = replace(now, queue=queue, folding=now.folding - {run_id})
 

@@ -75,12 +75,14 @@ class _ActionChecks:
     def _check_runs(self) -> None:
         prompts = Counter(message.run_id for message in self.messages.values() if message.role == "user")
         for run in self.data.runs.values():
-            if prompts[run.run_id] != (run.started_at is not None):
+            # Only a prompt that was removed from the queue by hand leaves no messages.
+            is_removed = run.started_at is None and run.reason == "removed"
+            if prompts[run.run_id] != (not is_removed):
                 self._report(f"{run.run_id} started {run.started_at}, and has {prompts[run.run_id]} prompt messages")
-            if run.started_at is not None:
+            if not is_removed:
                 self._check_last_message(run, self.messages.get(run.message_id or ""))
             elif run.message_id:
-                self._report(f"{run.run_id} never started, and has a reply")
+                self._report(f"{run.run_id} was removed from the queue, and has a reply")
 
     def _check_last_message(self, run: RunRecord, last: Message | None) -> None:
         """The last message shows how the Run ended."""
@@ -96,12 +98,22 @@ class _ActionChecks:
     def _check_interrupted_results(self) -> None:
         for message in self.messages.values():
             for result in message.all(ToolResult):
-                if "cut off" in result.content and not result.is_error:
-                    self._report(f"{result.tool_call_id} was interrupted, and is not an error")
+                if result.end != "returned" and not result.is_error:
+                    self._report(f"{result.tool_call_id} is {result.end}, and is not an error")
+                if ("may or may not" in result.content) != (result.end == "cut_off"):
+                    self._report(f"{result.tool_call_id} is {result.end}, and has the result {result.content!r}")
 
     def _check_call_counts(self) -> None:
-        """Nothing ran more often than it was called, and nothing that needs an approval more often than allowed."""
-        calls = Counter(_name(call) for message in self.messages.values() for call in message.all(ToolCall))
+        """Nothing ran more often than it was called, and nothing that needs an approval more often than allowed. Calls
+        that are reported as not run do not count."""
+        not_run = {
+            result.tool_call_id
+            for message in self.messages.values()
+            for result in message.all(ToolResult)
+            if result.end == "not_run"
+        }
+        every = [call for message in self.messages.values() for call in message.all(ToolCall)]
+        calls = Counter(_name(call) for call in every if call.id not in not_run)
         calls += self.state.typed
         suffix = " process"
         ran = Counter({k.removesuffix(suffix): n for k, n in self.state.counts.items() if k.endswith(suffix)})

@@ -212,13 +212,15 @@ def test_cancel_of_covered_runs_decides_nothing(lane: Lane) -> None:
 
 
 def test_cancel_of_a_queued_run_ends_it_and_touches_no_other() -> None:
-    assert decide(THREE, CancelRun("b", NOW)) == (RunEnded("b", "cancelled", DROPPED, NOW),)
+    assert decide(THREE, CancelRun("b", NOW)) == (RunEnded("b", "cancelled", "removed", NOW),)
+    abandoned = decide(THREE, CancelRun("b", NOW, is_abandoned=True))
+    assert abandoned == (RunEnded("b", "cancelled", DROPPED, NOW),)
     lane = apply_all(THREE, decide(THREE, CancelRun("b", NOW)))
     assert [(run.run_id, lane.state_of(run.run_id)) for run in lane.live] == [("a", "active"), ("c", "queued")]
 
 
 def test_cancel_of_a_run_that_waits_to_fold_ends_it() -> None:
-    assert decide(FOLDED, CancelRun("c", NOW)) == (RunEnded("c", "cancelled", DROPPED, NOW),)
+    assert decide(FOLDED, CancelRun("c", NOW)) == (RunEnded("c", "cancelled", "removed", NOW),)
 
 
 def test_cancel_of_the_active_run_leaves_the_queue_which_goes_on() -> None:

@@ -31,6 +31,7 @@ from kedge.core.records import (
     RunRecord,
     Usage,
     attachment_digest,
+    cancelled_message,
     content_digest,
     file_version_id,
     first_position,
@@ -38,7 +39,7 @@ from kedge.core.records import (
     restore,
     user_message,
 )
-from kedge.core.transcript import AttachedFile, Message, Text
+from kedge.core.transcript import AttachedFile, FinishPart, Message, Text
 
 
 def new_record(run_id: str) -> RunRecord:
@@ -152,6 +153,13 @@ def test_unfolded_run_changes_with_the_end_of_its_host(rows: Rows) -> None:
 def test_cleared_queue_changes_only_queued_records(rows: Rows) -> None:
     rows.put(ClearQueue(5))
     assert {run_id: run.reason for run_id, run in rows.changed.items()} == dict.fromkeys("bcd", "removed")
+
+
+def test_messages_of_a_dropped_prompt(rows: Rows) -> None:
+    run = rows.runs["b"]
+    prompt, answer = user_message("m1", run, 5), cancelled_message("m2", run, 5)
+    assert (prompt.role, prompt.text, prompt.run_id) == ("user", run.prompt.text, "b")
+    assert (answer.role, answer.parts, answer.run_id) == ("assistant", (FinishPart("canceled", 5),), "b")
 
 
 def test_edit_leaves_the_content_to_the_engine(rows: Rows) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from kedge.core.transcript import (
     NO_RESULT,
+    NOT_RUN,
     PART_TYPES,
     AttachedFile,
     Binary,
@@ -25,6 +26,7 @@ from kedge.core.transcript import (
     ToolCall,
     ToolResult,
     for_model,
+    result_without_return,
     with_tails,
 )
 
@@ -220,12 +222,52 @@ def test_a_failed_attempt_that_was_the_last_of_its_run_stays() -> None:
     assert for_model(said) == said
 
 
-def test_a_cancelled_message_keeps_the_text_that_was_shown() -> None:
+def test_cancelled_prompts_and_their_answers_are_omitted() -> None:
     said = [
-        message("a1", "assistant", Text("Two fi"), end("canceled")),
-        message("a2", "assistant", Text("files."), end("end_turn")),
+        user("u1", "first", run_id="r1"),
+        user("u2", "folded into it", run_id="r2"),
+        message("a1", "assistant", Text("Two fi"), end("canceled"), run_id="r1"),
+        user("u3", "dropped from the queue", run_id="r3"),
+        message("a3", "assistant", end("canceled"), run_id="r3"),
+        message("u4", "user", ShellCommand("ls", "", 0), run_id=""),
+        user("u5", "next", run_id="r5"),
     ]
-    assert for_model(said) == said
+    assert for_model(said) == said[-2:]
+
+
+def test_steps_before_a_cancel_are_sent_with_their_prompt() -> None:
+    """They may have had effects."""
+    said = [
+        user("u1", "before", run_id="r0"),
+        user("u2", "go", run_id="r"),
+        message("a1", "assistant", CALL, end("tool_use")),
+        message("t1", "tool", RESULT),
+        user("u3", "folded", run_id="r1"),
+        message("a2", "assistant", Text("Two fi"), end("canceled")),
+    ]
+    sent = for_model(said)
+    assert [one.parts for one in sent] == [one.parts for one in said[:4]]
+
+
+def test_cancelled_attempt_omits_the_failed_ones_before_it() -> None:
+    said = [
+        user("u1", "go"),
+        message("a1", "assistant", Text("Two"), end("error")),
+        message("a2", "assistant", Text("Two fi"), end("canceled")),
+    ]
+    assert for_model(said) == []
+
+
+def test_summary_that_failed_has_no_text() -> None:
+    half = Message("m", "s", "assistant", (Text("half"),), 1, 1, is_summary=True)
+    assert half.closed(end("error")).parts == (end("error"),)
+    assert half.closed(end("end_turn")).parts == (Text("half"), end("end_turn"))
+
+
+def test_result_of_a_call_that_returned_none() -> None:
+    assert result_without_return(CALL, has_begun=True).end == "cut_off"
+    not_run = result_without_return(CALL, has_begun=False)
+    assert (not_run.end, not_run.content) == ("not_run", NOT_RUN)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ async def permitted(active: ActiveRun, call: ToolCall, intent: Intent) -> Permit
     permission = await _permission(active, intent)
     standing = active.standing.get(call.id)
     if permission.decision != "ask" and standing is not None and standing[0].kind == "approval":
-        await withdraw(active, call)
+        await withdraw(active, call, is_allowed=permission.decision == "allow")
     match permission.decision:
         case "allow":
             return permission
@@ -113,14 +113,22 @@ async def put_ask(active: ActiveRun, ask: Ask, replaces: Ask | None = None) -> A
     return await settled
 
 
-async def withdraw(active: ActiveRun, call: ToolCall) -> None:
-    """Withdraw the Ask that the last process put for this call, if it is still pending."""
+async def withdraw(active: ActiveRun, call: ToolCall, *, is_allowed: bool = False) -> None:
+    """Withdraw the Ask that the last process put for this call, if it is still pending.
+
+    `is_allowed`: a rule or grant allows the call by now. The Ask records that: recovery reports a call as not run if
+    none of its Asks was allowed."""
     standing, _ = active.standing.pop(call.id, (None, None))
     if standing is None:
         return
 
     async def plan(tx: Append) -> None:
-        if tx.is_pending(standing.id):  # still unanswered
+        if not tx.is_pending(standing.id):
+            return  # answered meanwhile
+        if is_allowed:
+            answered = replace(standing, state="answered", answer="allow", answered_by="rule", answered_at=tx.now)
+            tx.put_ask(answered)
+        else:
             tx.put_ask(replace(standing, state="withdrawn", answered_at=tx.now))
 
     await active.write(plan)

@@ -27,8 +27,8 @@ async def compact(active: ActiveRun, call: ModelCall, history: list[Message], in
     assert active.draft is not None
     now = active.door.clock.now_ms()
     written = active.draft.message(now)  # of the last attempt: failed attempts had other drafts
-    if not written.text.strip():
-        raise ModelFailed("The model returned an empty summary; try again, or start a new session.")
+    if end.reason in ("content_filter", "error") or not written.text.strip():
+        raise ModelFailed("The model returned no complete summary; try again, or start a new session.")
     text = written.text + _appendix(active.state.session, [active.run, *active.folded])
     message = replace(written, parts=(Text(text),)).closed(FinishPart("end_turn", now, "summary"))
     active.draft = None

@@ -213,6 +213,8 @@ class Runner:
         for message in active.unconfirmed.values():
             if draft is None or message.id != draft.id:
                 tx.put_message(changes[message.id], message)
+                if message.is_summary and message.finish:
+                    tx.session = replace(tx.session, summary_message_id=message.id)
         if results := unreturned_results(active):
             tx.put_message("created", results_message(tx.new_id("m"), active.run, results, tx.now))
         if draft is not None:
@@ -345,7 +347,7 @@ class Runner:
         assert draft is not None
         now = self._door.clock.now_ms()
         active.end_stream()
-        finish = FinishPart("error", now, "context_full", "The history is summarised first.")
+        finish = FinishPart("error", now, "context_full", "The history is too long for the model.")
         active.draft = None
         await active.put_message("updated", draft.message(now).closed(finish))
 

@@ -48,6 +48,8 @@ class CancelRun(Struct, frozen=True):
 
     run_id: str
     now: int
+    #: Its client is gone. Otherwise the user removes a queued Run, which leaves no messages.
+    is_abandoned: bool = False
 
 
 class ClearQueue(Struct, frozen=True):

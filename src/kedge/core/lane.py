@@ -211,7 +211,8 @@ def _cancel_run(lane: Lane, command: CancelRun) -> tuple[LaneEvent, ...]:
         case "active":
             return (RunCancelMarked(command.run_id, command.now),)
         case "queued" | "waiting to fold":
-            return (RunEnded(command.run_id, "cancelled", "cancelled_in_queue", command.now),)
+            reason: Reason = "cancelled_in_queue" if command.is_abandoned else "removed"
+            return (RunEnded(command.run_id, "cancelled", reason, command.now),)
         case "folded":
             assert lane.active is not None
             raise RunIsFolded(

@@ -33,7 +33,7 @@ from kedge.core.events import (
 )
 from kedge.core.lane import Lane, LaneRun
 from kedge.core.modes import Mode, narrower
-from kedge.core.transcript import AttachedFile, Message, Part, Text
+from kedge.core.transcript import AttachedFile, FinishPart, Message, Part, Text
 
 OnDisconnect = Literal["continue", "cancel"]
 #: Handling of a tool call that needs an approval: ask the attached clients, or end the Run.
@@ -354,8 +354,14 @@ def _put_in_order(runs: dict[str, RunRecord], changed: dict[str, RunRecord], aft
             changed[record.run_id] = replace(record, queue_order=order)
 
 
+def cancelled_message(message_id: str, run: RunRecord, now: int) -> Message:
+    """Return the answer to a prompt that a cancel dropped from the queue."""
+    return Message(message_id, run.session_id, "assistant", (FinishPart("canceled", now),), now, now, run.run_id)
+
+
 def user_message(message_id: str, run: RunRecord, now: int) -> Message:
-    """Return the prompt as a message of the transcript."""
+    """Return the prompt as a message of the transcript. The request for a summary is not sent to models later."""
     parts: list[Part] = [Text(run.prompt.text)] if run.prompt.text else []
     parts += [AttachedFile(file.file_path, file.mime_type, file.size, file.digest) for file in run.prompt.attachments]
-    return Message(message_id, run.session_id, "user", tuple(parts), now, now, run.run_id)
+    is_summary = run.options.purpose == "summary"
+    return Message(message_id, run.session_id, "user", tuple(parts), now, now, run.run_id, is_summary=is_summary)

@@ -130,7 +130,7 @@ class Message(Struct, frozen=True):
     run_id: str = ""
     model: str = ""
     provider: str = ""
-    #: A summary of the messages before it. A summary that was cut off, or replaced by a later one, is not sent to
+    #: A summary of the messages before it, or the request for one. Only the current summary of a session is sent to
     #: models.
     is_summary: bool = False
 
@@ -146,10 +146,13 @@ class Message(Struct, frozen=True):
         return next(iter(self.all(FinishPart)), None)
 
     def closed(self, finish: FinishPart) -> Message:
-        """Return this message with a finish part. An existing one stays: the first wins."""
+        """Return this message with a finish part. An existing one stays: the first wins.
+
+        Half a summary replaces no message and is not an answer, so a summary that failed has no text."""
         if self.finish:
             return self
-        return replace(self, parts=(*self.parts, finish), updated_at=finish.time)
+        parts = () if self.is_summary and finish.reason != "end_turn" else self.parts
+        return replace(self, parts=(*parts, finish), updated_at=finish.time)
 
 
 class Tail(Struct, frozen=True):
@@ -219,6 +222,8 @@ def for_model(messages: Sequence[Message], summary_message_id: str = "") -> list
 
     - messages before a summary are omitted, and the summary becomes a message of the user;
     - a failed attempt of a Step that was retried in the same Run is omitted;
+    - an answer that was cancelled is omitted, and so are its prompts. Earlier Steps of its Run may have had effects:
+      they are sent, with the prompt that led to them;
     - a tool call without a result gets an error result, and a result without its call is omitted, since providers
       refuse both;
     - messages without content for a model are omitted.
@@ -234,16 +239,26 @@ def for_model_reversed(messages: Sequence[Message], summary_message_id: str = ""
     results: dict[str, dict[str, ToolResult]] = {}
     #: Runs with a later assistant message.
     continued: set[str] = set()
+    #: Runs with a cancelled answer, until an earlier Step or the prompt is met.
+    cancelled: set[str] = set()
     for message in reversed(messages):
         if summary_message_id and message.id == summary_message_id:
             yield replace(message, role="user", parts=(Text(SUMMARY + message.text),), is_summary=False)
             return
-        is_failed_attempt = False
-        if message.role == "assistant" and not message.is_summary:
-            finish = message.finish
-            is_failed_attempt = message.run_id in continued and finish is not None and finish.reason == "error"
-            continued.add(message.run_id)
-        if message.is_summary or is_failed_attempt or not _has_content(message):
+        is_omitted = message.is_summary
+        if message.role == "assistant":
+            end = message.finish.reason if message.finish else None
+            if end == "canceled" and not message.all(ToolCall):
+                cancelled.add(message.run_id)
+                is_omitted = True
+            if not message.is_summary:
+                is_omitted |= end == "error" and message.run_id in continued  # a failed attempt
+                continued.add(message.run_id)
+        elif message.role == "user" and message.run_id and cancelled:
+            # While its answer is searched for, a prompt of another Run is one that was folded into it.
+            cancelled.discard(message.run_id)
+            is_omitted = True
+        if is_omitted or not _has_content(message):
             continue
         if message.role != "assistant":
             of_run = results.setdefault(message.run_id, {})
@@ -252,6 +267,7 @@ def for_model_reversed(messages: Sequence[Message], summary_message_id: str = ""
             if message.role != "tool":
                 yield message
             continue
+        cancelled.discard(message.run_id)
         of_step = results.pop(message.run_id, {})
         if calls := message.all(ToolCall):
             answers = tuple(

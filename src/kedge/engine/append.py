@@ -26,7 +26,15 @@ from kedge.core.events import (
     SessionChanged,
 )
 from kedge.core.lane import apply_all, decide
-from kedge.core.records import AttachmentContent, FileVersion, LaneRecord, RunRecord, project, user_message
+from kedge.core.records import (
+    AttachmentContent,
+    FileVersion,
+    LaneRecord,
+    RunRecord,
+    cancelled_message,
+    project,
+    user_message,
+)
 from kedge.core.transcript import Message
 from kedge.engine.lane_state import LaneState, PendingCancel
 from kedge.engine.ports import Ids
@@ -99,6 +107,8 @@ class Append:
         live = self.state.runs | self.runs | {run.run_id: run for run in accepted}
         self.runs |= project(live, events, self.lane)
         for event in events:
+            if isinstance(event, RunEnded) and event.reason == "cancelled_in_queue":
+                self._put_cancelled(self.runs[event.run_id])
             self.log.append(event)
             match event:
                 case RunStarted() | RunFolded():
@@ -117,6 +127,13 @@ class Append:
                     pass
         self._withdraw_asks(events)
         return events
+
+    def _put_cancelled(self, run: RunRecord) -> None:
+        """Add the messages of a prompt that a cancel dropped from the queue, before its end."""
+        self.put_message("created", user_message(self.new_id("m"), run, self.now))
+        answer = cancelled_message(self.new_id("m"), run, self.now)
+        self.put_message("created", answer)
+        self.change_run(replace(run, message_id=answer.id))
 
     def _withdraw_asks(self, events: tuple[LaneEvent, ...]) -> None:
         """Withdraw the pending Asks of Runs that these events stop or end: an answer would come too late."""

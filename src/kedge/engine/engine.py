@@ -218,7 +218,7 @@ class Engine:
             try:
                 # Not kept if the store is away: the client may come back before the store.
                 state = await self._lane_of(workspace, run_id)
-                await self._door.write(state, deciding(CancelRun(run_id, self._clock.now_ms())))
+                await self._door.write(state, deciding(CancelRun(run_id, self._clock.now_ms(), is_abandoned=True)))
             except StoreUnavailable as error:
                 log.warning("abandoned run %s could not be cancelled yet: %s", run_id, error)
             except KedgeError as error:

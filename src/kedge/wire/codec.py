@@ -89,10 +89,16 @@ def message_body(message: Message) -> m.MessageBody:
         parts=[part_body(part) for part in message.parts],
         model=message.model,
         provider=message.provider,
-        is_summary=message.is_summary,
+        is_summary=_is_summary(message),
         created_at=message.created_at,
         updated_at=message.updated_at,
     )
+
+
+def _is_summary(message: Message) -> bool:
+    """Return whether the message replaces those before it, or is being written to do so."""
+    finish = message.finish
+    return message.is_summary and message.role == "assistant" and (finish is None or finish.reason == "end_turn")
 
 
 def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:

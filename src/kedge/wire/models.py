@@ -237,7 +237,7 @@ class MessageBody(Struct, kw_only=True):
     provider: str
     created_at: int
     updated_at: int
-    #: In requests to a model, it replaces all messages before it.
+    #: A summary: once complete, it replaces all messages before it in requests to a model. False if it failed.
     is_summary: bool = False
 
 
