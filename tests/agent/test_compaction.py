@@ -131,8 +131,8 @@ async def test_empty_summary_replaces_nothing(tmp_path: Path, reply: str) -> Non
 
 @pytest.mark.found(
     "issue 20",
-    "half a summary was shown as the one that the model sees, and the request for it was sent to the model; a summary that "
-    "failed has no text, is not marked as a summary, and its request is not sent",
+    "half a summary was shown as the one that the model sees, and the request for it was sent to the model; a summary "
+    "that failed has no text, is not marked as a summary, and its request is not sent",
 )
 async def test_failed_summary_changes_nothing_and_claims_nothing(tmp_path: Path) -> None:
     broken = Fault(ModelFailed("on fire"), "half a summ")
