@@ -159,6 +159,7 @@ def test_messages_of_a_dropped_prompt(rows: Rows) -> None:
     run = rows.runs["b"]
     prompt, answer = user_message("m1", run, 5), cancelled_message("m2", run, 5)
     assert (prompt.role, prompt.text, prompt.run_id) == ("user", run.prompt.text, "b")
+    assert user_message("m1", run, 5, chars_max=2).text == "do\n[The run has the complete prompt of 4 characters.]"
     assert (answer.role, answer.parts, answer.run_id) == ("assistant", (FinishPart("canceled", 5),), "b")
 
 

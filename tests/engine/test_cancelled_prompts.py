@@ -8,7 +8,8 @@ import pytest
 
 from kedge.core.events import CancelMarked
 from kedge.core.records import Attachment, AttachmentContent, Prompt, RunOptions, attachment_digest
-from kedge.core.transcript import AttachedFile
+from kedge.core.transcript import AttachedFile, chars_of
+from kedge.engine.append import DROPPED_CHARS_MAX
 from kedge.store.base import Write
 from kedge.testing.scripted import Hold, Say, ScriptedModel
 from tests.engine.rig import CLIENT, OutageStore, Rig, no_asyncio_errors, rig, spin
@@ -76,6 +77,20 @@ async def test_cancelled_prompts_stay_in_the_transcript(tmp_path: Path, is_away:
         await r.end(await r.submit("and now?"))
         assert [message.text for message in model.requests[-1].request.messages] == ["and now?"]
         await r.assert_sound()
+
+
+async def test_cancel_of_long_queued_prompts_writes_little(tmp_path: Path) -> None:
+    store, text = RecordingStore(), "x" * DROPPED_CHARS_MAX
+    async with rig(tmp_path, ScriptedModel([Say("half"), Hold("never")]), store) as r:
+        await started(r)
+        for number in range(20):
+            await r.submit(text, run_id=f"b{number}")
+        await r.engine.cancel(r.workspace, r.session)
+        await r.end("a")
+        (write,) = [one for one in store.writes if any(isinstance(event, CancelMarked) for _, event in one.events)]
+        assert sum(chars_of(message) for message in write.messages) < 2 * DROPPED_CHARS_MAX
+        assert (await r.engine.run(r.workspace, "b19")).prompt.text == text
+        assert len(await r.transcript()) == 42
 
 
 async def test_cleared_queue_leaves_no_messages(tmp_path: Path) -> None:

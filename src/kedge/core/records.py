@@ -359,9 +359,14 @@ def cancelled_message(message_id: str, run: RunRecord, now: int) -> Message:
     return Message(message_id, run.session_id, "assistant", (FinishPart("canceled", now),), now, now, run.run_id)
 
 
-def user_message(message_id: str, run: RunRecord, now: int) -> Message:
-    """Return the prompt as a message of the transcript. The request for a summary is not sent to models later."""
-    parts: list[Part] = [Text(run.prompt.text)] if run.prompt.text else []
+def user_message(message_id: str, run: RunRecord, now: int, chars_max: int | None = None) -> Message:
+    """Return the prompt as a message of the transcript. The request for a summary is not sent to models later.
+
+    `chars_max`: a longer text is cut."""
+    text = run.prompt.text
+    if chars_max is not None and len(text) > chars_max:
+        text = f"{text[:chars_max]}\n[The run has the complete prompt of {len(text)} characters.]"
+    parts: list[Part] = [Text(text)] if text else []
     parts += [AttachedFile(file.file_path, file.mime_type, file.size, file.digest) for file in run.prompt.attachments]
     is_summary = run.options.purpose == "summary"
     return Message(message_id, run.session_id, "user", tuple(parts), now, now, run.run_id, is_summary=is_summary)

@@ -43,6 +43,9 @@ from kedge.store.base import LaneWrite, Write
 
 #: The title of an untitled session is the start of its first prompt. Characters.
 FIRST_TITLE_CHARS_MAX = 60
+#: Text of the prompts that one cancel drops from the queue, as messages: a queue may have 64 MiB, which take seconds to
+#: write, and a cancel must be fast. Longer texts are cut, each to at least the minimum. Characters.
+DROPPED_CHARS_MAX, DROPPED_CHARS_MIN = 250_000, 500
 
 
 class Append:
@@ -70,6 +73,8 @@ class Append:
         self.attachments: tuple[AttachmentContent, ...] = ()
         self.session_change: Change = "updated"
         self._messages_created = 0
+        #: Text of the prompts that were dropped so far. Characters.
+        self._dropped_chars = 0
         #: An earlier attempt to write the same plan may have been stored.
         self.is_repeated = False
         #: The pending cancels that this append includes, with their marks.
@@ -130,7 +135,9 @@ class Append:
 
     def _put_cancelled(self, run: RunRecord) -> None:
         """Add the messages of a prompt that a cancel dropped from the queue, before its end."""
-        self.put_message("created", user_message(self.new_id("m"), run, self.now))
+        room = max(DROPPED_CHARS_MAX - self._dropped_chars, DROPPED_CHARS_MIN)
+        self._dropped_chars += len(run.prompt.text)
+        self.put_message("created", user_message(self.new_id("m"), run, self.now, room))
         answer = cancelled_message(self.new_id("m"), run, self.now)
         self.put_message("created", answer)
         self.change_run(replace(run, message_id=answer.id))
