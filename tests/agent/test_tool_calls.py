@@ -63,7 +63,7 @@ async def test_commands_of_one_step_are_limited(tmp_path: Path) -> None:
     commands = [Call("bash", {"command": "exec sleep 1000"})] * (FOREGROUND_MAX + 1)
     model, machine = ScriptedModel(commands), PlainMachine()
     async with rig(tmp_path, model, tools=(BashTool(),), machine=machine) as r:
-        run = await r.submit(skip_approvals=True)
+        run = await r.submit(mode="yolo")
         await until(lambda: len(machine.plain.started) == FOREGROUND_MAX)
         await r.engine.cancel(r.workspace, r.session)
         await r.end(run)
@@ -77,7 +77,7 @@ async def test_cancelled_command_keeps_its_output(tmp_path: Path) -> None:
     command = "trap 'echo last words; exit' TERM; echo first words; touch printed; sleep 1000 & wait"
     model = ScriptedModel([Call("bash", {"command": command})], "next")
     async with rig(tmp_path, model, tools=(BashTool(),), machine=PlainMachine()) as r:
-        run = await r.submit(skip_approvals=True)
+        run = await r.submit(mode="yolo")
         await until((tmp_path / "printed").exists)
         await r.engine.cancel(r.workspace, r.session)
         assert (await r.end(run)).outcome == "cancelled"

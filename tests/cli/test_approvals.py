@@ -155,11 +155,14 @@ def test_undo_restores_files_and_lists_them(server: Server) -> None:
     server.home.kedge("run", "--yolo", "--host", server.host, write())
     assert file.exists()
     session_id = session_of(server)
+    assert kedge(server, "sessions", "files", session_id[:8]).out == f"+ {file.resolve()}\n"
+    assert json.loads(kedge(server, "sessions", "files", session_id, "--json").out)["count"] == 1
     undone = kedge(server, "sessions", "undo", session_id[:8])
     assert undone.code == 0
     assert undone.out.startswith("reverted the changes of run ")
     assert "a.txt\n" in undone.out
     assert not file.exists()
+    assert kedge(server, "sessions", "files", session_id).out == ""
     nothing = kedge(server, "sessions", "undo", session_id)
     assert (nothing.code, nothing.err.count("\n")) == (1, 1)
     server.home.kedge("run", "-C", "--yolo", "--host", server.host, write("b.txt"))

@@ -19,7 +19,7 @@ EVERY_COMMAND = [
     *([name] for name in COMMANDS if name not in ("sessions", "config", "workspaces")),
     *(["workspaces", name] for name in ("list", "remove")),
     *(["sessions", name] for name in ("list", "show", "rename", "delete", "export", "search")),
-    *(["sessions", name] for name in ("undo", "model", "summarize")),
+    *(["sessions", name] for name in ("files", "undo", "model", "summarize")),
     *(["approvals", name] for name in ("list", "allow", "deny", "answer", "forget")),
     *(["config", name] for name in ("path", "show")),
 ]

@@ -23,7 +23,8 @@ from kedge.client.safe_text import harmless, one_line
 from kedge.core.modes import MODES, Mode
 from kedge.core.records import OFFLINE
 from kedge.core.untrusted_text import visible
-from kedge.wire.models import MessageBody, SearchHitBody, SessionBody, UndoReply
+from kedge.wire.brief import FILE_MARKS
+from kedge.wire.models import ChangedFiles, MessageBody, SearchHitBody, SessionBody, UndoReply
 
 ExportFormat = Literal["md", "json", "html"]
 
@@ -228,6 +229,32 @@ def search(query: tuple[str, ...], limit: int, as_json: bool, cwd: str, host: st
         for hit in hits:
             click.echo(f"{hit.session_id}  {one_line(hit.session_title, 60) or '(no title)'}")
             click.echo(f"    {one_line(hit.snippet, 200)}")
+    return 0
+
+
+@sessions.command(epilog=examples("kedge sessions files 3f2a"))
+@_session_argument
+@json_option
+@cwd_option
+@host_option
+def files(prefix: str, as_json: bool, cwd: str, host: str | None) -> int:
+    """List the files that the runs of a session changed: + created, ~ updated, - deleted.
+
+    Changes by commands are not tracked, and changes that were undone are not listed."""
+
+    async def act() -> ChangedFiles:
+        async with opened(host, cwd) as workspace:
+            session = await find_session(workspace, prefix)
+            return await workspace.client.changed_files(workspace.id, session.id)
+
+    changed = asyncio.run(act())
+    if as_json:
+        print_json(changed)
+        return 0
+    for file in changed.files:
+        click.echo(f"{FILE_MARKS[file.change]} {visible(file.path, keep='')}")
+    if changed.count > len(changed.files):
+        click.echo(f"  and {changed.count - len(changed.files)} more")
     return 0
 
 

@@ -265,6 +265,10 @@ class Client:
         async for piece in self._transport.pieces(response):
             yield piece
 
+    async def changed_files(self, workspace_id: str, session_id: str) -> m.ChangedFiles:
+        """Return the files that the Runs of a session changed."""
+        return await self._inside("GET", workspace_id, "sessions", session_id, "files", reply=m.ChangedFiles)
+
     async def undo(self, workspace_id: str, session_id: str, run_id: str | None = None) -> m.UndoReply:
         """Restore the files that this Run changed, or the last Run that changed any."""
         body = m.UndoRun(run_id=run_id)

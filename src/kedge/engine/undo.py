@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from kedge.core.changed_files import ChangedFile, changed_files
 from kedge.core.records import FileVersion
 from kedge.engine.append import Append
 from kedge.engine.door import Door
@@ -40,6 +41,11 @@ class Undo:
         with self._workspaces.in_use(workspace):
             await self._door.write(await self._workspaces.lane(workspace, session_id), plan)
         return versions[0].run_id, restored
+
+    async def changed_files(self, workspace: Workspace, session_id: str) -> list[ChangedFile]:
+        """Return the files that the Runs of the session changed."""
+        await self._workspaces.lane(workspace, session_id)
+        return changed_files(await self._door.store.file_versions(workspace.id, session_id, None))
 
     async def _versions(self, workspace: Workspace, session_id: str, run_id: str | None) -> list[FileVersion]:
         changing = await self._door.store.runs_with_files(session_id)

@@ -1,4 +1,4 @@
-"""Routes of approvals, questions and grants, and the undo of file changes."""
+"""Routes of approvals, questions and grants, and of changed files and their undo."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kedge.server.asgi import HttpRequest, Route, route
 from kedge.server.routes_workspaces import ClientQuery, check_text
 from kedge.wire import models as m
 from kedge.wire.codec import ask_body
+from kedge.wire.limits import CHANGED_FILES_MAX
 
 
 class ApprovalRoutes:
@@ -75,6 +76,11 @@ class ApprovalRoutes:
         run_id, files = await self._engine.undo.undo(self._workspace(request), request.path["sid"], body.run_id)
         return m.UndoReply(run_id=run_id, files=files)
 
+    async def files(self, request: HttpRequest) -> m.ChangedFiles:
+        changed = await self._engine.undo.changed_files(self._workspace(request), request.path["sid"])
+        files = [m.ChangedFileBody(path=file.path, change=file.change) for file in changed[:CHANGED_FILES_MAX]]
+        return m.ChangedFiles(count=len(changed), files=files)
+
     def _workspace(self, request: HttpRequest) -> Workspace:
         return self._engine.workspaces.get(request.path["id"])
 
@@ -113,6 +119,13 @@ class ApprovalRoutes:
                 body=m.CancelQuestions,
                 query=ClientQuery,
                 reply=m.Resolved,
+            ),
+            route(
+                "GET",
+                f"{workspace}/sessions/{{sid}}/files",
+                self.files,
+                "List the files that the runs of a session changed",
+                reply=m.ChangedFiles,
             ),
             route(
                 "POST",

@@ -242,6 +242,8 @@ class KedgeApp(App[int]):
             self.part(TranscriptPanel).update_from(changes)
         if changes.moved:
             self.start(self._load_queue())
+        if self.session_id in changes.files:
+            self.start(self._load_files())
         for ask in changes.asked:
             self.asks.on_asked(ask)
         for ended in changes.ended:
@@ -250,6 +252,10 @@ class KedgeApp(App[int]):
 
     async def _load_queue(self) -> None:
         await self.connection.load_runs(self.view, self.session_id)
+        self.draw_status()
+
+    async def _load_files(self) -> None:
+        await self.connection.load_files(self.view, self.session_id)
         self.draw_status()
 
     def draw_status(self) -> None:

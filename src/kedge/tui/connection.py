@@ -156,6 +156,7 @@ class ServerConnection:
         # Create the conversation before the requests: events that arrive meanwhile are applied to it.
         view.load_conversation(session_id, [], at)
         await self.load_runs(view, session_id)
+        await self.load_files(view, session_id)
 
         async def messages() -> list[m.MessageBody]:
             return [message async for message in client.all_messages(self.id, session_id)]
@@ -167,6 +168,10 @@ class ServerConnection:
     async def load_runs(self, view: WorkspaceView, session_id: str) -> None:
         at = self.at
         view.load_runs(await self.retry(lambda: self.client.session_runs(self.id, session_id)), at)
+
+    async def load_files(self, view: WorkspaceView, session_id: str) -> None:
+        at = self.at
+        view.load_files(session_id, await self.retry(lambda: self.client.changed_files(self.id, session_id)), at)
 
     async def last_messages(self, session_id: str) -> list[m.MessageBody]:
         """Return the messages of the last Runs. A session without Runs, such as a copy, returns its last messages."""

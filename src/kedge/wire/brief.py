@@ -1,8 +1,11 @@
-"""Tool calls and results in one line. The text may hold any characters: make it harmless before printing it."""
+"""Tool calls, results and changed files in one line. The text may hold any characters: escape it before printing."""
 
 from __future__ import annotations
 
 from kedge.core.untrusted_text import json_object
+
+#: The mark of a changed file in a list.
+FILE_MARKS = {"created": "+", "updated": "~", "deleted": "-"}
 
 
 def call_text(title: str, display: str, arguments: str) -> str:

@@ -20,6 +20,8 @@ TITLE_CHARS_MAX = 200
 ATTACHMENTS_MAX = 20
 #: A page of messages, sessions or runs. Items.
 PAGE_ITEMS_MAX = 1000
+#: Files that a session changed, in one list: more than a screen shows. Items.
+CHANGED_FILES_MAX = 500
 #: A page ends with the item with which it reaches this size: it is held in memory several times while it is sent, and
 #: a page of pictures would have gigabytes. Bytes, as stored.
 PAGE_BYTES_MAX = 4 * 1024 * 1024

@@ -423,6 +423,17 @@ class UndoReply(Struct, kw_only=True):
     files: list[str]
 
 
+class ChangedFileBody(Struct, kw_only=True):
+    path: str
+    change: Literal["created", "updated", "deleted"]
+
+
+class ChangedFiles(Struct, kw_only=True):
+    count: int
+    #: The last changed first, at most 500.
+    files: list[ChangedFileBody]
+
+
 class FileEvent(Struct, kw_only=True):
     """A file that a Run changed, or whose changes were undone. All changes by one Run have the same `version_id`."""
 

@@ -26,9 +26,12 @@ class ViewChanges:
     asked: list[Ask] = field(default_factory=list)
     #: The order of the queue has to be reloaded.
     moved: bool = False
+    #: Sessions whose changed files have to be reloaded.
+    files: set[str] = field(default_factory=set)
 
     def add(self, other: ViewChanges) -> None:
         self.messages |= other.messages
+        self.files |= other.files
         self.ended += other.ended
         self.asked += other.asked
         for flag in ("order", "runs", "sessions", "asks", "gap", "moved"):

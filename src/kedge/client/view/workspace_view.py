@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Struct
 
 from kedge.client.event_stream import StreamEvent
-from kedge.client.view.changed_files import ChangedFiles
 from kedge.client.view.conversation import Ask, Conversation, ViewChanges
 from kedge.wire import models as m
 
@@ -68,7 +67,8 @@ class WorkspaceView:
         self._reported: dict[str, None] = {}
         self._asks: dict[str, Ask] = {}
         self.closed_asks: dict[str, ClosedAsk] = {}
-        self.files = ChangedFiles()
+        #: By session: the files that its Runs changed.
+        self._files: dict[str, Latest[m.ChangedFiles]] = {}
 
     # --- responses to requests ---------------------------------------------------------------------------------
 
@@ -86,6 +86,9 @@ class WorkspaceView:
         for ask_id in self._asks.keys() - pending.keys():
             self._close(ask_id, ClosedAsk("", ""), ViewChanges())
         self._asks = pending
+
+    def load_files(self, session_id: str, files: m.ChangedFiles, at: int) -> None:
+        self._store(self._files, session_id, files, at, same=True)
 
     def load_conversation(self, session_id: str, bodies: Iterable[m.MessageBody], at: int) -> Conversation:
         conversation = self.conversations.setdefault(session_id, Conversation())
@@ -122,8 +125,8 @@ class WorkspaceView:
                 self._apply_progress(msgspec.convert(payload, m.ProgressBody), changes)
             case "presence":
                 self._apply_presence(msgspec.convert(payload, m.PresenceBody), changes)
-            case "file" if position is not None:
-                self.files.apply(msgspec.convert(payload, m.FileEvent), event.change, position)
+            case "file":
+                changes.files.add(payload["session_id"])
             case "permission_request" | "question_batch_request":
                 self._apply_ask(event.type, event.change, payload, changes)
             case "permission_notification" | "question_batch_notification":
@@ -283,6 +286,11 @@ class WorkspaceView:
     def progress_of(self, run_id: str) -> str:
         """Return the current progress of a child Run; empty if unknown."""
         return self._progress.get(run_id, "")
+
+    def files(self, session_id: str) -> m.ChangedFiles:
+        """Return the files that the Runs of a session changed."""
+        known = self._files.get(session_id)
+        return known.body if known and known.body else m.ChangedFiles(count=0, files=[])
 
     def asks(self) -> list[Ask]:
         """Return the pending Asks of this workspace, the oldest first."""

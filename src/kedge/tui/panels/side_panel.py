@@ -10,10 +10,10 @@ from textual.content import Content
 from textual.widgets import Static
 
 from kedge.client.safe_text import one_line, visible_line
-from kedge.client.view.changed_files import FileChange
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.tui.render.cell_width import cut, cut_start, wrapped
 from kedge.wire import models as m
+from kedge.wire.brief import FILE_MARKS
 
 #: Screens of at least this width show the panel; on others the user can open it. Cells.
 WIDE_CELLS = 120
@@ -24,7 +24,6 @@ TEXT_CELLS = PANEL_CELLS - 3
 LISTED_FILES_MAX = 30
 
 _TODO_MARKS = {"completed": ("✓", "$muted"), "in_progress": ("●", "bold $accent"), "pending": ("○", "")}
-_FILE_MARKS = {"created": "+", "updated": "~", "deleted": "-"}
 
 #: A line and its style.
 StyledLine = tuple[str, str]
@@ -74,7 +73,7 @@ def panel_lines(view: WorkspaceView, session_id: str, root: str) -> list[StyledL
     session = view.session(session_id)
     parts = [
         _todo_lines(session.todos if session else []),
-        _file_lines(view.files.of(session_id), root),
+        _file_lines(view.files(session_id), root),
         _other_lines(session, len(view.queue(session_id))),
     ]
     lines: list[StyledLine] = []
@@ -97,14 +96,14 @@ def _todo_lines(todos: list[m.TodoBody]) -> list[StyledLine]:
     return lines
 
 
-def _file_lines(files: list[tuple[str, FileChange]], root: str) -> list[StyledLine]:
-    if not files:
-        return [("Files changed", "bold"), ("none since kedge was opened", "$muted")]
-    lines: list[StyledLine] = [(f"Files changed {len(files)}", "bold")]
-    for path, change in files[:LISTED_FILES_MAX]:
-        lines.append((f"{_FILE_MARKS[change]} {cut_start(_short_path(path, root), TEXT_CELLS - 2)}", ""))
-    if len(files) > LISTED_FILES_MAX:
-        lines.append((f"  and {len(files) - LISTED_FILES_MAX} more", "$muted"))
+def _file_lines(changed: m.ChangedFiles, root: str) -> list[StyledLine]:
+    if not changed.count:
+        return [("Files changed", "bold"), ("none", "$muted")]
+    lines: list[StyledLine] = [(f"Files changed {changed.count}", "bold")]
+    for file in changed.files[:LISTED_FILES_MAX]:
+        lines.append((f"{FILE_MARKS[file.change]} {cut_start(_short_path(file.path, root), TEXT_CELLS - 2)}", ""))
+    if changed.count > LISTED_FILES_MAX:
+        lines.append((f"  and {changed.count - LISTED_FILES_MAX} more", "$muted"))
     return lines
 
 
