@@ -69,7 +69,8 @@ class UserCommands:
         finally:
             if not running.is_gone:
                 await running.end_shielded(GRACE_S)
-        output = running.take().excerpt(OUTPUT_CHARS_MAX).text
+        excerpt = running.take().excerpt(OUTPUT_CHARS_MAX)
+        output = f"{excerpt.text.rstrip()}\n({excerpt.note})" if excerpt.note else excerpt.text
         if not has_ended:
             return CommandResult(EXIT_TIMEOUT, f"{output}\n(ended after {USER_COMMAND_S_MAX:g} s)")
         return CommandResult(-1 if running.exit_code is None else running.exit_code, output)

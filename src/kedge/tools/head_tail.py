@@ -20,9 +20,23 @@ def cleaned(raw: bytes | bytearray) -> str:
     return _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
+#: The line between the beginning and the end of an output that was cut. A command may print such a line, too.
+_CUT_LINE = re.compile(r"\.\.\. \d+ lines \(\d+ bytes\) left out \.\.\.")
+
+
 class Excerpt(Struct, frozen=True):
     text: str
     is_cut: bool
+    #: Which lines about omitted text are from kedge, if the output itself has such lines; else empty.
+    note: str = ""
+
+    @property
+    def for_model(self) -> str:
+        text = self.text or "(no output)"
+        return f"{text.rstrip()}\n\n{self.note}" if self.note else text
+
+
+_COMPLETE = "This is the complete output: the command itself printed the words about lines that are left out."
 
 
 class HeadTail:
@@ -50,7 +64,7 @@ class HeadTail:
         if self.bytes_total == len(self._head) + len(self._tail):
             text = cleaned(self._head + self._tail)
             if len(text) <= chars_max:
-                return Excerpt(text, is_cut=False)
+                return Excerpt(text, is_cut=False, note=_COMPLETE if _CUT_LINE.search(text) else "")
             head, tail = text, text
         else:
             head, tail = cleaned(self._head), cleaned(self._tail)
@@ -62,7 +76,10 @@ class HeadTail:
             tail = tail[start + 1 :]
         lines = max(self._newlines - head.count("\n") - tail.count("\n") - 1, 0)
         size = max(self.bytes_total - len(head.encode()) - len(tail.encode()), 0)
-        return Excerpt(f"{head}\n... {lines} lines ({size} bytes) left out ...\n{tail}", is_cut=True)
+        cut_line = f"... {lines} lines ({size} bytes) left out ..."
+        is_unclear = _CUT_LINE.search(head) or _CUT_LINE.search(tail)
+        note = f'Only this line is a note of kedge: "{cut_line}". The command printed the similar ones.'
+        return Excerpt(f"{head}\n{cut_line}\n{tail}", is_cut=True, note=note if is_unclear else "")
 
     def last_lines(self, lines_max: int, chars_max: int) -> str:
         """Return the end of the output, for a screen."""

@@ -294,11 +294,17 @@ def _is_read_only(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
 
 def _moved_to_background(id_: str, running: RunningCommand) -> ToolOutput:
     output = running.take()
+    excerpt = output.excerpt(OUTPUT_CHARS_MAX)
     content = (
         f"Still running, now in the background as {id_}. Check it with the jobs tool (action: output, id: {id_}), end "
-        f"it with action: kill. It ends with this run at the latest.\nOutput so far:\n{_for_model(output)}"
+        f"it with action: kill. It ends with this run at the latest.\nOutput so far:\n{excerpt.for_model}"
     )
-    metadata = {"command": running.command, "background_id": id_, "output": _for_screen(output)}
+    metadata = {
+        "command": running.command,
+        "background_id": id_,
+        "truncated": excerpt.is_cut,
+        "output": _for_screen(output),
+    }
     return ToolOutput(content, metadata, summary=f"running in the background ({id_})")
 
 
@@ -326,7 +332,7 @@ def _result(running: RunningCommand, duration_s: float, *, timed_out_s: float | 
         "output": _for_screen(output),
     }
     end = "timed out" if timed_out_s is not None else f"exit {running.exit_code}"
-    content = "\n\n".join([(excerpt.text or _NO_OUTPUT).rstrip("\n"), *notes])
+    content = "\n\n".join([excerpt.for_model.rstrip("\n"), *notes])
     return ToolOutput(content, metadata, summary=f"{end}, {duration_s:.1f} s")
 
 
@@ -342,19 +348,12 @@ def _cut_off(running: RunningCommand, began: float) -> ToolOutput:
         "truncated": excerpt.is_cut,
         "output": _for_screen(output),
     }
-    content = "\n\n".join([(excerpt.text or _NO_OUTPUT).rstrip("\n"), CUT_OFF])
+    content = "\n\n".join([excerpt.for_model.rstrip("\n"), CUT_OFF])
     return ToolOutput(content, metadata, is_error=True, summary=f"cut off, {duration_s:.1f} s", end="cut_off")
-
-
-_NO_OUTPUT = "(no output)"
 
 
 def _exit(code: int) -> str:
     return f"Exit code {code}" if code >= 0 else f"Ended by signal {-code}"
-
-
-def _for_model(output: HeadTail) -> str:
-    return output.excerpt(OUTPUT_CHARS_MAX).text or _NO_OUTPUT
 
 
 def _for_screen(output: HeadTail) -> str:
@@ -434,12 +433,18 @@ async def _inspect(args: JobsInput, context: ToolContext) -> ToolOutput:
         await running.wait_for_output(args.wait_s)
         state = _state(running)
     output = running.take()
-    metadata = {"id": args.id, "exit_code": running.exit_code, "output": _for_screen(output)}
+    excerpt = output.excerpt(OUTPUT_CHARS_MAX)
+    metadata = {
+        "id": args.id,
+        "exit_code": running.exit_code,
+        "truncated": excerpt.is_cut,
+        "output": _for_screen(output),
+    }
     if not running.has_ended:
         summary = "running"
     else:
         summary = "ended" if running.exit_code is None else f"exit {running.exit_code}"
-    content = f"{args.id} {state}. Its output since the last call:\n{_for_model(output)}"
+    content = f"{args.id} {state}. Its output since the last call:\n{excerpt.for_model}"
     return ToolOutput(content, metadata, summary=summary)
 
 
