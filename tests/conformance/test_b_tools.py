@@ -55,7 +55,7 @@ async def until_there(path: Path) -> None:
 #: Three stubborn processes: one ignores TERM, one has its own session, one is a daemon.
 STUBBORN = (
     "trap '' TERM; (setsid sh -c 'while :; do sleep 1000; done' &); "
-    "(sh -c 'trap \"\" TERM; while :; do sleep 1000; done' &); touch ready; while :; do sleep 1000; done"
+    "(sh -c 'trap \"\" TERM; while :; do sleep 1000; done' &); echo started; touch ready; while :; do sleep 1000; done"
 )
 
 
@@ -74,6 +74,7 @@ async def test_b9_a_cancel_ends_the_process_tree_of_a_tool_first(kedge: Peer, mo
     (result,) = results_of(await kedge.messages(session))
     assert result["is_error"]
     assert "cut off" in result["content"]
+    assert (result["end"], result["content"].partition("\n")[0]) == ("cut_off", "started")
     assert finish_of((await kedge.messages(session))[-1]) == "canceled"
     # The endpoint refuses a history that violates the rules of its provider.
     other = next(other for other in MODELS if other != model)
@@ -99,6 +100,8 @@ async def test_b10_a_cancel_withdraws_the_approval_for_all_clients(kedge: Peer) 
         assert error["code"] == "ask_withdrawn"
     assert await kedge.call("GET", f"{kedge.at}/permissions") == []
     assert not (kedge.directory / "made").exists()
+    (result,) = results_of(await kedge.messages(session))
+    assert (result["end"], result["summary"]) == ("not_run", "not run")
 
 
 @pytest.mark.parametrize(

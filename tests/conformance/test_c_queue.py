@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.harness import Endpoint, Json, Peer, Server, Stream, outline, unique
+from tests.conformance.harness import Endpoint, Json, Peer, Server, Stream, finish_of, outline, unique
 from tests.conformance.rounds import Aim, Ends, fence, lag, play_rounds
 
 
@@ -175,9 +175,12 @@ async def test_c3_a_cancel_drops_queued_runs_and_spares_later_ones(kedge: Peer, 
         assert outcomes(ends) == [("cancelled", "a"), *[("cancelled", "")] * 3, ("completed", "later")]
         await fence(kedge, stream)
         assert all(len(completes) == 1 for completes in Ends(stream).all().values())
-        assert not [f for f in stream.of("message") if f.payload["run_id"] in [*dropped, folding]]
+        shown = [f.payload["run_id"] for f in stream.of("message")]
+        assert [shown.count(run_id) for run_id in [*dropped, folding]] == [2] * 3
     messages = await kedge.messages(session)
-    assert [m["run_id"] for m in messages] == [a, a, later, later]
+    expected = [a, a, *(run_id for run_id in [*dropped, folding] for _ in range(2)), later, later]
+    assert [m["run_id"] for m in messages] == expected
+    assert [finish_of(m) for m in messages[1:8:2]] == ["canceled"] * 4
     assert (await kedge.run(dropped[0]))["prompt"] == "script: say b"
 
 

@@ -103,7 +103,7 @@ async def test_long_output_keeps_beginning_and_end(context: ToolContext) -> None
 
 @pytest.mark.found(
     "issue 20",
-    "a complete output with kedge's own words about a cut looked cut to the model; a note names the words that are kedge's",
+    "a complete output with kedge's own words about a cut looked cut to the model; a note names kedge's own",
 )
 async def test_output_with_the_words_of_a_cut_is_not_reported_as_cut(context: ToolContext) -> None:
     words = "... 7 lines (90 bytes) left out ..."
