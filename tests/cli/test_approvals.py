@@ -139,7 +139,7 @@ async def test_late_client_sees_the_pending_approval(server: Server, waiting: Wa
     shown = until(attached, f"? write: Create a.txt (+2 -0) (`kedge approvals allow {ask_id}`)\n")
     assert "first\n* write a.txt\n" in shown
     kedge(server, "approvals", "deny", ask_id)
-    assert until(attached, "last") == "  -> denied\n  -> denied\nlast", "the answer, and what the model got of it"
+    assert until(attached, "last") == "  -> denied\n  -> not run: denied\nlast", "the answer, and its effect"
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------

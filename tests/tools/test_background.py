@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,24 @@ def test_long_output_is_cut_at_line_ends() -> None:
     assert head == "line 0000\nline 0001\nline 0002\nline 0003\nline 0004\n"
     assert marker
     assert tail.endswith("bytes) left out ...\nline 0996\nline 0997\nline 0998\nline 0999\n")
+
+
+@pytest.mark.found(
+    "issue 20",
+    "a complete output with kedge's own words about a cut looked cut to the model; a note names kedge's own",
+)
+def test_output_with_the_words_of_a_cut_is_not_reported_as_cut() -> None:
+    words = "... 7 lines (90 bytes) left out ..."
+    output = HeadTail()
+    output.add(f"{words}\n".encode())
+    excerpt = output.excerpt(100)
+    assert not excerpt.is_cut
+    assert excerpt.for_model.startswith(f"{words}\n\nThis is the complete output")
+    output.add(b"x\n" * 1000)
+    cut = output.excerpt(100)
+    assert cut.is_cut
+    (note,) = re.findall(r'Only this line is a note of kedge: "(.*)"', cut.note)
+    assert (note != words, cut.text.count(note)) == (True, 1)
 
 
 def test_single_long_line_is_cut() -> None:

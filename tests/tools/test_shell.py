@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,22 +98,6 @@ async def test_long_output_keeps_beginning_and_end(context: ToolContext) -> None
     assert len(output.content) <= OUTPUT_CHARS_MAX + 100
     assert output.metadata["truncated"]
     assert output.metadata["output"].splitlines()[-1] == "100000"
-
-
-@pytest.mark.found(
-    "issue 20",
-    "a complete output with kedge's own words about a cut looked cut to the model; a note names kedge's own",
-)
-async def test_output_with_the_words_of_a_cut_is_not_reported_as_cut(context: ToolContext) -> None:
-    words = "... 7 lines (90 bytes) left out ..."
-    output = await bash(context, f"echo '{words}'")
-    assert not output.metadata["truncated"]
-    assert output.content.startswith(f"{words}\n\nThis is the complete output")
-    cut = await bash(context, f"echo '{words}'; seq 1 100000")
-    assert cut.metadata["truncated"]
-    (note,) = re.findall(r'Only this line is a note of kedge: "(.*)"', cut.content)
-    assert note != words
-    assert cut.content.count(f"\n{note}\n") == 1
 
 
 async def test_endless_line_is_bounded_in_memory(context: ToolContext) -> None:

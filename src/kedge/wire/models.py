@@ -290,8 +290,7 @@ class CancelReply(Struct, kw_only=True):
     #: Runs with a `seq` up to this one are covered. Null: there was none, or the cancel is not recorded yet.
     mark: int | None
     covered: list[CoveredBody]
-    #: False, with status 202: the runs are being stopped, but the store did not take the cancel yet. It is recorded
-    #: before anything else is written to the session, unless the server process dies first.
+    #: False, with status 202: the runs are being stopped, and the cancel is the next that is written to the session.
     recorded: bool = True
 
 
@@ -430,8 +429,7 @@ class ChangedFileBody(Struct, kw_only=True):
 
 class ChangedFiles(Struct, kw_only=True):
     count: int
-    #: The last changed first, at most 500.
-    files: list[ChangedFileBody]
+    files: list[ChangedFileBody]  # the last changed first, at most 500
 
 
 class FileEvent(Struct, kw_only=True):
