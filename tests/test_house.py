@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tools": {"tools", "core", "children", "programs", "waiting"},
     "warden": {"warden", "core", "waiting", "children"},
     "config": {"config", "core", "llm", "tools"},
-    "engine": {"engine", "config", "core", "store", "llm", "tools", "warden", "slices", "waiting"},
+    "engine": {"engine", "config", "core", "store", "llm", "programs", "tools", "warden", "slices", "waiting"},
     "agent": {"agent", "engine", "config", "core", "store", "llm", "tools", "slices", "waiting"},
     "server": {
         "server",

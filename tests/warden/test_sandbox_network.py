@@ -102,7 +102,7 @@ async def test_network_stays_away_from_descendants(isolating: Warden, tmp_path: 
 
 
 async def test_network_is_not_silently_left_open(tmp_path: Path) -> None:
-    """Where nothing can take it away, the process is not started."""
+    """A process is not started where its network cannot be taken away."""
     warden = Warden(sandbox="bubblewrap")
     await warden.start()
     try:

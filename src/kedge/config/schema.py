@@ -137,12 +137,15 @@ class RunsConfig(Struct, forbid_unknown_fields=True):
 
 
 class SandboxConfig(Struct, forbid_unknown_fields=True):
-    """Write access of the agent's commands. See "The sandbox" below."""
+    """Write and network access of the agent's commands. See "The sandbox" below."""
 
     #: `workspace-write`: commands can write only to the workspace, the temporary directory and `writable`.
     mode: Literal["off", "workspace-write"] = "off"
     #: Additional paths that commands can write to and whose Unix sockets they can use: absolute, or starting with "~/".
     writable: list[str] = []
+    #: Whether sandboxed commands can use the network. Not set: with `mode`, they can; commands that run only because
+    #: they are sandboxed (mode `auto`, rules with a wildcard) cannot. Read-only commands never can.
+    network: bool | None = None
 
 
 class ToolsConfig(Struct, forbid_unknown_fields=True):

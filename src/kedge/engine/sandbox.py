@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from kedge.config.schema import Config
+from kedge.core.approvals import Confinement
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import Sandbox
 from kedge.warden.sandbox_paths import is_below
@@ -34,6 +35,11 @@ DAEMONS = (
     "/tmp/.X11-unix",
     "/tmp/.ICE-unix",
 )
+
+
+#: The temporary directory of commands that write nothing else: in memory, and private. `sort` needs one, and so does
+#: git for a converted file. Linux systems have this directory for files in memory.
+SCRATCH = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +69,24 @@ class SandboxLimits:
     protected: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     reachable: tuple[str, ...] = ()
+    network: bool = True
+    scratch: str = ""
 
 
 def sandbox_limits(
-    config: Config, workspace: str, own: OwnFiles, environment: Mapping[str, str] = os.environ
+    config: Config,
+    workspace: str,
+    own: OwnFiles,
+    environment: Mapping[str, str] = os.environ,
+    confinement: Confinement = "configured",
 ) -> SandboxLimits:
-    if config.sandbox.mode == "off":
+    if confinement == "configured" and config.sandbox.mode == "off":
         return SandboxLimits(hidden=own.server_sockets())
     home = os.path.realpath(os.path.expanduser("~"))
-    configured = tuple(_first_real_path(os.path.expanduser(path)) for path in config.sandbox.writable)
     temporary = _first_real_path(temporary_directory(environment))
-    writable = (workspace, temporary, *configured)
-    # A socket in the workspace belongs to it, such as that of a test database. This does not hold for a home directory
-    # or the shared temporary directory.
-    reachable = tuple(path for path in (workspace, *configured) if not is_below(home, path))
-    if is_below(temporary, workspace):
-        reachable = tuple(path for path in reachable if path != workspace)
+    configured: tuple[str, ...] = ()
+    if confinement != "read_only":
+        configured = tuple(_first_real_path(os.path.expanduser(path)) for path in config.sandbox.writable)
     daemons = [
         path
         for path in _daemons(environment)
@@ -87,11 +95,21 @@ def sandbox_limits(
         and not any(is_below(needed, path) for needed in (workspace, temporary, home))
     ]
     hidden = (os.path.realpath(own.data_dir), *own.server_sockets(), *daemons)
+    if confinement == "read_only":
+        scratch = SCRATCH if not is_below(workspace, SCRATCH) else ""
+        return SandboxLimits((), (), hidden, (), network=False, scratch=scratch)
+    writable = (workspace, temporary, *configured)
+    network = config.sandbox.network is not False if confinement == "configured" else bool(config.sandbox.network)
+    # A socket in the workspace belongs to it, such as that of a test database. This does not hold for a home directory
+    # or the shared temporary directory. A command without a network reaches none: its peer may have one.
+    reachable = tuple(path for path in (workspace, *configured) if not is_below(home, path))
+    if is_below(temporary, workspace) or not network:
+        reachable = tuple(path for path in reachable if path != workspace)
     # Outside of writable directories the program is read-only anyway.
     program = (
         path for path in map(os.path.realpath, own.program) if any(is_below(path, directory) for directory in writable)
     )
-    return SandboxLimits(writable, (os.path.realpath(own.config), *program), hidden, reachable)
+    return SandboxLimits(writable, (os.path.realpath(own.config), *program), hidden, reachable, network)
 
 
 def temporary_directory(environment: Mapping[str, str]) -> str:

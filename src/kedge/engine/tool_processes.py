@@ -6,14 +6,16 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from kedge.config.schema import Config
 from kedge.core.approvals import Confinement
+from kedge.engine.read_only_git import LIST, LISTING_BYTES_MAX, configuration, git_environment
 from kedge.engine.sandbox import OwnFiles, SandboxLimits, check, sandbox_limits
+from kedge.programs import program_outside
 from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import Process, Processes
 from kedge.tools.tool_failed import ToolFailed
@@ -39,9 +41,7 @@ FIXED = {
     "KEDGE": "1",
     # A clone may contain a bare repository as plain files, whose configuration names programs to run: git must not
     # use a directory as one without --git-dir.
-    "GIT_CONFIG_COUNT": "1",
-    "GIT_CONFIG_KEY_0": "safe.bareRepository",
-    "GIT_CONFIG_VALUE_0": "explicit",
+    **configuration([("safe.bareRepository", "explicit")]),
 }
 
 
@@ -67,14 +67,16 @@ class WardenMachine:
 
     async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
         with suppress(WardenFailed):  # the first process reports it
-            await self._start(retry=False)
-        return _WorkspaceProcesses(self, environment(config), partial(self._limits, config, workspace), files)
+            await self.start(retry=False)
+        return _WorkspaceProcesses(
+            self, workspace, environment(config), partial(self._limits, config, workspace), files
+        )
 
     @property
     def can_confine(self) -> bool:
         return self._warden.sandbox.can_confine
 
-    async def _start(self, *, retry: bool = True) -> None:
+    async def start(self, *, retry: bool = True) -> None:
         async with self._starting:
             if self._is_started or (self._has_failed and not retry):
                 return
@@ -85,25 +87,20 @@ class WardenMachine:
                 raise
             self._is_started = True
 
-    async def run(
-        self,
-        argv: tuple[str, ...],
-        cwd: Path,
-        env: Mapping[str, str],
-        stdin: BinaryIO | None,
-        limits: Callable[[Path], SandboxLimits],
-        files: FileThreads,
-    ) -> WardenProcess:
-        await self._start()
-        spec = ProcessSpec(argv, str(cwd), env, stdin, **asdict(await files.run(limits, cwd)))
+    async def run(self, spec: ProcessSpec) -> WardenProcess:
         return await self._warden.run(spec)
 
-    def _limits(self, config: Config, workspace: str, cwd: Path) -> SandboxLimits:
+    def _limits(self, config: Config, workspace: str, confinement: Confinement, cwd: Path) -> SandboxLimits:
         """Blocking. Reads the working directory first: a process must not be started in one that does not answer."""
         with suppress(OSError):  # the process reports that it cannot enter it
             os.stat(cwd)
-        limits = sandbox_limits(config, workspace, self._own)
-        check(self._own, limits, self._warden.sandbox)
+        sandbox = self._warden.sandbox
+        # A read-only command is restricted as far as the machine can do it: its table of options protects as well.
+        is_enforced = sandbox.is_available if confinement == "read_only" else sandbox.can_confine
+        limits = sandbox_limits(config, workspace, self._own, confinement=confinement if is_enforced else "configured")
+        if confinement == "read_only" and sandbox.network is None:
+            limits = replace(limits, network=True)
+        check(self._own, limits, sandbox)
         return limits
 
     async def close(self) -> None:
@@ -139,11 +136,13 @@ class _WorkspaceProcesses:
     def __init__(
         self,
         machine: WardenMachine,
+        workspace: str,
         environment: Mapping[str, str],
-        limits: Callable[[Path], SandboxLimits],
+        limits: Callable[[Confinement, Path], SandboxLimits],
         files: FileThreads,
     ) -> None:
         self._machine = machine
+        self._workspace = workspace
         self.environment = environment
         self._limits = limits
         self._files = files
@@ -158,7 +157,32 @@ class _WorkspaceProcesses:
         confinement: Confinement = "configured",
     ) -> Process:
         with _as_tool_failed():
-            return _ToolProcess(await self._machine.run(argv, cwd, self.environment, stdin, self._limits, self._files))
+            await self._machine.start()
+            limits = await self._files.run(self._limits, confinement, cwd)
+            spec = ProcessSpec(argv, str(cwd), self.environment, stdin, **asdict(limits))
+            if confinement == "read_only":
+                scratch = {"TMPDIR": limits.scratch} if limits.scratch else {}
+                spec = replace(spec, env={**spec.env, **scratch, **git_environment()})
+                if any("git" in word for word in argv):
+                    spec = replace(spec, env={**spec.env, **git_environment(await self._git_settings(spec))})
+            return _ToolProcess(await self._machine.run(spec))
+
+    async def _git_settings(self, spec: ProcessSpec) -> bytes:
+        """Return the output of `read_only_git.LIST`, in the directory and the sandbox of a command."""
+        path = spec.env.get("PATH", os.defpath)
+        git = await self._files.run(program_outside, "git", path, Path(self._workspace))
+        if git is None:
+            return b""
+        process = await self._machine.run(replace(spec, argv=(git, *LIST), stdin=None))
+        listing = b""
+        try:
+            while (data := await process.read()) and len(listing) <= LISTING_BYTES_MAX:
+                listing += data
+        finally:
+            await process.end(0)
+        if len(listing) > LISTING_BYTES_MAX:
+            raise ToolFailed(f"The configuration of this git repository is larger than {LISTING_BYTES_MAX} bytes.")
+        return listing
 
 
 class _ToolProcess:

@@ -56,5 +56,5 @@ class Processes(Protocol):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The complete environment of every process. Approvals are bound to it."""
+        """The environment of every process; "read_only" adds to it. Approvals are bound to it."""
         ...

@@ -115,6 +115,9 @@ class ProcessSpec:
     #: False: no network, no abstract Unix sockets of other programs, and without mounts no Unix sockets at all.
     #: Requires `writable` and `Sandbox.network`.
     network: bool = True
+    #: A directory that is empty, writable and private to the process tree, in memory. Enforced as `protected` is; a
+    #: path that does not exist is ignored. Empty: none.
+    scratch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ def wrapped(spec: ProcessSpec) -> tuple[str, ...]:
     steps += [(path, 5, ("--remount-ro", path)) for path in filter(os.path.isdir, spec.hidden)]
     added = [word for name in _CAPABILITIES for word in ("--cap-add", name)] if os.geteuid() == 0 else []
     head = ("--ro-bind", "/", "/", "--dev", "/dev", "--cap-drop", "ALL", *added)
+    if spec.scratch:
+        steps.append((spec.scratch, 6, ("--tmpfs", spec.scratch)))
     network = () if spec.network else ("--unshare-net",)
     return (_program(), *head, *network, *(word for _, _, words in steps for word in words), "--", *spec.argv)
 

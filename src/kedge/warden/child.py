@@ -55,7 +55,7 @@ def _mount(order: KeeperMessage) -> None:
             # System V shared memory and POSIX message queues of other programs: neither mounts nor Landlock restrict
             # them.
             libc.unshare(libc.CLONE_NEWIPC)
-        mounts.isolate(order["writable"], order["protected"], order["hidden"], order["reachable"])
+        mounts.isolate(order["writable"], order["protected"], order["hidden"], order["reachable"], order["scratch"])
         if not order["stdin"]:
             # The keeper's /dev/null is on an outside mount, where its mode could be changed.
             null = os.open("/dev/null", os.O_RDONLY)
@@ -75,7 +75,8 @@ def _restrict(order: KeeperMessage) -> None:
             if namespace:
                 network.unshare()
         if order["landlock"]:
-            landlock.restrict(order["writable"])
+            scratch = [order["scratch"]] if order["scratch"] and order["mounts"] else []
+            landlock.restrict([*order["writable"], *scratch])
         libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
         capabilities.drop(must=order["mounts"])
         seccomp.refuse(limits=not order["mounts"], families=families)

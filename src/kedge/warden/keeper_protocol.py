@@ -3,7 +3,7 @@
 Server to keeper, which forwards it to the overseer of the tree `id`:
 
     {"run": id, "argv", "cwd", "env", "stdin",                        with the descriptors of the streams attached
-     "writable", "protected", "hidden", "reachable",                  see `base.ProcessSpec`
+     "writable", "protected", "hidden", "reachable", "scratch",       see `base.ProcessSpec`
      "landlock", "mounts",                                            the sandbox layers to use
      "network"}                                                       how to isolate it: "namespace", "filter" or null
     {"end": id, "grace_s"}      terminate the tree (SIGTERM), then kill it

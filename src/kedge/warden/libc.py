@@ -50,9 +50,9 @@ def unshare(flags: int) -> None:
     _checked(_LIBC.unshare(ctypes.c_int(flags)), "unshare")
 
 
-def mount(source: str, target: str, kind: str | None, flags: int) -> None:
-    encoded = kind.encode() if kind else None
-    _checked(_LIBC.mount(source.encode(), target.encode(), encoded, ctypes.c_ulong(flags), None), "mount")
+def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    encoded, data = kind.encode() if kind else None, options.encode() or None
+    _checked(_LIBC.mount(source.encode(), target.encode(), encoded, ctypes.c_ulong(flags), data), "mount")
 
 
 def open_tree(path_fd: int) -> int:

@@ -36,6 +36,9 @@ HARMLESS = (
     "/run/systemd/journal",
 )
 
+#: Size of the files in a scratch directory: they are in memory. Bytes.
+SCRATCH_BYTES_MAX = 256 * 1024 * 1024
+
 #: Entries of a directory that are checked for a socket whose name has changed, at some 2 us each. Items.
 ENTRIES_MAX = 1000
 
@@ -48,10 +51,12 @@ def isolate(
     protected: Sequence[str],
     hidden: Sequence[str],
     reachable: Sequence[str],
+    scratch: str = "",
 ) -> None:
     """Make this mount namespace read-only except for `writable`. Paths that do not exist, or are links, are ignored.
 
     `protected` stays read-only and `hidden` empty, also inside `writable`. Sockets below `reachable` are not covered.
+    `scratch` is empty and writable.
     Devices work on read-only mounts, so only DEVICES and those below `writable` can be opened. The user's terminals are
     devices, too: a process that opens one for reading receives its input and can insert input by ioctl.
     """
@@ -75,6 +80,8 @@ def isolate(
     for path in listening:
         empty.cover(path)
     empty.close()
+    if scratch:
+        _mount_scratch(scratch)
     for clone in clones.values():
         os.close(clone)
 
@@ -172,6 +179,14 @@ def _protect(path: str) -> None:
     libc.move_mount(clone, path_fd)
     os.close(clone)
     os.close(path_fd)
+
+
+def _mount_scratch(path: str) -> None:
+    with suppress(OSError):  # the path does not exist
+        path_fd = open_path(path)
+        flags = libc.MS_NOSUID | libc.MS_NODEV | libc.MS_NOEXEC
+        libc.mount("kedge", f"/proc/self/fd/{path_fd}", "tmpfs", flags, f"size={SCRATCH_BYTES_MAX},mode=1777")
+        os.close(path_fd)
 
 
 class _Empty:

@@ -96,7 +96,7 @@ def _without_sockets(socket: int, families: frozenset[int], socketcall: int | No
             (_RETURN, 0, 0, _REFUSE),
             (_RETURN, 0, 0, _ALLOW),
         ]
-    wanted = sorted(families)
-    program += [(_EQUAL, 0, len(wanted) + 2, socket), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-    program += [(_EQUAL, len(wanted) - index, 0, family) for index, family in enumerate(wanted)]
+    allowed = sorted(families)
+    program += [(_EQUAL, 0, len(allowed) + 2, socket), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
+    program += [(_EQUAL, len(allowed) - index, 0, family) for index, family in enumerate(allowed)]
     return [*program, (_RETURN, 0, 0, _REFUSE)]

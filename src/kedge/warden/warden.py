@@ -176,6 +176,7 @@ class Warden:
             "protected": spec.protected,
             "hidden": spec.hidden,
             "reachable": spec.reachable,
+            "scratch": spec.scratch,
             "landlock": sandbox.landlock > 0,
             "mounts": sandbox.mounts,
             "network": None if spec.network or writable is None else sandbox.network,
