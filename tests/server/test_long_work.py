@@ -107,31 +107,36 @@ class Long:
         raise AssertionError(work)
 
 
+async def add_session(store: SqliteStore, session_id: str, count: int, text_chars: int) -> None:
+    """Add a session of so many messages to the workspace `w1`."""
+    text = " ".join(f"word{number % 50}" for number in range(text_chars // 7))
+    session = SessionRecord(session_id, "w1", session_id, 1, 1, message_count=count)
+    await store.append(Write("w1", sessions=(session,), lane=LaneWrite(LaneRecord(session_id, 1, 2), 0)))
+    for start in range(0, count, 500):
+        messages = tuple(
+            Message(
+                f"{session_id}-{number}",
+                session_id,
+                "assistant" if number % 2 else "user",
+                (Text(f"{number} {text}"), *((FinishPart("end_turn", 1),) if number % 2 else ())),
+                number,
+                number,
+                f"r{number // 2}",
+            )
+            for number in range(start, min(start + 500, count))
+        )
+        events = tuple((session_id, MessageChanged(message.id, "created")) for message in messages)
+        await store.append(Write("w1", events=events, messages=messages, durable=False))
+
+
 async def fill(data_directory: Path, directory: Path) -> int:
     """Create the workspace in a new store; return the last Position of its log."""
     store = SqliteStore(data_directory)
     await store.open()
     base = first_position("w1")
     await store.workspace(str(directory), WorkspaceRecord("w1", str(directory), 1, base))
-    text = " ".join(f"word{number % 50}" for number in range(TEXT_CHARS // 7))
     for session_id in ("long", "deleted"):
-        session = SessionRecord(session_id, "w1", session_id, 1, 1, message_count=MESSAGES)
-        await store.append(Write("w1", sessions=(session,), lane=LaneWrite(LaneRecord(session_id, 1, 2), 0)))
-        for start in range(0, MESSAGES, 500):
-            messages = tuple(
-                Message(
-                    f"{session_id}-{number}",
-                    session_id,
-                    "assistant" if number % 2 else "user",
-                    (Text(f"{number} {text}"), *((FinishPart("end_turn", 1),) if number % 2 else ())),
-                    number,
-                    number,
-                    f"r{number // 2}",
-                )
-                for number in range(start, min(start + 500, MESSAGES))
-            )
-            events = tuple((session_id, MessageChanged(message.id, "created")) for message in messages)
-            await store.append(Write("w1", events=events, messages=messages, durable=False))
+        await add_session(store, session_id, MESSAGES, TEXT_CHARS)
     for number in range(FILES):
         path, content = directory / f"file{number}", b"%d" % number * FILE_BYTES
         path.write_bytes(b"new")
