@@ -37,7 +37,7 @@ def test_data_directory_that_is_a_file_is_a_one_line_error(in_home: Home) -> Non
 
 @contextmanager
 def read_only_directory(path: Path) -> Iterator[None]:
-    """A file system that nobody can write to, not even root."""
+    """A file system that cannot be written, not even by root."""
     if os.geteuid() != 0:
         pytest.skip("mounting a read-only directory requires root")
     path.mkdir()

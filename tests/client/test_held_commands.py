@@ -14,7 +14,7 @@ from kedge.client.server_process import lock_owner
 from proof.figures import proof, size
 from tests.client.fixtures import server_pids
 from tests.client.process import WAIT_S, Home
-from tests.client.test_server_process import wait_for
+from tests.polling import block_until
 
 pytestmark = [pytest.mark.long, pytest.mark.proof, pytest.mark.timeout(300)]
 
@@ -78,7 +78,7 @@ async def test_clients_that_start_and_stop_share_one_server(in_home: Home) -> No
             async with Client(await find_or_start()) as client:
                 pid = (await client.version()).pid
             assert lock_owner() == (True, pid)
-            wait_for(lambda pid=pid: server_pids(in_home) == [pid])
+            block_until(lambda pid=pid: server_pids(in_home) == [pid], WAIT_S)
         assert set(runs) <= {"completed", "interrupted", "unreachable"}, runs
         assert set(stops) <= {"stopped", "no server is running", "refused"}, stops
         ends = await recorded(in_home)

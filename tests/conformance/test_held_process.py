@@ -126,7 +126,7 @@ async def test_runs_outlast_a_clock_that_is_set(
                         "bash", command=f"touch ready-{number}-{index}; until [ -e go-{number} ]; do sleep 0.1; done"
                     )
                     wait = f"tag {tag} | say a | hold {key}" if index % 2 else bash
-                    receipt = await peer.submit(session, f"script: {wait} | say done", skip_approvals=True)
+                    receipt = await peer.submit(session, f"script: {wait} | say done", mode="yolo")
                     run_ids[session].append(receipt["run_id"])
                     later = await peer.submit(session, "script: say later", run_id=unique("run"))
                     run_ids[session].append(later["run_id"])
@@ -172,7 +172,7 @@ async def test_runs_continue_after_a_long_pause(
             scripts = (f"words 100 | hold {key} | words {count}", f"{bash} | say done")
             sessions = [await peer.session() for _ in scripts]
             run_ids = [
-                (await peer.submit(session, f"script: {script}", skip_approvals=True))["run_id"]
+                (await peer.submit(session, f"script: {script}", mode="yolo"))["run_id"]
                 for session, script in zip(sessions, scripts, strict=True)
             ]
             await stream.until(lambda stream: stream.of("delta"))
@@ -213,7 +213,7 @@ async def test_few_open_files_fail_calls_but_no_run(own_server: Callable[..., Se
             sessions = [await peer.session() for _ in range(runs)]
             echo = " | ".join(call("bash", command=f"echo {number}-here") for number in range(calls))
             prompt = f"script: {echo} | say done"
-            receipts = [await peer.submit(session, prompt, skip_approvals=True) for session in sessions]
+            receipts = [await peer.submit(session, prompt, mode="yolo") for session in sessions]
             completes = await ended(stream, [receipt["run_id"] for receipt in receipts])
             assert {(end["outcome"], end["text"]) for end in completes} == {("completed", "done")}
             expected, outcomes = {f"{number}-here" for number in range(calls)}, Counter[str]()
