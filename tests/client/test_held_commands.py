@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from itertools import count
 
 import pytest
@@ -47,6 +48,10 @@ def stop_outcome(code: int, out: str, err: str) -> str:
     return f"exit {code}: {out!r} {err!r}"
 
 
+def is_only_server(home: Home, pid: int | None) -> bool:
+    return server_pids(home) == [pid]
+
+
 async def recorded(in_home: Home) -> Counter[str]:
     """Start a server, wait for the ends of all Runs, and return their outcomes."""
     outcomes = Counter[str]()
@@ -78,7 +83,7 @@ async def test_clients_that_start_and_stop_share_one_server(in_home: Home) -> No
             async with Client(await find_or_start()) as client:
                 pid = (await client.version()).pid
             assert lock_owner() == (True, pid)
-            block_until(lambda pid=pid: server_pids(in_home) == [pid], WAIT_S)
+            block_until(partial(is_only_server, in_home, pid), WAIT_S)
         assert set(runs) <= {"completed", "interrupted", "unreachable"}, runs
         assert set(stops) <= {"stopped", "no server is running", "refused"}, stops
         ends = await recorded(in_home)
