@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,3 +77,54 @@ async def test_the_mode_of_a_run_ends_with_it(kedge: Peer, endpoint: Endpoint) -
         endpoint.release(hold)
         await stream.until_complete(run_id)
     assert await kedge.mode(session) == "ask"
+
+
+#: Tries to write outside of the workspace and to connect to a local server, and reports what succeeded.
+ESCAPE = """
+import pathlib, socket, sys
+pathlib.Path("inside").touch()
+for name, action in {
+    "file": lambda: pathlib.Path(sys.argv[1]).touch(),
+    "network": lambda: socket.create_connection(("127.0.0.1", int(sys.argv[2])), 5),
+}.items():
+    try:
+        action()
+        print(name, "reached")
+    except OSError as error:
+        print(name, "refused")
+sys.exit(1)
+"""
+
+
+async def test_auto_confines_commands_and_asks_to_leave(
+    own_server: Callable[..., Server], workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a rule nor the repetition after a failure leaves the sandbox: each time, the user is asked."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))  # the default one contains the whole test
+    server = own_server()
+    (workspace / "escape.py").write_text(ESCAPE)
+    command = f"{sys.executable} -I escape.py {tmp_path / 'outside'} {server.url.rpartition(':')[2]}"
+    async with server.peer(workspace) as kedge:
+        session = await kedge.session()
+        reply = await kedge.reply("PUT", f"{kedge.at}/sessions/{session}", {"mode": "auto"})
+        if reply.status_code == 409:
+            assert "needs a sandbox" in reply.text
+            pytest.skip("this machine has no sandbox that isolates from the network")
+        (result,) = await tried(kedge, call("bash", command=command), session=session)
+        assert "file refused\nnetwork refused" in result["content"]
+        assert "`unconfined`" in result["content"]
+        assert (workspace / "inside").exists()
+        (result,) = await tried(kedge, call("write", path="a.txt", content="x"), session=session)
+        assert not result["is_error"]
+        escalated = call("bash", command=command, unconfined="it needs a server")
+        async with kedge.stream(session_id=session) as stream:
+            run_id = (await kedge.submit(session, f"script: {escalated} | say over", allow=["bash", "*"]))["run_id"]
+            (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
+            assert asked.payload["description"].startswith("WITHOUT SANDBOX (writes to any file, network)")
+            assert asked.payload["params"]["unconfined"] == "it needs a server"
+            assert asked.payload["grant"] == ""
+            await kedge.answer(asked.payload["id"], "allow")
+            await stream.until_complete(run_id)
+        last = outputs(await kedge.messages(session))[-1]
+        assert "file reached\nnetwork reached" in last["content"]

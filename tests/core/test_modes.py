@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from kedge.core.approvals import Intent, Rules, parse_rules
+from kedge.core.approvals import Grant, Intent, Rules, parse_rules
 from kedge.core.modes import MODES, Mode, narrower, permit_in_mode
 from kedge.core.records import RunOptions, SessionRecord
 
@@ -30,12 +30,33 @@ def decisions(mode: Mode, rules: Rules = NO_RULES) -> list[str]:
         ("plan", "allow ask refuse refuse refuse refuse"),
         ("ask", "allow ask ask ask ask ask"),
         ("edits", "allow ask allow ask ask ask"),
-        ("auto", "allow ask allow ask ask refuse"),
+        ("auto", "allow ask allow ask ask allow"),
         ("yolo", "allow allow allow allow allow allow"),
     ],
 )
 def test_decision_depends_on_the_mode(mode: Mode, expected: str) -> None:
     assert " ".join(decisions(mode)) == expected
+
+
+def test_commands_in_mode_auto_are_confined_or_refused() -> None:
+    assert permit_in_mode("auto", COMMAND, NO_RULES, (), can_confine=True).confinement == "workspace"
+    refused = permit_in_mode("auto", COMMAND, NO_RULES, (), can_confine=False)
+    assert (refused.decision, "kedge doctor" in refused.reason) == ("refuse", True)
+    exact = permit_in_mode("auto", COMMAND, parse_rules(["bash(make)"], []), (), can_confine=True)
+    assert (exact.decision, exact.confinement) == ("allow", "configured"), "the user's rule names exactly this command"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_leaving_the_sandbox_asks_despite_rules_and_grants(mode: Mode) -> None:
+    escalated = replace(COMMAND, escalation="needs the network", grant="bash(make)")
+    grants = (Grant("g", "w", "", "bash(make)", 1),)
+    rules = parse_rules(["bash(make)", "bash", "*"], [])
+    for intent in (escalated, replace(escalated, needs_approval=False)):
+        expected = {"plan": "refuse", "yolo": "allow"}.get(mode, "ask")
+        assert permit_in_mode(mode, intent, rules, grants, can_confine=True).decision == expected
+    unshown = permit_in_mode(mode, replace(escalated, unshown="it is too long"), rules, grants, can_confine=True)
+    assert unshown.decision == ("allow" if mode == "yolo" else "refuse")
+    assert permit_in_mode(mode, escalated, parse_rules([], ["bash"]), grants, can_confine=True).decision == "deny"
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -19,9 +19,11 @@ from kedge.tools.base import ToolFailed, ToolOutput
 MATCHED_COMMANDS_MAX = 50
 
 
-async def permitted(active: ActiveRun, call: ToolCall, intent: Intent) -> Permit | ToolOutput:
-    """Return the permission of a call that may run, or the result of one that may not."""
-    permission = await _permission(active, intent)
+async def permitted(active: ActiveRun, call: ToolCall, intent: Intent, *, can_confine: bool) -> Permit | ToolOutput:
+    """Return the permission of a call that may run, or the result of one that may not.
+
+    `can_confine`: see `permit_in_mode`."""
+    permission = await _permission(active, intent, can_confine)
     standing = active.standing.get(call.id)
     if permission.decision != "ask" and standing is not None and standing[0].kind == "approval":
         await withdraw(active, call, is_allowed=permission.decision == "allow")
@@ -36,7 +38,7 @@ async def permitted(active: ActiveRun, call: ToolCall, intent: Intent) -> Permit
             return await _ask_user(active, call, intent) or permission
 
 
-async def _permission(active: ActiveRun, intent: Intent) -> Permit:
+async def _permission(active: ActiveRun, intent: Intent, can_confine: bool) -> Permit:
     workspace = active.workspace
     grants = [
         grant
@@ -44,7 +46,7 @@ async def _permission(active: ActiveRun, intent: Intent) -> Permit:
         if grant.session_id in ("", active.run.session_id)
     ]
     # Read last, since the calls above wait: a switch that was answered before this decision is obeyed.
-    decide = partial(permit_in_mode, active.mode, intent, rules_of(active), tuple(grants), can_confine=False)
+    decide = partial(permit_in_mode, active.mode, intent, rules_of(active), tuple(grants), can_confine=can_confine)
     # Each command is matched against each rule, which takes a while for a long line.
     return await active.threads.run(decide) if len(intent.commands) > MATCHED_COMMANDS_MAX else decide()
 
@@ -82,7 +84,7 @@ async def _approval(active: ActiveRun, call: ToolCall, intent: Intent) -> Ask:
         tool=call.name,
         kind="approval",
         asked_at=door.clock.now_ms(),
-        description=without_surrogates(intent.description),
+        description=without_surrogates(_lifted(active, intent) + intent.description),
         params=without_surrogates(intent.params),
         action=intent.action,
         path=without_surrogates(intent.path),
@@ -140,6 +142,17 @@ def rules_of(active: ActiveRun) -> Rules:
         return active.workspace.config.permissions.rules(options.allow, options.deny)
     except Invalid as error:
         raise ToolFailed(f"The permission rules are not valid: {error}") from None
+
+
+def _lifted(active: ActiveRun, intent: Intent) -> str:
+    """Return what an escalation lifts, as the start of a description."""
+    if not intent.escalation:
+        return ""
+    sandbox = active.workspace.config.sandbox
+    if sandbox.mode == "off":
+        return "WITHOUT SANDBOX (writes to any file, network): "
+    network = "" if sandbox.network is False else ", network"
+    return f"ONLY IN THE CONFIGURED SANDBOX (writes to guarded files{network}): "
 
 
 def _unapproved(intent: Intent) -> str:

@@ -88,7 +88,7 @@ class ToolCalls:
                 raise ToolFailed(f"Tool {call.name} not found. Available tools: {names or 'none'}.")
             context = await self._context(active, call)
             prepared = await tool.prepare(self._tools.decoded(tool, call.input), context)
-            permission = await permitted(active, call, prepared.intent)
+            permission = await permitted(active, call, prepared.intent, can_confine=context.processes.can_confine)
             if isinstance(permission, ToolOutput):
                 return permission
             context.host.confinement = permission.confinement

@@ -78,6 +78,8 @@ class Intent(Struct, frozen=True):
     grant: str = ""
     #: Why it cannot be displayed in full; then the user is not asked. Empty: it can.
     unshown: str = ""
+    #: A command: why it must run without the confinement of a mode or rule. It always asks. Empty: it need not.
+    escalation: str = ""
     #: The path before links were resolved, if it differs: a deny rule may use either name.
     unresolved: str = ""
 

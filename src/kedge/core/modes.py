@@ -6,7 +6,8 @@
     auto     as edits, and commands run without asking, confined to the workspace and without a network
     yolo     nothing asks
 
-Deny rules hold in every mode. The mode is read when a call is decided, so that the next call obeys a switch.
+A command that must leave the confinement of a mode or rule (`Intent.escalation`) asks in every mode but plan, which
+refuses it, and yolo. Deny rules hold in every mode. The mode is read when a call is decided, so the next one obeys it.
 """
 
 from __future__ import annotations
@@ -38,15 +39,25 @@ def permit_in_mode(mode: Mode, intent: Intent, rules: Rules, grants: tuple[Grant
     decided = permit(intent, rules, grants, skip=mode == "yolo")
     if decided.decision == "deny":
         return decided
-    if mode == "plan" and _changes_something(intent):
+    if mode == "plan" and (_changes_something(intent) or intent.escalation):
         return Permit("refuse", PLAN_REFUSAL)
+    if mode == "yolo":
+        return _unconfined(decided, intent)
+    if intent.escalation:
+        return Permit("refuse", f"it needs an approval, but {intent.unshown}") if intent.unshown else Permit("ask")
     if decided.decision == "allow":
         return decided
     if mode in ("edits", "auto") and _is_plain_edit(intent):
         return Permit("allow", f"mode {mode} allows it")
     if mode == "auto" and intent.action == "execute":
-        return Permit("refuse", NO_SANDBOX)
+        return Permit("allow", "mode auto allows it", "workspace") if can_confine else Permit("refuse", NO_SANDBOX)
     return decided
+
+
+def _unconfined(decided: Permit, intent: Intent) -> Permit:
+    """Return the permission of mode yolo, in which no wildcard rule confines a command. A read-only one stays so."""
+    stays = decided.confinement == "read_only" and not intent.escalation
+    return Permit(decided.decision, decided.reason, "read_only" if stays else "configured")
 
 
 def _changes_something(intent: Intent) -> bool:

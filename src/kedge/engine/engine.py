@@ -91,7 +91,7 @@ class Engine:
         self._trimming = LogTrimming(store, config.server.log_entries_max)
         self._queue_limits = QueueLimits(self.workspaces, config.server.queue_mib_max)
         self.asks = Asks(self._door, self.workspaces)
-        self.modes = ModeSwitch(self._door, self.workspaces)
+        self.modes = ModeSwitch(self._door, self.workspaces, machine)
         self.undo = Undo(self._door, self.workspaces)
         self.user_commands = UserCommands(self._door, self.workspaces, machine)
         self.reclaiming = Reclaiming(store)

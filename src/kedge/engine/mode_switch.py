@@ -8,21 +8,30 @@ from kedge.core.modes import NO_SANDBOX, Mode
 from kedge.core.records import SessionRecord
 from kedge.engine.append import Append
 from kedge.engine.door import Door
+from kedge.engine.ports import Machine
 from kedge.engine.workspace import Workspace
 from kedge.engine.workspaces import Workspaces
 from kedge.errors import Conflict
+from kedge.tools.tool_failed import ToolFailed
 
 log = logging.getLogger("kedge.engine")
 
 
 class ModeSwitch:
-    def __init__(self, door: Door, workspaces: Workspaces) -> None:
+    def __init__(self, door: Door, workspaces: Workspaces, machine: Machine) -> None:
         self._door = door
         self._workspaces = workspaces
+        self._machine = machine
 
     async def check(self, workspace: Workspace, mode: Mode | None) -> None:
         """Raise Conflict if this machine does not support the mode."""
-        if mode == "auto":
+        if mode != "auto":
+            return
+        try:
+            processes = await self._machine.processes(workspace.config, workspace.record.path, workspace.files)
+        except ToolFailed as failed:
+            raise Conflict(f"Mode auto needs a sandbox, and this machine has none: {failed}.") from None
+        if not processes.can_confine:
             raise Conflict(f"{NO_SANDBOX[0].upper()}{NO_SANDBOX[1:]}.")
 
     async def switch(self, workspace: Workspace, session_id: str, mode: Mode, by: str = "") -> SessionRecord:

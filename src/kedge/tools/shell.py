@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
 from kedge.core.transcript import CUT_OFF, Display
@@ -32,6 +33,8 @@ TIMEOUT_S_MAX = 600
 JOBS_WAIT_S_MAX = 30
 #: Limit of a command in a description or a list. Characters.
 COMMAND_SHOWN_CHARS_MAX = 200
+#: Limit of the reason for leaving the sandbox: a few sentences for the user. Characters.
+REASON_CHARS_MAX = 500
 #: Words of a command that are checked as files. Only an exact rule covers a command with more words. Items.
 GUARDED_WORDS_MAX = 100
 
@@ -50,6 +53,10 @@ class BashInput(msgspec.Struct):
     background: Annotated[
         bool, Meta(description="Keep the command running and return at once: for servers, watchers.")
     ] = False
+    unconfined: Annotated[
+        str,
+        Meta(description="Why it must run outside of the sandbox, for the user, who is always asked."),
+    ] = ""
 
 
 _BASH_DESCRIPTION = """\
@@ -64,9 +71,17 @@ Runs one command line in a fresh bash, in the workspace. Nothing carries over be
   `timeout_s` it is killed when the time is up.
 - `background: true` is for commands that do not end: servers, watchers. Check them with the jobs tool. Do not use `&`:
   processes that a command leaves behind are ended with it.
+- A command may run in a sandbox: it writes only in the workspace and the temporary directory, and has no network. If it
+  failed because of that, repeat it with the reason in `unconfined`.
 - To read, search or change files, use the tools for that instead of cat, grep, sed or echo.
 - Never run a command that you do not understand. Do not work around a refusal: report what you wanted to do.
 """
+
+
+_SANDBOX_HINT = (
+    "\n(It ran in the sandbox: no network, writes only in the workspace and the temporary directory, guarded files "
+    "read-only. If it failed because of that, repeat it with the reason in `unconfined`; the user is asked.)"
+)
 
 
 class BashTool(Tool):
@@ -85,13 +100,17 @@ class BashTool(Tool):
 
     async def prepare(self, args: BashInput, context: ToolContext) -> Prepared:
         _check_command(args.command)
+        if len(args.unconfined) > REASON_CHARS_MAX:
+            raise ToolFailed(f"the reason in unconfined has more than {REASON_CHARS_MAX} characters")
         cwd = await context.threads.look(_directory, context.root, args.cwd)
         plan = await context.threads.run(_plan, args, cwd, context)
 
         async def run() -> ToolOutput:
             if await context.threads.run(_current_binding, args, context) != plan.intent.binding:
                 raise ToolFailed("the directory or the environment changed since the command was checked; try again")
-            return await self._run(plan.argv, args, plan.cwd, context)
+            output = await self._run(plan.argv, args, plan.cwd, context)
+            is_confined = context.host.confinement == "workspace" and output.metadata.get("exit_code") not in (0, None)
+            return replace(output, content=output.content + _SANDBOX_HINT) if is_confined else output
 
         return Prepared(plan.intent, run, context.background.foreground)
 
@@ -150,22 +169,25 @@ def _plan(args: BashInput, cwd: Path, context: ToolContext) -> _Plan:
                 "cwd": str(cwd),
                 "timeout_s": args.timeout_s,
                 "background": args.background,
+                "unconfined": args.unconfined,
             },
             ensure_ascii=False,
         ),
-        binding=_binding(shell, command, cwd, context),
+        binding=_binding(shell, command, cwd, context, args.unconfined),
         needs_approval=harmless is None,
         words=words,
         commands=line.commands,
         exact_only=line.runs_others or (words is not None and _names_guarded(words, cwd)),
-        grant=_grant(words, cwd, context.root),
+        grant="" if args.unconfined else _grant(words, cwd, context.root),
+        escalation=args.unconfined,
     )
     return _Plan(harmless or plain, cwd, intent)
 
 
 def _current_binding(args: BashInput, context: ToolContext) -> str:
     """Blocking."""
-    return _binding(_shell(context), args.command, _directory(context.root, args.cwd), context)
+    cwd = _directory(context.root, args.cwd)
+    return _binding(_shell(context), args.command, cwd, context, args.unconfined)
 
 
 def _shell(context: ToolContext) -> str:
@@ -223,9 +245,9 @@ def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
     return len(words) > GUARDED_WORDS_MAX
 
 
-def _binding(shell: str, command: str, cwd: Path, context: ToolContext) -> str:
-    """Bind an approval to this line, shell, directory and environment."""
-    bound = [shell, command, str(cwd), sorted(context.processes.environment.items())]
+def _binding(shell: str, command: str, cwd: Path, context: ToolContext, unconfined: str) -> str:
+    """Bind an approval to this line, shell, directory and environment, and to the escalation."""
+    bound = [shell, command, str(cwd), sorted(context.processes.environment.items()), unconfined]
     return hashlib.sha256(json.dumps(bound).encode()).hexdigest()
 
 
