@@ -145,6 +145,6 @@ class FaultyStore(MemoryStore):
 #: The reads of a store: each may fail.
 _READS = frozenset(
     {"read", "bounds", "workspaces", "sessions", "session", "lane", "run", "runs", "live_runs", "messages"}
-    | {"last_messages", "message", "search", "asks", "session_asks", "ask", "grants", "file_versions"}
-    | {"file_version", "original", "runs_with_files", "live_workspaces"}
+    | {"last_messages", "message", "message_runs", "search", "asks", "session_asks", "ask", "grants", "file_versions"}
+    | {"file_version", "original", "live_workspaces"}
 )

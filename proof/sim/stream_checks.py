@@ -17,6 +17,7 @@ from kedge.core.events import (
     RunAccepted,
     RunReported,
     SessionChanged,
+    SessionRewound,
 )
 from kedge.errors import AskNotFound, AskWithdrawn, KedgeError, RunNotFound, SessionNotFound, Unavailable
 from kedge.store import codec
@@ -212,6 +213,8 @@ def _shows(event: StreamEvent, fact: Event) -> bool:
                 ("message", fact.message_id) if isinstance(fact, MessageChanged) else ("session", fact.session_id)
             )
             return event.type == kind and payload["id"] == name
+        case SessionRewound():
+            return event.type == "rewind" and payload["message_id"] == fact.message_id
         case Asked() | AskSettled():
             kind = "_request" if isinstance(fact, Asked) else "_notification"
             is_settled = is_gone and isinstance(fact, AskSettled)  # a client that has the ask sees it withdrawn

@@ -163,6 +163,10 @@ def test_undo_restores_files_and_lists_them(server: Server) -> None:
     assert "a.txt\n" in undone.out
     assert not file.exists()
     assert kedge(server, "sessions", "files", session_id).out == ""
+    assert "~ restored " in kedge(server, "sessions", "show", session_id).out
+    redone = kedge(server, "sessions", "redo", session_id)
+    assert (redone.code, redone.out.startswith("restored the changes of run "), file.exists()) == (0, True, True)
+    assert kedge(server, "sessions", "undo", session_id).code == 0
     nothing = kedge(server, "sessions", "undo", session_id)
     assert (nothing.code, nothing.err.count("\n")) == (1, 1)
     server.home.kedge("run", "-C", "--yolo", "--host", server.host, write("b.txt"))
@@ -170,6 +174,28 @@ def test_undo_restores_files_and_lists_them(server: Server) -> None:
     refused = kedge(server, "sessions", "undo", session_id)
     assert (refused.code, "Changed since that run" in refused.err) == (1, True)
     assert (server.home.workspace / "b.txt").read_text() == "changed by hand"
+
+
+def test_rewind_restores_files_and_keeps_the_conversation_in_a_fork(server: Server) -> None:
+    file: Path = server.home.workspace / "a.txt"
+    server.home.kedge("run", "--host", server.host, "hello")
+    session_id = session_of(server)
+    server.home.kedge("run", "-C", "--yolo", "--host", server.host, write())
+    before = json.loads(kedge(server, "sessions", "export", "--format", "json", session_id).out)["messages"]
+    listed = kedge(server, "sessions", "rewind", session_id).out.splitlines()
+    assert listed[0].split(maxsplit=1)[1] == "hello"
+    message_id = listed[1].split()[0]
+    unclear = kedge(server, "sessions", "rewind", session_id, message_id)
+    assert (unclear.code, "--conversation, --files or --both" in unclear.err) == (2, True)
+    rewound = kedge(server, "sessions", "rewind", session_id, message_id, "--both", "--json")
+    reply = json.loads(rewound.out)
+    assert (reply["prompt"], reply["restored"], file.exists()) == (write(), [str(file.resolve())], False)
+    after = json.loads(kedge(server, "sessions", "export", "--format", "json", session_id).out)
+    assert [one["id"] for one in after["messages"][:-1]] == [one["id"] for one in before[:2]]
+    assert after["session"]["message_count"] == len(after["messages"]) == 3
+    assert after["messages"][-1]["parts"][0]["data"]["fork_session_id"] == reply["fork_session_id"]
+    fork = json.loads(kedge(server, "sessions", "export", "--format", "json", reply["fork_session_id"]).out)
+    assert [one["parts"] for one in fork["messages"]] == [one["parts"] for one in before]
 
 
 def test_session_model_is_changed_and_reset(server: Server) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from kedge.core.reversal import Reversal
 from kedge.core.transcript import (
     NO_RESULT,
     NOT_RUN,
@@ -88,6 +89,7 @@ def test_every_part_is_known_by_its_kind() -> None:
         "file": AttachedFile,
         "image_url": ImageUrl,
         "shell_command": ShellCommand,
+        "reversal": Reversal,
     } == PART_TYPES
 
 

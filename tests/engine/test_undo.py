@@ -3,42 +3,113 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from kedge.core.reversal import Reversal
 from kedge.errors import FilesChanged, KedgeError, LaneBusy, RunNotFound, StoreUnavailable
+from kedge.llm import openai_request
+from kedge.llm.base import ModelRequest
+from kedge.store.base import Write
 from kedge.testing.scripted import Hold, ScriptedModel
 from kedge.tools.base import ToolContext
 from kedge.tools.known_files import digest
-from tests.engine.rig import ActingTool, OutageStore, do, no_asyncio_errors, rig, spin, until
+from tests.engine.rig import ActingTool, OutageStore, Rig, do, no_asyncio_errors, rig, spin, until
 
 
 def writes(path: Path, text: str) -> ActingTool:
+    return ActingTool(write=writing(path, text))
+
+
+def writing(path: Path, text: str) -> Callable[[ToolContext], Awaitable[str]]:
     async def write(context: ToolContext) -> str:
         before = path.read_bytes() if path.exists() else None
         await context.host.keep_version(path, before, digest(text.encode()))
         path.write_text(text)
         return "written"
 
-    return ActingTool(write=write)
+    return write
+
+
+def openai_text(request: ModelRequest) -> str:
+    """The messages of the user as a provider receives them."""
+    body = openai_request.request_body(request, "x/y")
+    return "\n".join(str(message["content"]) for message in body["messages"] if message["role"] == "user")
+
+
+#: The Writes of an undo of one file, in order.
+STAGES: dict[str, Callable[[Write], bool]] = {
+    "begin": lambda write: bool(write.messages),
+    "content": lambda write: bool(write.files) and not write.messages,
+    "end": lambda write: bool(write.files) and bool(write.messages),
+}
+
+
+async def reversals(r: Rig) -> list[Reversal]:
+    messages = await r.store.messages(r.session, None, 100)
+    return [part for message in messages for part in message.all(Reversal)]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_uncertain_undo_can_be_repeated(tmp_path: Path, when: str) -> None:
-    file, store = tmp_path / "a.txt", OutageStore()
+@pytest.mark.parametrize("stage", list(STAGES))
+async def test_interrupted_undo_is_told_and_can_be_repeated(tmp_path: Path, when: str, stage: str) -> None:
+    """Whatever write fails: a restored file is named in the transcript, and a repetition and a redo are complete."""
+    file, other, store = tmp_path / "a.txt", tmp_path / "b.txt", OutageStore()
     file.write_text("one")
-    async with rig(tmp_path, ScriptedModel(do("write"), "ok"), store, tools=(writes(file, "two"),)) as r:
+    tool = ActingTool(write=writing(file, "two"), other=writing(other, "new"))
+    model = ScriptedModel(do("write", "other"), "ok", "done")
+    async with rig(tmp_path, model, store, tools=(tool,)) as r:
         run = await r.end(await r.submit())
-        setattr(store, when, lambda write: bool(write.files))
+        setattr(store, when, STAGES[stage])
         with pytest.raises(StoreUnavailable):
             await r.engine.undo.undo(r.workspace, r.session, run.run_id)
-        assert file.read_text() == "one"
-        if when == "before":
-            assert await r.engine.undo.undo(r.workspace, r.session, run.run_id) == (run.run_id, [])
-        assert await r.store.runs_with_files(r.session) == []
+        stored = {"begin before": [], "end after": ["done"]}.get(f"{stage} {when}", ["started"])
+        assert [(part.action, part.state) for part in await reversals(r)] == [("undo", state) for state in stored]
+        if stored == ["done"]:
+            with pytest.raises(RunNotFound):
+                await r.engine.undo.undo(r.workspace, r.session, run.run_id)
+        else:
+            await r.engine.undo.undo(r.workspace, r.session, run.run_id)
+        assert (file.read_text(), other.exists()) == ("one", False)
+        assert (await reversals(r))[-1].state == "done"
+        assert (await r.engine.undo.redo(r.workspace, r.session))[0] == run.run_id
+        assert (file.read_text(), other.read_text()) == ("two", "new")
         with pytest.raises(RunNotFound):
+            await r.engine.undo.redo(r.workspace, r.session)
+        await r.end(await r.submit())
+        assert "Your changes to these files are there again" in openai_text(model.requests[-1].request)
+
+
+async def test_model_is_told_of_an_undo(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    model = ScriptedModel(do("write"), "ok", "done")
+    async with rig(tmp_path, model, tools=(writes(file, "two"),)) as r:
+        run = await r.end(await r.submit())
+        await r.engine.undo.undo(r.workspace, r.session, None)
+        await r.end(await r.submit())
+        assert await reversals(r) == [Reversal("undo", "done", (str(file),), run_id=run.run_id)]
+        text = openai_text(model.requests[-1].request)
+        assert "I undid the file changes of an earlier run. Your changes to these files are gone" in text
+        assert str(file) in text
+
+
+async def test_redo_spares_files_changed_since(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    async with rig(tmp_path, ScriptedModel(do("write"), "ok"), tools=(writes(file, "two"),)) as r:
+        await r.end(await r.submit())
+        for _ in range(2):  # an undo that was redone can be undone again
             await r.engine.undo.undo(r.workspace, r.session, None)
+            assert not file.exists()
+            await r.engine.undo.redo(r.workspace, r.session)
+            assert file.read_text() == "two"
+        await r.engine.undo.undo(r.workspace, r.session, None)
+        file.write_text("by hand")
+        with pytest.raises(FilesChanged):
+            await r.engine.undo.redo(r.workspace, r.session)
+        assert file.read_text() == "by hand"
+        assert len(await reversals(r)) == 5
 
 
 async def test_run_accepted_during_an_undo_starts_after_it(tmp_path: Path) -> None:
@@ -48,7 +119,7 @@ async def test_run_accepted_during_an_undo_starts_after_it(tmp_path: Path) -> No
     model = ScriptedModel(do("write"), "ok", [Hold("never")])
     async with no_asyncio_errors(), rig(tmp_path, model, store, tools=(writes(file, "two"),)) as r:
         await r.end(await r.submit())
-        store.held = lambda write: bool(write.files)
+        store.held = STAGES["end"]
         undoing = asyncio.create_task(r.engine.undo.undo(r.workspace, r.session, None))
         await until(lambda: r.workspace._in_use > 0)
         submitting = asyncio.create_task(r.submit(run_id="y"))

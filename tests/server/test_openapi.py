@@ -34,6 +34,8 @@ POST /workspaces/{id}/agent/sessions/{sid}/summarize · POST /workspaces/{id}/ag
 GET /workspaces/{id}/permissions · POST /workspaces/{id}/permissions/grant
 GET /workspaces/{id}/permissions/grants · DELETE /workspaces/{id}/permissions/grants/{grant_id}
 GET /workspaces/{id}/questions · POST /workspaces/{id}/questions/answer · POST /workspaces/{id}/questions/cancel
+POST /workspaces/{id}/sessions/{sid}/redo
+POST /workspaces/{id}/sessions/{sid}/rewind
 POST /workspaces/{id}/sessions/{sid}/undo
 """
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"

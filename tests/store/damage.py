@@ -116,7 +116,6 @@ async def _queries(store: SqliteStore) -> dict[str, Query]:
             add(f"last messages of {s}", "last_messages", s, 3)
             add(f"asks of {s}", "session_asks", s)
             add(f"files of {s}", "file_versions", w, s, None)
-            add(f"runs with files of {s}", "runs_with_files", s)
             for version in await store.file_versions(w, s, None):
                 add(f"file {version.id}", "file_version", w, version.id)
                 if version.before:

@@ -39,6 +39,7 @@ VALUES: dict[str, Any] = {
     "run_id": "r1",
     "session_id": S,
     "message_id": "m1",
+    "fork_session_id": "s2",
     "at": 2**53,
     "seq": 1,
     "step": 2,

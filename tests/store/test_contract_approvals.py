@@ -171,21 +171,6 @@ async def test_file_versions_keep_insertion_order(store: Store) -> None:
     assert await store.file_versions(W, "s9", None) == []
 
 
-async def test_runs_with_files_lists_runs_to_undo_oldest_first(store: Store) -> None:
-    await with_workspace(store)
-    versions = [file_version(f"f{i}", run_id=run_id) for i, run_id in enumerate(["r9", "r2", "r9", "r5", "r2"])]
-    await store.append(Write(W, files=(*versions, file_version("x", "s2", run_id="r1"))))
-    assert await store.runs_with_files(S) == ["r9", "r2", "r5"]
-    await store.append(Write(W, files=(replace(versions[0], undone=True), replace(versions[3], undone=True))))
-    assert await store.runs_with_files(S) == ["r2", "r9"]
-    await store.append(Write(W, files=tuple(replace(version, undone=True) for version in versions)))
-    assert await store.runs_with_files(S) == []
-    # An undone change can be redone.
-    await store.append(Write(W, files=(versions[3],)))
-    assert await store.runs_with_files(S) == ["r5"]
-    assert await store.runs_with_files("s9") == []
-
-
 # --- Deletion --------------------------------------------------------------------------------------------------------
 
 
@@ -205,7 +190,7 @@ async def test_deleting_a_session_deletes_asks_grants_and_versions(store: Store)
     await store.append(Write("w2", deleted_sessions=("s1",)))
     assert len(await store.asks(W)) == 2, "a session is not deleted through another workspace"
     assert len(await store.grants(W)) == 4
-    assert await store.runs_with_files("s1") == ["r1"]
+    assert len(await store.file_versions(W, "s1", None)) == 1
     # Other records of the session in the same Write are deleted too.
     await store.append(Write(W, asks=(ask("late"),), grants=(grant("late"),), deleted_sessions=("s1",)))
     assert [row.id for row in await store.asks(W)] == ["a-s2"]
@@ -213,7 +198,6 @@ async def test_deleting_a_session_deletes_asks_grants_and_versions(store: Store)
     assert [await store.ask(W, ask_id) for ask_id in ("a-s1", "z-s1", "late")] == [None] * 3
     assert [row.id for row in await store.grants(W)] == ["always-s1", "g-s2", "always-s2"]
     assert await store.file_versions(W, "s1", None) == []
-    assert await store.runs_with_files("s1") == []
     assert await store.file_versions(W, "s2", None) == [file_version("f-s2", "s2")]
     assert await store.file_version(W, "f-s1") is None
     assert await store.original(W, "f-s2") == b"first"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kedge.core.transcript import FinishPart, Text
-from kedge.errors import MessageNotFound
+from kedge.errors import MessageNotFound, VersionConflict
 from kedge.store.base import Store, Write
 from tests.store.conftest import StoreData
 from tests.store.samples import (
@@ -50,7 +50,6 @@ async def seen(store: Store, session_id: str) -> list[Any]:
         await store.session_asks(session_id),
         [one for one in await store.asks(W) if one.session_id == session_id],
         await store.file_versions(W, session_id, None),
-        await store.runs_with_files(session_id),
     ]
 
 
@@ -146,3 +145,38 @@ async def test_deleted_session_is_invisible_before_it_is_removed(data: StoreData
     # The id of the session as well.
     await store.append(Write(W, sessions=(session(),), messages=(message("m1", "new"),)))
     assert [one.text for one in await store.messages(S, None, 10)] == ["new"]
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_cut_messages_are_invisible_before_they_are_removed(data: StoreData, reopened: bool) -> None:
+    store = await data.open()
+    await with_messages(store)
+    await store.append(Write(W, messages=(message("other", "of another session", "s9"),)))
+    with pytest.raises(MessageNotFound):
+        await store.append(Write(W, sessions=(session(title="changed"),), cuts=((S, "other"),)))
+    assert (await store.session(W, S)) == session()
+    await store.append(Write(W, cuts=((S, "m10"),), messages=(message("new", "new word", run_id="r2"),)))
+    assert await store.message_runs(S, "new") == ({""}, {"r2"})
+    kept = [f"m{number}" for number in range(10)]
+    for after in (["new"], ["new", "newer"]):
+        assert [one.id for one in await store.messages(S, None, 1_000)] == kept + after
+        assert [one.id for one in await store.last_messages(S, 1_000, "m20")] == kept + after
+        assert (await store.message(W, "m10"), await store.search(W, "word20", 9)) == (None, [])
+        with pytest.raises(MessageNotFound):
+            await store.copy_messages(W, S, COPY, "", "m20", ["c1"])
+        with pytest.raises(VersionConflict):
+            await store.append(Write(W, tails=(tail("x", "m20"),)))
+        await store.reclaim()
+        if reopened:
+            await store.close()
+            store = await data.open()
+        if after == ["new"]:
+            await store.append(Write(W, messages=(message("newer"),)))
+    await reclaim_all(store)
+    # A second cut, and the ids of the first are free.
+    await store.append(Write(W, cuts=((S, "new"),)))
+    await store.append(Write(W, messages=(message("m20", "again"), message("new", "again"))))
+    assert [one.id for one in await store.messages(S, None, 1_000)] == [*kept, "m20", "new"]
+    await reclaim_all(store)
+    assert [one.id for one in await store.messages(S, None, 1_000)] == [*kept, "m20", "new"]
+    assert [one.id for one in await store.messages("s9", None, 9)] == ["other"]

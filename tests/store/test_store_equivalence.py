@@ -159,11 +159,12 @@ class ConsistentWrite:
 
 # Three strategies: Hypothesis removes duplicates of one.
 consistent_writes = [writes(consistent=True).map(ConsistentWrite) for _ in range(3)]
-#: A trim, a copy of the messages before this one, the session that completes the copy, or slices of removals.
+#: A trim, a copy of the messages before this one, the session that completes the copy, a cut, or slices of removals.
 others = st.one_of(
     st.tuples(st.just("trim"), st.sampled_from(WORKSPACES), st.integers(0, 4)),
     st.tuples(st.just("copy"), st.sampled_from(SESSIONS), st.sampled_from(MESSAGES)),
     st.just(("complete",)),
+    st.tuples(st.just("cut"), st.sampled_from(SESSIONS), st.sampled_from(MESSAGES)),
     st.tuples(st.just("reclaim"), st.integers(1, 3)),
 )
 steps = st.one_of(*consistent_writes, writes(consistent=False), others)
@@ -181,6 +182,8 @@ async def do_other(store: Store, step: tuple[Any, ...]) -> Any:
             return await copy_all(store, session_id, COPY, until)
         case ("complete",):
             return await store.append(Write("w1", sessions=(session(COPY),)))
+        case ("cut", session_id, first):
+            return await store.append(Write(HOMES[session_id][0], cuts=((session_id, first),)))
         case ("reclaim", slices):
             for _ in range(slices):  # their number depends on the store
                 await store.reclaim()
@@ -213,8 +216,8 @@ async def observed(store: Store) -> list[Any]:
     for session_id in (*SESSIONS, COPY):
         seen += [await store.lane(session_id), await store.messages(session_id, None, 2)]
         seen += [await store.runs(session_id, 2)]
-        seen += [await store.session_asks(session_id), await store.runs_with_files(session_id)]
-        seen += [await answer(store.messages(session_id, "m1", 2))]
+        seen += [await store.session_asks(session_id)]
+        seen += [await answer(store.messages(session_id, "m1", 2)), await answer(store.message_runs(session_id, "m1"))]
     return seen
 
 

@@ -374,3 +374,22 @@ def test_gap_is_reported_and_other_events_are_ignored(kind: str) -> None:
     changed = opened().apply(StreamEvent(kind, "created", {"reason": "evicted", "position": 9}, None))
     assert changed.gap == (kind == "gap")
     assert not changed.messages
+
+
+@pytest.mark.parametrize("order", ["live", "load after the event", "load before the event"])
+def test_rewind_removes_the_message_and_later_ones(order: str) -> None:
+    """In every order of the event and of a response that was made before it."""
+    stored = [s.message(f"m{number}", "user", s.text("hello"), run="r") for number in range(4)]
+    bodies = msgspec.convert(stored, list[m.MessageBody])
+    rewind = StreamEvent("rewind", "created", {"session_id": "s1", "message_id": "m2", "fork_session_id": "s2"}, 9)
+    later = StreamEvent("message", "created", s.message("m9", "user", s.text("new"), run="r9"), 10)
+    view = opened()
+    if order != "load after the event":
+        view.load_conversation("s1", bodies, 5)
+    assert applied(view, [rewind, later]).order
+    if order != "live":
+        view.load_conversation("s1", bodies, 5)
+    assert [entry.body.id for entry in view.conversations["s1"].ordered()] == ["m0", "m1", "m9"]
+    view.load_conversation("s1", [*bodies[:2], msgspec.convert(later.payload, m.MessageBody)], 11)
+    applied(view, [rewind])
+    assert [entry.body.id for entry in view.conversations["s1"].ordered()] == ["m0", "m1", "m9"]

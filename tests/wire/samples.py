@@ -129,6 +129,7 @@ SAMPLES: dict[type, e.Event] = {
     e.RunReported: e.RunReported("r1", "completed", ""),
     e.ErrorReported: e.ErrorReported("r1"),
     e.SessionChanged: e.SessionChanged("s1", "updated"),
+    e.SessionRewound: e.SessionRewound("s1", "m1", "s2"),
     e.MessageChanged: e.MessageChanged("m1", "created"),
     e.RetryReported: e.RetryReported("r1", 2, 5, 1.5, NASTY),
     e.Asked: e.Asked("r1", "a1"),

@@ -55,6 +55,7 @@ def test_no_text_can_forge_a_frame(text: str) -> None:
 def test_every_part_survives_a_round_trip(kind: type[Part]) -> None:
     values: dict[str, Any] = {"str": "text", "int": 3, "bool": True, "FinishReason": "end_turn", "Display": "command"}
     values |= {"CallEnd": "not_run", "tuple[str, ...]": ("a", "b")}
+    values |= {"ReversalAction": "undo", "ReversalState": "done"}
     part = kind(**{name: values[kind.__annotations__[name]] for name in kind.__struct_fields__})
     body = codec.part_body(part)
     assert body.type == kind.kind

@@ -155,7 +155,7 @@ class _Follower:
             kind, data = part["type"], part["data"]
             if message["role"] == "assistant" and not (kind == "tool_call" and data.get("finished")):
                 continue
-            if kind != "finish" and self._is_new(f"{message['id']}:{index}"):
+            if kind != "finish" and self._is_new(f"{message['id']}:{index}:{data.get('state', '')}"):
                 for line in message_lines(message["role"], [(kind, data)]):
                     await self._line(line)
 

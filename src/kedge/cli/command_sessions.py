@@ -23,8 +23,9 @@ from kedge.client.safe_text import harmless, one_line
 from kedge.core.modes import MODES, Mode
 from kedge.core.records import OFFLINE
 from kedge.core.untrusted_text import visible
-from kedge.wire.brief import FILE_MARKS
-from kedge.wire.models import ChangedFiles, MessageBody, SearchHitBody, SessionBody, UndoReply
+from kedge.wire.brief import FILE_MARKS, prompt_text
+from kedge.wire.models import ChangedFiles, MessageBody, SearchHitBody, SessionBody
+from kedge.wire.reversal_models import RewindReply, RewindScope, UndoReply
 
 ExportFormat = Literal["md", "json", "html"]
 
@@ -35,7 +36,7 @@ def _session_argument(command: F) -> F:
 
 @click.group()
 def sessions() -> None:
-    """List, show, undo, export, search and change sessions.
+    """List, show, undo, rewind, export, search and change sessions.
 
     SESSION is an id or a unique prefix of one."""
 
@@ -280,8 +281,95 @@ def undo(prefix: str, run_id: str | None, as_json: bool, cwd: str, host: str | N
         print_json(undone)
     else:
         click.echo(f"reverted the changes of run {undone.run_id}")
-        for file in undone.files:
-            click.echo(f"  {visible(file, keep='')}")
+        _print_files(undone.files)
+    return 0
+
+
+def _print_files(files: list[str]) -> None:
+    for file in files:
+        click.echo(f"  {visible(file, keep='')}")
+
+
+@sessions.command(epilog=examples("kedge sessions redo 3f2a", "kedge sessions redo 3f2a --json"))
+@_session_argument
+@json_option
+@cwd_option
+@host_option
+def redo(prefix: str, as_json: bool, cwd: str, host: str | None) -> int:
+    """Take back the last undo or rewind of files.
+
+    If one of the files has changed since, nothing is restored."""
+
+    async def act() -> UndoReply:
+        async with opened(host, cwd) as workspace:
+            session = await find_session(workspace, prefix)
+            return await workspace.client.redo(workspace.id, session.id)
+
+    redone = asyncio.run(act())
+    if as_json:
+        print_json(redone)
+    else:
+        click.echo(f"restored the changes of {f'run {redone.run_id}' if redone.run_id else 'several runs'}")
+        _print_files(redone.files)
+    return 0
+
+
+@sessions.command(epilog=examples("kedge sessions rewind 3f2a", "kedge sessions rewind 3f2a m17 --both"))
+@_session_argument
+@click.argument("message_id", metavar="[MESSAGE]", required=False)
+@click.option("--conversation", "scope", flag_value="conversation", help="Rewind the conversation; keep the files.")
+@click.option("--files", "scope", flag_value="files", help="Restore the files; keep the conversation.")
+@click.option("--both", "scope", flag_value="both", help="Rewind the conversation and restore the files.")
+@json_option
+@cwd_option
+@host_option
+def rewind(
+    prefix: str, message_id: str | None, scope: RewindScope | None, as_json: bool, cwd: str, host: str | None
+) -> int:
+    """Return to the state before a prompt. Without MESSAGE, list the prompts.
+
+    The conversation as it was stays in another session, whose id is printed. Files that others changed since are kept
+    and listed; the effects of commands are not reverted. The prompt is printed, so that it can be sent again."""
+    if message_id is None:
+        return _list_prompts(prefix, cwd, host, as_json=as_json)
+    if scope is None:
+        raise click.UsageError("Choose what to rewind: --conversation, --files or --both.")
+
+    async def act() -> RewindReply:
+        async with opened(host, cwd) as workspace:
+            session = await find_session(workspace, prefix)
+            return await workspace.client.rewind(workspace.id, session.id, message_id, scope)
+
+    rewound = asyncio.run(act())
+    if as_json:
+        print_json(rewound)
+        return 0
+    if rewound.fork_session_id:
+        click.echo(f"the conversation as it was is in session {rewound.fork_session_id}")
+    for label, files in (("restored", rewound.restored), ("kept, with later changes", rewound.spared)):
+        if files:
+            click.echo(f"{label}:")
+            _print_files(files)
+    click.echo("the prompt was:")
+    click.echo(harmless(rewound.prompt))
+    return 0
+
+
+def _list_prompts(prefix: str, cwd: str, host: str | None, *, as_json: bool) -> int:
+    async def read() -> list[MessageBody]:
+        async with opened(host, cwd) as workspace:
+            session = await find_session(workspace, prefix)
+            messages = workspace.client.all_messages(workspace.id, session.id)
+            return [message async for message in messages if prompt_text(message) is not None]
+
+    prompts = asyncio.run(read())
+    if as_json:
+        print_json(prompts)
+    elif not prompts:
+        click.echo("no prompts")
+    else:
+        for message in prompts:
+            click.echo(f"{message.id}  {one_line(prompt_text(message) or '', 100) or '(attachment)'}")
     return 0
 
 

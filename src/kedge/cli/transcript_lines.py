@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from kedge.cli.run_output import TOOL_LINE_CHARS_MAX, retry_text
 from kedge.client.event_stream import StreamEvent
 from kedge.client.safe_text import one_line, visible_line
+from kedge.core.reversal import Reversal, reversal_lines
 from kedge.wire.brief import result_brief
 from kedge.wire.models import MessageBody
 
@@ -21,7 +24,8 @@ def transcript_lines(messages: Iterable[MessageBody]) -> Iterator[str]:
 
 
 def message_lines(role: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-    """Yield a prompt after `>`, a user's command after `!`, the assistant's text as it is, and one line per other part.
+    """Yield a prompt after `>`, a user's command after `!`, an undo or rewind after `~`, the assistant's text as it is,
+    and one line per other part.
 
     `kedge sessions export` prints tool calls and results in full."""
     for kind, data in parts:
@@ -40,6 +44,9 @@ def message_lines(role: str, parts: list[tuple[str, dict[str, Any]]]) -> Iterato
                 output = visible_line(data["output"], TOOL_LINE_CHARS_MAX)
                 yield f"! {visible_line(data['command'], TOOL_LINE_CHARS_MAX)}"
                 yield f"  -> exit {data['exit_code']}{': ' + output if output else ''}"
+            case "reversal":
+                lines = reversal_lines(msgspec.convert(data, Reversal))
+                yield from (f"~ {visible_line(line, TOOL_LINE_CHARS_MAX)}" for line in lines)
             case "file":
                 yield f"> [file {one_line(data.get('path') or '(unnamed)')}]"
             case "finish" if data.get("reason") not in ("end_turn", "tool_use"):
@@ -67,6 +74,8 @@ def event_line(event: StreamEvent) -> str:
             return f"  -> {'allowed' if payload.get('granted') else 'denied'}"
         case "question_batch_notification":
             return f"  -> {'answered' if payload.get('answered') else 'declined'}"
+        case "rewind":
+            return f"[rewound: the conversation as it was is in session {payload.get('fork_session_id')}]"
         case "agent_event" if payload.get("type") == "retry":
             return f"[{retry_text(payload)}]"
         case "run_complete" if payload.get("outcome") != "completed":

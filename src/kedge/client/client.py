@@ -30,6 +30,7 @@ from kedge.core.transcript import USER_COMMAND_S_MAX
 from kedge.errors import Invalid, KedgeError, WorkspaceClosing, WorkspaceNotFound
 from kedge.wire import models as m
 from kedge.wire.limits import WAIT_S_MAX
+from kedge.wire.reversal_models import RewindReply, RewindScope, RewindSession, UndoReply, UndoRun
 
 #: Page size of `all_messages`: few requests, and the first messages are there soon. Items.
 PAGE_MESSAGES = 200
@@ -269,10 +270,19 @@ class Client:
         """Return the files that the Runs of a session changed."""
         return await self._inside("GET", workspace_id, "sessions", session_id, "files", reply=m.ChangedFiles)
 
-    async def undo(self, workspace_id: str, session_id: str, run_id: str | None = None) -> m.UndoReply:
+    async def undo(self, workspace_id: str, session_id: str, run_id: str | None = None) -> UndoReply:
         """Restore the files that this Run changed, or the last Run that changed any."""
-        body = m.UndoRun(run_id=run_id)
-        return await self._inside("POST", workspace_id, "sessions", session_id, "undo", body=body, reply=m.UndoReply)
+        body = UndoRun(run_id=run_id)
+        return await self._inside("POST", workspace_id, "sessions", session_id, "undo", body=body, reply=UndoReply)
+
+    async def redo(self, workspace_id: str, session_id: str) -> UndoReply:
+        """Take back the last undo or rewind of files."""
+        return await self._inside("POST", workspace_id, "sessions", session_id, "redo", reply=UndoReply)
+
+    async def rewind(self, workspace_id: str, session_id: str, message_id: str, scope: RewindScope) -> RewindReply:
+        """Return to the state before this prompt."""
+        body = RewindSession(message_id=message_id, scope=scope)
+        return await self._inside("POST", workspace_id, "sessions", session_id, "rewind", body=body, reply=RewindReply)
 
     async def shell(self, workspace_id: str, session_id: str, command: str) -> m.ShellReply:
         """Run a shell command of the user. It becomes part of the transcript."""

@@ -46,9 +46,9 @@ from kedge.wire.models import (
     SessionBody,
     ShellReply,
     SubmitPrompt,
-    UndoReply,
     UsageBody,
 )
+from kedge.wire.reversal_models import RewindReply, RewindScope, UndoReply
 
 T = TypeVar("T")
 
@@ -241,6 +241,16 @@ class Session:
         """Restore the files that this Run changed, or the last Run that changed any."""
         k = self._connection
         return k._retry(lambda: k._client.undo(k.workspace_id, self.id, run_id), idempotent=False)
+
+    def redo(self) -> UndoReply:
+        """Take back the last undo or rewind of files."""
+        k = self._connection
+        return k._retry(lambda: k._client.redo(k.workspace_id, self.id), idempotent=False)
+
+    def rewind(self, message_id: str, scope: RewindScope) -> RewindReply:
+        """Return to the state before this prompt: the conversation, the files, or both."""
+        k = self._connection
+        return k._retry(lambda: k._client.rewind(k.workspace_id, self.id, message_id, scope), idempotent=False)
 
     def shell(self, command: str) -> ShellReply:
         """Run a shell command in the workspace. It becomes part of the transcript."""

@@ -192,6 +192,14 @@ class MessageChanged(Struct, frozen=True):
     change: Change
 
 
+class SessionRewound(Struct, frozen=True):
+    """The messages of a session from this one on were removed. The fork has the whole conversation."""
+
+    session_id: str
+    message_id: str
+    fork_session_id: str
+
+
 class RetryReported(Struct, frozen=True):
     """A request to the model failed and is retried after `wait_s`: lets clients explain the silence."""
 
@@ -228,7 +236,15 @@ class FileChanged(Struct, frozen=True):
 
 
 ReportEvent = (
-    RunReported | ErrorReported | SessionChanged | MessageChanged | RetryReported | Asked | AskSettled | FileChanged
+    RunReported
+    | ErrorReported
+    | SessionChanged
+    | SessionRewound
+    | MessageChanged
+    | RetryReported
+    | Asked
+    | AskSettled
+    | FileChanged
 )
 Event = LaneEvent | ReportEvent
 

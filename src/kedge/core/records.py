@@ -161,6 +161,9 @@ class FileVersion(Struct, frozen=True):
     after: tuple[str, ...]
     created_at: int
     undone: bool = False
+    #: The versions that an undo or rewind took back, whose present content this is; empty: the version of a Run. Then
+    #: `run_id` is the id of that undo or rewind.
+    reverts: tuple[str, ...] = ()
 
     def changed(self, now: str, after: str) -> FileVersion:
         """Return the version after a further change of content with the digest `now`. It may be repeated."""

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from kedge.core.events import Reason
 from kedge.core.records import Purpose
+from kedge.core.reversal import Reversal, reversal_prompt
 from kedge.core.transcript import (
     AttachedFile,
     Binary,
@@ -146,6 +147,8 @@ def estimated_tokens(messages: list[Message]) -> int:
         match part:
             case Text(text=text) | ToolCall(input=text) | ShellCommand(output=text):
                 chars += len(text)
+            case Reversal():
+                chars += len(reversal_prompt(part))
             case ToolResult(content=text, images=pictures):
                 chars += len(text)
                 images += len(pictures)

@@ -8,6 +8,8 @@ from typing import ClassVar, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from kedge.core.reversal import Reversal, reversal_prompt
+
 #: Messages of a session that a Run reads for its requests. Items.
 HISTORY_MESSAGES_MAX = 10_000
 
@@ -109,12 +111,14 @@ class ShellCommand(Struct, frozen=True):
     exit_code: int
 
 
-Part = Text | Reasoning | ToolCall | ToolResult | FinishPart | AttachedFile | Binary | ImageUrl | ShellCommand
+Part = (
+    Text | Reasoning | ToolCall | ToolResult | FinishPart | AttachedFile | Binary | ImageUrl | ShellCommand | Reversal
+)
 
 #: The parts that can be stored.
 PART_TYPES: dict[str, type[Part]] = {
     part.kind: part
-    for part in (Text, Reasoning, ToolCall, ToolResult, FinishPart, AttachedFile, ImageUrl, ShellCommand)
+    for part in (Text, Reasoning, ToolCall, ToolResult, FinishPart, AttachedFile, ImageUrl, ShellCommand, Reversal)
 }
 
 P = TypeVar("P", bound=Part)
@@ -196,6 +200,8 @@ def chars_of(message: Message) -> int:
                 chars += len(command) + len(text)
             case ImageUrl(url=text):
                 chars += len(text)
+            case Reversal():
+                chars += len(reversal_prompt(part))
             case _:
                 pass
     return chars

@@ -24,6 +24,7 @@ from kedge.core.events import (
     RunReported,
     RunStarted,
     SessionChanged,
+    SessionRewound,
 )
 from kedge.core.lane import apply_all, decide
 from kedge.core.records import (
@@ -64,6 +65,7 @@ class Append:
         #: Run records after the append, where they change.
         self.runs: dict[str, RunRecord] = {}
         self.messages: dict[str, Message] = {}
+        self.cuts: tuple[tuple[str, str], ...] = ()
         self.asks: dict[str, Ask] = {}
         self.grants: tuple[Grant, ...] = ()
         self.files: tuple[FileVersion, ...] = ()
@@ -167,6 +169,12 @@ class Append:
         """Add the messages of a forked session, which its record already counts and no reader follows yet."""
         self.messages |= {message.id: message for message in messages}
 
+    def cut(self, message_id: str, kept: int, summary_id: str, fork_session_id: str) -> None:
+        """Remove the messages of the session from this one on. `kept`: the number of those before it."""
+        self.cuts = ((self.session.id, message_id),)
+        self.session = replace(self.session, message_count=kept, summary_message_id=summary_id, todos=())
+        self.log.append(SessionRewound(self.session.id, message_id, fork_session_id))
+
     def change_run(self, run: RunRecord) -> None:
         self.runs[run.run_id] = run
 
@@ -181,6 +189,12 @@ class Append:
         self.files = (*self.files, version)
         self.log.append(FileChanged(version.run_id, version.id, version.path, change, version.undone))
 
+    def keep_content(self, version: FileVersion, content: bytes | None) -> None:
+        """Add the content of a file that is about to be reverted. No client shows it, so that there is no event."""
+        self.files = (*self.files, version)
+        if content is not None:
+            self.originals[version.id] = content
+
     def report(self, event: Event) -> None:
         self.log.append(event)
 
@@ -192,7 +206,7 @@ class Append:
         is_turning = any(isinstance(event, RunStarted | RunEnded) for event in self.events)
         if is_turning or self.session != self.state.session or self.session_change != "updated":
             self.log.append(SessionChanged(self.session.id, self.session_change))
-        if not self.log:
+        if not self.log and not self.files:
             return None
         used = (self.runs[event.run_id].usage for event in self.events if isinstance(event, RunEnded))
         self.session = replace(
@@ -211,6 +225,7 @@ class Append:
             unchanged_prompts=frozenset(self._unchanged_prompts()),
             attachments=self.attachments,
             messages=tuple(self.messages.values()),
+            cuts=self.cuts,
             asks=tuple(self.asks.values()),
             grants=self.grants,
             files=self.files,

@@ -43,6 +43,8 @@ RETRY_S, RETRY_S_MAX = 0.1, 5.0
 #: Fills an append. Runs under the Lane's lock, and again after a version conflict, so it must be repeatable. Raising
 #: an error writes nothing.
 Plan = Callable[[Append], Awaitable[None]]
+#: Writes a plan in `Door.write_several`.
+WritePlan = Callable[[Plan], Awaitable[Append]]
 
 T = TypeVar("T")
 
@@ -90,35 +92,48 @@ class Door:
         raised."""
         return await self._shielded(self._write(state, plan, keep))
 
+    async def write_several(self, state: LaneState, work: Callable[[WritePlan], Awaitable[T]]) -> T:
+        """Await work that writes several plans: no other write to this Lane happens in between.
+
+        The work must be short, since a cancel waits for it."""
+        return await self._shielded(self._write_several(state, work))
+
+    async def _write_several(self, state: LaneState, work: Callable[[WritePlan], Awaitable[T]]) -> T:
+        async with state.lock:
+            return await work(lambda plan: self._write_locked(state, plan, None))
+
     async def _write(self, state: LaneState, plan: Plan, keep: Cancel | CancelRun | None) -> Append:
         async with state.lock:
-            for _ in range(ATTEMPTS_MAX):
-                sent: Append | None = None
-                try:
-                    if state.stale:
-                        await self._reload(state)
-                    tx = Append(state, self.clock.now_ms(), self.ids)
-                    tx.decide_pending_cancels()
-                    await plan(tx)
-                    if (write := tx.as_write()) is None:
-                        state.pending_cancels.clear()  # there is nothing left that they cover
-                        return tx
-                    if state.deleted:
-                        raise SessionNotFound(f"Session {state.session.id} was deleted.")
-                    sent = tx
-                    last = await self.store.append(write)
-                except VersionConflict:
-                    state.stale = True
-                    continue
-                except StoreUnavailable:
-                    self._keep(state, sent, keep)
-                    raise
-                self._apply(tx, last)
-                self._publish(tx, last)
-                self._settle(tx)
-                self._reactions.react(state, tx.events)
-                return tx
-            self._catch_up_later(state)
+            return await self._write_locked(state, plan, keep)
+
+    async def _write_locked(self, state: LaneState, plan: Plan, keep: Cancel | CancelRun | None) -> Append:
+        for _ in range(ATTEMPTS_MAX):
+            sent: Append | None = None
+            try:
+                if state.stale:
+                    await self._reload(state)
+                tx = Append(state, self.clock.now_ms(), self.ids)
+                tx.decide_pending_cancels()
+                await plan(tx)
+                if (write := tx.as_write()) is None:
+                    state.pending_cancels.clear()  # there is nothing left that they cover
+                    return tx
+                if state.deleted:
+                    raise SessionNotFound(f"Session {state.session.id} was deleted.")
+                sent = tx
+                last = await self.store.append(write)
+            except VersionConflict:
+                state.stale = True
+                continue
+            except StoreUnavailable:
+                self._keep(state, sent, keep)
+                raise
+            self._apply(tx, last)
+            self._publish(tx, last)
+            self._settle(tx)
+            self._reactions.react(state, tx.events)
+            return tx
+        self._catch_up_later(state)
         raise VersionConflict(f"Session {state.session.id} is being changed by another server. Try again.")
 
     def _keep(self, state: LaneState, sent: Append | None, cancel: Cancel | CancelRun | None) -> None:
@@ -145,6 +160,8 @@ class Door:
     def _publish(self, tx: Append, last: int) -> None:
         state, first = tx.state, last - len(tx.log) + 1
         feed, workspace_id = state.feed, state.session.workspace_id
+        if not tx.log:
+            return None
         if not feed.has_readers:
             return feed.skip(last)
         try:

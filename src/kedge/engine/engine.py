@@ -12,15 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from kedge.config.schema import Config
-from kedge.core.commands import (
-    Cancel,
-    CancelRun,
-    ClearQueue,
-    EditRun,
-    FoldRun,
-    MoveRun,
-    WhenBusy,
-)
+from kedge.core.commands import Cancel, CancelRun, ClearQueue, EditRun, FoldRun, MoveRun, WhenBusy
 from kedge.core.events import CancelMarked, LaneEvent, RunCancelMarked, RunEnded, RunResumed, RunStarted
 from kedge.core.records import AttachmentContent, Prompt, RunOptions, RunRecord, SessionRecord, content_digest
 from kedge.core.transcript import Message
@@ -38,6 +30,7 @@ from kedge.engine.mode_switch import ModeSwitch
 from kedge.engine.ports import Clock, Encoder, Ids, Machine
 from kedge.engine.reclaiming import Reclaiming
 from kedge.engine.recovery import Recovery
+from kedge.engine.rewind import Rewind
 from kedge.engine.submission import QueueLimits, Submission
 from kedge.engine.undo import Undo
 from kedge.engine.user_commands import UserCommands
@@ -95,6 +88,7 @@ class Engine:
         self.undo = Undo(self._door, self.workspaces)
         self.user_commands = UserCommands(self._door, self.workspaces, machine)
         self.reclaiming = Reclaiming(store)
+        self.rewind = Rewind(self._door, self.workspaces, self.reclaiming)
         self._closing = False
         self._leaving: asyncio.Future[None]  # done when closing begins
         self._stopped: asyncio.Future[None]

@@ -128,6 +128,10 @@ class Workspace:
         self.lanes.pop(session_id, None)
         self._known_files.pop(session_id, None)
 
+    def forget_files(self, session_id: str) -> None:
+        """Drop what the agent of this session has read: it must view files again before it changes them."""
+        self._known_files.pop(session_id, None)
+
     def known_lane(self, session_id: str) -> LaneState | None:
         """Return the Lane of this session if it is in memory, and mark it as the most recently used."""
         if lane := self.lanes.pop(session_id, None):

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from kedge.core.reversal import Reversal, reversal_prompt
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.core.untrusted_text import without_surrogates
 from kedge.llm.base import REDACTED, ModelRequest, ToolSpec
@@ -214,6 +215,8 @@ def _user(message: Message, refuse: Refusing) -> list[Json]:
                 texts += [block] if isinstance(block, str) else []
             case ShellCommand():
                 texts.append(command_text(part))
+            case Reversal():
+                texts.append(reversal_prompt(part))
     text = "\n\n".join(text for text in texts if text.strip())
     return [*shown, _text(text)] if text else shown
 

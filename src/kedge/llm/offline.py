@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from kedge.core.transcript import ShellCommand, ToolCall, ToolResult
+from kedge.core.reversal import Reversal
+from kedge.core.transcript import Message, ShellCommand, ToolCall, ToolResult
 from kedge.core.untrusted_text import json_object, visible
 from kedge.llm.base import ModelEnd, ModelPart, ModelRequest, TextDelta
 
@@ -174,13 +175,13 @@ class OfflineModel:
         yield ModelEnd("end_turn")
 
 
+def _is_prompt(message: Message) -> bool:
+    return message.role == "user" and not message.all(ShellCommand) and not message.all(Reversal)
+
+
 def _next_step(request: ModelRequest) -> ToolCall | str:
     """Return the next tool call of the last request of the user, or the answer."""
-    prompts = [
-        index
-        for index, message in enumerate(request.messages)
-        if message.role == "user" and not message.all(ShellCommand)
-    ]
+    prompts = [index for index, message in enumerate(request.messages) if _is_prompt(message)]
     script = understand(request.messages[prompts[-1]].text.strip()) if prompts else None
     if script is None:
         return ABOUT

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from kedge.core.reversal import Reversal, reversal_prompt
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.core.untrusted_text import without_surrogates
 from kedge.llm.base import ModelRequest, ToolSpec
@@ -67,6 +68,8 @@ def _user(message: Message, refuse: Refusing) -> Json:
                 content.append(_text(note) if note else _image(url, detail))
             case ShellCommand():
                 content.append(_text(command_text(part)))
+            case Reversal():
+                content.append(_text(reversal_prompt(part)))
     if all(part["type"] == "text" for part in content):
         # Plain text if possible: older and smaller servers support nothing else.
         return {"role": "user", "content": "\n\n".join(part["text"] for part in content)}

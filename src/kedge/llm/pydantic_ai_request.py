@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from kedge.core.reversal import Reversal, reversal_prompt
 from kedge.core.transcript import Binary, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.core.untrusted_text import without_surrogates
 from kedge.llm.base import ModelRequest
@@ -106,6 +107,8 @@ def _user(words: Any, message: Message, files: Refusing, kind: str) -> str | lis
                 content.append(files.image(image_path(part)) or _image(words, url))
             case ShellCommand():
                 content.append(without_surrogates(command_text(part)))
+            case Reversal():
+                content.append(without_surrogates(reversal_prompt(part)))
     return "\n\n".join(content) if all(isinstance(part, str) for part in content) else content
 
 

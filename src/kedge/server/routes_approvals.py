@@ -1,4 +1,4 @@
-"""Routes of approvals, questions and grants, and of changed files and their undo."""
+"""Routes of approvals, questions and grants, and of changed files."""
 
 from __future__ import annotations
 
@@ -71,11 +71,6 @@ class ApprovalRoutes:
         await self._engine.asks.revoke(self._workspace(request), request.path["grant_id"])
         return m.Ok()
 
-    async def undo(self, request: HttpRequest) -> m.UndoReply:
-        body: m.UndoRun = request.body
-        run_id, files = await self._engine.undo.undo(self._workspace(request), request.path["sid"], body.run_id)
-        return m.UndoReply(run_id=run_id, files=files)
-
     async def files(self, request: HttpRequest) -> m.ChangedFiles:
         changed = await self._engine.undo.changed_files(self._workspace(request), request.path["sid"])
         files = [m.ChangedFileBody(path=file.path, change=file.change) for file in changed[:CHANGED_FILES_MAX]]
@@ -126,14 +121,6 @@ class ApprovalRoutes:
                 self.files,
                 "List the files that the runs of a session changed",
                 reply=m.ChangedFiles,
-            ),
-            route(
-                "POST",
-                f"{workspace}/sessions/{{sid}}/undo",
-                self.undo,
-                "Revert the file changes of a run",
-                body=m.UndoRun,
-                reply=m.UndoReply,
             ),
         ]
 

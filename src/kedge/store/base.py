@@ -46,7 +46,8 @@ class LaneWrite(Struct, frozen=True):
 class Write(Struct, frozen=True):
     """One atomic change of one workspace. A record is inserted, or replaces the record with the same id.
 
-    Attachments are stored first, so that new records may name them. Messages are stored before tails, so that a new
+    Attachments are stored first, so that new records may name them. Cuts come before messages, and must not contain
+    messages of the Write. Messages are stored before tails, so that a new
     message may have tails, and deletions come last. A tail without its message in the session raises
     `VersionConflict`."""
 
@@ -61,6 +62,10 @@ class Write(Struct, frozen=True):
     #: read returns them any more, and `reclaim` removes them. The log keeps its entries.
     deleted_sessions: tuple[str, ...] = ()
     asks: tuple[Ask, ...] = ()
+    #: Removes the messages of a session, from this one to its last one before this Write: no read returns them any
+    #: more, and `reclaim` removes them. Pairs of session_id and message_id; MessageNotFound if the session has no such
+    #: message.
+    cuts: tuple[tuple[str, str], ...] = ()
     grants: tuple[Grant, ...] = ()
     #: Ids of grants of other workspaces are ignored.
     deleted_grants: tuple[str, ...] = ()
@@ -97,8 +102,9 @@ class CopiedMessages(Struct, frozen=True):
     count: int
     #: The last message that was copied; empty: none was left.
     last: str = ""
-    #: The copy of the last complete summary in this slice; empty: none.
+    #: The copy of the last complete summary in this slice, and its original; empty: none.
     summary_id: str = ""
+    summary_source: str = ""
 
 
 class SearchHit(Struct, frozen=True):
@@ -218,6 +224,11 @@ class Store(Protocol):
 
     async def message(self, workspace_id: str, message_id: str) -> Message | None: ...
 
+    async def message_runs(self, session_id: str, message_id: str) -> tuple[set[str], set[str]]:
+        """Return the run_ids of the messages before this one, and of those from it on. MessageNotFound if the session
+        does not hold it."""
+        ...
+
     async def copy_messages(
         self, workspace_id: str, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
     ) -> CopiedMessages:
@@ -265,8 +276,4 @@ class Store(Protocol):
 
     async def original(self, workspace_id: str, version_id: str) -> bytes:
         """Return the content of a file version. `StoreDamaged` if it is missing."""
-        ...
-
-    async def runs_with_files(self, session_id: str) -> list[str]:
-        """Return the run_ids with a version that is not undone, in the order of the first Write of such a version."""
         ...

@@ -273,8 +273,12 @@ def page(items: Iterable[T], size_of: Callable[[T], int], bytes_max: int | None)
 
 def copied_messages(copies: Sequence[tuple[str, Message]]) -> CopiedMessages:
     """Describe a slice of a copy: the ids of the originals, and the copies."""
-    complete = [copy.id for _, copy in copies if copy.is_summary and copy.finish and copy.finish.reason == "end_turn"]
-    return CopiedMessages(len(copies), copies[-1][0] if copies else "", complete[-1] if complete else "")
+    complete = [
+        (copy.id, original)
+        for original, copy in copies
+        if copy.is_summary and copy.finish and copy.finish.reason == "end_turn"
+    ]
+    return CopiedMessages(len(copies), copies[-1][0] if copies else "", *(complete[-1] if complete else ("", "")))
 
 
 # --- Writes ----------------------------------------------------------------------------------------------------------
@@ -301,6 +305,7 @@ def check_write(write: Write) -> None:
         texts += (message.id, message.session_id, message.run_id, message.model, message.provider)
     for tail in write.tails:
         texts += (tail.message_id, tail.session_id, tail.text)
+    texts += (name for cut in write.cuts for name in cut)
     check_texts(texts)
 
 

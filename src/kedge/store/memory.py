@@ -124,6 +124,7 @@ class MemoryStore:
         log.ended |= {(row.session_id, row.run_id) for row in rows if row.kind == "RunEnded"}
         if write.lane is not None:
             data.lanes[write.lane.lane.session_id] = (write.workspace_id, write.lane.lane)
+        memory_removal.cut_messages(data, write)
         for session in write.sessions:
             _put_session(data, session)
         for content in write.attachments:
@@ -301,6 +302,9 @@ class MemoryStore:
         await asyncio.sleep(0)
         return result
 
+    async def message_runs(self, session_id: str, message_id: str) -> tuple[set[str], set[str]]:
+        return memory_removal.message_runs(self._own_data(), session_id, message_id)
+
     async def copy_messages(
         self, workspace_id: str, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
     ) -> CopiedMessages:
@@ -363,11 +367,6 @@ class MemoryStore:
         await asyncio.sleep(0)
         return memory_files.original(self._own_data(), workspace_id, version_id)  # a content does not change
 
-    async def runs_with_files(self, session_id: str) -> list[str]:
-        result = memory_files.runs(self._own_data(), session_id)
-        await asyncio.sleep(0)
-        return result
-
     def _own_data(self) -> MemoryData:
         if self.data.owner is not self:
             raise StoreUnavailable("the store is closed, not open yet, or replaced by another one")
@@ -424,6 +423,7 @@ def _check(data: MemoryData, log: WorkspaceLog, write: Write, rows: list[codec.L
         if sessions_of_runs.setdefault(run.run_id, known) != run.session_id:
             raise codec.belongs_elsewhere("Run", run.run_id)
         _check_attachments(data, write, run)
+    memory_removal.check_cuts(data, write)
     _check_messages(data, write)
     _check_approvals(data, write)
 

@@ -46,9 +46,3 @@ def original(data: MemoryData, workspace_id: str, version_id: str) -> bytes:
     if version(data, workspace_id, version_id) is None or version_id not in data.originals:
         raise codec.no_original(workspace_id, version_id)
     return data.originals[version_id]
-
-
-def runs(data: MemoryData, session_id: str) -> list[str]:
-    """Return the Runs that can be undone."""
-    left = [version for version in data.files.values() if version.session_id == session_id and not version.undone]
-    return list(dict.fromkeys(version.run_id for version in left))

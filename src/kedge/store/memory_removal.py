@@ -11,7 +11,7 @@ from kedge.core.approvals import Ask, Grant
 from kedge.core.records import FileVersion
 from kedge.core.transcript import Message
 from kedge.store import codec
-from kedge.store.base import CopiedMessages, KnownWorkspace
+from kedge.store.base import CopiedMessages, KnownWorkspace, Write
 
 if TYPE_CHECKING:
     from kedge.store.memory import MemoryData
@@ -50,6 +50,29 @@ def delete_session(data: MemoryData, workspace_id: str, session_id: str) -> None
     forget(data.grants, workspace_id, session_id)
     forget(data.files, workspace_id, session_id)
     data.originals = {version_id: content for version_id, content in data.originals.items() if version_id in data.files}
+
+
+def check_cuts(data: MemoryData, write: Write) -> None:
+    for session_id, message_id in write.cuts:
+        if (write.workspace_id, message_id) not in data.transcripts.get(session_id, {}):
+            raise codec.unknown_message(message_id, session_id)
+
+
+def cut_messages(data: MemoryData, write: Write) -> None:
+    for session_id, message_id in write.cuts:
+        transcript = data.transcripts[session_id]
+        keys = list(transcript)
+        for key in keys[keys.index((write.workspace_id, message_id)) :]:
+            if key[0] == write.workspace_id:
+                del data.messages[key], transcript[key]
+
+
+def message_runs(data: MemoryData, session_id: str, message_id: str) -> tuple[set[str], set[str]]:
+    messages = [stored.message for stored in data.transcripts.get(session_id, {}).values()]
+    index = next((index for index, message in enumerate(messages) if message.id == message_id), None)
+    if index is None:
+        raise codec.unknown_message(message_id, session_id)
+    return {message.run_id for message in messages[:index]}, {message.run_id for message in messages[index:]}
 
 
 def add_copies(

@@ -30,7 +30,7 @@ from kedge.store import codec, search_tokens, sqlite_reclaim, sqlite_removal, sq
 from kedge.store.base import CopiedMessages, KnownWorkspace, LogEntry, SearchHit, Write
 from kedge.store.data_directory import DataDirectory
 from kedge.store.sqlite_connect import DATABASE, close, connect
-from kedge.store.sqlite_reclaim import VISIBLE
+from kedge.store.sqlite_reclaim import MESSAGE_VISIBLE, VISIBLE
 from kedge.store.sqlite_rows import MESSAGE, hash_at, known_of, message_of, ordinal_of, runs_of
 from kedge.store.sqlite_threads import SHORT_WRITE_BYTES_MAX, ReadThreads, WriteThread, store_error
 
@@ -47,8 +47,6 @@ _BY_SEQ = "seq, runs.workspace_id, runs.run_id"
 _UPDATED_AT_MAX = 2**63 - 1
 #: The index of `parts` in such a row.
 _PARTS = 5
-
-
 _KNOWN = (
     "SELECT id, path, created_at, base, (SELECT count(*) FROM sessions WHERE workspace_id = workspaces.id),"
     " (SELECT count(*) FROM runs INDEXED BY runs_live WHERE workspace_id = workspaces.id AND state <> 'ended'),"
@@ -347,7 +345,7 @@ class SqliteStore:
     ) -> list[Message]:
         start = -1 if after is None else ordinal_of(db, session_id, after)
         rows = db.execute(
-            f"{MESSAGE} WHERE session_id = ? AND ordinal > ? AND {VISIBLE} ORDER BY ordinal LIMIT ?",
+            f"{MESSAGE} WHERE session_id = ? AND ordinal > ? AND {MESSAGE_VISIBLE} ORDER BY ordinal LIMIT ?",
             (session_id, start, max(limit, 0)),
         )
         return [message_of(db, row) for row in codec.page(rows, lambda row: len(row[_PARTS]), bytes_max)]
@@ -357,7 +355,7 @@ class SqliteStore:
         rows = db.execute(
             f"{MESSAGE} WHERE session_id = ?1 AND ordinal >="
             " coalesce((SELECT ordinal FROM messages WHERE id = ?2 AND +session_id = ?1), 0)"
-            f" AND {VISIBLE} ORDER BY ordinal DESC LIMIT ?3",
+            f" AND {MESSAGE_VISIBLE} ORDER BY ordinal DESC LIMIT ?3",
             (session_id, first, max(limit, 0)),
         ).fetchall()
         return [message_of(db, row) for row in reversed(rows)]
@@ -365,9 +363,18 @@ class SqliteStore:
     @_read("workspace")
     def message(self, db: apsw.Connection, workspace_id: str, message_id: str) -> Message | None:
         row = db.execute(
-            f"{MESSAGE} WHERE workspace_id = ? AND id = ? AND {VISIBLE}", (workspace_id, message_id)
+            f"{MESSAGE} WHERE workspace_id = ? AND id = ? AND {MESSAGE_VISIBLE}", (workspace_id, message_id)
         ).fetchone()
         return message_of(db, row) if row else None
+
+    @_read("session", is_long=True)
+    def message_runs(self, db: apsw.Connection, session_id: str, message_id: str) -> tuple[set[str], set[str]]:
+        rows = db.execute(
+            f"SELECT DISTINCT run_id, ordinal >= ? FROM messages WHERE session_id = ? AND {MESSAGE_VISIBLE}",
+            (ordinal_of(db, session_id, message_id), session_id),
+        ).fetchall()
+        before, since = ({str(run_id) for run_id, is_since in rows if is_since == side} for side in (0, 1))
+        return before, since
 
     async def copy_messages(
         self, workspace_id: str, source: str, target: str, after: str, until: str, new_ids: Sequence[str]
@@ -389,7 +396,8 @@ class SqliteStore:
         """Return the originals of one slice by id, and their copies with encoded parts and tokens."""
         start, end = (ordinal_of(db, source, after) if after else -1), ordinal_of(db, source, until)
         rows = db.execute(
-            f"{MESSAGE} WHERE session_id = ? AND ordinal > ? AND ordinal < ? AND {VISIBLE} ORDER BY ordinal LIMIT ?",
+            f"{MESSAGE} WHERE session_id = ? AND ordinal > ? AND ordinal < ? AND {MESSAGE_VISIBLE}"
+            " ORDER BY ordinal LIMIT ?",
             (source, start, end, len(new_ids)),
         )
         copies: list[tuple[str, tuple[Message, bytes, str]]] = []
@@ -418,7 +426,7 @@ class SqliteStore:
         pattern = " ".join(f'"{prefix}"*' for prefix in prefixes)
         rows = db.execute(
             "SELECT id, session_id, parts FROM message_tokens JOIN messages ON ordinal = message_tokens.rowid"
-            f" WHERE message_tokens MATCH ? AND workspace_id = ? AND {VISIBLE}"
+            f" WHERE message_tokens MATCH ? AND workspace_id = ? AND {MESSAGE_VISIBLE}"
             " ORDER BY message_tokens.rowid DESC LIMIT ?",
             (pattern, workspace_id, limit),
         )
@@ -489,12 +497,3 @@ class SqliteStore:
         if row is None:
             raise codec.no_original(workspace_id, version_id)
         return bytes(row[0])
-
-    @_read("session")
-    def runs_with_files(self, db: apsw.Connection, session_id: str) -> list[str]:
-        rows = db.execute(
-            f"SELECT run_id FROM file_versions WHERE session_id = ? AND undone = 0 AND {VISIBLE}"
-            " GROUP BY run_id ORDER BY min(ordinal)",
-            (session_id,),
-        )
-        return [str(run_id) for (run_id,) in rows]

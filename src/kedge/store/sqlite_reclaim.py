@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import apsw
 
+from kedge.store import codec
 from kedge.store.base import Write
 
 #: Removed in one slice: some milliseconds of work. Items, bytes.
@@ -23,6 +24,12 @@ VACUUM_PAGES_MAX = 256
 
 #: For queries of a table with these two columns. The table of hidden sessions is nearly always empty.
 VISIBLE = "(workspace_id, session_id) NOT IN (SELECT workspace_id, session_id FROM hidden_sessions)"
+_CUT = (
+    "EXISTS (SELECT 1 FROM cut_messages AS cut WHERE cut.workspace_id = messages.workspace_id"
+    " AND cut.session_id = messages.session_id AND ordinal BETWEEN first AND last)"
+)
+#: For queries of messages.
+MESSAGE_VISIBLE = f"{VISIBLE} AND NOT {_CUT}"
 _DELETED = "(workspace_id, session_id) IN (SELECT workspace_id, session_id FROM hidden_sessions WHERE NOT is_copy)"
 
 #: For each table with many rows of a session: the size of a row, and the statements that remove what belongs to it.
@@ -59,7 +66,9 @@ def give_up_copies(db: apsw.Connection) -> None:
 
 
 def prepare(db: apsw.Connection, write: Write) -> None:
-    """Make a Write possible that uses ids of deleted sessions, and show the copies that it completes."""
+    """Make a Write possible that uses ids of deleted sessions or messages, and show the copies that it completes."""
+    if db.execute("SELECT 1 FROM cut_messages LIMIT 1").fetchone():
+        _free_cut_ids(db, write)
     if not db.execute("SELECT 1 FROM hidden_sessions LIMIT 1").fetchone():
         return
     for session in write.sessions:
@@ -82,6 +91,15 @@ def prepare(db: apsw.Connection, write: Write) -> None:
             _remove_rows(db, table, [row[0]])
 
 
+def _free_cut_ids(db: apsw.Connection, write: Write) -> None:
+    """Remove the cuts that contain messages of this Write completely: only then a row may be replaced."""
+    for message in write.messages:
+        key = (write.workspace_id, message.id)
+        owner = f"SELECT session_id FROM messages WHERE workspace_id = ? AND id = ? AND {_CUT}"
+        while row := db.execute(owner, key).fetchone():
+            _remove_cut(db, write.workspace_id, str(row[0]))
+
+
 def _sessions_of(write: Write) -> set[str]:
     sessions = {session_id for session_id, _ in write.events} | {session.id for session in write.sessions}
     for records in (write.runs, write.messages, write.tails, write.asks, write.grants, write.files):
@@ -94,6 +112,8 @@ def remove_slice(db: apsw.Connection) -> bool:
     row = db.execute("SELECT workspace_id, session_id FROM hidden_sessions WHERE NOT is_copy LIMIT 1").fetchone()
     if row is not None:
         return _remove_from(db, *row)
+    if cut := db.execute("SELECT workspace_id, session_id FROM cut_messages LIMIT 1").fetchone():
+        return _remove_cut(db, *cut)
     return _remove_attachment(db) or _release_pages(db)
 
 
@@ -109,6 +129,52 @@ def remove_from_workspace(db: apsw.Connection, workspace_id: str) -> bool:
     return _remove_attachment(db)
 
 
+def cut(db: apsw.Connection, workspace_id: str, session_id: str, message_id: str) -> None:
+    """Hide the messages of the session from this one on."""
+    first = db.execute(
+        f"SELECT ordinal FROM messages WHERE workspace_id = ? AND id = ? AND session_id = ? AND {MESSAGE_VISIBLE}",
+        (workspace_id, message_id, session_id),
+    ).fetchone()
+    if first is None:
+        raise codec.unknown_message(message_id, session_id)
+    db.execute(
+        "INSERT INTO cut_messages SELECT ?1, ?2, ?3, max(ordinal) FROM messages"
+        " WHERE session_id = ?2 AND workspace_id = ?1",
+        (workspace_id, session_id, first[0]),
+    )
+
+
+def _remove_cut(db: apsw.Connection, workspace_id: str, session_id: str) -> bool:
+    """Remove some messages of a cut, and its mark with the last one: a later message may get the same ordinal."""
+    key = (workspace_id, session_id)
+    first, last = db.execute(
+        "SELECT first, last FROM cut_messages WHERE workspace_id = ? AND session_id = ? LIMIT 1", key
+    ).fetchone() or (0, 0)
+    # In this order, the largest ordinal is in use until the end.
+    rows = db.execute(
+        f"SELECT ordinal, {_TABLES['messages'][0]} FROM messages WHERE session_id = ?2 AND workspace_id = ?1"
+        f" AND ordinal BETWEEN ?3 AND ?4 ORDER BY ordinal LIMIT {SLICE_ROWS_MAX}",
+        (*key, first, last),
+    )
+    removed = _slice(rows)
+    _remove_rows(db, "messages", removed)
+    if not removed or removed[-1] == last:
+        db.execute("DELETE FROM cut_messages WHERE workspace_id = ? AND session_id = ? AND first = ?", (*key, first))
+    return True
+
+
+def _slice(rows: apsw.Cursor) -> list[int]:
+    """Return the rowids of the first rows, which have SLICE_BYTES_MAX together."""
+    rowids: list[int] = []
+    left_bytes = SLICE_BYTES_MAX
+    for rowid, size_bytes in rows:
+        rowids.append(int(rowid))
+        left_bytes -= size_bytes or 0
+        if left_bytes <= 0:
+            break
+    return rowids
+
+
 def _remove_from(db: apsw.Connection, workspace_id: str, session_id: str) -> bool:
     """Remove some rows of this session, or its mark if no row is left; return False if it is not deleted."""
     key = (workspace_id, session_id)
@@ -119,17 +185,11 @@ def _remove_from(db: apsw.Connection, workspace_id: str, session_id: str) -> boo
         rows = db.execute(
             f"SELECT rowid, {size} FROM {table} WHERE workspace_id = ? AND session_id = ? LIMIT {SLICE_ROWS_MAX}", key
         )
-        removed: list[int] = []
-        left_bytes = SLICE_BYTES_MAX
-        for rowid, size_bytes in rows:
-            removed.append(rowid)
-            left_bytes -= size_bytes or 0
-            if left_bytes <= 0:
-                break
-        if removed:
+        if removed := _slice(rows):
             _remove_rows(db, table, removed)
             return True
     release_attachments(db, workspace_id, session_id)  # those of a copy
+    db.execute("DELETE FROM cut_messages WHERE workspace_id = ? AND session_id = ?", key)
     db.execute("DELETE FROM hidden_sessions WHERE workspace_id = ? AND session_id = ?", key)
     return True
 

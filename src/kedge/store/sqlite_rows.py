@@ -11,7 +11,7 @@ from kedge.core.records import RunRecord, WorkspaceRecord
 from kedge.core.transcript import Message, Tail
 from kedge.store import codec
 from kedge.store.base import KnownWorkspace
-from kedge.store.sqlite_reclaim import VISIBLE
+from kedge.store.sqlite_reclaim import MESSAGE_VISIBLE
 
 # Few messages have tails; a separate query for each message would double the cost of a long transcript.
 MESSAGE = (
@@ -31,7 +31,7 @@ def hash_at(db: apsw.Connection, workspace_id: str, position: int) -> bytes:
 
 def ordinal_of(db: apsw.Connection, session_id: str, message_id: str) -> int:
     row = db.execute(
-        f"SELECT ordinal FROM messages WHERE id = ? AND +session_id = ? AND {VISIBLE}", (message_id, session_id)
+        f"SELECT ordinal FROM messages WHERE id = ? AND +session_id = ? AND {MESSAGE_VISIBLE}", (message_id, session_id)
     ).fetchone()
     if row is None:
         raise codec.unknown_message(message_id, session_id)

@@ -32,6 +32,8 @@ def append(db: apsw.Connection, write: Write) -> int:
     if write.lane is not None:
         _put_lane(db, write.workspace_id, write.lane)
     _append_rows(db, write.workspace_id, rows)
+    for session_id, message_id in write.cuts:
+        sqlite_reclaim.cut(db, write.workspace_id, session_id, message_id)
     for session in write.sessions:
         _put_session(db, session)
     for content in write.attachments:
@@ -255,7 +257,7 @@ def _add_tail(db: apsw.Connection, workspace_id: str, tail: Tail) -> None:
     db.execute(
         "INSERT INTO message_tails (message_ordinal, number, part, kind, text) SELECT ordinal,"
         " (SELECT coalesce(max(number), 0) + 1 FROM message_tails WHERE message_ordinal = ordinal), ?, ?, ?"
-        " FROM messages WHERE workspace_id = ? AND id = ? AND session_id = ?",
+        f" FROM messages WHERE workspace_id = ? AND id = ? AND session_id = ? AND {sqlite_reclaim.MESSAGE_VISIBLE}",
         (tail.part, tail.kind, tail.text, workspace_id, tail.message_id, tail.session_id),
     )
     if db.changes() == 0:
@@ -295,15 +297,14 @@ def _put_grant(db: apsw.Connection, grant: Grant) -> None:
 
 def _put_file(db: apsw.Connection, version: FileVersion, original: bytes | None) -> None:
     changed = db.execute(
-        "INSERT INTO file_versions (id, workspace_id, session_id, run_id, undone, record) VALUES (?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (id) DO UPDATE SET run_id = excluded.run_id, undone = excluded.undone, record = excluded.record"
+        "INSERT INTO file_versions (id, workspace_id, session_id, run_id, record) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT (id) DO UPDATE SET run_id = excluded.run_id, record = excluded.record"
         " WHERE workspace_id = excluded.workspace_id AND session_id = excluded.session_id RETURNING ordinal",
         (
             version.id,
             version.workspace_id,
             version.session_id,
             version.run_id,
-            version.undone,
             codec.encode_file(version),
         ),
     ).fetchall()

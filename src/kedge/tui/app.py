@@ -429,6 +429,9 @@ class KedgeApp(App[int]):
     def action_undo(self) -> None:
         self.start(self.actions.undo_session(self.session_id))
 
+    def action_redo(self) -> None:
+        self.start(self.actions.redo_session(self.session_id))
+
     def action_export(self) -> None:
         self.start(self.actions.export_session(self.session_id))
 

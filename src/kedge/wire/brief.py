@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kedge.core.untrusted_text import json_object
+from kedge.wire.models import MessageBody
 
 #: The mark of a changed file in a list.
 FILE_MARKS = {"created": "+", "updated": "~", "deleted": "-"}
@@ -17,6 +18,13 @@ def call_text(title: str, display: str, arguments: str) -> str:
 def result_brief(summary: str, content: str, *, is_error: bool) -> str:
     """Return the result of a call in one line: `exit 1, 2.3 s`, `+3 -1`, `failed: ...`. Empty: see the content."""
     return summary or (f"failed: {content}" if is_error else "")
+
+
+def prompt_text(message: MessageBody) -> str | None:
+    """Return the text of a prompt; None if the message is not a prompt, to which a session can be rewound."""
+    if message.role != "user" or not any(part.type in ("text", "file") for part in message.parts):
+        return None
+    return "".join(part.data["text"] for part in message.parts if part.type == "text")
 
 
 def diff_of(metadata: str) -> str:

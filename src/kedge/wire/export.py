@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from kedge.core.records import SessionRecord, SessionView
+from kedge.core.reversal import Reversal, reversal_lines
 from kedge.core.transcript import AttachedFile, ImageUrl, Message, Reasoning, ShellCommand, Text, ToolCall, ToolResult
 from kedge.wire.brief import call_text, diff_of, result_brief
 from kedge.wire.codec import message_body, session_body
@@ -135,6 +136,8 @@ def _blocks(message: Message) -> list[tuple[Literal["text", "output"], str]]:
                 blocks.append(("text", f"[file {path}, {mime_type}]"))
             case ShellCommand(command=command, output=output, exit_code=exit_code):
                 blocks.append(("output", f"! {command}\n{output.rstrip()}\n-> exit {exit_code}"))
+            case Reversal():
+                blocks.append(("output", "\n".join(reversal_lines(part))))
             case ImageUrl(url=url):
                 blocks.append(("text", "[picture]" if url.startswith("data:") else f"[picture {url}]"))
             case _:

@@ -31,12 +31,14 @@ from kedge.core.events import (
     RunResumed,
     RunStarted,
     SessionChanged,
+    SessionRewound,
     StepStarted,
 )
 from kedge.core.records import RecordKind, Records, RunRecord, SessionView, Usage
 from kedge.core.transcript import Message, Reasoning, Text
 from kedge.wire import models as m
 from kedge.wire.codec import ask_body, message_body, part_body, run_body, session_body, usage_body
+from kedge.wire.reversal_models import RewindEvent
 
 _encode = msgspec.json.Encoder().encode
 
@@ -110,6 +112,11 @@ def _session_changed(event: SessionChanged, view: SessionView | None, _: str) ->
     return "session", event.change, session_body(view)
 
 
+def _rewound(event: SessionRewound, _: None, session_id: str) -> Shown:
+    body = RewindEvent(session_id=session_id, message_id=event.message_id, fork_session_id=event.fork_session_id)
+    return "rewind", "created", body
+
+
 def _message_changed(event: MessageChanged, message: Message | None, session_id: str) -> Shown:
     if message is None:
         return "message", "deleted", {"id": event.message_id, "session_id": session_id}
@@ -174,6 +181,7 @@ EVENTS: dict[type[Event], Row] = {
     ErrorReported: Row("run", _error),
     RetryReported: Row(None, _retry),
     SessionChanged: Row("session", _session_changed),
+    SessionRewound: Row(None, _rewound),
     MessageChanged: Row("message", _message_changed),
     Asked: Row("ask", _asked),
     AskSettled: Row("ask", _ask_settled),

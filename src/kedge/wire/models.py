@@ -97,11 +97,6 @@ class RunShell(Struct, kw_only=True):
     command: str = ""
 
 
-class UndoRun(Struct, kw_only=True):
-    #: None: the last Run that changed files.
-    run_id: str | None = None
-
-
 class EditPrompt(Struct, kw_only=True):
     prompt: str = ""
     #: The new attachments; None: keep the present ones.
@@ -417,11 +412,6 @@ class ShellReply(Struct, kw_only=True):
     output: str
 
 
-class UndoReply(Struct, kw_only=True):
-    run_id: str
-    files: list[str]
-
-
 class ChangedFileBody(Struct, kw_only=True):
     path: str
     change: Literal["created", "updated", "deleted"]
@@ -475,6 +465,7 @@ class GapBody(Struct, kw_only=True):
 EventType = Literal[
     "message",
     "session",
+    "rewind",
     "run",
     "run_complete",
     "agent_event",

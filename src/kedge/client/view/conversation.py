@@ -76,6 +76,8 @@ class Conversation:
         self._run_positions: dict[str, int] = {}
         #: By removed message: the Position of its removal.
         self._removed: dict[str, int] = {}
+        #: By the first message that a rewind removed: the Position of the rewind.
+        self._cuts: dict[str, int] = {}
         self._ordered: list[ConversationEntry] | None = None
 
     def ordered(self) -> list[ConversationEntry]:
@@ -108,6 +110,8 @@ class Conversation:
     def load(self, bodies: Iterable[m.MessageBody], at: int) -> None:
         """Replace all messages with those of a response to a request made at Position `at`."""
         for number, body in enumerate(bodies):
+            if self._cuts.get(body.id, -1) > at:
+                break  # removed since the request, with all messages after it
             entry = self.entries.get(body.id)
             if entry is not None and entry.at > at:
                 entry.order = (0, number)
@@ -154,6 +158,14 @@ class Conversation:
             self._touch(entry, changes)
             self._delete(message_id)
             self._ordered, changes.order = None, True
+
+    def cut(self, message_id: str, position: int, changes: ViewChanges) -> None:
+        """Remove this message and those after it: a rewind at this Position has removed them."""
+        self._cuts[message_id] = position
+        first = self.entries.get(message_id)
+        if first is not None and first.at < position:
+            for entry in [entry for entry in self.entries.values() if entry.order >= first.order]:
+                self.remove(entry.body.id, position, changes)
 
     def _insert(self, entry: ConversationEntry) -> None:
         message_id, run_id = entry.body.id, entry.body.run_id

@@ -113,6 +113,9 @@ class WorkspaceView:
                 gone = event.change == "deleted"
                 body = None if gone else msgspec.convert(payload, m.SessionBody)
                 changes.sessions = self._store(self._sessions, payload["id"], body, position)
+            case "rewind" if position is not None:
+                if rewound := self.conversations.get(payload["session_id"]):
+                    rewound.cut(payload["message_id"], position, changes)
             case "run" if position is not None:
                 gone = event.change == "deleted"
                 run = None if gone else msgspec.convert(payload, m.RunBody)

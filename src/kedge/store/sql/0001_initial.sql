@@ -54,6 +54,15 @@ CREATE TABLE hidden_sessions (
     PRIMARY KEY (workspace_id, session_id)
 ) STRICT, WITHOUT ROWID;
 
+-- Messages of a session that a rewind removed, by ordinal: no read returns them, and their rows are deleted in slices.
+CREATE TABLE cut_messages (
+    workspace_id TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    first INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    PRIMARY KEY (workspace_id, session_id, first)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE lanes (
     session_id TEXT PRIMARY KEY NOT NULL,
     workspace_id TEXT NOT NULL,
@@ -183,7 +192,6 @@ CREATE TABLE file_versions (
     workspace_id TEXT NOT NULL,
     session_id TEXT NOT NULL,
     run_id TEXT NOT NULL,
-    undone INTEGER NOT NULL,
     record BLOB NOT NULL
 ) STRICT;
 

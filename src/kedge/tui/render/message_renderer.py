@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from textual.strip import Strip
 
 from kedge.client.view.conversation import Conversation, ConversationEntry
 from kedge.client.view.workspace_view import WorkspaceView
+from kedge.core.reversal import Reversal, reversal_lines
 from kedge.tui.render.markdown import GrowingMarkdown
 from kedge.tui.render.renderer import Renderer
 from kedge.tui.render.tool_cards import DONE_LINES, MARGIN, FoldState, RenderedLine, ToolCards
@@ -55,12 +57,21 @@ class MessageRenderer:
                     )
                 case "shell_command":
                     yield from self._shell(body.id, part.data)
+                case "reversal":
+                    yield from self._reversal(part.data)
 
     def _shell(self, message_id: str, data: dict[str, Any]) -> Iterator[RenderedLine]:
         code, key = data["exit_code"], f"shell:{message_id}"
         summary = ("exit 0", "k.muted") if code == 0 else (f"exit {code}", "k.bad")
         yield RenderedLine(self._cards.head("!", "k.accent", "", data["command"], summary), key)
         yield from self._cards.output(key, data["output"], DONE_LINES)
+
+    def _reversal(self, data: dict[str, Any]) -> Iterator[RenderedLine]:
+        reversal = msgspec.convert(data, Reversal)
+        first, *others = reversal_lines(reversal)
+        yield from self._cards.note("↶" if reversal.action != "redo" else "↷", "k.accent", first)
+        for line in others:
+            yield from self._cards.note(" ", "k.muted", line)
 
     # --- the assistant ----------------------------------------------------------------------------------------------
 

@@ -232,4 +232,16 @@ class SessionActions:
         except RunNotFound:
             self._report("nothing to undo: no run of this session changed files that can be restored", "warning")
             return
-        self._report(f"restored: {', '.join(map(with_tilde, undone.files))}", "information")
+        self._report_restored(undone.files)
+
+    async def redo_session(self, session_id: str) -> None:
+        """Take back the last undo or rewind of files. Not retried: it would also take back the one before it."""
+        try:
+            redone = await self._client.redo(self._workspace_id, session_id)
+        except RunNotFound:
+            self._report("nothing to redo: there is no undo of this session to take back", "warning")
+            return
+        self._report_restored(redone.files)
+
+    def _report_restored(self, files: list[str]) -> None:
+        self._report(f"restored: {', '.join(map(with_tilde, files)) or 'no file had to be changed'}", "information")
