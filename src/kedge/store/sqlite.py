@@ -354,7 +354,7 @@ class SqliteStore:
     def last_messages(self, db: apsw.Connection, session_id: str, limit: int, first: str = "") -> list[Message]:
         rows = db.execute(
             f"{MESSAGE} WHERE session_id = ?1 AND ordinal >="
-            " coalesce((SELECT ordinal FROM messages WHERE id = ?2 AND +session_id = ?1), 0)"
+            f" coalesce((SELECT ordinal FROM messages WHERE id = ?2 AND +session_id = ?1 AND {MESSAGE_VISIBLE}), 0)"
             f" AND {MESSAGE_VISIBLE} ORDER BY ordinal DESC LIMIT ?3",
             (session_id, first, max(limit, 0)),
         ).fetchall()
