@@ -106,7 +106,7 @@ def test_a_deny_rule_stands_above_everything() -> None:
 
 
 def test_what_needs_nobodys_leave_is_allowed() -> None:
-    assert permit(replace(COMMAND, needs_approval=False), Rules(), ()) == Permit("allow")
+    assert permit(replace(COMMAND, needs_approval=False), Rules(), ()) == Permit("allow", confinement="read_only")
 
 
 def test_an_allow_rule_says_which_it_was() -> None:

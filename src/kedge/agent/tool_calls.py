@@ -11,7 +11,7 @@ from functools import partial
 from kedge.agent.active_run import ActiveRun
 from kedge.agent.call_approval import permitted, rules_of, withdraw
 from kedge.agent.tool_host import RunToolHost
-from kedge.core.approvals import is_hidden
+from kedge.core.approvals import hides_files, is_hidden
 from kedge.core.step import signature
 from kedge.core.transcript import Message, ToolCall, ToolResult, result_without_return
 from kedge.core.untrusted_text import one_line, without_surrogates
@@ -123,6 +123,7 @@ class ToolCalls:
             processes=processes,
             host=RunToolHost(active, call, self._agents),
             is_hidden=partial(is_hidden, rules_of(active)),
+            hides_files=hides_files(rules_of(active)),
             shown_before=standing[0].binding if (standing := active.standing.get(call.id)) else "",
         )
 

@@ -198,7 +198,7 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
         if _denies(rule, intent, named):
             return Permit("deny", f"the rule {rule} denies it")
     if not intent.needs_approval:
-        return Permit("allow")
+        return Permit("allow", confinement="read_only" if intent.action == "execute" else "configured")
     for rule in rules.allow:
         if _allows(rule, intent):
             return Permit("allow", f"the rule {rule} allows it")
@@ -212,8 +212,16 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
 
 def is_hidden(rules: Rules, path: str) -> bool:
     """Return whether a deny rule forbids viewing this file."""
-    named = [rule for rule in rules.deny if rule.pattern is not None and fnmatchcase("view", rule.tool)]
-    return any(rule.denies_path(path) for rule in named)
+    return any(rule.denies_path(path) for rule in _hiding(rules))
+
+
+def hides_files(rules: Rules) -> bool:
+    """Return whether a deny rule forbids viewing some files."""
+    return bool(_hiding(rules))
+
+
+def _hiding(rules: Rules) -> list[Rule]:
+    return [rule for rule in rules.deny if rule.pattern is not None and fnmatchcase("view", rule.tool)]
 
 
 def _allows(rule: Rule, intent: Intent) -> bool:

@@ -131,6 +131,8 @@ class ToolContext(Struct, frozen=True):
     shown_before: str = ""
     #: Whether a deny rule hides a file, given by its subject, from view. Searches omit such files.
     is_hidden: Callable[[str], bool] = lambda subject: False
+    #: Whether there is such a rule.
+    hides_files: bool = False
 
 
 class Tool(Protocol):

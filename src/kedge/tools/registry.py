@@ -31,7 +31,7 @@ CALL_TITLE_CHARS_MAX = 200
 def all_tools(guarded: tuple[Path, ...] = ()) -> tuple[Tool, ...]:
     """`guarded`: paths that no rule with a wildcard covers, such as our own configuration."""
     return (
-        BashTool(),
+        BashTool(guarded),
         JobsTool(),
         ViewTool(guarded),
         LsTool(guarded),

@@ -17,12 +17,14 @@ from msgspec.structs import replace
 from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
 from kedge.core.transcript import CUT_OFF, Display
 from kedge.core.untrusted_text import one_line, visible
-from kedge.programs import first_program, is_outside, program_outside
+from kedge.programs import program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
 from kedge.tools.file_threads import checkpoint
 from kedge.tools.head_tail import HeadTail
+from kedge.tools.read_only import Surroundings, check_line
 from kedge.tools.shell_parser import parse_line
+from kedge.tools.strict_line import parse_strictly
 from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, check_root, guards, real_path
 
 #: Limit of a command. The kernel takes no argument above 128 KiB, and no user approves a text of that size. Bytes.
@@ -65,8 +67,9 @@ Runs one command line in a fresh bash, in the workspace. Nothing carries over be
 
 - Standard output and standard error are returned together. Long output is cut in the middle. A non-zero exit code is
   reported.
-- The user may have to approve a command. A single plain command per call (`git status`, not
-  `cd x && git status | head`) is the easiest to approve.
+- The user may have to approve a command. Plain commands that only read inside the workspace run without approval:
+  ls, cat, grep, rg, find, git status/diff/log/show and the like, joined by `|`, `&&`, `||` and `;`, with `cd DIR &&`,
+  globs, `2>&1` and `2>/dev/null`. Variables, `$(...)`, loops, here-documents, `awk` and output files need approval.
 - Without `timeout_s`, a command that still runs after a minute moves to the background, and you get its id. With
   `timeout_s` it is killed when the time is up.
 - `background: true` is for commands that do not end: servers, watchers. Check them with the jobs tool. Do not use `&`:
@@ -95,6 +98,9 @@ class BashTool(Tool):
     #: How long a call watches a background command at first: most failures come at once. Seconds.
     STARTUP_WAIT_S = 1.0
 
+    def __init__(self, guarded: tuple[Path, ...] = ()) -> None:
+        self._guarded = guarded
+
     def title(self, args: BashInput) -> str:
         return f"$ {args.command.strip()}"
 
@@ -103,7 +109,7 @@ class BashTool(Tool):
         if len(args.unconfined) > REASON_CHARS_MAX:
             raise ToolFailed(f"the reason in unconfined has more than {REASON_CHARS_MAX} characters")
         cwd = await context.threads.look(_directory, context.root, args.cwd)
-        plan = await context.threads.run(_plan, args, cwd, context)
+        plan = await context.threads.run(_plan, args, cwd, context, self._guarded)
 
         async def run() -> ToolOutput:
             if await context.threads.run(_current_binding, args, context) != plan.intent.binding:
@@ -144,15 +150,15 @@ class _Plan(msgspec.Struct, frozen=True):
     intent: Intent
 
 
-def _plan(args: BashInput, cwd: Path, context: ToolContext) -> _Plan:
+def _plan(args: BashInput, cwd: Path, context: ToolContext, guarded: tuple[Path, ...]) -> _Plan:
     """Blocking: reads the file system, and may parse the line in another process."""
     command = args.command
     line = parse_line(command)
     # Rules apply to this workspace: `make` elsewhere runs another Makefile.
     words = line.words if cwd.is_relative_to(context.root) else None
     shell = _shell(context)
-    plain = (shell, "-c", command)
-    harmless = _harmless(words, plain, cwd, context) if words is not None else None
+    strict = parse_strictly(command)
+    checked = check_line(strict, _surroundings(cwd, context, guarded)) if strict is not None else None
     shown_command = one_line(command, COMMAND_SHOWN_CHARS_MAX)
     purpose = one_line(args.description, COMMAND_SHOWN_CHARS_MAX)
     intent = Intent(
@@ -174,14 +180,27 @@ def _plan(args: BashInput, cwd: Path, context: ToolContext) -> _Plan:
             ensure_ascii=False,
         ),
         binding=_binding(shell, command, cwd, context, args.unconfined),
-        needs_approval=harmless is None,
+        needs_approval=checked is None or not all(checked.parts),
         words=words,
         commands=line.commands,
         exact_only=line.runs_others or (words is not None and _names_guarded(words, cwd)),
         grant="" if args.unconfined else _grant(words, cwd, context.root),
         escalation=args.unconfined,
     )
-    return _Plan(harmless or plain, cwd, intent)
+    # Where a command only reads, the line runs as it was checked, not as it is written.
+    text = checked.text if checked is not None and any(checked.parts) and not args.unconfined else command
+    return _Plan((shell, "-c", text), cwd, intent)
+
+
+def _surroundings(cwd: Path, context: ToolContext, guarded: tuple[Path, ...]) -> Surroundings:
+    return Surroundings(
+        cwd=cwd,
+        root=context.root,
+        environment=context.processes.environment,
+        guarded=guarded,
+        is_hidden=context.is_hidden,
+        hides_files=context.hides_files,
+    )
 
 
 def _current_binding(args: BashInput, context: ToolContext) -> str:
@@ -258,60 +277,6 @@ def _grant(words: tuple[str, ...] | None, cwd: Path, root: Path) -> str:
     rule = f"bash({' '.join(words)})"
     grant = rule if cwd == root else granted_in(rule, cwd.relative_to(root).as_posix())
     return grant if len(grant) <= RULE_CHARS_MAX and visible(grant, keep="") == grant else ""
-
-
-def _harmless(
-    words: tuple[str, ...], plain: tuple[str, ...], cwd: Path, context: ToolContext
-) -> tuple[str, ...] | None:
-    """Return how to run a command without an approval, or None if it needs one. `plain` runs it in the shell. Blocking.
-
-    A program is started by its full path, without a shell, and only if the shell would not find it in the workspace:
-    nothing from the repository is run."""
-    if not _is_read_only(words, cwd, context.root) or any(map(_loads_code, context.processes.environment)):
-        return None
-    if words[0] in _BUILTINS:
-        return plain
-    program = first_program(words[0], _path(context))
-    return (program, *words[1:]) if program is not None and is_outside(program, context.root) else None
-
-
-#: Harmless commands that the shell does not look up in PATH.
-_BUILTINS = frozenset({"echo", "pwd"})
-
-
-def _loads_code(variable: str) -> bool:
-    """Return whether the shell or the dynamic loader runs code from a file that this variable names.
-
-    A configuration may pass any variable."""
-    return variable.startswith(("BASH_ENV", "BASH_FUNC_", "ENV", "SHELLOPTS", "LD_", "DYLD_", "GCONV_PATH", "LOCPATH"))
-
-
-def _is_read_only(words: tuple[str, ...], cwd: Path, root: Path) -> bool:
-    """Return whether a command only reads, only inside the workspace, and no repository can make it do more.
-
-    git is not in the list because its configuration names programs to run."""
-    match words:
-        case ("pwd",) | ("whoami",) | ("date",) | ("uname",) | ("uname", "-a"):
-            return True
-        case ("echo", *_):
-            return True
-        case ("date", form):
-            return form.startswith("+")
-        case ("which", *names):
-            return all(re.fullmatch(r"[\w.+-]+", name) and not name.startswith("-") for name in names)
-        case ("ls", *rest):
-            # Not through symlinks: those of a repository may lead out. (`--d` is short for `--dereference`.) After `--`
-            # a word with a dash is a path.
-            if any(word == "--" or re.match(r"--d|-[^-]*[LH]", word) for word in rest):
-                return False
-            paths = [cwd / word for word in rest if not word.startswith("-")]
-            if len(paths) > GUARDED_WORDS_MAX or any(len(path.parts) > GUARD_PARTS_MAX for path in paths):
-                return False  # resolving them all takes too long
-            try:
-                return all(real_path(path).is_relative_to(root) for path in paths)
-            except (ToolFailed, ValueError):  # too many symlinks, or a loop
-                return False
-    return False
 
 
 def _moved_to_background(id_: str, running: RunningCommand) -> ToolOutput:

@@ -1,0 +1,264 @@
+"""Read-only command lines: what passes without an approval, what asks, and what the shell gets."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from kedge.core.approvals import Rules, hides_files, is_hidden, parse_rules
+from kedge.tools.read_only import ReadOnlyLine, Surroundings, check_line
+from kedge.tools.strict_line import parse_strictly
+
+_DIRECTORY = Path(__file__).parent
+
+
+def lines_of(name: str) -> list[str]:
+    """Return the lines of a corpus. `##` begins a comment, and `<U+000A>` stands for a character."""
+    lines = (_DIRECTORY / name).read_text().splitlines()
+    return [
+        re.sub(r"<U\+([0-9A-F]{4,6})>", lambda match: chr(int(match[1], 16)), line)
+        for line in lines
+        if line.strip() and not line.startswith("##")
+    ]
+
+
+def make_repository(base: Path) -> Path:
+    """Make the workspace of the corpus, with traps around it."""
+    root = base / "workspace"
+    for name in (
+        "src/app",
+        "tests",
+        "docs",
+        "build",
+        "dir with space",
+        "node_modules/x",
+        ".github/workflows",
+        "config",
+    ):
+        (root / name).mkdir(parents=True)
+    for name in ("README.md", "src/main.py", "src/app/models.py", "src/util.py", "tests/test_app.py", "docs/index.md"):
+        (root / name).write_text("import os\n\n\ndef main():  # TODO: error\n    return 1\n" * 3)
+    for name in ("a.txt", "b.txt", "Makefile", "setup.py", "go.mod", "Cargo.toml", "app.log", ".gitignore", "run.sh"):
+        (root / name).write_text("one\ntwo\nthree\n")
+    (root / "package.json").write_text('{"name": "x", "scripts": {"test": "jest"}, "dependencies": {"a": "1"}}\n')
+    (root / "pyproject.toml").write_text('[project]\nname = "x"\nversion = "1"\n')
+    (root / "dir with space/c d.txt").write_text("x\n")
+    (root / ".github/workflows/ci.yml").write_text("on: push\n")
+    for name in (".env", ".env.production", "server.pem", "config/credentials.json", ".npmrc"):
+        (root / name).write_text("SECRET=1\n")
+    (root / ".env.example").write_text("SECRET=\n")
+    (base / "outside").mkdir()
+    (base / "outside/secret.txt").write_text("outside\n")
+    (root / "link_out").symlink_to(base / "outside")
+    (root / "link_file").symlink_to(base / "outside/secret.txt")
+    (root / "link_in").symlink_to("src")
+    (root / "link_deep").symlink_to("src/app")
+    (root / "link_env").symlink_to(".env")
+    _git(root, "init", "-q", "-b", "main")
+    _git(root, "add", "README.md", "src", "tests", "a.txt")
+    _git(root, "commit", "-q", "-m", "first")
+    (root / "a.txt").write_text("one\ntwo\n3\n")
+    return root.resolve()
+
+
+def _git(root: Path, *words: str) -> None:
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    person = ("-c", "user.name=x", "-c", "user.email=x@example.com")
+    subprocess.run(["git", *person, *words], cwd=root, env=environment, check=True, capture_output=True)
+
+
+def around(root: Path, rules: Rules | None = None, variables: Mapping[str, str] = {}) -> Surroundings:
+    hidden = rules or Rules()
+    return Surroundings(
+        cwd=root,
+        root=root,
+        environment={"PATH": f"{root.parent}/tools:/usr/bin:/bin", "HOME": str(root.parent), **variables},
+        is_hidden=lambda subject: is_hidden(hidden, subject),
+        hides_files=hides_files(hidden),
+    )
+
+
+def checked(line: str, surroundings: Surroundings) -> ReadOnlyLine | None:
+    parsed = parse_strictly(line)
+    return check_line(parsed, surroundings) if parsed is not None else None
+
+
+def passes(line: str, surroundings: Surroundings) -> bool:
+    result = checked(line, surroundings)
+    return result is not None and all(result.parts)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_repository(tmp_path_factory.mktemp("read_only"))
+    tools = root.parent / "tools"
+    tools.mkdir()
+    for name in ("rg", "tree", "jq", "node", "file", "xxd", "strings", "gcc", "make", "java", "docker"):
+        if not os.path.exists(f"/usr/bin/{name}"):  # only found, never run
+            (tools / name).write_text("#!/bin/sh\n")
+            (tools / name).chmod(0o755)
+    return root
+
+
+def test_everyday_lines_pass(root: Path) -> None:
+    lines = lines_of("lines_that_pass.txt")
+    assert len(set(lines)) >= 300
+    assert [line for line in lines if not passes(line, around(root))] == []
+
+
+def test_tricks_ask(root: Path) -> None:
+    lines = lines_of("lines_that_ask.txt")
+    assert len(set(lines)) >= 300
+    assert [line for line in lines if passes(line, around(root))] == []
+
+
+def test_hidden_and_own_files_ask(root: Path) -> None:
+    rules = parse_rules((), ("view(docs/**)", "view(b.txt)"))
+    for line in ("cat b.txt", "cat docs/index.md", "grep -r x .", "rg x", "git diff", "git log -p", "cat b*"):
+        assert passes(line, around(root)), line
+        assert not passes(line, around(root, rules)), line
+    for line in ("cat a.txt", "ls docs", "git status", "grep x a.txt"):
+        assert passes(line, around(root, rules)), line
+    own = structs.replace(around(root), guarded=(root / "docs",))
+    for line in ("cat docs/index.md", "ls docs", "grep -r x .", "find src | xargs cat"):
+        assert not passes(line, own), line
+
+
+def test_programs_and_variables_of_a_workspace_ask(root: Path) -> None:
+    (root / "bin").mkdir()
+    (root / "bin" / "cat").write_text("#!/bin/sh\n")
+    (root / "bin" / "cat").chmod(0o755)
+    inside = around(root, variables={"PATH": f"{root}/bin:/usr/bin:/bin"})
+    assert passes("ls", inside)
+    for line in ("cat a.txt", "ls | cat", "find src | xargs cat"):
+        assert not passes(line, inside), line
+    for name in ("BASH_ENV", "LD_PRELOAD", "BASH_FUNC_ls%%", "CDPATH", "SHELLOPTS"):
+        assert not passes("ls", around(root, variables={name: "x"})), name
+    for name in ("GIT_EXTERNAL_DIFF", "GIT_DIR", "GIT_TRACE", "GIT_CONFIG_KEY_1", "GIT_EXEC_PATH"):
+        assert not passes("git status", around(root, variables={name: "x"})), name
+    assert not passes("rg x", around(root, variables={"RIPGREP_CONFIG_PATH": "x"}))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '[filter "x"]\n\tclean = ./evil\n',
+        '[diff "x"]\n\ttextconv = ./evil\n',
+        "[diff]\n\texternal = ./evil\n",
+        "[include]\n\tpath = ../evil\n",
+        "[core]\n\tworktree = /\n",
+        "[gpg]\n\tprogram = ./evil\n",
+        '[lfs "extension.x"]\n\tclean = ./evil\n',
+        '[remote "origin"]\n\tpromisor = true\n',
+        '[user] name = x\\\n[filter "x"] clean = y\n',
+        '[filter "x"] clean = y\n',
+        "nonsense [\n",
+    ],
+)
+def test_repository_that_names_programs_asks(tmp_path: Path, config: str) -> None:
+    (tmp_path / ".git").mkdir()
+    for name in ("objects", "refs"):
+        (tmp_path / ".git" / name).mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / ".git" / "config").write_text("[core]\n\tbare = false\n")
+    assert passes("git status", around(tmp_path))
+    (tmp_path / ".git" / "config").write_text(f"[core]\n\tbare = false\n{config}")
+    assert not passes("git status", around(tmp_path))
+    assert passes("ls", around(tmp_path))
+
+
+def test_repository_around_the_workspace_asks(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    assert passes("git status", around(tmp_path / "part"))
+    (tmp_path / ".git").mkdir()
+    assert not passes("git status", around(tmp_path / "part"))
+    bare = tmp_path / "part" / "bare"
+    (bare / "objects").mkdir(parents=True)
+    (bare / "HEAD").touch()
+    assert not passes("cd bare && git log", around(tmp_path / "part"))
+    (tmp_path / "file").mkdir()
+    (tmp_path / "file" / ".git").write_text(f"gitdir: {root}/.git\n")
+    assert not passes("git status", around(tmp_path / "file"))
+
+
+def test_programs_named_by_a_repository_do_not_run(tmp_path: Path) -> None:
+    """Also in a nested repository, which is no submodule by any configuration."""
+    root = tmp_path / "workspace"
+    root.mkdir()
+    evil = tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    evil.chmod(0o755)
+    for repository in (root, root / "sub"):
+        repository.mkdir(exist_ok=True)
+        _git(repository, "init", "-q", "-b", "main")
+        (repository / "f").write_text("1\n")
+        _git(repository, "add", "f")
+        _git(repository, "commit", "-q", "-m", "first")
+    _git(root, "add", "sub")
+    _git(root, "commit", "-q", "-m", "second")
+    for repository in (root, root / "sub"):
+        (repository / "f").write_text("2\n")
+        _git(repository, "config", "core.fsmonitor", str(evil))
+        _git(repository, "config", "core.pager", str(evil))
+        for hook in ("post-index-change", "fsmonitor-watchman"):
+            (repository / ".git" / "hooks" / hook).write_text(evil.read_text())
+            (repository / ".git" / "hooks" / hook).chmod(0o755)
+    # The configuration of the nested repository is not read by the check.
+    _git(root / "sub", "config", "filter.x.clean", str(evil))
+    (root / "sub" / ".git" / "info" / "attributes").write_text("f filter=x\n")
+    (tmp_path / "ran").unlink(missing_ok=True)
+    for line in ("git status", "git diff", "git status -s && git log -p -1", "git diff HEAD --stat"):
+        result = checked(line, around(root))
+        assert result is not None
+        assert all(result.parts)
+        done = subprocess.run(
+            ["bash", "-c", result.text],
+            cwd=root,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+            check=True,
+            capture_output=True,
+        )
+        assert done.stdout
+    assert not (tmp_path / "ran").exists()
+
+
+def test_xargs_passes_only_paths_of_the_workspace(root: Path) -> None:
+    (root / "names.txt").write_text("a.txt\n-n\n")
+    for line, is_read in (
+        ("echo a.txt | xargs cat", True),
+        ("echo src/main.py a.txt | xargs -n1 head -1", True),
+        ("echo ../outside/secret.txt | xargs cat", False),
+        ("echo link_file | xargs cat", False),
+        ("echo .env | xargs cat", False),
+        ("echo link_env | xargs cat", False),
+        ("cat names.txt | xargs cat", False),
+        ("printf 'a.txt\\n../outside/secret.txt\\n' | xargs -I{} cat {}", False),
+        ("echo 'x ../outside/secret.txt' | xargs cat", False),
+    ):
+        result = checked(line, around(root))
+        assert result is not None
+        assert all(result.parts), line
+        done = subprocess.run(
+            ["bash", "-c", result.text], cwd=root, env={"PATH": "/usr/bin:/bin"}, check=False, capture_output=True
+        )
+        assert (b"one" in done.stdout or b"import" in done.stdout) == is_read, (line, done)
+        assert b"outside" not in done.stdout
+        assert b"SECRET" not in done.stdout
+
+
+def test_globs_are_expanded_before_the_check(root: Path, tmp_path: Path) -> None:
+    for name in ("--output=x", "a.txt", "b c.txt", ".hidden"):
+        (tmp_path / name).touch()
+    assert not passes("sort *", around(tmp_path))
+    result = checked("ls *.txt '*' ./*x; touch d.txt; ls *.txt", around(tmp_path))
+    assert result is not None
+    assert result.parts == (True, False, False), "the glob may mean other files by then"
+    ls = shutil.which("ls", path="/usr/bin:/bin")
+    assert result.text == f"{ls} a.txt 'b c.txt' '*' ./--output=x ; touch d.txt ; ls *.txt"
