@@ -147,3 +147,42 @@ async def test_confined_commands_have_no_network(confined: Confined, confinement
             allowed.sandbox.network = True
             has_network = "connected" in await confined.run(script, confinement, allowed)
             assert has_network == (confinement == "workspace")
+
+
+#: Files that exist before the command, in a repository with a submodule and a linked work tree.
+GUARDED = ["AGENTS.md", "pkg/CLAUDE.md", ".github/workflows/ci.yml", ".venv/bin/activate", ".vscode/tasks.json"]
+GUARDED += [".envrc", ".git/config", ".git/hooks/pre-commit", ".git/modules/m/config", ".git/worktrees/w/commondir"]
+GUARDED += ["crush.json", ".claude/settings.json", "target.md", "bare/hooks/post-update"]
+
+
+async def test_workspace_commands_cannot_change_guarded_files(confined: Confined) -> None:
+    if not await confined.can_confine():
+        pytest.skip("this machine cannot confine commands")
+    root = confined.root
+    git("init", "-q", cwd=root)
+    git("init", "-q", "--bare", "bare", cwd=root)
+    for name in (".git/modules/m/HEAD", ".git/modules/m/refs/x", ".git/modules/m/objects/x", ".git/worktrees/w/HEAD"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    for name in GUARDED:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text((root / name).read_text() if (root / name).exists() else "mine")
+    (root / "GEMINI.md").symlink_to("target.md")
+    before = {name: (root / name).read_bytes() for name in GUARDED}
+    script = f"""
+        exec 2>/dev/null
+        for file in {" ".join(GUARDED)}; do
+            echo evil > $file; chmod 777 $file; rm -f $file; cp -r . $TMPDIR/copy; mv $TMPDIR/copy/$file $file
+            ln $file twin && echo evil > twin; rm -f twin; mkdir -p new; mv new $(dirname $file); rm -rf $TMPDIR/copy
+        done
+        git config core.fsmonitor evil; mv .git aside; echo evil > .git/hooks/post-commit; mv pkg aside
+        rm -rf .github .venv
+        echo fine > README.md && git add README.md
+        git -c user.name=a -c user.email=a@b commit -qm one && git log --oneline
+        echo fine > $TMPDIR/file && echo done
+    """
+    output = await confined.run(script, "workspace")
+    assert {name: (root / name).read_bytes() for name in GUARDED} == before
+    assert not (root / ".git/hooks/post-commit").exists()
+    assert not (root / "aside").exists()
+    assert output.split()[-2:] == ["one", "done"]

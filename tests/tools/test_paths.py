@@ -247,9 +247,22 @@ async def test_similar_names_outside_need_approval(root: Path) -> None:
 GUARDED = [".git/hooks/pre-commit", ".git/config", ".GIT/config", "sub/.git/modules/a/config", ".git", ".kedge/x"]
 GUARDED += ["kedge.toml", "sub/kedge.toml", ".envrc", ".vscode/tasks.json", ".bashrc", "home/.ssh/authorized_keys"]
 GUARDED += [".gitconfig", "x/.config/kedge/config.toml", "etc/kedge/config.toml", ".zshenv", ".husky/pre-commit"]
+STEERING = [
+    "AGENTS.md",
+    "sub/CLAUDE.md",
+    ".github/workflows/ci.yml",
+    ".venv/bin/activate",
+    "crush.json",
+    ".zed/tasks.json",
+]
 
 
-@pytest.mark.parametrize("given", GUARDED)
+@pytest.mark.found(
+    "attack 24",
+    "`edit(**)` covered the agent's own instructions, CI files, settings of other agents and virtual environments; an "
+    "edit of those needs a rule that names the file",
+)
+@pytest.mark.parametrize("given", [*GUARDED, *STEERING])
 async def test_guarded_files_need_an_exact_approval(root: Path, given: str) -> None:
     intent = (await prepare(WriteTool(), make_context(root), path=given, content="x")).intent
     assert (intent.exact_only, intent.grant) == (True, "")

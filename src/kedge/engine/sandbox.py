@@ -9,6 +9,7 @@ from functools import cache
 
 from kedge.config.schema import Config
 from kedge.core.approvals import Confinement
+from kedge.engine.guarded_paths import guarded_paths
 from kedge.tools.tool_failed import ToolFailed
 from kedge.warden.base import Sandbox
 from kedge.warden.sandbox_paths import is_below
@@ -109,7 +110,8 @@ def sandbox_limits(
     program = (
         path for path in map(os.path.realpath, own.program) if any(is_below(path, directory) for directory in writable)
     )
-    return SandboxLimits(writable, (os.path.realpath(own.config), *program), hidden, reachable, network)
+    guarded = guarded_paths(workspace) if confinement == "workspace" else ()
+    return SandboxLimits(writable, (os.path.realpath(own.config), *program, *guarded), hidden, reachable, network)
 
 
 def temporary_directory(environment: Mapping[str, str]) -> str:

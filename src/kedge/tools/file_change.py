@@ -179,7 +179,7 @@ async def _shielded(work: Coroutine[Any, Any, None]) -> None:
 def _intent(names: tuple[str, ...], target: Target, change: FileChange) -> Intent:
     diff, is_new = change.diff, change.before is None
     verb = "Create" if is_new else "Edit" if "edit" in names[0] else "Write"
-    is_special = target.is_guarded or not target.is_inside
+    is_special = target.is_guarded or target.is_steering or not target.is_inside
     shown = {"path": target.shown, "diff": diff.text, "is_new": is_new}
     if (spelled := visible_diff(diff.text)) != diff.text:
         shown["shown"] = spelled  # for clients that print text unchanged

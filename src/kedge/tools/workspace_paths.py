@@ -8,6 +8,7 @@ the file that was checked is the file that is opened.
     outside                 read with approval; written with approval for that file
     guarded files           written with approval for that file, anywhere: git's own files and hooks, shell start-up
                             files, keys, settings of editors and of kedge that make them run programs
+    steering files          as guarded files, but read as others: instructions and settings of agents, CI, `.venv`
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher, get_close_matches
 from heapq import nlargest
 from itertools import islice, pairwise
@@ -66,6 +67,39 @@ GUARDED_PAIRS = frozenset(
 )
 
 
+#: Files that agents, CI and tools obey later, outside of the sandbox and without an approval. They are no secrets.
+STEERING_DIRECTORIES = frozenset({".venv", ".zed", ".kiro", ".crush", ".opencode", ".circleci", ".buildkite"})
+STEERING_NAMES = frozenset(
+    {"agents.md", "kedge.md", "claude.md", "claude.local.md", "crush.md", "gemini.md", ".cursorrules", ".windsurfrules"}
+    | {"crush.json", ".crush.json", "opencode.json", "opencode.jsonc", ".aider.conf.yml"}
+    | {".gitlab-ci.yml", ".travis.yml", "jenkinsfile", "azure-pipelines.yml", "bitbucket-pipelines.yml"}
+    | {".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml", "mise.toml", ".mise.toml", ".tool-versions"}
+    | {
+        ".yarnrc.yml",
+        ".pnpmfile.cjs",
+        ".nvim.lua",
+        ".dir-locals.el",
+        ".rprofile",
+        ".ghci",
+        ".pdbrc",
+        ".irbrc",
+        ".rspec",
+    }
+)
+STEERING_PAIRS = frozenset(
+    {
+        (".github", "workflows"),
+        (".github", "actions"),
+        (".github", "copilot-instructions.md"),
+        (".cargo", "config.toml"),
+    }
+    | {(".github", "instructions"), (".config", "gh"), (".config", "mise")}
+)
+
+_GUARDED_ENTRIES = GUARDED_NAMES | GUARDED_DIRECTORIES | STEERING_NAMES | STEERING_DIRECTORIES
+_GUARDED_ENTRY_PAIRS = GUARDED_PAIRS | STEERING_PAIRS
+
+
 class Target(Struct, frozen=True):
     """A resolved path."""
 
@@ -76,6 +110,8 @@ class Target(Struct, frozen=True):
     is_inside: bool
     #: A change could run code or grant access on this machine.
     is_guarded: bool
+    #: Agents, CI or tools obey it later.
+    is_steering: bool = False
     #: One of kedge's own files: keys and the token, which a model must not read even inside its workspace.
     is_secret: bool = False
     #: As `subject`, with symlinks unresolved. Empty if it is equal.
@@ -108,8 +144,10 @@ def resolve(path: str, root: Path, guarded: tuple[Path, ...] = ()) -> Target:
     subject, unresolved = subject_of(real, root), subject_of(lexical, root)
     # Both: .git/hooks may be a symlink to a harmless directory, and a harmless name may be a symlink into .git.
     is_guarded = any(guards(path, guarded) for path in {lexical, real})
+    is_steering = any(map(steers, {lexical, real}))
+    is_secret = is_below(real, guarded)
     return Target(
-        real, subject, is_inside, is_guarded, is_below(real, guarded), unresolved if unresolved != subject else ""
+        real, subject, is_inside, is_guarded, is_steering, is_secret, unresolved if unresolved != subject else ""
     )
 
 
@@ -165,13 +203,30 @@ def guards(path: Path, guarded: tuple[Path, ...] = ()) -> bool:
     """Return whether a file is guarded: it makes programs run, grants access, or is secret."""
     if is_below(path, guarded) or len(path.parts) > GUARD_PARTS_MAX:
         return True
-    # Case-folded: on some file systems .GIT is .git.
-    parts = [unicodedata.normalize("NFC", part).casefold() for part in path.parts]
+    parts = _folded(path.parts)
     if parts[-1] in GUARDED_NAMES or not GUARDED_DIRECTORIES.isdisjoint(parts):
         return True
     if any(pair in GUARDED_PAIRS for pair in pairwise(parts)):
         return True
     return any(_is_git_directory(parent) for parent in path.parents)
+
+
+def steers(path: Path) -> bool:
+    """Return whether agents, CI or tools obey a file later: instructions, workflows, virtual environments."""
+    parts = _folded(path.parts)
+    is_named = parts[-1] in STEERING_NAMES or not STEERING_DIRECTORIES.isdisjoint(parts)
+    return is_named or any(pair in STEERING_PAIRS for pair in pairwise(parts))
+
+
+def guards_entry(directory: str, name: str) -> bool:
+    """Return whether the entry of a directory, both given by name, is guarded or steers."""
+    parent, entry = _folded((directory, name))
+    return entry in _GUARDED_ENTRIES or (parent, entry) in _GUARDED_ENTRY_PAIRS
+
+
+def _folded(names: Iterable[str]) -> list[str]:
+    """On some file systems .GIT is .git."""
+    return [(name if name.isascii() else unicodedata.normalize("NFC", name)).casefold() for name in names]
 
 
 def _is_git_directory(path: Path) -> bool:

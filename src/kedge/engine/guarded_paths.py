@@ -1,0 +1,74 @@
+"""The guarded files and directories of a workspace, which commands that run unasked cannot change.
+
+Only paths that exist can be mounted read-only: a command can still create `AGENTS.md` where there is none, or a new
+repository with hooks of its own. Of a git directory only the files that make git run programs are guarded, so that
+`git commit` works.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+
+from kedge.tools.file_threads import checkpoint
+from kedge.tools.workspace_paths import guards_entry
+from kedge.warden.sandbox_paths import is_below
+
+#: Entries that are checked for each command, those next to the root first, at some 4 us each. Items.
+SCANNED_MAX = 20_000
+#: Guarded paths of one workspace, at some 100 us each for the mounts. Items.
+GUARDED_MAX = 200
+#: Directories of others, with thousands of entries that nothing in this workspace obeys.
+SKIPPED = frozenset({"node_modules", "__pycache__"})
+#: Entries of a git directory that name programs, or another directory that does.
+GIT_FILES = ("config", "config.worktree", "hooks", "commondir")
+#: Entries of a git directory that contain others.
+GIT_NESTED = frozenset({"modules", "worktrees"})
+
+
+def guarded_paths(workspace: str) -> tuple[str, ...]:
+    """Return the guarded paths in a workspace, without links, the nearest to its root first. Blocking."""
+    return tuple(dict.fromkeys(islice(_real(_guarded(workspace), workspace), GUARDED_MAX)))
+
+
+def _guarded(workspace: str) -> Iterator[str]:
+    directories, left = deque([workspace]), SCANNED_MAX
+    while directories and left > 0:
+        checkpoint()
+        directory = directories.popleft()
+        try:
+            with os.scandir(directory) as listing:
+                entries = sorted(islice(listing, left), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        left -= len(entries)
+        names = {entry.name for entry in entries}
+        is_git = "HEAD" in names and ({"objects", "refs"} <= names or "commondir" in names)
+        if is_git:
+            yield from _git_files(directory, names)
+        for entry in entries:
+            is_directory = entry.is_dir(follow_symlinks=False)
+            is_git_directory = is_directory and entry.name.casefold() == ".git"
+            if not is_git and not is_git_directory and guards_entry(os.path.basename(directory), entry.name):
+                yield entry.path
+            elif is_directory and (entry.name in GIT_NESTED or not is_git) and entry.name not in SKIPPED:
+                directories.append(entry.path)
+
+
+def _git_files(directory: str, names: set[str]) -> Iterator[str]:
+    if "hooks" not in names and "commondir" not in names:
+        with suppress(OSError):
+            # What does not exist cannot be protected. An empty directory changes nothing.
+            os.mkdir(os.path.join(directory, "hooks"))
+    yield from (os.path.join(directory, name) for name in GIT_FILES)
+
+
+def _real(paths: Iterable[str], workspace: str) -> Iterator[str]:
+    """Replace links by their targets in the workspace: a link itself cannot be protected."""
+    for path in paths:
+        real = os.path.realpath(path) if os.path.islink(path) else path
+        if is_below(real, workspace) and os.path.exists(real):
+            yield real
