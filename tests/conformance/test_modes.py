@@ -128,3 +128,33 @@ async def test_auto_confines_commands_and_asks_to_leave(
             await stream.until_complete(run_id)
         last = outputs(await kedge.messages(session))[-1]
         assert "file reached\nnetwork reached" in last["content"]
+
+
+async def test_an_accepted_plan_switches_the_mode_and_continues(kedge: Peer) -> None:
+    """The tool is offered in plan mode only. Refining stays in plan mode, accepting continues in the same Run."""
+    session = await kedge.session()
+    await kedge.set_mode(session, "plan")
+    write, plan = call("write", path="a.txt", content="x"), call("present_plan", plan="1. Write a.txt")
+    script = f"script: {write} | step | {plan} | step | {plan} | step | {write} | step | {plan} | say over"
+    async with kedge.stream(session_id=session, deltas=1) as stream:
+        run_id = (await kedge.submit(session, script))["run_id"]
+        for number, answer in enumerate((["o3"], ["o2"]), 1):
+            batches = await stream.until(
+                lambda stream: stream.of("question_batch_request")[number - 1 :]  # noqa: B023
+            )
+            assert batches[0].payload["questions"][0]["question"].startswith("1. Write a.txt")
+            assert await kedge.mode(session) == "plan"
+            body = {"batch_request_id": batches[0].payload["id"]}
+            responses = [{"request_id": "q1", "selected_ids": answer, "fill_in_text": ""}]
+            await kedge.call("POST", f"{kedge.at}/questions/answer", body | {"responses": responses})
+        await stream.until_complete(run_id)
+    assert await kedge.mode(session) == "edits"
+    refused, refined, accepted, written, gone = (output["content"] for output in outputs(await kedge.messages(session)))
+    assert "plan mode" in refused
+    assert "Refine" in refined
+    assert "mode edits" in accepted
+    assert (kedge.directory / "a.txt").exists(), written
+    assert "not found" in gone
+    await kedge.set_mode(session, "plan")
+    (result,) = await tried(kedge, plan, session=session)
+    assert "End with the plan as your answer" in result["content"]

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from kedge.core.approvals import Confinement
+from kedge.core.modes import Mode
 from kedge.core.records import Todo
 from kedge.tools.background import BackgroundCommands
 from kedge.tools.base import Prepared, Question, Tool, ToolContext, ToolFailed, ToolOutput
@@ -116,6 +117,9 @@ class RecordingHost:
 
     async def keep_version(self, path: Path, before: bytes | None, after: str) -> None:
         self.versions.append((path, before, after))
+
+    async def leave_plan_mode(self, mode: Mode) -> Mode:
+        return mode
 
     async def put_todos(self, todos: tuple[Todo, ...]) -> None:
         self.todos.append(todos)

@@ -49,7 +49,8 @@ class ToolCalls:
     def _available(self, active: ActiveRun) -> list[Tool]:
         disabled = active.workspace.config.tools.disabled
         is_child = bool(active.run.options.parent_run_id)
-        return [tool for tool in self._tools.offered(to_child=is_child) if tool.name not in disabled]
+        offered = self._tools.offered(to_child=is_child, in_plan=active.mode == "plan")
+        return [tool for tool in offered if tool.name not in disabled]
 
     async def run(self, active: ActiveRun, calls: tuple[ToolCall, ...]) -> None:
         """Run all calls concurrently and write each result when it is there. If cancelled, clean up every call."""

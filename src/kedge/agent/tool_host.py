@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from kedge.agent.active_run import ActiveRun
 from kedge.agent.call_approval import put_ask
 from kedge.core.approvals import Ask, Confinement
+from kedge.core.modes import Mode
 from kedge.core.records import FileVersion, Todo, file_version_id
 from kedge.core.transcript import ToolCall
 from kedge.core.untrusted_text import without_surrogates
@@ -80,6 +81,13 @@ class RunToolHost:
         if settled.answer != "answered":
             return None
         return msgspec.json.decode(settled.message, type=list[str])
+
+    async def leave_plan_mode(self, mode: Mode) -> Mode:
+        async def plan(tx: Append) -> None:
+            if tx.session.mode == "plan":
+                tx.session = replace(tx.session, mode=mode)
+
+        return (await self._active.write(plan)).session.mode
 
     async def run_agent(self, prompt: str, title: str) -> str:
         options, spent_usd = self._active.options, self._active.usage.cost_usd

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct, field
 
 from kedge.core.approvals import Confinement, Intent
+from kedge.core.modes import Mode
 from kedge.core.records import Todo
 from kedge.core.transcript import CallEnd, Display
 from kedge.tools.background import BackgroundCommands
@@ -99,6 +100,11 @@ class ToolHost(Protocol):
         """Return one answer per question, or None if the user declines. ToolFailed if no user is available."""
         ...
 
+    async def leave_plan_mode(self, mode: Mode) -> Mode:
+        """Switch from plan mode to the mode that the user chose. Return the session's mode, which a client may have
+        switched meanwhile."""
+        ...
+
     async def run_agent(self, prompt: str, title: str) -> str:
         """Return the answer of a read-only agent in a child session. ToolFailed if it has none."""
         ...
@@ -146,6 +152,8 @@ class Tool(Protocol):
     read_only: bool = False
     #: Child agents may use the tool. They must be read-only, so this requires `read_only`.
     for_children: bool = False
+    #: Offered in plan mode, and in no other.
+    only_in_plan: bool = False
     #: How front ends show a call beside its title and summary.
     display: Display = "compact"
 

@@ -17,6 +17,7 @@ from kedge.tools.base import Tool, ToolFailed
 from kedge.tools.edit import EditTool, MultiEditTool
 from kedge.tools.fetch import FetchTool
 from kedge.tools.ls import LsTool
+from kedge.tools.plan import PlanTool
 from kedge.tools.question import QuestionTool
 from kedge.tools.search import GlobTool, GrepTool
 from kedge.tools.shell import BashTool, JobsTool
@@ -44,6 +45,7 @@ def all_tools(guarded: tuple[Path, ...] = ()) -> tuple[Tool, ...]:
         TodosTool(),
         QuestionTool(),
         AgentTool(),
+        PlanTool(),
     )
 
 
@@ -55,8 +57,9 @@ class Toolset:
     def __init__(self, tools: tuple[Tool, ...] = ()) -> None:
         self._tools = {tool.name: tool for tool in tools}
 
-    def offered(self, *, to_child: bool) -> list[Tool]:
-        return [tool for tool in self._tools.values() if not to_child or (tool.read_only and tool.for_children)]
+    def offered(self, *, to_child: bool, in_plan: bool = False) -> list[Tool]:
+        tools = (tool for tool in self._tools.values() if in_plan or not tool.only_in_plan)
+        return [tool for tool in tools if not to_child or (tool.read_only and tool.for_children)]
 
     def described(self, call: ToolCall) -> ToolCall:
         """Return the call with its title and display. Never fails: the model may write any name and any input."""
