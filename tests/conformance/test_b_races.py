@@ -54,8 +54,7 @@ async def test_b3_one_cancel_covers_all_accepted_runs(kedge: Peer, shared: tuple
         answers = [message for message in await kedge.messages(session) if message["role"] == "assistant"]
         assert {(text_of(message), finish_of(message)) for message in answers} == {("", "canceled")}
         runs = await kedge.runs(session)
-        started = {run["run_id"] for run in runs if "started_at" in run and "folded_into" not in run}
-        assert {message["run_id"] for message in answers} == started, "a Run that never started left no message"
+        assert {message["run_id"] for message in answers} == {run["run_id"] for run in runs if "folded_into" not in run}
         assert not {run["run_id"] for run in runs if "started_at" in run} & not_started, "no Run starts later"
     assert len(not_started) > 100
 
@@ -134,8 +133,8 @@ async def test_b5_one_cancel_ends_the_active_run_and_its_follow_up(
         await fence(kedge, stream)
     assert all(len(completes) == 1 for completes in ends.all().values())
     await check_nothing_is_left(kedge, sessions)
-    spoken = {frame.payload["run_id"] for frame in stream.of("message") if frame.payload["role"] != "user"}
-    assert not spoken & follow_ups
+    answers = [frame.payload for frame in stream.of("message") if frame.payload["role"] != "user"]
+    assert {text_of(answer) for answer in answers if answer["run_id"] in follow_ups} == {""}
 
 
 async def test_b13_a_cancel_that_races_the_end_has_one_outcome(

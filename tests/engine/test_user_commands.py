@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kedge.core.transcript import ShellCommand
+from kedge.engine.user_commands import EXIT_STOPPED
 from kedge.errors import KedgeError, SessionNotFound, ShuttingDown
 from kedge.testing.scripted import ScriptedModel
 from kedge.tools.base import ToolContext
@@ -22,15 +24,20 @@ async def test_command_is_part_of_the_transcript(tmp_path: Path) -> None:
         await r.assert_sound()
 
 
+@pytest.mark.found(
+    "issue 20", "a command of the user that was stopped left no trace; it is in the transcript, with its output"
+)
 async def test_command_ends_with_the_client_that_started_it(tmp_path: Path) -> None:
     async with no_asyncio_errors(), rig(tmp_path, ScriptedModel(), machine=PlainMachine()) as r:
-        command_task = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, WAITS))
+        command = f"echo first words; {WAITS}"
+        command_task = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, command))
         await until_marked(tmp_path / "mark")
         command_task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await command_task
         assert not is_alive(tmp_path / "mark")
-        assert await r.transcript() == []
+        (message,) = await r.engine.messages(r.workspace, r.session, None, 10)
+        assert message.all(ShellCommand) == [ShellCommand(command, "first words\n\n(stopped)", EXIT_STOPPED)]
 
 
 async def test_shutdown_ends_the_command_and_reports_why(tmp_path: Path) -> None:

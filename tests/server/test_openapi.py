@@ -24,7 +24,8 @@ GET /workspaces/{id}/models
 GET /workspaces/{id}/search · GET /workspaces/{id}/sessions · POST /workspaces/{id}/sessions
 GET /workspaces/{id}/sessions/{sid} · PUT /workspaces/{id}/sessions/{sid} · DELETE /workspaces/{id}/sessions/{sid}
 GET /workspaces/{id}/sessions/{sid}/messages · POST /workspaces/{id}/sessions/{sid}/fork
-GET /workspaces/{id}/sessions/{sid}/export · POST /workspaces/{id}/agent
+GET /workspaces/{id}/sessions/{sid}/export · GET /workspaces/{id}/sessions/{sid}/files
+POST /workspaces/{id}/agent
 POST /workspaces/{id}/agent/sessions/{sid}/cancel · GET /workspaces/{id}/agent/sessions/{sid}/runs
 POST /workspaces/{id}/agent/sessions/{sid}/queue/clear · GET /workspaces/{id}/agent/runs/{run_id}
 GET /workspaces/{id}/agent/runs/{run_id}/wait · POST /workspaces/{id}/agent/runs/{run_id}/cancel

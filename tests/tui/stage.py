@@ -97,6 +97,7 @@ APPROVAL = story.approval("a1", run="r2", call_id="c3") | {
     "asked_at": NOON_MS - 2_000,
 }
 PROGRESS = {"session_id": "s1", "run_id": "r2", "tool_call_id": "c3", "text": "....................  [ 48%]\n"}
+FILE = {"path": "/w/retry.py", "change": "updated"}
 MODEL = {"model": "anthropic/claude-sonnet-4-5", "provider": "anthropic", "context_window": 200_000}
 
 
@@ -130,6 +131,8 @@ class Stage:
                 return SESSION if full else fresh
             case ["workspaces", _, "sessions", _, "messages"]:
                 return MESSAGES if full else []
+            case ["workspaces", _, "sessions", _, "files"]:
+                return {"count": 1, "files": [FILE]} if full else {"count": 0, "files": []}
             case ["workspaces", _, "agent", "sessions", _, "runs"]:
                 return RUNS if full else []
             case ["workspaces", _, "permissions"]:

@@ -19,6 +19,8 @@ from kedge.tools.base import OUTPUT_CHARS_MAX, ToolFailed
 
 #: The exit code of a command that was killed at its time limit, as with timeout(1).
 EXIT_TIMEOUT = 124
+#: The exit code of a command that was stopped, as after ctrl-c in a shell.
+EXIT_STOPPED = 130
 
 
 class CommandResult(Struct, frozen=True):
@@ -36,7 +38,9 @@ class UserCommands:
         self._closing = False
 
     async def run(self, workspace: Workspace, session_id: str, command: str) -> CommandResult:
-        """Run a command without approval: the user typed it. It ends with its request, or with the server."""
+        """Run a command without approval: the user typed it. It ends with its request, or with the server.
+
+        The transcript has it in any case, with the output that it had printed."""
         if self._closing:
             raise ShuttingDown("The server is shutting down and accepts no new work; try again in a moment.")
         with self._workspaces.in_use(workspace):
@@ -59,20 +63,28 @@ class UserCommands:
                 tx.put_message("created", Message(tx.new_id("m"), session_id, "user", (part,), tx.now, tx.now))
 
             await self._door.write(state, plan)
+            if _is_cancelled():
+                raise asyncio.CancelledError
+            if self._closing and result.exit_code == EXIT_STOPPED:
+                raise ShuttingDown("The server is shutting down; the command was ended.")
             return result
 
     async def _run(self, workspace: Workspace, command: str) -> CommandResult:
         processes = await self._machine.processes(workspace.config, workspace.record.path, workspace.files)
         running = RunningCommand(await processes.start(("/bin/sh", "-c", command), workspace.root), command)
+        killed: tuple[int, str] | None = None
         try:
-            has_ended = await running.wait(USER_COMMAND_S_MAX)
+            if not await running.wait(USER_COMMAND_S_MAX):
+                killed = EXIT_TIMEOUT, f"ended after {USER_COMMAND_S_MAX:g} s"
+        except asyncio.CancelledError:
+            killed = EXIT_STOPPED, "stopped"
         finally:
             if not running.is_gone:
                 await running.end_shielded(GRACE_S)
         excerpt = running.take().excerpt(OUTPUT_CHARS_MAX)
         output = f"{excerpt.text.rstrip()}\n({excerpt.note})" if excerpt.note else excerpt.text
-        if not has_ended:
-            return CommandResult(EXIT_TIMEOUT, f"{output}\n(ended after {USER_COMMAND_S_MAX:g} s)")
+        if killed is not None:
+            return CommandResult(killed[0], f"{output}\n({killed[1]})")
         return CommandResult(-1 if running.exit_code is None else running.exit_code, output)
 
     async def close(self) -> None:
