@@ -57,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: Imports inside functions, each for start-up time: module -> modules that it loads late.
 LATE_IMPORTS: dict[str, set[str]] = {
     "kedge.agent.model_choice": {"kedge.llm.transport"},
+    "kedge.cli.workspace_lookup": {"kedge.cli.config_files"},
     "kedge.cli.command_serve": {"kedge.server.harden", "kedge.server.startup"},
     "kedge.cli.command_tui": {"kedge.tui.app", "kedge.tui.render.themes"},
     "kedge.cli.command_doctor": {"kedge.tools.ripgrep", "kedge.warden.base", "kedge.warden.warden"},

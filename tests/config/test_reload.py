@@ -42,11 +42,11 @@ def test_invalid_file_changes_nothing_and_is_logged_once(file: Path, caplog: pyt
     user = UserConfig(file)
     put(file, "model = [sk-canary")
     assert [user.config.model for _ in range(3)] == ["a/one"] * 3
-    assert str(file) in (user.problem or "")
+    assert str(file) in user.problem
     assert len(caplog.records) == 1
     assert "canary" not in caplog.text
     put(file, 'model = "a/two"\n')
-    assert (user.config.model, user.problem) == ("a/two", None)
+    assert (user.config.model, user.problem) == ("a/two", "")
 
 
 def test_ineffective_rules_are_logged_once(file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -90,11 +90,11 @@ def test_invalid_repository_file_does_not_block_user_changes(file: Path, tmp_pat
     found = WorkspaceConfig(UserConfig(file), work, TrustList(), {})
     put(work / "kedge.toml", "[runs]\nmax_steps = ")
     assert (found.config.model, found.config.runs.max_steps) == ("a/one", 7)
-    assert "kedge.toml" in (found.problem or "")
+    assert "kedge.toml" in found.problem
     put(file, '[permissions]\ndeny = ["bash"]\n')
     assert found.config.permissions.deny == ["bash"]
     put(work / "kedge.toml", "[runs]\nmax_steps = 8\n")
-    assert (found.config.runs.max_steps, found.problem) == (8, None)
+    assert (found.config.runs.max_steps, found.problem) == (8, "")
 
 
 @pytest.mark.found(
@@ -124,6 +124,8 @@ def test_invalid_repository_file_at_start(file: Path, tmp_path: Path) -> None:
     found = WorkspaceConfig(UserConfig(file), work, TrustList(), {}, strict=False)
     assert found.config.model == "a/one"
     assert "the file is ignored" in found.current().ignored[0]
+    assert found.problem.startswith(f"{work}/kedge.toml is not valid TOML: Invalid value (at end of document)")
+    assert found.problem.endswith("The file is ignored.")
 
 
 @pytest.mark.found(
@@ -138,7 +140,7 @@ def test_overlong_number_is_an_invalid_file(file: Path, tmp_path: Path) -> None:
     source = WorkspaceConfig(user, work, trust, {})
     put(work / "kedge.toml", number)
     assert source.config.model == "a/one"
-    assert "too long" in (source.problem or "")
+    assert "too long" in source.problem
     assert WorkspaceConfig(user, work, trust, {}, strict=False).config.model == "a/one"
     with pytest.raises(BadConfig, match="too long"):
         WorkspaceConfig(user, work, trust, {})

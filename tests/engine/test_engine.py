@@ -221,6 +221,8 @@ async def test_run_with_an_unstorable_answer_still_ends(tmp_path: Path) -> None:
 class BrokenSource:
     """A configuration source that raises an unexpected error."""
 
+    problem = ""
+
     def __init__(self, config: Config) -> None:
         self._config = config
         self.fails = False

@@ -61,6 +61,7 @@ def all_frames() -> dict[str, bytes]:
         "gap": frames.gap("evicted", 9),
         "progress": frames.progress("s1", "r1", "c1", NASTY),
         "presence": frames.presence("s1", 2),
+        "config_problem": frames.config_problem("/a/kedge.toml, line 2: wrong"),
     }
 
 

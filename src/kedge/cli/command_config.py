@@ -14,7 +14,7 @@ from kedge.cli.config_files import load_config, trusted_files
 from kedge.cli.exit_codes import EXIT_FAILED
 from kedge.cli.options import cwd_option, examples, host_option, json_option
 from kedge.cli.printing import print_findings, print_json
-from kedge.cli.workspace_lookup import opened
+from kedge.cli.workspace_lookup import opened, print_config_problem
 from kedge.client.safe_text import one_line
 from kedge.config.check import check_config
 from kedge.config.load import FILE_NAMES, RepositoryFile, keys_needing_trust, parse_toml, repository_files, to_config
@@ -37,6 +37,7 @@ def config() -> None:
 @json_option
 def path(as_json: bool) -> int:
     """Print the path of your configuration file. The file may not exist yet."""
+    print_config_problem()
     file = paths.config_file()
     if as_json:
         print_json({"path": str(file), "exists": file.is_file()})

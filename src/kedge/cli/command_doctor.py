@@ -190,4 +190,6 @@ async def _workspace(client: Client, cwd: str) -> list[Finding]:
         return [Finding("configuration", "fail", error.message, "correct the configuration")]
     except StoreDamaged as error:
         return [Finding("store", "fail", error.message, "stop the server first: kedge stop --force")]
+    if problem := workspace.config_problem:
+        return [Finding("configuration", "fail", f"the server does not use the current files: {problem}", "correct it")]
     return [Finding("configuration", "ok", "accepted by the server")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from kedge.cli.config_files import load_config
+from kedge.cli.config_files import config_problem, load_config
 from kedge.cli.options import cwd_option, examples, json_option
 from kedge.cli.printing import print_json, print_table
 from kedge.client.safe_text import one_line
@@ -39,7 +39,9 @@ def models(as_json: bool, cwd: str) -> int:
 
     CONTEXT is in tokens, IN and OUT are US dollars per million tokens. USE marks the configured models: large for
     runs, small for session titles."""
-    config = load_config(Path(cwd)).config
+    config = load_config(Path(cwd)).config  # fails if the user's file is not valid
+    if problem := config_problem(cwd):
+        click.echo(f"kedge: {one_line(problem, 1000)}", err=True)
     rows = [_row(listing) for listing in list_models(config)]
     if as_json:
         print_json(rows)

@@ -98,7 +98,14 @@ def run(
 
     async def work(target: CancelTarget) -> int:
         status.set("connecting")
-        async with opened(host, cwd, lambda text: status.note(f"kedge: {text} ...", always=not quiet)) as workspace:
+
+        def notify(text: str) -> None:
+            status.note(f"kedge: {text} ...", always=not quiet)
+
+        def warn(text: str) -> None:
+            status.note(f"kedge: {text}", always=True)
+
+        async with opened(host, cwd, notify, warn) as workspace:
             session = await _choose_session(workspace, session_id, use_last)
             prompt.session_id = session.id
             if command:

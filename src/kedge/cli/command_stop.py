@@ -11,6 +11,7 @@ from kedge import paths
 from kedge.cli.exit_codes import EXIT_FAILED
 from kedge.cli.options import examples, host_option
 from kedge.cli.run_options import positive
+from kedge.cli.workspace_lookup import print_config_problem
 from kedge.client.client import Client
 from kedge.client.http_transport import NotConnected
 from kedge.client.server_process import OpenProcess, ServerProcess, find_process, is_server
@@ -45,6 +46,7 @@ def stop(force: bool, wait_s: float, host: str | None) -> int:
 
 async def _stop_own(force: bool, wait_s: float) -> int:
     """Stop the server of the data directory: exactly the process that is its server now."""
+    print_config_problem()
     async with Client(paths.default_host()) as client:
         server = await _settled(client)
         if server.state == "none":

@@ -11,7 +11,7 @@ import click
 
 from kedge.cli.options import examples, host_option, json_option
 from kedge.cli.printing import ago, print_json, print_table
-from kedge.cli.workspace_lookup import print_progress
+from kedge.cli.workspace_lookup import print_config_problem, print_progress
 from kedge.client.client import Client
 from kedge.client.local_server import find_or_start
 from kedge.client.safe_text import one_line
@@ -90,6 +90,8 @@ def remove(target: str, yes: bool, as_json: bool, host: str | None) -> int:
 @asynccontextmanager
 async def _server(host: str | None) -> AsyncIterator[Client]:
     """Connect to the server at `host`, or to the user's own server, which is started if necessary."""
+    if host is None:
+        print_config_problem()
     async with Client(host or await find_or_start(print_progress)) as client:
         yield client
 

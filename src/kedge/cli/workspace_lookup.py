@@ -14,6 +14,7 @@ from msgspec import Struct
 from kedge.client.client import Client
 from kedge.client.http_transport import NotConnected
 from kedge.client.local_server import find_or_start, find_running, open_workspace
+from kedge.client.safe_text import one_line
 from kedge.errors import KedgeError, NotFound
 from kedge.wire.models import SessionBody, WorkspaceBody
 
@@ -42,14 +43,31 @@ def print_progress(text: str) -> None:
     click.echo(f"kedge: {text} ...", err=True)
 
 
+def print_config_problem() -> None:
+    """Print why a configuration file is not valid, if so. For commands that open no workspace: that reports it."""
+    from kedge.cli.config_files import config_problem  # slow to import, and `kedge run` does not need it
+
+    if problem := config_problem():
+        print_warning(problem)
+
+
+def print_warning(text: str) -> None:
+    click.echo(f"kedge: {one_line(text, 1000)}", err=True)
+
+
 @asynccontextmanager
 async def opened(
-    host: str | None, path: str, notify: Callable[[str], None] = print_progress
+    host: str | None,
+    path: str,
+    notify: Callable[[str], None] = print_progress,
+    warn: Callable[[str], None] = print_warning,
 ) -> AsyncIterator[OpenWorkspace]:
     """Open this directory on the server at `host`, or on the user's own server, which is started if necessary."""
     async with Client(host) as client:
         client.restart = None if host else partial(find_or_start, notify)
         workspace = await open_workspace(client, path, may_start=host is None, notify=notify)
+        if workspace.config_problem:
+            warn(workspace.config_problem)
         try:
             yield OpenWorkspace(client, workspace)
         finally:
@@ -61,6 +79,8 @@ async def opened(
 @asynccontextmanager
 async def connected(host: str | None) -> AsyncIterator[Client]:
     """Connect to the server at `host`, or to the user's own server if it is running; else raise NotConnected."""
+    if host is None:
+        print_config_problem()
     async with Client(host) as client:
         if host is None and await find_running(print_progress) is None:
             raise NotConnected("No server is running.")

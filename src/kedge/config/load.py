@@ -53,6 +53,7 @@ REPOSITORY_DOTS_WORK_MAX = 200_000
 #: Top-level keys that a repository's file can set before the user trusts it, and after.
 OPEN_KEYS = frozenset({"model", "small_model", "runs", "context"})
 TRUSTED_KEYS = OPEN_KEYS | {"mode", "permissions", "sandbox", "tools", "providers"}
+ALL_KEYS = frozenset(Config.__struct_fields__)
 #: Modes that a repository's file can never set: commands would run without approval.
 OWN_MODES = frozenset({"auto", "yolo"})
 FILE_NAMES = ("kedge.toml", ".kedge/config.toml")
@@ -167,7 +168,8 @@ def _effective_settings(path: Path, content: bytes, trust: TrustList) -> tuple[d
     if str(plain.get("mode")) in OWN_MODES:
         settings.pop("mode", None)
         warnings.append(f'{path} sets mode = "{plain["mode"]}", which only your own file can set.')
-    to_config(settings, path, content)  # check the file alone first, so that an error names it
+    # Check the file alone first, so that an error names it. With keys that do not exist: they are mistakes.
+    to_config({key: value for key, value in plain.items() if key in settings or key not in ALL_KEYS}, path, content)
     return settings, warnings
 
 

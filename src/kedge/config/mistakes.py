@@ -22,7 +22,7 @@ _NAME = r"""[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*'"""
 _NAMES = rf"(?:{_NAME})(?:\s*\.\s*(?:{_NAME}))*"
 _HEADER = re.compile(rf"\s*\[(\[?)\s*({_NAMES})\s*\]")
 _SETTING = re.compile(rf"\s*({_NAMES})\s*=")
-#: msgspec's report of a place. It does not name the keys of a dict: "[...]".
+#: msgspec's report of a path. It does not name the keys of a dict: "[...]".
 _AT = re.compile(r" - at (?:`key` in )?`\$(.*)`$")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 #: A part of tomllib's message -> what to do.
@@ -39,7 +39,7 @@ _SYNTAX = {
 
 
 def line_of(text: str, keys: Keys, value: str = "") -> int:
-    """Return the number of the line that sets `keys`, or its table or list if there is none; 0: none of them.
+    """Return the number of the line that sets `keys`, else that of its table or list, else 0.
 
     With `value`, the line of this text in the setting: a list may have several lines."""
     best, depth = 0, 0
@@ -92,8 +92,8 @@ def explain_syntax(error: ValueError, content: bytes) -> str:
 def explain_schema(error: msgspec.ValidationError, plain: dict[str, Any], text: str, root: type) -> str:
     """Describe why parsed TOML does not match the Struct `root`, to follow the path of the file."""
     message = _AT.sub("", str(error))
-    place = _AT.search(str(error))
-    keys = _keys(place[1] if place else "", plain, _same_error(error, root))
+    path = _AT.search(str(error))
+    keys = _keys(path[1] if path else "", plain, _same_error(error, root))
     if unknown := _UNKNOWN.fullmatch(message):
         remedy = _unknown_remedy(unknown[1], keys, root)
         return _at_line(line_of(text, (*keys, unknown[1])), keys, f"unknown field `{unknown[1]}`; {remedy}")
@@ -113,11 +113,11 @@ def _same_error(error: msgspec.ValidationError, root: type) -> Callable[[dict[st
     return fails
 
 
-def _keys(place: str, plain: dict[str, Any], fails: Callable[[dict[str, Any]], bool]) -> Keys:
-    """Return the keys of a place such as `.providers[...].models[0].id`."""
+def _keys(path: str, plain: dict[str, Any], fails: Callable[[dict[str, Any]], bool]) -> Keys:
+    """Return the keys of a path such as `.providers[...].models[0].id`."""
     keys: list[str | int] = []
     value: Any = plain
-    for name, index, unnamed in re.findall(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])", place):
+    for name, index, unnamed in re.findall(r"\.([^.\[]+)|\[(\d+)\]|(\[\.\.\.\])", path):
         key: str | int | None
         if unnamed:  # the first entry that fails alone
             key = next((key for key, entry in value.items() if fails(_nested(keys, {key: entry}))), None)

@@ -2,7 +2,7 @@
 
 Nothing watches the files: each access compares their `stat` results with the last ones, so that an idle server stays
 idle. A file that has become invalid changes nothing: the last valid configuration stays in effect, and `problem` holds
-the reason. All access is blocking: a server calls it in a thread of the workspace.
+the reason, which clients display. All access is blocking: a server calls it in a thread of the workspace.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ log = logging.getLogger("kedge.engine")
 
 #: Warnings about ineffective rules per load: one mistake is often repeated. Items.
 RULE_WARNINGS_MAX = 20
+#: What happens in spite of an invalid file.
+KEPT = "The last valid configuration stays in effect."
+IGNORED = "The file is ignored."
 #: The `stat` fields that change when a file changes; None: the file does not exist.
 Stamp = tuple[int, ...] | None
 
@@ -34,8 +37,8 @@ class UserConfig:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Why the current file is not in effect, if so.
-        self.problem: str | None = None
+        #: Why the current file is not in effect; empty: it is.
+        self.problem = ""
         stamp, loaded = _stamp(path), load_user_layer(path)
         #: Assigned together: the threads of all workspaces share this object. The worst case is a second load.
         self._last: tuple[Stamp, LoadedConfig] = (stamp, loaded)
@@ -53,11 +56,11 @@ class UserConfig:
         if stamp != last_stamp:
             try:
                 loaded = load_user_layer(self.path)
-                self.problem = None
+                self.problem = ""
                 _log_ineffective_rules(loaded.config)
             except BadConfig as error:
-                self.problem = error.message
-                log.warning("%s The last valid configuration stays in effect.", error.message)
+                self.problem = f"{error.message} {KEPT}"
+                log.warning("%s", self.problem)
             self._last = stamp, loaded
         return loaded
 
@@ -66,8 +69,8 @@ class WorkspaceConfig:
     """The configuration of one workspace: the user's file and the repository's, as far as it is trusted. One thread at
     a time may use it.
 
-    The constructor raises BadConfig for an invalid repository file; with `strict` False it ignores the file. Reloads do
-    not raise."""
+    The constructor raises BadConfig for an invalid repository file; with `strict` False it ignores the file, which is
+    then the problem. Reloads do not raise."""
 
     def __init__(
         self,
@@ -82,15 +85,21 @@ class WorkspaceConfig:
         self._workspace = workspace
         self._trust = trust
         self._environment = environment
-        self._problem: str | None = None
+        self._problem = ""
         self._user_layer = user.current()
         self._trusted, self._stamps = self._trust_stamp(), self._file_stamps()
-        self._loaded = self._load(strict=strict)
+        try:
+            self._loaded = self._load(strict=True)
+        except BadConfig as error:
+            if strict:
+                raise
+            self._problem = f"{error.message} {IGNORED}"
+            self._loaded = self._load(strict=False)
 
     @property
-    def problem(self) -> str | None:
-        """The reason why the current files are not in effect, if so."""
-        return self._user.problem or self._problem
+    def problem(self) -> str:
+        """The reason why the current files are not in effect; empty: they are."""
+        return " ".join(filter(None, (self._user.problem, self._problem)))
 
     @property
     def config(self) -> Config:
@@ -105,10 +114,10 @@ class WorkspaceConfig:
         self._user_layer, self._trusted, self._stamps = user, trusted, stamps
         try:
             self._loaded = self._load(strict=True)
-            self._problem = None
+            self._problem = ""
         except BadConfig as error:
-            self._problem = error.message
-            log.warning("%s The last valid configuration stays in effect.", error.message)
+            self._problem = f"{error.message} {IGNORED if user_changed else KEPT}"
+            log.warning("%s", self._problem)
             if user_changed:  # takes effect at once, a revoked trust too, even if the repository's file is invalid
                 self._loaded = self._load(strict=False)
         return self._loaded

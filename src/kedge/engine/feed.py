@@ -109,6 +109,8 @@ class Feed:
         self._flushed_at = float("-inf")
         self._readers: set[Reader] = set()
         self._left = asyncio.Event()
+        #: The current state of the workspace that is in no log: sent to each reader that joins the ring.
+        self._notice = b""
         self._without_deltas: set[Reader] = set()  # these receive complete messages instead
         self._waiting: dict[Reader, None] = {}  # an ordered set
         #: The large frames that readers hold.
@@ -175,6 +177,13 @@ class Feed:
         """Send a transient frame to readers with Deltas: it is not stored and may be dropped."""
         if len(self._readers) > len(self._without_deltas):
             self._push(Frame(None, session_id, "deltas", data))
+            self._wake()
+
+    def announce(self, data: bytes) -> None:
+        """Send a state of the workspace to all readers, including later ones."""
+        self._notice = data
+        if self._readers:
+            self._push(Frame(None, "", "all", data))
             self._wake()
 
     def streaming(self, message_id: str) -> Draft | None:
@@ -331,6 +340,7 @@ class Feed:
             # An empty one, too: a client that has read the message elsewhere may now add the Deltas that follow.
             if reader.session_id in (None, draft.session_id):
                 reader.hold(*self._snapshot(draft))
+        reader.hold(self._notice)
         return self.end
 
     def shared(self, key: int | str, data: bytes) -> Piece:

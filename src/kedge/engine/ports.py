@@ -60,6 +60,10 @@ class Encoder(Protocol):
 
     def presence(self, session_id: str, clients: int) -> bytes: ...
 
+    def config_problem(self, problem: str) -> bytes:
+        """The configuration files are not in effect for this reason; empty: they are."""
+        ...
+
 
 class Machine(Protocol):
     """The source of tool processes."""

@@ -37,11 +37,16 @@ class ConfigSource(Protocol):
     @property
     def config(self) -> Config: ...
 
+    @property
+    def problem(self) -> str:
+        """The reason why its files are not in effect; empty: they are. As of the last access to `config`."""
+
 
 class FixedConfig(Struct, frozen=True):
     """A configuration that never changes."""
 
     config: Config
+    problem: str = ""
 
 
 #: Makes the source of one workspace. strict: BadConfig if a file of its repository is not valid; else it is ignored.
@@ -58,6 +63,8 @@ class Workspace:
     claims: Claims
     #: For all access to its directory, which may stop answering.
     files: FileThreads
+    #: Why the current configuration files are not in effect; empty: they are.
+    config_problem: str = ""
     lanes: dict[str, LaneState] = field(default_factory=dict)
     #: client_id -> its current session.
     current: dict[str, str] = field(default_factory=dict)
@@ -100,20 +107,26 @@ class Workspace:
     async def reload_config(self) -> None:
         """Reload the configuration if its files changed. DirectoryTimeout if the directory does not answer.
 
-        Stats about a dozen files; called when a prompt is accepted, when a Run starts, and when the configuration is
-        shown."""
+        Stats about a dozen files; called when a client opens the workspace, when a prompt is accepted, when a Run
+        starts, and when the configuration is shown."""
         if isinstance(self.source, FixedConfig):
             return
         limit = asyncio.timeout(file_threads.LOOK_S)
         try:
             async with limit, self._reloading:  # one thread at a time
-                self.config = await self.files.run(lambda: self.source.config)
+                self.config, problem = await self.files.run(lambda: (self.source.config, self.source.problem))
+            self.set_config_problem(problem)
         except DirectoryTimeout:
             raise
         except Exception:  # an accepted Run is executed, whatever the files contain
             if limit.expired():  # another caller waits for the directory
                 raise self.files.timeout() from None
             log.exception("the configuration of %s could not be reloaded; keeping the last one", self.record.path)
+
+    def set_config_problem(self, problem: str) -> None:
+        if problem != self.config_problem:
+            self.config_problem = problem
+            self.feed.announce(self.feed.encoder.config_problem(problem))
 
     @property
     def root(self) -> Path:

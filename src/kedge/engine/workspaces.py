@@ -230,10 +230,13 @@ class Workspaces:
             self.unserved.refuse_damaged(record.id)
             # A mistake in one repository must not keep the server from resuming its Runs.
             strict = record.id not in self.unserved.unrecovered
+            was_open = record.id in self._open
             workspace = self._open.get(record.id) or await self._load(record, strict=strict)
             if client_id is not None:
                 workspace.claims = workspace.claims.opened(client_id, _now_ms())
                 self.sweep()
+                if was_open:
+                    await workspace.reload_config()  # a file that is invalid by now is reported to the client
             return workspace
 
     async def _load(self, record: WorkspaceRecord, *, strict: bool) -> Workspace:
@@ -258,16 +261,17 @@ class Workspaces:
         return workspace
 
     async def _make(self, record: WorkspaceRecord, *, strict: bool) -> Workspace:
-        def load() -> tuple[ConfigSource, Config]:
+        def load() -> tuple[ConfigSource, Config, str]:
             source = self._make_source(Path(record.path), strict)
-            return source, source.config
+            return source, source.config, source.problem
 
         files = self._files_of(record.path)
-        source, config = await files.run(load)
+        source, config, problem = await files.run(load)
         claims = Claims(int(self._server.hold_s * 1000), int(self._server.grace_s * 1000))
         workspace = Workspace(record, source, config, claims, files)
         workspace.trimmed_to, head = await self._store.bounds(record.id)
         workspace.feed = Feed(record, head, self._store, self._encoder, self._clock, workspace)
+        workspace.set_config_problem(problem)
         return workspace
 
     def _start_recovered(self, workspace: Workspace) -> None:

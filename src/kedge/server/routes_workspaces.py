@@ -215,6 +215,7 @@ class WorkspaceRoutes:
             data_dir=self._data_dir,
             version=kedge.__version__,
             config=workspace.config.masked(),
+            config_problem=workspace.config_problem,
         )
 
     def routes(self) -> list[Route]:

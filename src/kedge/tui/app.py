@@ -36,7 +36,7 @@ from kedge.tui.panels.question_panel import QuestionPanel
 from kedge.tui.panels.queue_panel import QueuePanel
 from kedge.tui.panels.side_panel import SidePanel
 from kedge.tui.panels.status_lines import RunLine, TopLine, context_percent, run_status
-from kedge.tui.panels.status_text import AskResult, Banner, Hints
+from kedge.tui.panels.status_text import AskResult, Banner, ConfigBanner, Hints
 from kedge.tui.panels.transcript_panel import TranscriptPanel
 from kedge.tui.pending_asks import PendingAsks
 from kedge.tui.prompt_commands import PromptCommands
@@ -114,6 +114,7 @@ class KedgeApp(App[int]):
     def compose(self) -> ComposeResult:
         yield TopLine()
         yield Banner()
+        yield ConfigBanner()
         with Horizontal(id="main"):
             yield TranscriptPanel(self.view, THEMES[self.theme_name])
             yield SidePanel()
@@ -132,6 +133,7 @@ class KedgeApp(App[int]):
     async def on_mount(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):  # the default action would not restore the terminal
             asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
+        self.screen_change_signal.subscribe(self, lambda _: self._draw_config_problem())
         self.part(PromptPanel).focus()
         self.part(Banner).set_text("starting the server …")
         self.start(self._connect())
@@ -212,7 +214,8 @@ class KedgeApp(App[int]):
 
     def _show_connection(self, is_connected: bool) -> None:
         if self.is_ready:
-            self.part(Banner).set_text("" if is_connected else "connection lost; reconnecting …")
+            lost = f"connection lost; reconnecting … {one_line(self.connection.start_error, 500)}".rstrip()
+            self.part(Banner).set_text("" if is_connected else lost)
 
     def _show_lost(self, error: KedgeError) -> None:
         self.part(Banner).set_text(f"{one_line(error.message, 200)}: press ctrl-q to quit, then start kedge again")
@@ -278,11 +281,21 @@ class KedgeApp(App[int]):
             editing=is_editing,
         )
         self.part(RunLine).set_pieces(status)
+        self._draw_config_problem()
         self._draw_hints()
         self.asks.draw()
         self.part(SidePanel).update_from(self.view, self.session_id, self.connection.root)
         self.sessions.update_list()
         self._run_clock(is_needed=bool(status))
+
+    def _draw_config_problem(self) -> None:
+        """Show it on the current screen; a dialog gets its own banner."""
+        problem = one_line(self.view.config_problem, 1000)
+        if not self.screen.query(ConfigBanner):
+            if not problem:
+                return
+            self.screen.mount(ConfigBanner())
+        self.screen.query_one(ConfigBanner).set_text(problem)
 
     @property
     def _default_model(self) -> str:

@@ -19,7 +19,6 @@ from kedge.client.local_server import find_or_start, open_workspace
 from kedge.client.retry import retry_while_away
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.errors import KedgeError
-from kedge.waiting import retrieve_exception
 from kedge.wire import models as m
 
 #: How long a request is retried while the server is unreachable; the user waits for it. Seconds.
@@ -44,6 +43,8 @@ class ServerConnection:
         self._stream: EventStream | None = None
         self._reconnect = asyncio.Event()
         self._starting: asyncio.Task[str] | None = None
+        #: Why the server could not be started again, such as an invalid configuration file; empty: it was.
+        self.start_error = ""
 
     @property
     def id(self) -> str:
@@ -133,7 +134,11 @@ class ServerConnection:
     def _start_server(self) -> None:
         if self.may_start and (self._starting is None or self._starting.done()):
             self._starting = asyncio.ensure_future(find_or_start())
-            self._starting.add_done_callback(retrieve_exception)  # connecting reports the failure
+            self._starting.add_done_callback(self._started)
+
+    def _started(self, starting: asyncio.Task[str]) -> None:
+        error = None if starting.cancelled() else starting.exception()
+        self.start_error = error.message if isinstance(error, KedgeError) else ""
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -144,6 +149,7 @@ class ServerConnection:
     async def load(self, view: WorkspaceView) -> None:
         """Load sessions, live Runs and pending Asks."""
         at, client = self.at, self.client
+        view.config_problem = (await self.retry(lambda: client.workspace(self.id))).config_problem
         view.load_sessions(await self.retry(lambda: client.sessions(self.id)), at)
         live = await self.retry(client.runs)
         view.load_runs([run for run in live if run.workspace_id == self.id], at)

@@ -237,3 +237,7 @@ def progress(session_id: str, run_id: str, tool_call_id: str, text: str) -> byte
 
 def presence(session_id: str, clients: int) -> bytes:
     return frame("presence", "updated", m.PresenceBody(session_id=session_id, attached_clients=clients))
+
+
+def config_problem(problem: str) -> bytes:
+    return frame("config_problem", "updated", m.ConfigProblem(problem=problem))

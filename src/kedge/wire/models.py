@@ -156,6 +156,8 @@ class WorkspaceBody(Struct, kw_only=True):
     data_dir: str
     version: str
     config: dict[str, Any]
+    #: Why the files are not in effect, with path, line and suggestion; empty: they are.
+    config_problem: str = ""
 
 
 class ModelBody(Struct, kw_only=True):
@@ -449,6 +451,10 @@ class DeltaBody(Struct, kw_only=True, omit_defaults=True):
     kind: Literal["text", "reasoning"] = "text"
 
 
+class ConfigProblem(Struct, kw_only=True):
+    problem: str
+
+
 class PresenceBody(Struct, kw_only=True):
     """The new number of clients whose current session this is."""
 
@@ -474,6 +480,7 @@ EventType = Literal[
     "file",
     "progress",
     "presence",
+    "config_problem",
     "permission_request",
     "permission_notification",
     "question_batch_request",

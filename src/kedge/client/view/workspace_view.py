@@ -69,6 +69,8 @@ class WorkspaceView:
         self.closed_asks: dict[str, ClosedAsk] = {}
         #: By session: the files that its Runs changed.
         self._files: dict[str, Latest[m.ChangedFiles]] = {}
+        #: Why the configuration files are not in effect; empty: they are.
+        self.config_problem = ""
 
     # --- responses to requests ---------------------------------------------------------------------------------
 
@@ -126,6 +128,9 @@ class WorkspaceView:
                 self._apply_retry(msgspec.convert(payload, m.AgentEvent), position, changes)
             case "progress":
                 self._apply_progress(msgspec.convert(payload, m.ProgressBody), changes)
+            case "config_problem":
+                self.config_problem = str(payload.get("problem", ""))
+                changes.sessions = True
             case "presence":
                 self._apply_presence(msgspec.convert(payload, m.PresenceBody), changes)
             case "file":

@@ -28,6 +28,16 @@ class Banner(StatusText):
     """
 
 
+class ConfigBanner(StatusText):
+    """A configuration file that is not in effect. Each screen has one, also dialogs: it concerns all of them."""
+
+    DEFAULT_CSS = """
+    ConfigBanner { dock: top; height: auto; max-height: 5; padding: 0 1; background: $warning 20%; color: $warning;
+                   display: none; }
+    ConfigBanner.has-text { display: block; }
+    """
+
+
 class AskResult(StatusText):
     """The result of an Ask that another client answered, or that was withdrawn."""
 
