@@ -157,17 +157,18 @@ class _RecordChecks:
             self._report(f"{message.run_id} began with {message.text!r}, its prompt is {run.prompt.text!r}")
 
     def _check_summary(self, message: Message, run: RunRecord | None) -> None:
+        if message.role == "assistant" and message.text and not _is_complete(message):
+            self._report(f"{message.id} of {message.run_id} is part of a summary: {message.text!r}")
         if _is_complete(message) and run is not None:
             text, _, request = message.text.partition("\n\n")
             if not re.fullmatch(r"done \d+ ", text) or run.prompt.text not in request:
                 self._report(f"the summary {message.id} lacks part of {run.run_id}: {message.text!r}")
 
     def _check_summary_in_use(self, session: SessionRecord, messages: list[Message]) -> None:
-        """A session uses its last complete summary. One whose append was not confirmed is written again with the end
-        of its Run, and the next Run makes another."""
+        """A session uses its last complete summary."""
         complete = [message.id for message in messages if message.is_summary and _is_complete(message)]
         expected = complete[-1] if complete else ""
-        if session.summary_message_id != expected and not self.state.store_failed:
+        if session.summary_message_id != expected:
             self._report(f"{session.id} uses the summary {session.summary_message_id!r} of {complete}")
 
     # --- approvals -----------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_denial_reason_reaches_the_model(server: Server) -> None:
     terminal.until("reason> ")
     terminal.type("use the other file\n")
     code, shown = terminal.end()
-    assert (code, "  -> denied\n" in shown) == (0, True)
+    assert (code, "  -> not run: denied\n" in shown) == (0, True)
     (session,) = json.loads(server.home.kedge("sessions", "list", "--host", server.host, "--json").out)
     told = server.home.kedge("sessions", "show", "--host", server.host, "--json", session["id"]).out
     assert "Their reason: use the other file" in told
@@ -81,7 +81,7 @@ def test_only_a_listed_letter_typed_after_the_prompt_answers(server: Server) -> 
     terminal.until(ASKED)
     terminal.type("\x04")
     code, shown = terminal.end()
-    assert (code, "  -> denied\n" in shown) == (0, True)
+    assert (code, "  -> not run: denied\n" in shown) == (0, True)
     assert not (server.home.workspace / "a.txt").exists()
 
 
@@ -171,7 +171,7 @@ def test_call_allowed_by_a_flag_needs_no_approval(server: Server, flags: list[st
 def test_deny_rule_overrides_allow_rules(server: Server) -> None:
     done = server.home.kedge("run", "-v", "--host", server.host, "--yolo", "--deny", "write(a.*)", write())
     assert done.code == 0
-    assert "  -> failed: Not allowed: the rule write(a.*) denies it." in done.err
+    assert "  -> not run: the rule write(a.*) denies it" in done.err
     assert not (server.home.workspace / "a.txt").exists()
 
 

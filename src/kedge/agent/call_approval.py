@@ -31,9 +31,9 @@ async def permitted(active: ActiveRun, call: ToolCall, intent: Intent, *, can_co
         case "allow":
             return permission
         case "deny":
-            return _not_run(f"Not allowed: {permission.reason}. Do not try to get around it.", "not allowed")
+            return _not_run(f"Not allowed: {permission.reason}. Do not try to get around it.", permission.reason)
         case "refuse":
-            return _not_run(f"Not run: {permission.reason}.")
+            return _not_run(f"Not run: {permission.reason}.", permission.reason)
         case "ask":
             return await _ask_user(active, call, intent) or permission
 
@@ -64,9 +64,8 @@ async def _ask_user(active: ActiveRun, call: ToolCall, intent: Intent) -> ToolOu
     return replace(_not_run(f"Not run: the user denied it.{why}", "denied"), metadata={"denied": True})
 
 
-def _not_run(content: str, why: str = "") -> ToolOutput:
-    summary = f"not run: {why}" if why else "not run"
-    return ToolOutput(content, is_error=True, summary=summary, end="not_run")
+def _not_run(content: str, why: str) -> ToolOutput:
+    return ToolOutput(content, is_error=True, summary=f"not run: {why}", end="not_run")
 
 
 async def _approval(active: ActiveRun, call: ToolCall, intent: Intent) -> Ask:

@@ -134,7 +134,7 @@ class WorkspaceView:
             case "presence":
                 self._apply_presence(msgspec.convert(payload, m.PresenceBody), changes)
             case "file":
-                changes.files.add(payload["session_id"])
+                changes.files.add(payload.get("session_id", ""))
             case "permission_request" | "question_batch_request":
                 self._apply_ask(event.type, event.change, payload, changes)
             case "permission_notification" | "question_batch_notification":
