@@ -134,7 +134,12 @@ def _sandbox(sandbox: Sandbox, config: Config | None) -> Finding:
     if not sandbox.is_available and mode != "off":
         advice = "use Linux 6.2 or later, install bubblewrap, or set sandbox.mode to off"
         return Finding("sandbox", "fail", f"sandbox.mode is {mode}, but this machine has no sandbox", advice)
-    return Finding("sandbox", "ok", f"{sandbox.name} (sandbox.mode: {mode}). {sandbox.description}".rstrip())
+    if sandbox.network is None and mode != "off" and config is not None and config.sandbox.network is False:
+        advice = "use a kernel with network namespaces or seccomp, or remove sandbox.network"
+        return Finding("sandbox", "fail", "sandbox.network is false, but commands keep their network here", advice)
+    auto = "Mode auto is available." if sandbox.can_confine else "Mode auto is not available."
+    text = " ".join(filter(None, (f"{sandbox.name} (sandbox.mode: {mode}).", sandbox.description, auto)))
+    return Finding("sandbox", "ok", text)
 
 
 async def _server(host: str | None, cwd: str) -> list[Finding]:

@@ -1,7 +1,7 @@
 """The guarded files and directories of a workspace, which commands that run unasked cannot change.
 
-Only paths that exist can be mounted read-only: a command can still create `AGENTS.md` where there is none, or a new
-repository with hooks of its own. Of a git directory only the files that make git run programs are guarded, so that
+Only paths that exist can be mounted read-only: a command can still create a missing `AGENTS.md`, or a new repository
+with hooks of its own. Of a git directory only the files that make git run programs are guarded, so that
 `git commit` works.
 """
 
