@@ -156,7 +156,7 @@ def test_f8_approval_without_a_terminal_is_exit_3(server: Server) -> None:
     done = server.home.kedge("run", "--host", server.host, write())
     assert done.code == 3
     assert done.err.startswith("kedge: write needs approval, and there is no user to ask")
-    assert "--allow 'edit(**)'" in done.err
+    assert done.err.endswith("Allow it with --allow 'edit(a.txt)' or --mode edits.\n")
     assert done.err.count("\n") == 1
     assert not (server.home.workspace / "a.txt").exists()
 

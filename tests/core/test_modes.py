@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from kedge.core.approvals import Grant, Intent, Rules, parse_rules
-from kedge.core.modes import MODES, Mode, narrower, permit_in_mode
+from kedge.core.modes import MODES, Mode, narrower, permit_in_mode, remedy
 from kedge.core.records import RunOptions, SessionRecord
 
 COMMAND = Intent(("bash",), "execute", "make", "$ make", "/w", "{}", "b", words=("make",), commands=(("make",),))
@@ -57,6 +57,25 @@ def test_leaving_the_sandbox_asks_despite_rules_and_grants(mode: Mode) -> None:
     unshown = permit_in_mode(mode, replace(escalated, unshown="it is too long"), rules, grants, can_confine=True)
     assert unshown.decision == ("allow" if mode == "yolo" else "refuse")
     assert permit_in_mode(mode, escalated, parse_rules([], ["bash"]), grants, can_confine=True).decision == "deny"
+
+
+@pytest.mark.parametrize(
+    ("intent", "expected"),
+    [
+        (EDIT, "Allow it with --allow 'edit(src/a.py)' or --mode edits."),
+        (GUARDED, "Allow it with --allow 'edit(.envrc)'."),
+        (FETCH, "Allow it with --allow 'fetch(example.org)'."),
+        (COMMAND, "Allow it with --allow 'bash(make)' or --mode auto."),
+        (replace(COMMAND, words=None, commands=((None,),)), "Allow it with --mode auto."),
+        (replace(COMMAND, words=("it's",), commands=(("it's",),)), "Allow it with --mode auto."),
+        (replace(EDIT, subject="*", exact_only=True), "No rule covers it:"),
+        (replace(GUARDED, subject="x" * 1000), "No rule covers it:"),
+        (replace(COMMAND, escalation="network"), "No rule covers it:"),
+    ],
+)
+def test_remedy_names_the_narrowest_rule_and_mode(intent: Intent, expected: str) -> None:
+    assert remedy(intent, can_confine=True).startswith(expected)
+    assert "--mode auto" not in remedy(intent, can_confine=False)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -7,8 +7,8 @@ from functools import partial
 from msgspec.structs import replace
 
 from kedge.agent.active_run import ActiveRun
-from kedge.core.approvals import Ask, Intent, Permit, Rules, rule_of
-from kedge.core.modes import permit_in_mode
+from kedge.core.approvals import Ask, Intent, Permit, Rules
+from kedge.core.modes import permit_in_mode, remedy
 from kedge.core.transcript import ToolCall
 from kedge.core.untrusted_text import without_surrogates
 from kedge.engine.append import Append
@@ -35,7 +35,7 @@ async def permitted(active: ActiveRun, call: ToolCall, intent: Intent, *, can_co
         case "refuse":
             return _not_run(f"Not run: {permission.reason}.", permission.reason)
         case "ask":
-            return await _ask_user(active, call, intent) or permission
+            return await _ask_user(active, call, intent, can_confine) or permission
 
 
 async def _permission(active: ActiveRun, intent: Intent, can_confine: bool) -> Permit:
@@ -51,9 +51,9 @@ async def _permission(active: ActiveRun, intent: Intent, can_confine: bool) -> P
     return await active.threads.run(decide) if len(intent.commands) > MATCHED_COMMANDS_MAX else decide()
 
 
-async def _ask_user(active: ActiveRun, call: ToolCall, intent: Intent) -> ToolOutput | None:
+async def _ask_user(active: ActiveRun, call: ToolCall, intent: Intent, can_confine: bool) -> ToolOutput | None:
     if active.options.on_approval == "fail":
-        active.unapproved = active.unapproved or _unapproved(intent)
+        active.unapproved = active.unapproved or _unapproved(intent, can_confine)
         return _not_run("Not run: this call needs an approval, and no user can be asked.", "needs approval")
     ask = await _approval(active, call, intent)
     if ask.is_allowed:
@@ -154,9 +154,6 @@ def _lifted(active: ActiveRun, intent: Intent) -> str:
     return f"ONLY IN THE CONFIGURED SANDBOX (writes to guarded files{network}): "
 
 
-def _unapproved(intent: Intent) -> str:
-    rule = rule_of(intent.grant) or intent.names[0]
-    return (
-        f"{intent.names[0]} needs approval, and there is no user to ask ({intent.description[:200]}). "
-        f"Allow it with --allow '{rule}', or allow everything with --mode yolo."
-    )
+def _unapproved(intent: Intent, can_confine: bool) -> str:
+    needed = f"{intent.names[0]} needs approval, and there is no user to ask ({intent.description[:200]})."
+    return f"{needed} {remedy(intent, can_confine=can_confine)}"

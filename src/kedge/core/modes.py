@@ -14,12 +14,16 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from kedge.core.approvals import Grant, Intent, Permit, Rules, permit
+from kedge.core.approvals import Grant, Intent, Permit, Rules, parse_rules, permit
+from kedge.core.patterns import has_wildcard
+from kedge.errors import Invalid
 
 #: From the narrowest to the widest.
 Mode = Literal["plan", "ask", "edits", "auto", "yolo"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
+#: Rules that one message suggests: more are not read. Items.
+REMEDY_RULES_MAX = 8
 #: Actions that only read. Those outside of the workspace still ask.
 _READING = frozenset({"read", "fetch"})
 PLAN_REFUSAL = (
@@ -52,6 +56,45 @@ def permit_in_mode(mode: Mode, intent: Intent, rules: Rules, grants: tuple[Grant
     if mode == "auto" and intent.action == "execute":
         return Permit("allow", "mode auto allows it", "workspace") if can_confine else Permit("refuse", NO_SANDBOX)
     return decided
+
+
+def remedy(intent: Intent, *, can_confine: bool) -> str:
+    """Return the narrowest options of `kedge run` that allow this Intent without asking. Each is tried, not assumed; a
+    rule for every command is never among them."""
+    options = [" ".join(f"--allow '{rule}'" for rule in rules)] if (rules := _narrowest_rules(intent)) else []
+    modes: tuple[Mode, ...] = ("edits", "auto")
+    options += [
+        f"--mode {mode}"
+        for mode in modes
+        if permit_in_mode(mode, intent, Rules(), (), can_confine=can_confine).decision == "allow"
+    ][:1]
+    if options:
+        return f"Allow it with {' or '.join(options)}."
+    return "No rule covers it: run it on a terminal and approve it there, or allow everything with --mode yolo."
+
+
+def _narrowest_rules(intent: Intent) -> list[str]:
+    """Return the rules that allow this Intent and nothing else; none if there are no such rules."""
+    if intent.action == "execute":
+        literal = [command for command in intent.commands[:REMEDY_RULES_MAX] if command and None not in command]
+        rules = list(dict.fromkeys(f"bash({' '.join(map(str, command))})" for command in literal))
+    else:
+        rules = [f"{intent.names[-1]}({intent.subject})"]
+    if any("'" in rule or not rule.isprintable() for rule in rules) or not _allow(rules, intent):
+        return []
+    for rule in tuple(rules):  # without those for read-only parts of the line, which need none
+        fewer = [other for other in rules if other != rule]
+        rules = fewer if _allow(fewer, intent) else rules
+    return rules
+
+
+def _allow(rules: list[str], intent: Intent) -> bool:
+    try:
+        parsed = parse_rules(rules, [])
+    except Invalid:  # too long, or not a rule
+        return False
+    is_narrow = not any(has_wildcard(rule.pattern or "*") for rule in parsed.allow)
+    return is_narrow and not intent.escalation and permit(intent, parsed, ()).decision == "allow"
 
 
 def _unconfined(decided: Permit, intent: Intent) -> Permit:
