@@ -463,3 +463,26 @@ def test_session_keys_do_not_clash_with_editing_keys() -> None:
         for key in keys.split(",")[1:]:
             assert key.startswith("ctrl+")
             assert key not in ("ctrl+u", "ctrl+w", "ctrl+a", "ctrl+k", "ctrl+c", "ctrl+v", "ctrl+x")
+
+
+async def test_rewind_returns_the_prompt_and_restores_files(server: Server) -> None:
+    path = server.home.workspace / "new.txt"
+    async with rig(server) as r:
+        await r.app.run_action("rewind")
+        await r.shows("nothing to rewind")
+        await write_file(r)
+        await r.app.run_action("undo")
+        await r.shows("undo of run", "restored")
+        await r.app.run_action("redo")
+        await r.shows("redo of run")
+        assert path.exists()
+        await r.app.run_action("rewind")
+        await r.shows("Return to before a prompt", "script: tool write")
+        await r.press("enter")
+        await r.shows("conversation and files", "files only; the conversation stays")
+        await r.press("escape", "enter", "enter")
+        await r.shows("the conversation as it was is in session")
+        await r.until(lambda: r.prompt.startswith("script: tool write"))
+        assert not path.exists()
+        await r.shows_no("written it is")
+        assert len(r.app.view.sessions()) == 2

@@ -442,6 +442,9 @@ class KedgeApp(App[int]):
     def action_undo(self) -> None:
         self.start(self.actions.undo_session(self.session_id))
 
+    def action_rewind(self) -> None:
+        self.sessions.choose_rewind()
+
     def action_redo(self) -> None:
         self.start(self.actions.redo_session(self.session_id))
 

@@ -36,6 +36,7 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("shift+tab", "next_mode", "next mode: ask, edits, plan, auto", "Sessions"),
     KeyCommand("", "mode", "choose the mode: what passes without asking", "Sessions", "mode"),
     KeyCommand("", "undo", "undo the file changes of the last run", "Sessions", "undo"),
+    KeyCommand("", "rewind", "return to before an earlier prompt: conversation, files or both", "Sessions", "rewind"),
     KeyCommand("", "redo", "take back the last undo or rewind of files", "Sessions", "redo"),
     KeyCommand("", "fork", "continue in a copy of this session", "Sessions", "fork"),
     KeyCommand("", "export", "export this session to a Markdown file", "Sessions", "export"),

@@ -12,9 +12,12 @@ from kedge.tui.panels.prompt_panel import PromptPanel
 from kedge.tui.panels.transcript_panel import TranscriptPanel
 from kedge.tui.render.themes import THEMES
 from kedge.tui.screens.models_screen import ModelsScreen
+from kedge.tui.screens.rewind_screen import RewindScreen
 from kedge.tui.screens.sessions_screen import SessionsScreen
 from kedge.tui.screens.title_screen import TitleScreen
 from kedge.wire import models as m
+from kedge.wire.brief import prompt_text
+from kedge.wire.reversal_models import RewindScope
 
 if TYPE_CHECKING:
     from kedge.tui.app import KedgeApp
@@ -173,6 +176,26 @@ class SessionCommands:
         if copy_id := await self._app.actions.fork_session(self._app.session_id):
             await self.show(copy_id)
             self._app.report("this is a copy; the original session is unchanged")
+
+    def choose_rewind(self) -> None:
+        app = self._app
+        conversation = app.view.conversations.get(app.session_id)
+        texts = [(entry.body.id, prompt_text(entry.body)) for entry in conversation.ordered()] if conversation else []
+        prompts = [(message_id, text) for message_id, text in reversed(texts) if text is not None]
+        if not prompts:
+            app.report("nothing to rewind: this session has no prompts", "warning")
+            return
+        app.push_screen(RewindScreen(prompts), partial(self._start_rewind, app.session_id))
+
+    def _start_rewind(self, session_id: str, chosen: tuple[str, RewindScope] | None) -> None:
+        if chosen is not None and self.is_still_shown(session_id):
+            self._app.start(self._rewind(session_id, *chosen))
+
+    async def _rewind(self, session_id: str, message_id: str, scope: RewindScope) -> None:
+        """Rewind, and put the prompt back for editing if it left the conversation."""
+        prompt = await self._app.actions.rewind_session(session_id, message_id, scope)
+        if prompt and session_id == self._app.session_id:
+            self._app.part(PromptPanel).put_back([prompt])
 
     async def summarize(self) -> None:
         await self._app.connection.client.summarize(self._app.connection.id, self._app.session_id)

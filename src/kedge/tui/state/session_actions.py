@@ -34,6 +34,7 @@ from kedge.tui.connection import ServerConnection
 from kedge.tui.render.cell_width import with_tilde
 from kedge.tui.render.session_rows import title_of
 from kedge.wire import models as m
+from kedge.wire.reversal_models import RewindScope
 
 T = TypeVar("T")
 
@@ -242,6 +243,16 @@ class SessionActions:
             self._report("nothing to redo: there is no undo of this session to take back", "warning")
             return
         self._report_restored(redone.files)
+
+    async def rewind_session(self, session_id: str, message_id: str, scope: RewindScope) -> str:
+        """Return to before a prompt; return its text if it left the conversation. Not retried: it may have happened."""
+        async with self._lock(session_id):
+            reply = await self._client.rewind(self._workspace_id, session_id, message_id, scope)
+        kept = f"; kept, with later changes: {', '.join(map(with_tilde, reply.spared))}" if reply.spared else ""
+        files = f"; restored: {', '.join(map(with_tilde, reply.restored))}" if reply.restored else ""
+        fork = f"; the conversation as it was is in session {reply.fork_session_id}" if reply.fork_session_id else ""
+        self._report(f"rewound{fork}{files}{kept}", "information")
+        return reply.prompt if reply.fork_session_id else ""
 
     def _report_restored(self, files: list[str]) -> None:
         self._report(f"restored: {', '.join(map(with_tilde, files)) or 'no file had to be changed'}", "information")
