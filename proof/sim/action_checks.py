@@ -30,8 +30,9 @@ class _ActionChecks:
         self.data = state.data
         self.events = events
         self.broken: list[str] = []
-        stored = self.data.messages.values()
-        self.messages = {entry.message.id: codec.merged(entry.message, entry.tails) for entry in stored}
+        stored = [one for one in self.data.messages.values() if not state.is_fork(one.message.session_id)]
+        #: With those that rewinds removed, and without their copies.
+        self.messages = state.cut | {one.message.id: codec.merged(one.message, one.tails) for one in stored}
 
     def check(self) -> list[str]:
         self._check_nothing_after_the_end()
@@ -63,7 +64,7 @@ class _ActionChecks:
     def _check_titles(self) -> None:
         for session in self.data.sessions.values():
             is_named = session.title == TITLE
-            if session.title and not session.parent_run_id and is_named == session.title_is_makeshift:
+            if session.title and not session.parent_session_id and is_named == session.title_is_makeshift:
                 self._report(f"{session.id} has the title {session.title!r}, makeshift: {session.title_is_makeshift}")
 
     def _check_session_usage(self) -> None:

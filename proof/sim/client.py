@@ -12,6 +12,7 @@ from kedge.client.event_stream import EventStream, StreamEvent
 from kedge.client.http_transport import NotConnected
 from kedge.errors import KedgeError, SessionNotFound, Unavailable, Unreachable, WorkspaceClosing, WorkspaceNotFound
 from kedge.wire import models as m
+from kedge.wire.reversal_models import RewindReply
 from proof.sim.network import SimTransport
 from proof.sim.plan import Act
 from proof.sim.state import SimState
@@ -224,6 +225,8 @@ class SimClient:
                 return await self._retry(lambda: client.fold_run(workspace, run_id), request)
             case "delete":
                 return await self._retry(lambda: client.delete_session(workspace, session_id), request)
+            case "rewind":
+                return await self._rewind(session_id, run_id)
             case "wait":
                 return await self._retry(lambda: client.wait_run(workspace, run_id, 30.0), request)
             case "look":
@@ -259,6 +262,16 @@ class SimClient:
             receipt = await self._retry(lambda: self.client.submit(self.state.workspace_id, prompt), request)
         self.state.run_ids[act.run] = request.run_id = receipt.run_id
         return receipt
+
+    async def _rewind(self, session_id: str, run_id: str) -> RewindReply | None:
+        """Rewind the session to the prompt of this Run, if it has one. Not repeated: it may have happened."""
+        workspace = self.state.workspace_id
+        async for message in self.client.all_messages(workspace, session_id):
+            if message.role == "user" and message.run_id == run_id:
+                reply = await self.client.rewind(workspace, session_id, message.id, "conversation")
+                self.state.counts["session rewound"] += 1
+                return reply
+        return None
 
     async def _leave(self, away_s: float) -> None:
         """Disconnect without notice, and return later."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kedge.core.events import FoldMarked, LaneEvent, RunAccepted, RunFolded
+from kedge.core.events import FoldMarked, LaneEvent, RunAccepted, RunFolded, SessionRewound
 from kedge.core.lane import Lane, apply
 from kedge.core.records import restore
 from kedge.core.transcript import ShellCommand
 from kedge.store import codec
 from kedge.wire import models as m
+from kedge.wire.reversal_models import RewindReply
 from proof.sim.action_checks import check_actions
 from proof.sim.client import Request, SimClient
 from proof.sim.ledger import SessionLedger
@@ -168,8 +169,24 @@ class _Judge:
         messages = [entry.message for entry in self.data.messages.values() if entry.message.session_id == session_id]
         parts = [part for message in messages for part in message.all(ShellCommand)]
         expected = [ShellCommand(request.act.script, reply.output, reply.exit_code)]
+        parts += [part for message in self.state.cut.values() for part in message.all(ShellCommand)]
         if not self.ledgers[session_id].is_deleted and parts != expected:
             self._report(f"{request.act.script} was answered with {reply}, and the transcript has {parts}")
+
+    def _check_rewound(self, request: Request) -> None:
+        """The session was rewound once, and the fork of the reply is there."""
+        reply: RewindReply | None = request.reply
+        if reply is None:
+            return
+        events = [event for _, _, event in self.events if isinstance(event, SessionRewound)]
+        own = [event for event in events if event.fork_session_id == reply.fork_session_id]
+        if len(own) != 1 or own[0].session_id != self._session_id(request):
+            self._report(f"a rewind was answered with {reply}, and the log has {own}")
+        if reply.fork_session_id not in self.data.sessions or not reply.prompt.startswith(f"p{request.act.run}"):
+            self._report(f"a rewind was answered with {reply}, whose fork or prompt is wrong")
+        for event in events:
+            if (self.state.workspace_id, event.message_id) in self.data.messages:
+                self._report(f"{event.message_id} was removed by a rewind, and is stored")
 
     def _check_run_list(self, request: Request) -> None:
         runs: list[m.RunBody] = request.reply
@@ -322,4 +339,5 @@ _REPLY_CHECKS: dict[Kind, Callable[[_Judge, Request], None]] = {
     "wait": _Judge._check_waited,
     "look": _Judge._check_run_list,
     "shell": _Judge._check_shell,
+    "rewind": _Judge._check_rewound,
 }

@@ -56,6 +56,8 @@ class SimModel:
         #: Open streams of one prompt: more than one means that a Run was started twice.
         self.streaming: Counter[str] = Counter()
         self.faults: list[str] = []
+        #: The messages that rewinds removed.
+        self.cut: Mapping[str, Message] = {}
 
     async def choose(self, config: Config, wanted: str) -> RunModel:
         model: Model = self
@@ -71,6 +73,9 @@ class SimModel:
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPart]]:
+        for message in request.messages:
+            if message.id.removesuffix("-results") in self.cut:
+                self.faults.append(f"a model received {message.id}, which a rewind had removed")
         name, answer = self._answer(request)
         self.streaming[name] += 1
         if self.streaming[name] > 1:

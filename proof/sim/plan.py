@@ -24,6 +24,7 @@ ClientAct = Literal[
     "move",
     "fold",
     "delete",
+    "rewind",
     "wait",
     "look",
     "shell",
@@ -89,6 +90,8 @@ SPAN_S = 6.0
 #: Probabilities in one plan: the clock is set, a user runs a command, a client waits for a Run from its start, a
 #: context is full, titles are on, a queue is reordered.
 CLOCK_RATE, SHELL_RATE, WAIT_RATE, FULL_RATE, TITLES_RATE, ORDER_RATE = 0.15, 0.15, 0.25, 0.15, 0.25, 0.05
+#: In one plan: a client rewinds a session to one of its prompts, and then sends another prompt.
+REWIND_RATE = 0.25
 #: In one plan: the store is full or slow when a cancel comes; and for how long at most. Seconds.
 FULL_STORE_RATE, SLOW_RATE = 0.2, 0.05
 AWAY_S_MAX = (0.5, 5.0, 30.0, 120.0)
@@ -200,7 +203,19 @@ def _with_more(plan: Plan) -> Plan:
         if rng.random() < rate and cancels:
             at = rng.choice(cancels).at - rng.random() ** 2
             acts.append(Act(max(at, 0.0), fault, for_s=rng.random() * rng.choice(AWAY_S_MAX)))
+    if rng.random() < REWIND_RATE:
+        acts += _rewound(rng, plan, acts)
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)), titles=titles)
+
+
+def _rewound(rng: random.Random, plan: Plan, acts: list[Act]) -> list[Act]:
+    """A rewind, often after the Runs of the plan, since it is refused while one is live; and a prompt soon after it."""
+    submits = [act for act in acts if act.kind == "submit"]
+    target = rng.choice(submits)
+    at = target.at + rng.random() * rng.choice((4.0, 20.0, 60.0))
+    number, client = len(submits), rng.randrange(plan.clients)
+    more = Act(at + rng.random() ** 3 * 2, "submit", client, target.session, number, script=f"p{number}:say 2")
+    return [Act(at, "rewind", client, target.session, target.run), more]
 
 
 def _reordered(rng: random.Random, plan: Plan, first: int) -> list[Act]:

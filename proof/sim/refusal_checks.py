@@ -8,6 +8,7 @@ from kedge.errors import (
     Invalid,
     KedgeError,
     LaneBusy,
+    MessageNotFound,
     QueueFull,
     RunIsFolded,
     RunNotFound,
@@ -36,6 +37,7 @@ _REFUSALS: dict[Kind, tuple[type[KedgeError], ...]] = {
     "fold": (RunNotFound, RunNotQueued, SessionNotFound),
     "wait": (RunNotFound, SessionNotFound),
     "shell": (SessionNotFound,),
+    "rewind": (LaneBusy, MessageNotFound, SessionNotFound),
 }
 
 
@@ -49,7 +51,7 @@ class RefusalChecks:
         """Return what is wrong with this refusal, or None."""
         error, act = request.error, request.act
         assert error is not None
-        is_sent_once = act.kind == "shell" or (act.kind == "submit" and not act.own_id)
+        is_sent_once = act.kind in ("shell", "rewind") or (act.kind == "submit" and not act.own_id)
         if is_sent_once and isinstance(error, Unreachable | Unavailable):
             problem = "no fault of server or network had happened" if self._state.is_calm else ""
         elif isinstance(error, StoreUnavailable) and act.kind not in ("cancel", "cancel_run"):
@@ -75,7 +77,11 @@ class RefusalChecks:
                 return "" if self._is_deleted(request) or not self._all_known(request) else "it has a receipt"
             case LaneBusy():
                 was_busy = any(state.active for state in self.queue_states(request))
+                if request.act.kind == "rewind":  # a user's command adds a message as well
+                    return "" if was_busy or self._state.typed else "no Run was active"
                 return "" if was_busy and request.act.when_busy == "reject" else "no Run was active"
+            case MessageNotFound():
+                return "" if self._state.cut else "no message was removed"
             case QueueFull():
                 queues = [state.queue for state in self.queue_states(request)]
                 is_full = any(len(queue) >= self._state.plan.queue_runs_max for queue in queues)

@@ -7,6 +7,7 @@ from collections import Counter
 
 from kedge.client.client import Client
 from kedge.client.http_transport import Transport
+from kedge.core.transcript import Message
 from kedge.store.memory import MemoryData
 from proof.sim.loop import SimLoop
 from proof.sim.network import Network, ShortTransport, SimTransport
@@ -52,8 +53,15 @@ class SimState:
         self.run_ids: dict[int, str] = {}
         #: When each Position was written.
         self.appended_at: dict[int, float] = {}
+        #: The messages that rewinds removed.
+        self.cut: dict[str, Message] = {}
         #: Commands that users have run.
         self.typed: Counter[str] = Counter()
+
+    def is_fork(self, session_id: str) -> bool:
+        """Is this the copy of a session that was made for a rewind?"""
+        session = self.data.sessions.get(session_id)
+        return session is not None and bool(session.parent_session_id) and not session.parent_run_id
 
     @property
     def store_failed(self) -> bool:

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from kedge.core.events import RunEnded
+from kedge.core.events import RunEnded, SessionRewound
 from kedge.core.records import WorkspaceRecord
+from kedge.core.transcript import Message
 from kedge.errors import StoreUnavailable
+from kedge.store import codec
 from kedge.store.base import Write
 from kedge.store.memory import MemoryData, MemoryStore
 
@@ -42,6 +44,8 @@ class Faults:
         self.alive: Callable[[], list[str]] = list
         #: When each Position was written.
         self.appended_at: dict[int, float] = {}
+        #: The messages that rewinds removed.
+        self.cut: dict[str, Message] = {}
 
     def stop(self) -> None:
         self.before_rate = self.after_rate = self.read_rate = self.down_until = 0.0
@@ -104,10 +108,29 @@ class FaultyStore(MemoryStore):
 
     def _append(self, write: Write) -> int:
         # In the call that writes: a server that is killed next has still written it (seed 599178).
+        cut = self._cut_messages(write)
         head = super()._append(write)
+        self._faults.cut |= cut
         now = asyncio.get_running_loop().time()
         self._faults.appended_at.update((head - index, now) for index in range(len(write.events)))
         return head
+
+    def _cut_messages(self, write: Write) -> dict[str, Message]:
+        """Return the messages that a rewind is about to remove. The fork must have all messages of the session."""
+        cut: dict[str, Message] = {}
+        forks = [event.fork_session_id for _, event in write.events if isinstance(event, SessionRewound)]
+        for (session_id, message_id), fork_id in zip(write.cuts, forks, strict=True):
+            messages, copies = (
+                [codec.merged(one.message, one.tails) for one in self.data.transcripts.get(owner, {}).values()]
+                for owner in (session_id, fork_id)
+            )
+            if [_content(message) for message in messages] != [_content(message) for message in copies]:
+                self._faults.broken.append(f"{session_id} is rewound, and its fork {fork_id} lacks messages")
+            if any(run.session_id == session_id for run in self.data.live.values()):
+                self._faults.broken.append(f"{session_id} is rewound while it has live Runs")
+            first = [message.id for message in messages].index(message_id)
+            cut |= {message.id: message for message in messages[first:]}
+        return cut
 
     def _check_write(self, write: Write) -> None:
         if write.events and not write.durable:
@@ -140,6 +163,10 @@ class FaultyStore(MemoryStore):
             return await attribute(*args, **options)
 
         return read
+
+
+def _content(message: Message) -> tuple[object, ...]:
+    return message.role, message.parts, message.run_id, message.created_at
 
 
 #: The reads of a store: each may fail.

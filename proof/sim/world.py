@@ -87,7 +87,8 @@ class World:
         self.machine = SimProcesses(state.rng, state.counts)
         self.ids = CountingIds()
         self.broken: list[str] = []
-        self.faults.broken, self.faults.appended_at = self.broken, state.appended_at
+        self.faults.broken, self.faults.appended_at, self.faults.cut = self.broken, state.appended_at, state.cut
+        self.model.cut = state.cut
         self.faults.alive = lambda: [command for command in self.machine.alive if not command.startswith("typed")]
         self.clients: list[SimClient] = []
         #: A client that creates the sessions, and finally answers the asks that no other client has answered.
