@@ -61,14 +61,14 @@ def make_repository(base: Path) -> Path:
     (root / "link_in").symlink_to("src")
     (root / "link_deep").symlink_to("src/app")
     (root / "link_env").symlink_to(".env")
-    _git(root, "init", "-q", "-b", "main")
-    _git(root, "add", "README.md", "src", "tests", "a.txt")
-    _git(root, "commit", "-q", "-m", "first")
+    run_git(root, "init", "-q", "-b", "main")
+    run_git(root, "add", "README.md", "src", "tests", "a.txt")
+    run_git(root, "commit", "-q", "-m", "first")
     (root / "a.txt").write_text("one\ntwo\n3\n")
     return root.resolve()
 
 
-def _git(root: Path, *words: str) -> None:
+def run_git(root: Path, *words: str) -> None:
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
     person = ("-c", "user.name=x", "-c", "user.email=x@example.com")
     subprocess.run(["git", *person, *words], cwd=root, env=environment, check=True, capture_output=True)
@@ -197,21 +197,21 @@ def test_programs_named_by_a_repository_do_not_run(tmp_path: Path) -> None:
     evil.chmod(0o755)
     for repository in (root, root / "sub"):
         repository.mkdir(exist_ok=True)
-        _git(repository, "init", "-q", "-b", "main")
+        run_git(repository, "init", "-q", "-b", "main")
         (repository / "f").write_text("1\n")
-        _git(repository, "add", "f")
-        _git(repository, "commit", "-q", "-m", "first")
-    _git(root, "add", "sub")
-    _git(root, "commit", "-q", "-m", "second")
+        run_git(repository, "add", "f")
+        run_git(repository, "commit", "-q", "-m", "first")
+    run_git(root, "add", "sub")
+    run_git(root, "commit", "-q", "-m", "second")
     for repository in (root, root / "sub"):
         (repository / "f").write_text("2\n")
-        _git(repository, "config", "core.fsmonitor", str(evil))
-        _git(repository, "config", "core.pager", str(evil))
+        run_git(repository, "config", "core.fsmonitor", str(evil))
+        run_git(repository, "config", "core.pager", str(evil))
         for hook in ("post-index-change", "fsmonitor-watchman"):
             (repository / ".git" / "hooks" / hook).write_text(evil.read_text())
             (repository / ".git" / "hooks" / hook).chmod(0o755)
     # The configuration of the nested repository is not read by the check.
-    _git(root / "sub", "config", "filter.x.clean", str(evil))
+    run_git(root / "sub", "config", "filter.x.clean", str(evil))
     (root / "sub" / ".git" / "info" / "attributes").write_text("f filter=x\n")
     (tmp_path / "ran").unlink(missing_ok=True)
     for line in ("git status", "git diff", "git status -s && git log -p -1", "git diff HEAD --stat"):

@@ -89,6 +89,8 @@ _TABLE = {
     "config": "setting --get --get-all",
     "version": "",
 }
+#: The subcommands, some with their first argument.
+SUBCOMMANDS = frozenset(_TABLE)
 #: Commands that show the contents of files, also of files that they do not name.
 SHOWING = frozenset({"diff", "log", "show", "diff-tree", "stash show", "stash list", "reflog", "grep", "cat-file"})
 #: Commands that compare with the working tree: git would run itself in each submodule.
@@ -142,7 +144,7 @@ def git_reading(words: tuple[str, ...]) -> GitReading | None:
     if rest == ["--version"]:
         return GitReading(("--version",), directory, (), False)
     name = " ".join(rest[:2]) if " ".join(rest[:2]) in _TABLE else rest[0] if rest else ""
-    rules = _rules(name)
+    rules = git_rules(name)
     if rules is None:
         return None
     start = len(name.split())
@@ -158,7 +160,8 @@ def git_reading(words: tuple[str, ...]) -> GitReading | None:
 
 
 @cache
-def _rules(name: str) -> Program | None:
+def git_rules(name: str) -> Program | None:
+    """Return the rules of a subcommand, or None if it may do more than read."""
     return parsed(_TABLE[name]) if name in _TABLE else None
 
 

@@ -124,6 +124,8 @@ _TABLE = {
     "false": "text*",
     # `git`, `find`, `sed`, `test`, `xargs`, `echo` and `printf` have rules of their own.
 }
+#: The programs with a table of options.
+PROGRAMS = frozenset(_TABLE)
 #: Programs with the options of another one.
 _SAME = {"egrep": "grep", "fgrep": "grep"}
 #: Programs whose only read-only use is the question for their version. Not those that a file of the repository may

@@ -1,0 +1,123 @@
+"""Command lines that run without an approval, executed: they change no file and open no connection.
+
+They run twice: in the sandbox for read-only commands, and without any sandbox, since the table alone must hold."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kedge.config.schema import Config
+from kedge.engine.sandbox import OwnFiles
+from kedge.engine.tool_processes import WardenMachine
+from kedge.tools.file_threads import FileThreads
+from kedge.warden.base import WardenFailed
+from kedge.warden.warden import Warden
+from proof.figures import IS_LONG, proof, size
+from tests.fuzz.random_reads import corpus_lines, make_canary, random_read
+from tests.fuzz.seeds import name_of, parts, replay
+from tests.tools.test_read_only import around, checked, lines_of
+
+#: Lines that pass, per seed.
+EACH = 20
+#: Time for the lines of a seed. Seconds.
+SEED_S = 120
+
+_CONNECTION = re.compile(r"socket\(AF_(?!UNIX|NETLINK)|connect\(\d+, \{sa_family=AF_(?!UNIX)")
+
+
+def state_of(base: Path) -> dict[str, tuple[int, ...]]:
+    """Everything about the files below a directory, except for the time of the last reading."""
+    state = {}
+    for directory, names, files in os.walk(base):
+        for name in (*names, *files):
+            path = os.path.join(directory, name)
+            info = os.lstat(path)
+            state[path] = (info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_uid)
+    return state
+
+
+def run_plainly(texts: list[str], root: Path, trace: Path) -> str:
+    """Run lines without a sandbox, and return the network calls that were seen."""
+    script = "\n".join(f"( {text}\n) >/dev/null 2>&1 </dev/null" for text in texts)
+    strace = shutil.which("strace")
+    traced = [strace, "-f", "-qq", "-e", "trace=socket,connect", "-o", str(trace)] if strace else []
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(root.parent), "LC_ALL": "C.UTF-8"}
+    subprocess.run([*traced, "bash", "-c", script], cwd=root, env=environment, check=False, timeout=SEED_S)
+    calls = trace.read_text() if trace.exists() else ""
+    return "\n".join(line for line in calls.splitlines() if _CONNECTION.search(line))
+
+
+async def run_confined(texts: list[str], root: Path) -> None:
+    """Run lines as the server does."""
+    own = [root.parent / "own" / name for name in ("config", "data", "run")]
+    machine = WardenMachine(Warden(), OwnFiles(str(own[0]), False, str(own[1]), str(own[2])))
+    try:
+        processes = await machine.processes(Config(), str(root), FileThreads(""))
+        script = "\n".join(f"( {text}\n) >/dev/null 2>&1 </dev/null" for text in texts)
+        process = await processes.start(("bash", "-c", script), root, confinement="read_only")
+        while await process.read():
+            pass
+        await process.end(0)
+    finally:
+        await machine.close()
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(3600 if IS_LONG else 240)
+@pytest.mark.parametrize("seeds", parts(5, 300, 50), ids=name_of)
+async def test_lines_that_pass_change_nothing(tmp_path: Path, seeds: range) -> None:
+    base = tmp_path / "base"
+    for name in ("own/config", "own/data", "own/run"):
+        (base / name).mkdir(parents=True)
+    root = make_canary(base)
+    corpus = corpus_lines()
+    with proof("G14", "read-only command lines that ran without an approval", "wrote or connected") as figure:
+        for seed in seeds:
+            rng = random.Random(seed)
+            lines: list[tuple[str, str]] = []
+            while len(lines) < EACH:
+                line = random_read(rng, corpus)
+                result = checked(line, around(root))
+                if result is not None and all(result.parts):
+                    lines.append((line, result.text))
+            figure.count += len(lines)
+            texts = [text for _, text in lines]
+            before = state_of(base)
+            connections = run_plainly(texts, root, tmp_path / "trace")
+            after = state_of(base)
+            if before != after or connections:
+                figure.wrong += 1
+                changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+                shown = "\n".join(line for line, _ in lines)
+                pytest.fail(f"{changed} {connections}\n{shown}\n{replay('test_read_only_lines.py', seed)}")
+            try:
+                await run_confined(texts, root)
+            except WardenFailed:
+                continue  # no sandbox on this machine
+            assert state_of(base) == before, replay("test_read_only_lines.py", seed)
+
+
+def test_checked_line_prints_what_the_written_line_prints(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    root = make_canary(base)
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(base), "LC_ALL": "C.UTF-8", "GIT_PAGER": "cat"}
+    lines = lines_of("lines_that_pass.txt")
+    different = []
+    for line in random.Random(4).sample(lines, size(60, len(lines))):
+        result = checked(line, around(root))
+        if result is None or not all(result.parts) or "sleep" in line or "du " in line or "df" in line:
+            continue  # the programs of other tests, and figures that change
+        outputs = [
+            subprocess.run(["bash", "-c", text], cwd=root, env=environment, capture_output=True, check=False, input=b"")
+            for text in (line, result.text)
+        ]
+        if (outputs[0].returncode, outputs[0].stdout) != (outputs[1].returncode, outputs[1].stdout):
+            different.append((line, result.text, *outputs))
+    assert different == []
