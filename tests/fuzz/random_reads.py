@@ -79,11 +79,14 @@ def make_canary(base: Path) -> Path:
 
 
 def random_read(rng: random.Random, corpus: list[str]) -> str:
-    """A line of the corpus with changes, or a line from the table."""
-    line = _from_table(rng) if rng.random() < 0.5 else rng.choice(corpus)
-    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+    """A line of the corpus with changes, or a line from the table. Half of them have a trick inside."""
+    line = _from_table(rng) if rng.random() < 0.6 else rng.choice(corpus)
+    for _ in range(rng.choice((0, 1, 2))):
         line = _changed(rng, line, corpus)
-    return line
+    words = line.split(" ")
+    for _ in range(rng.choice((0, 1, 2))):
+        words.insert(rng.randrange(len(words)) + 1, rng.choice(TRICKS))
+    return " ".join(words)
 
 
 def corpus_lines() -> list[str]:

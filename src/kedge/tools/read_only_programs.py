@@ -216,6 +216,8 @@ def read(rules: Program, words: tuple[str, ...]) -> Reading | None:
         if len(word) < 2 or word[0] != "-":
             arguments.append(word)
             continue
+        if arguments and rules.arguments[-1:] == ("path?",):
+            return None  # a second argument is written, and after the first some programs read no options
         if rules.takes_numbers and word[1:].isascii() and word[1:].isdigit():
             continue
         values = _option(rules, word, rest)
