@@ -299,6 +299,16 @@ def test_each_outcome_has_a_line(finish: Json, line: str) -> None:
     assert drawn(s.message("m1", "assistant", finish))[0] == line
 
 
+def test_cancelled_answer_names_its_prompt_if_others_are_between() -> None:
+    lines = drawn(
+        s.message("u1", "user", s.text("first"), run="r1"),
+        s.message("u2", "user", s.text("dropped from the queue"), run="r2"),
+        s.message("a2", "assistant", s.finish("canceled"), run="r2"),
+        s.message("a1", "assistant", s.finish("canceled"), run="r1"),
+    )
+    assert [line for line in lines if line.startswith("■")] == ["■ cancelled", "■ cancelled: first"]
+
+
 def test_error_suggests_a_next_step() -> None:
     lines = drawn(s.message("m1", "assistant", s.finish("error", "", "Broken.")))
     assert "press ctrl-l to choose another model" in lines[1]

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from textual.strip import Strip
 
+from kedge.client.safe_text import one_line
 from kedge.client.view.conversation import Conversation, ConversationEntry
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.reversal import Reversal, reversal_lines
@@ -18,6 +19,8 @@ from kedge.wire import models as m
 
 #: The visible end of streaming reasoning. Lines.
 THOUGHT_LINES = 3
+#: The beginning of a prompt that identifies it. Characters.
+PROMPT_CHARS_MAX = 60
 
 
 class MessageRenderer:
@@ -114,7 +117,7 @@ class MessageRenderer:
             case "tool_call":
                 yield from self._cards.call(entry, data, conversation)
             case "finish":
-                yield from self._finish(entry.body.run_id, data)
+                yield from self._finish(entry, data, conversation)
 
     def _thought(self, key: str, entry: ConversationEntry, number: int, data: dict[str, Any]) -> Iterator[RenderedLine]:
         is_complete = number < len(entry.body.parts) - 1 or entry.is_finished
@@ -139,13 +142,16 @@ class MessageRenderer:
 
     # --- ends -------------------------------------------------------------------------------------------------------
 
-    def _finish(self, run_id: str, data: dict[str, Any]) -> Iterator[RenderedLine]:
+    def _finish(
+        self, entry: ConversationEntry, data: dict[str, Any], conversation: Conversation
+    ) -> Iterator[RenderedLine]:
         message, details = data.get("message") or "", data.get("details") or ""
         match data["reason"]:
             case "end_turn" | "tool_use":
                 return
             case "canceled":
-                yield from self._cards.note("■", "k.warn", "cancelled")
+                prompt = _distant_prompt(entry, conversation)
+                yield from self._cards.note("■", "k.warn", f"cancelled: {prompt}" if prompt else "cancelled")
             case "error" if details and message != "interrupted":
                 yield from self._cards.note("✗", "k.bad", f"failed: {details}")
                 yield from self._cards.note(
@@ -160,3 +166,18 @@ class MessageRenderer:
             case _:
                 cause = details or message
                 yield from self._cards.note("■", "k.warn", f"interrupted: {cause}" if cause else "interrupted")
+
+
+def _distant_prompt(entry: ConversationEntry, conversation: Conversation) -> str:
+    """Return the prompt of this answer if that of another Run is between them; else an empty text.
+
+    A cancel adds the prompts that it drops from the queue before the active Run has ended."""
+    is_distant = False
+    for other in reversed(conversation.ordered()):
+        if other.order >= entry.order or other.body.role != "user" or not other.body.run_id:
+            continue
+        if other.body.run_id == entry.body.run_id:
+            text = "".join(part.data["text"] for part in other.body.parts if part.type == "text")
+            return one_line(text, PROMPT_CHARS_MAX) if is_distant else ""
+        is_distant = True
+    return ""
