@@ -26,6 +26,7 @@ from tests.engine.rig import (
     rig,
     spin,
     until,
+    until_watched,
 )
 
 
@@ -64,7 +65,7 @@ async def test_commands_of_one_step_are_limited(tmp_path: Path) -> None:
     model, machine = ScriptedModel(commands), PlainMachine()
     async with rig(tmp_path, model, tools=(BashTool(),), machine=machine) as r:
         run = await r.submit(mode="yolo")
-        await until(lambda: len(machine.plain.started) == FOREGROUND_MAX)
+        await until_watched(FOREGROUND_MAX)
         await r.engine.cancel(r.workspace, r.session)
         await r.end(run)
         ends = list((await r.call_ends()).values())
@@ -79,6 +80,7 @@ async def test_cancelled_command_keeps_its_output(tmp_path: Path) -> None:
     async with rig(tmp_path, model, tools=(BashTool(),), machine=PlainMachine()) as r:
         run = await r.submit(mode="yolo")
         await until((tmp_path / "printed").exists)
+        await until_watched()
         await r.engine.cancel(r.workspace, r.session)
         assert (await r.end(run)).outcome == "cancelled"
         ((_, content),) = await r.results()

@@ -429,5 +429,10 @@ async def until_marked(mark: Path) -> None:
     await until(lambda: mark.exists() and mark.read_text().endswith("\n"))
 
 
+async def until_watched(count: int = 1) -> None:
+    """Wait until the starts of so many commands have returned: the commands themselves may be ahead of that."""
+    await until(lambda: sum(task.get_name().startswith("command ") for task in asyncio.all_tasks()) == count)
+
+
 #: A single process, so that the recorded pid is the one that is ended.
 WAITS = "echo $$ > mark; exec sleep 1000"

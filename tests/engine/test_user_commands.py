@@ -12,7 +12,17 @@ from kedge.engine.user_commands import EXIT_STOPPED
 from kedge.errors import KedgeError, SessionNotFound, ShuttingDown
 from kedge.testing.scripted import ScriptedModel
 from kedge.tools.base import ToolContext
-from tests.engine.rig import WAITS, ActingTool, PlainMachine, do, is_alive, no_asyncio_errors, rig, until_marked
+from tests.engine.rig import (
+    WAITS,
+    ActingTool,
+    PlainMachine,
+    do,
+    is_alive,
+    no_asyncio_errors,
+    rig,
+    until_marked,
+    until_watched,
+)
 
 
 async def test_command_is_part_of_the_transcript(tmp_path: Path) -> None:
@@ -32,6 +42,7 @@ async def test_command_ends_with_the_client_that_started_it(tmp_path: Path) -> N
         command = f"echo first words; {WAITS}"
         command_task = asyncio.create_task(r.engine.user_commands.run(r.workspace, r.session, command))
         await until_marked(tmp_path / "mark")
+        await until_watched()
         command_task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await command_task
