@@ -176,7 +176,7 @@ def test_undo_restores_files_and_lists_them(server: Server) -> None:
     assert (server.home.workspace / "b.txt").read_text() == "changed by hand"
 
 
-def test_rewind_restores_files_and_keeps_the_conversation_in_a_fork(server: Server) -> None:
+def test_rewind_restores_files_and_forks_the_conversation(server: Server) -> None:
     file: Path = server.home.workspace / "a.txt"
     server.home.kedge("run", "--host", server.host, "hello")
     session_id = session_of(server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from kedge.core.reversal import Reversal
 from kedge.core.transcript import Message
 from kedge.engine.rewind import RewindScope
 from kedge.errors import Invalid, LaneBusy, MessageNotFound, RunNotFound, StoreUnavailable
-from kedge.store.base import Write
+from kedge.store.base import CopiedMessages, Write
 from kedge.testing.scripted import Hold, ScriptedModel
 from tests.agent.test_compaction import NEARLY_FULL, small_window
-from tests.engine.rig import ActingTool, OutageStore, Rig, do, rig, until
+from tests.engine.rig import ActingTool, OutageStore, Rig, do, rig
 from tests.engine.test_undo import openai_text, writing
 
 
@@ -151,14 +152,26 @@ async def test_rewind_is_refused_while_a_run_is_live(tmp_path: Path) -> None:
         assert len(await r.engine.sessions(r.workspace)) == 1
 
 
+class HeldCopies(OutageStore):
+    """Holds each slice of a copy until the gate opens."""
+
+    async def copy_messages(self, *arguments: Any) -> CopiedMessages:
+        copied = await super().copy_messages(*arguments)
+        self.waiting.set()
+        await self.gate.wait()
+        return copied
+
+
 async def test_prompt_accepted_during_a_rewind_wins(tmp_path: Path) -> None:
-    async with rig(tmp_path, ScriptedModel(*("answer",) * 4)) as r:
+    store = HeldCopies()
+    async with rig(tmp_path, ScriptedModel(*("answer",) * 4), store) as r:
         for number in (1, 2, 3):
             await r.end(await r.submit(f"prompt {number}"))
         first = (await prompts(r))["prompt 1"]
         rewinding = asyncio.create_task(r.engine.rewind.rewind(r.workspace, r.session, first.id, "conversation"))
-        await until(lambda: bool(r.store.data.copies))
+        await store.waiting.wait()
         await r.end(await r.submit("prompt 4"))
+        store.gate.set()
         with pytest.raises(LaneBusy):
             await rewinding
         await r.engine.reclaiming.idle()

@@ -54,8 +54,8 @@ async def reversals(r: Rig) -> list[Reversal]:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("stage", list(STAGES))
-async def test_interrupted_undo_is_told_and_can_be_repeated(tmp_path: Path, when: str, stage: str) -> None:
-    """Whatever write fails: a restored file is named in the transcript, and a repetition and a redo are complete."""
+async def test_interrupted_undo_is_reported_and_repeatable(tmp_path: Path, when: str, stage: str) -> None:
+    """After a failure of each write, a restored file is in the transcript, and a repetition and a redo are complete."""
     file, other, store = tmp_path / "a.txt", tmp_path / "b.txt", OutageStore()
     file.write_text("one")
     tool = ActingTool(write=writing(file, "two"), other=writing(other, "new"))
@@ -82,7 +82,7 @@ async def test_interrupted_undo_is_told_and_can_be_repeated(tmp_path: Path, when
         assert "Your changes to these files are there again" in openai_text(model.requests[-1].request)
 
 
-async def test_model_is_told_of_an_undo(tmp_path: Path) -> None:
+async def test_model_is_informed_of_an_undo(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     model = ScriptedModel(do("write"), "ok", "done")
     async with rig(tmp_path, model, tools=(writes(file, "two"),)) as r:

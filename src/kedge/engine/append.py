@@ -169,10 +169,10 @@ class Append:
         """Add the messages of a forked session, which its record already counts and no reader follows yet."""
         self.messages |= {message.id: message for message in messages}
 
-    def cut(self, message_id: str, kept: int, summary_id: str, fork_session_id: str) -> None:
-        """Remove the messages of the session from this one on. `kept`: the number of those before it."""
+    def cut(self, message_id: str, count: int, summary_id: str, fork_session_id: str) -> None:
+        """Remove the messages of the session from this one on. `count`: the number of those before it."""
         self.cuts = ((self.session.id, message_id),)
-        self.session = replace(self.session, message_count=kept, summary_message_id=summary_id, todos=())
+        self.session = replace(self.session, message_count=count, summary_message_id=summary_id, todos=())
         self.log.append(SessionRewound(self.session.id, message_id, fork_session_id))
 
     def change_run(self, run: RunRecord) -> None:

@@ -70,12 +70,12 @@ async def copy_whole(door: Door, source: SessionRecord, first_cut: str) -> Whole
     """Copy all messages, as `_copy_messages`. MessageNotFound if the session does not hold `first_cut`."""
     session = _new_session(door, source, f"{source.title[:FORK_TITLE_CHARS_MAX]} (before rewind)".lstrip())
     last = (await door.store.last_messages(source.id, 1))[-1]
-    kept = await _copy_slices(door, session, source.id, "", first_cut)
-    rest = await _copy_slices(door, session, source.id, kept.last, last.id)
-    summary_id = rest.summary_id or kept.summary_id
-    fork, copy = _completed(door, source, session, last, kept.count + rest.count, summary_id)
-    kept_summary_id = kept.summary_source if source.summary_message_id else ""
-    return WholeCopy(fork, copy, kept.count, kept_summary_id, source.message_count)
+    before = await _copy_slices(door, session, source.id, "", first_cut)
+    rest = await _copy_slices(door, session, source.id, before.last, last.id)
+    summary_id = rest.summary_id or before.summary_id
+    fork, copy = _completed(door, source, session, last, before.count + rest.count, summary_id)
+    kept_summary_id = before.summary_source if source.summary_message_id else ""
+    return WholeCopy(fork, copy, before.count, kept_summary_id, source.message_count)
 
 
 def _new_session(door: Door, parent: SessionRecord, title: str) -> SessionRecord:

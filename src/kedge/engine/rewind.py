@@ -149,9 +149,9 @@ class _Rewinding:
                 since.add(run_id)
         reverts = reverts_of(version for version in changes if version.run_id in since)
         files.reverts = reverts
-        kept = {revert.path for revert in reverts} if self._scope == "conversation" else set(await files.conflicts())
-        files.spared = [revert.path for revert in reverts if revert.path in kept]
-        files.reverts = [revert for revert in reverts if revert.path not in kept]
+        spared = {revert.path for revert in reverts} if self._scope == "conversation" else set(await files.conflicts())
+        files.spared = [revert.path for revert in reverts if revert.path in spared]
+        files.reverts = [revert for revert in reverts if revert.path not in spared]
 
     async def _is_later(self, run_id: str, than: RunRecord | None) -> bool:
         """Return whether a Run whose messages an earlier rewind removed was accepted after this one.

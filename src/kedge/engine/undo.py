@@ -78,12 +78,12 @@ class Undo:
             nonlocal redone
             refuse_if_busy(tx.state)
             versions = await self._door.store.file_versions(workspace.id, session_id, None)
-            kept = [version for version in versions if version.reverts and not version.undone]
-            if not kept:
+            contents = [version for version in versions if version.reverts and not version.undone]
+            if not contents:
                 raise RunNotFound(f"Session {session_id} has no undo that can be redone.")
-            last = _run_ids(kept)[-1]
-            reverting.reverts = reverts_of(version for version in kept if version.run_id == last)
-            undone = {version_id for version in kept if version.run_id == last for version_id in version.reverts}
+            last = _run_ids(contents)[-1]
+            reverting.reverts = reverts_of(version for version in contents if version.run_id == last)
+            undone = {version_id for version in contents if version.run_id == last for version_id in version.reverts}
             redone = [version for version in versions if version.id in undone]
             runs = {version.run_id for version in redone}
             _refuse_conflicts(await reverting.conflicts())

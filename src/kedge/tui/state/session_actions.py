@@ -248,10 +248,10 @@ class SessionActions:
         """Return to before a prompt; return its text if it left the conversation. Not retried: it may have happened."""
         async with self._lock(session_id):
             reply = await self._client.rewind(self._workspace_id, session_id, message_id, scope)
-        kept = f"; kept, with later changes: {', '.join(map(with_tilde, reply.spared))}" if reply.spared else ""
+        spared = f"; kept, with later changes: {', '.join(map(with_tilde, reply.spared))}" if reply.spared else ""
         files = f"; restored: {', '.join(map(with_tilde, reply.restored))}" if reply.restored else ""
         fork = f"; the conversation as it was is in session {reply.fork_session_id}" if reply.fork_session_id else ""
-        self._report(f"rewound{fork}{files}{kept}", "information")
+        self._report(f"rewound{fork}{files}{spared}", "information")
         return reply.prompt if reply.fork_session_id else ""
 
     def _report_restored(self, files: list[str]) -> None:
