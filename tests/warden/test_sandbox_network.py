@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -81,6 +82,24 @@ async def test_own_loopback_works_in_a_network_namespace(isolating: Warden, tmp_
     six = "[(s := socket.create_server(('::1', 0), family=10)), socket.create_connection(s.getsockname()[:2]), None][2]"
     wanted = [own, six] if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6") else [own]
     assert await worked(isolating, tmp_path, wanted, writable=(str(tmp_path),), network=False) == sorted(wanted)
+
+
+async def test_names_are_not_resolved_by_daemons(isolating: Warden, tmp_path: Path) -> None:
+    """A look-up of a host name sends that name to a server of its owner."""
+    resolver = Path("/run/nscd")
+    if isolating.sandbox.network != "namespace":
+        pytest.skip("without a namespace there are no sockets at all")
+    try:
+        resolver.mkdir()
+    except OSError:
+        pytest.skip("needs root, and a machine without nscd (another test may have its directory)")
+    try:
+        async with daemon(address := str(resolver / new_mark())):
+            attempts = [f"unix({address!r})"]
+            assert await worked(isolating, tmp_path, attempts, writable=(str(tmp_path),)) == attempts
+            assert await worked(isolating, tmp_path, attempts, writable=(str(tmp_path),), network=False) == []
+    finally:
+        shutil.rmtree(resolver)
 
 
 async def test_network_stays_away_from_descendants(isolating: Warden, tmp_path: Path, port: int) -> None:

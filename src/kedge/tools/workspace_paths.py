@@ -67,7 +67,7 @@ GUARDED_PAIRS = frozenset(
 )
 
 
-#: Files that agents, CI and tools obey later, outside of the sandbox and without an approval. They are no secrets.
+#: Files that agents, CI and tools obey later, outside of the sandbox and without an approval. They are not secret.
 STEERING_DIRECTORIES = frozenset({".venv", ".zed", ".kiro", ".crush", ".opencode", ".circleci", ".buildkite"})
 STEERING_NAMES = frozenset(
     {"agents.md", "kedge.md", "claude.md", "claude.local.md", "crush.md", "gemini.md", ".cursorrules", ".windsurfrules"}

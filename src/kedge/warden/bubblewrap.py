@@ -32,7 +32,8 @@ def wrapped(spec: ProcessSpec) -> tuple[str, ...]:
     links are followed, and root can change the modes of devices. Paths that do not exist are skipped."""
     writable = spec.writable or ()
     steps: list[tuple[str, int, tuple[str, ...]]] = [(path, 0, ("--bind-try", path, path)) for path in writable]
-    sockets = mounts.sockets((*mounts.HARMLESS, *spec.reachable, *spec.hidden))
+    harmless = mounts.HARMLESS if spec.network else ()
+    sockets = mounts.sockets((*harmless, *spec.reachable, *spec.hidden))
     pinned = mounts.ancestors((*spec.protected, *spec.hidden, *sockets), writable)
     steps += [(path, 1, ("--bind-try", path, path)) for path in pinned]
     steps += [(path, 2, ("--ro-bind-try", path, path)) for path in spec.protected]

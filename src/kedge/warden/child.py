@@ -55,7 +55,8 @@ def _mount(order: KeeperMessage) -> None:
             # System V shared memory and POSIX message queues of other programs: neither mounts nor Landlock restrict
             # them.
             libc.unshare(libc.CLONE_NEWIPC)
-        mounts.isolate(order["writable"], order["protected"], order["hidden"], order["reachable"], order["scratch"])
+        paths = (order["writable"], order["protected"], order["hidden"], order["reachable"], order["scratch"])
+        mounts.isolate(*paths, network=order["network"] is None)
         if not order["stdin"]:
             # The keeper's /dev/null is on an outside mount, where its mode could be changed.
             null = os.open("/dev/null", os.O_RDONLY)

@@ -25,7 +25,8 @@ SOCKETS_MAX = 500
 #: Maximum size of /proc/net/unix: some 50,000 sockets. Bytes.
 LISTING_BYTES_MAX = 8 * 1024 * 1024
 
-#: Sockets that programs need: they only answer look-ups (users, hosts) or receive log lines.
+#: Sockets that programs need: they only answer look-ups (users, hosts) or receive log lines. Covered for a process
+#: without a network: the name of a host carries any text to the server of its domain.
 HARMLESS = (
     "/run/nscd",
     "/var/run/nscd",
@@ -52,11 +53,13 @@ def isolate(
     hidden: Sequence[str],
     reachable: Sequence[str],
     scratch: str = "",
+    *,
+    network: bool = True,
 ) -> None:
     """Make this mount namespace read-only except for `writable`. Paths that do not exist, or are links, are ignored.
 
     `protected` stays read-only and `hidden` empty, also inside `writable`. Sockets below `reachable` are not covered.
-    `scratch` is empty and writable.
+    `scratch` is empty and writable. Without `network`, sockets that resolve names are covered as well.
     Devices work on read-only mounts, so only DEVICES and those below `writable` can be opened. The user's terminals are
     devices, too: a process that opens one for reading receives its input and can insert input by ioctl.
     """
@@ -67,7 +70,7 @@ def isolate(
         libc.mount_setattr(libc.AT_FDCWD, "/", set_attributes=libc.MOUNT_ATTR_RDONLY | libc.MOUNT_ATTR_NODEV)
     for device in clones.keys() & set(DEVICES):
         libc.mount_setattr(clones[device], "", set_attributes=libc.MOUNT_ATTR_RDONLY)
-    listening = sockets((*HARMLESS, *reachable, *hidden))
+    listening = sockets((*(HARMLESS if network else ()), *reachable, *hidden))
     steps: list[tuple[int, int, str, Callable[[str], None]]] = []
     steps += [(depth(path), 0, path, lambda path: _put_back(path, clones[path])) for path in clones if path != "/"]
     steps += [(depth(path), 1, path, _pin) for path in ancestors((*protected, *hidden, *listening), clones)]
