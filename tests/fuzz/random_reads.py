@@ -12,38 +12,15 @@ from kedge.tools.read_only_programs import PROGRAMS, Program, program
 from tests.tools.test_read_only import lines_of, make_repository, run_git
 
 #: Words that make one program or another write, run a program or send.
-TRICKS = (
-    *(
-        "-o",
-        "out",
-        "-oout",
-        "--output=out",
-        "--output",
-        "-i",
-        "-w",
-        "-T.",
-        "-exec",
-        "-delete",
-        "-fprint",
-        "./evil",
-        ";",
-    ),
-    *("--pre=./evil", "--pre", "--compress-program=./evil", "--textconv", "--ext-diff", "-O./evil", "-c", "-C", "-r"),
-    *("core.pager=./evil", "w out", "1w out", "1e ./evil", "$!N;w out", "s/o/x/w out", "/o/w out", "--", "-", "-f"),
-    *("-I{}", "{}", "*", "./*", "-*", "odd/*", "?o*", "[-]*", ">out", ">", "2>out", "|tee", "-e", "-n", "-v", "%n"),
-    *("$(./evil)", "`./evil`", "<(./evil)", "&", "-D", "-R", "-L", "-S", "--help", "-a", "-s", "-d", "-u", "-x"),
-    *("@odd/-o", "--files0-from=a.txt", "--in-place", "-z", "-m", "--edit-description", "--no-index", "new", "-Z"),
-    *(
-        "https://127.0.0.1:9/",
-        "/dev/tcp/127.0.0.1/9",
-        "ext::./evil",
-        "file://x",
-        "|",
-        "&&",
-        "|xargs",
-        "-print0|xargs -0",
-    ),
-)
+_TRICKS = r"""
+-o, out, -oout, --output=out, --output, -i, -w, -T., -exec, -delete, -fprint, ./evil, ;, --pre=./evil, --pre,
+--compress-program=./evil, --textconv, --ext-diff, -O./evil, -c, -C, -r, core.pager=./evil, w out, 1w out,
+1e ./evil, $!N;w out, s/o/x/w out, /o/w out, --, -, -f, -I{}, {}, *, ./*, -*, odd/*, ?o*, [-]*, >out, >, 2>out,
+|tee, -e, -n, -v, %n, $(./evil), `./evil`, <(./evil), &, -D, -R, -L, -S, --help, -a, -s, -d, -u, -x, @odd/-o,
+--files0-from=a.txt, --in-place, -z, -m, --edit-description, --no-index, new, -Z, https://127.0.0.1:9/,
+/dev/tcp/127.0.0.1/9, ext::./evil, file://x, |, &&, |xargs, -print0|xargs -0
+"""
+TRICKS = tuple(_TRICKS.strip().replace(",\n", ", ").split(", "))
 VALUES = {
     "number": ("0", "1", "3", "+2", "-1", "1k"),
     "text": ("x", "a.txt", "%s", "one", "-o", "./evil", "out", "", "1,3", ":", "%h", "never", "short"),

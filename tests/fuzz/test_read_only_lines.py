@@ -104,7 +104,7 @@ async def test_lines_that_pass_change_nothing(tmp_path: Path, seeds: range) -> N
             assert state_of(base) == before, replay("test_read_only_lines.py", seed)
 
 
-def test_checked_line_prints_what_the_written_line_prints(tmp_path: Path) -> None:
+def test_checked_line_prints_the_same_output(tmp_path: Path) -> None:
     base = tmp_path / "base"
     root = make_canary(base)
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(base), "LC_ALL": "C.UTF-8", "GIT_PAGER": "cat"}

@@ -189,7 +189,7 @@ def test_repository_around_the_workspace_asks(root: Path, tmp_path: Path) -> Non
 
 
 def test_programs_named_by_a_repository_do_not_run(tmp_path: Path) -> None:
-    """Also in a nested repository, which is no submodule by any configuration."""
+    """Also in a nested repository that no configuration names as a submodule."""
     root = tmp_path / "workspace"
     root.mkdir()
     evil = tmp_path / "evil"
@@ -262,3 +262,22 @@ def test_globs_are_expanded_before_the_check(root: Path, tmp_path: Path) -> None
     assert result.parts == (True, False, False), "the glob may mean other files by then"
     ls = shutil.which("ls", path="/usr/bin:/bin")
     assert result.text == f"{ls} a.txt 'b c.txt' '*' ./--output=x ; touch d.txt ; ls *.txt"
+
+
+@pytest.mark.timeout(60)
+def test_long_lines_take_bounded_time(tmp_path: Path) -> None:
+    """A pattern that is tried in all ways, or globs that multiply, would take hours."""
+    for number in range(200):
+        (tmp_path / f"{'a' * 200}{number}").touch()
+    blanks, brackets = " " * 9000, "[^a]" * 2000
+    for line in (
+        f"sed -n '{blanks}x' f",
+        f"sed -n '/{brackets}' f",
+        f"sed -n '{'1,2p;' * 1500}w x' f",
+        f"printf '%{'0' * 9000}'",
+        f"jq '{'env ' * 2000}x' f",
+        "cat " + "*a*a*a*a*a*b " * 600,
+        "cat " + "* " * 4000,
+        ";".join(["cat *"] * 100),
+    ):
+        assert not passes(line, around(tmp_path)), line[:50]

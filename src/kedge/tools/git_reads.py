@@ -21,12 +21,15 @@ from kedge.tools.read_only_programs import Program, Reading, parsed, read
 #: Limit of a configuration of a repository. Bytes.
 GIT_CONFIG_BYTES_MAX = 100_000
 
-#: Options that every command gets. Submodules have configurations of their own, and git would run itself in each.
-HARMLESS = (
-    *("--no-pager", "--no-optional-locks"),
-    *("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "diff.autoRefreshIndex=false"),
-    *("-c", "log.showSignature=false", "-c", "protocol.allow=never"),
+#: Options that every command gets.
+_SETTINGS_OFF = (
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "diff.autoRefreshIndex=false",
+    "log.showSignature=false",
+    "protocol.allow=never",
 )
+HARMLESS = ("--no-pager", "--no-optional-locks", *(word for setting in _SETTINGS_OFF for word in ("-c", setting)))
 _DIFF = """
     -pusRabwBzWMC -U=number --patch --no-patch --raw --stat[=text] --numstat --shortstat --dirstat[=text] --summary
     --name-only --name-status --color[=text] --no-color --word-diff[=text] --color-words[=text] --color-moved[=text]
@@ -46,7 +49,7 @@ _LISTING = """path* --list --merged --no-merged --contains --no-contains
     --points-at --sort=text --format=text --column[=text] --no-column --color[=text] --no-color --ignore-case"""
 _TABLE = {
     "status": """path* -sbuz --short --branch --porcelain[=text] --long --untracked-files[=text] --ignored[=text]
-        --column[=text] --no-renames --show-stash --ahead-behind --no-ahead-behind""",
+        --column[=text] --no-renames --show-stash""",
     "diff": f"path* {_DIFF} --cached --staged --merge-base",
     "log": _LOG,
     "show": _LOG,

@@ -8,20 +8,28 @@ import re
 from itertools import islice
 from pathlib import Path
 
+from msgspec import Struct
+
 from kedge.tools.file_threads import checkpoint
 from kedge.tools.strict_line import Word
 
-#: Limit of directory entries that are compared with one glob. Items.
-GLOB_ENTRIES_MAX = 20_000
+#: Limit of directory entries that are compared with the globs of a line: some 0.1 s, a second for hostile names. Items.
+GLOB_ENTRIES_MAX = 5000
+
+
+class Room(Struct):
+    """What the rest of a line may take: words with its globs expanded, and entries that are compared."""
+
+    words: int
+    entries: int = GLOB_ENTRIES_MAX
 
 
 #: A character of a name, or a wildcard.
 _Token = tuple[bool, str]
 
 
-def expand(word: Word, directory: Path, names_max: int) -> list[str] | None:
+def expand(word: Word, directory: Path, room: Room) -> list[str] | None:
     """Return the names that a glob stands for, or None for too many. Blocking."""
-    budget = GLOB_ENTRIES_MAX
     levels = _levels(word)
     names = [""]
     for index, level in enumerate(levels):
@@ -35,15 +43,15 @@ def expand(word: Word, directory: Path, names_max: int) -> list[str] | None:
                 continue
             try:
                 with os.scandir(directory / name) as entries:
-                    present = [entry.name for entry in islice(entries, budget + 1)]
+                    present = [entry.name for entry in islice(entries, room.entries + 1)]
             except OSError:
                 continue
-            budget -= len(present)
-            if budget < 0:
+            room.entries -= len(present)
+            if room.entries < 0:
                 return None
             matched += [name + entry for entry in sorted(present) if _matches(level, entry)]
         names = matched if is_last else [f"{name}/" for name in matched if os.path.isdir(directory / f"{name}/")]
-        if len(names) > names_max:
+        if len(names) > room.words:
             return None
     return names or [word.text]
 

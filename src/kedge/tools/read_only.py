@@ -26,14 +26,14 @@ from kedge.programs import first_program, is_outside
 from kedge.tools import xargs_guard
 from kedge.tools.file_threads import checkpoint
 from kedge.tools.git_reads import git_reading, is_git_environment_plain, is_plain_repository
-from kedge.tools.path_expansion import expand
+from kedge.tools.path_expansion import Room, expand
 from kedge.tools.program_rules import listed
 from kedge.tools.read_only_programs import parsed, program, read, version_options
 from kedge.tools.strict_line import Part, StrictLine, Word
 from kedge.tools.tool_failed import ToolFailed
 from kedge.tools.workspace_paths import GUARD_PARTS_MAX, Target, resolve
 
-#: Limit of the words of a command with its globs expanded: each may be a path that is resolved. Items.
+#: Limit of the words of a line with its globs expanded: each may be a path that is resolved. Items.
 READ_WORDS_MAX = 1000
 
 #: Names of files and directories with credentials, in small letters. They ask also inside the workspace.
@@ -50,8 +50,9 @@ _PRINTING = frozenset({"echo", "printf"})
 _SHIMS = frozenset({"rustup", "volta-shim", "mise", "asdf", "corepack", "rtx"})
 _TEST_OPERATORS = listed("! = == != -eq -ne -lt -le -gt -ge -nt -ot -ef -e -f -d -r -w -x -s -L -h -n -z -a -o ( )")
 _SED = parsed("text path* -nErsuz -e=text --quiet --silent --regexp-extended --expression=text")
-_SED_ADDRESS = r"(?:[0-9]+(?:~[0-9]+)?|\$|/(?:[^/\\\[\n]|\\.|\[\^?\]?[^]/\\\n]*\])*/I?)"
-_SED_COMMAND = rf"\s*(?:{_SED_ADDRESS}(?:,\s*(?:[+~][0-9]+|{_SED_ADDRESS}))?\s*!?\s*)?[pq=dln]?\s*"
+#: Possessive: a script that does not match must not be tried in many ways.
+_SED_ADDRESS = r"(?:[0-9]++(?:~[0-9]++)?|\$|/(?:[^/\\\[\n]|\\.|\[\^?+\]?+[^]/\\\n]*+\])*+/I?)"
+_SED_COMMAND = rf" ?(?:{_SED_ADDRESS}(?:, ?(?:[+~][0-9]++|{_SED_ADDRESS}))? ?!?)? ?[pq=dln]? ?"
 _SED_SCRIPT = re.compile(rf"{_SED_COMMAND}(?:;{_SED_COMMAND})*")
 _FIND_FLAGS = listed(
     "! ( ) , -not -o -or -a -and -print -print0 -prune -empty -readable -writable -executable -depth -xdev -mount"
@@ -112,12 +113,13 @@ def check_line(line: StrictLine, around: Surroundings) -> ReadOnlyLine:
     is_read_only: list[bool] = []
     texts: list[str] = []
     may_write = False
+    room = Room(READ_WORDS_MAX)
     for piece in line.pieces:
         if isinstance(piece, str):
             texts.append(_redirect(piece) if ">" in piece else piece)
             continue
         checkpoint()
-        text = _checked(piece, around, may_write=may_write) if can_read else None
+        text = _checked(piece, around, room, may_write=may_write) if can_read else None
         may_write = may_write or text is None
         is_read_only.append(text is not None)
         texts.append(_plain(piece) if text is None else text)
@@ -169,7 +171,7 @@ class _Command(Struct, frozen=True):
     has_variable: bool
 
 
-def _checked(part: Part, around: Surroundings, *, may_write: bool) -> str | None:
+def _checked(part: Part, around: Surroundings, room: Room, *, may_write: bool) -> str | None:
     """Return the text of a read-only command for the shell, or None. `may_write`: a command before it may change files,
     so that a glob may mean other files when it runs."""
     directory = _directory(part.directory, around)
@@ -185,13 +187,14 @@ def _checked(part: Part, around: Surroundings, *, may_write: bool) -> str | None
     words: list[str] = []
     for word in part.words[1:]:
         if word.is_glob:
-            names = None if may_write else expand(word, directory, READ_WORDS_MAX)
+            names = None if may_write else expand(word, directory, room)
             if names is None or not all(around.is_open(name, directory) for name in names):
                 return None
-            words += names
         else:
-            words.append(word.text)
-    if len(words) > READ_WORDS_MAX or not all(around.is_open(word.text, directory) for word in part.inputs):
+            names = [word.text]
+        words += names
+        room.words -= len(names)
+    if room.words < 0 or not all(around.is_open(word.text, directory) for word in part.inputs):
         return None
     if part.name == "xargs" and part.inputs:
         return None  # the guard would not read them
@@ -359,6 +362,8 @@ def _xargs(command: _Command, around: Surroundings) -> str | None:
     path = first_program(name, around.environment.get("PATH", os.defpath))
     xargs = _program("xargs", around)
     if words is None or path is None or xargs is None or not is_outside(path, around.root):
+        return None
+    if not all(is_outside(file, around.root) for file in (sys.executable, xargs_guard.__file__)):
         return None
     guard = [sys.executable, "-I", "-S", xargs_guard.__file__, how.split, str(around.root), CREDENTIALS.pattern]
     return f"{shlex.join(guard)} | {shlex.join([xargs, '-0', *how.options, path, *rest])}"

@@ -32,7 +32,7 @@ STRICT_PARTS_MAX = 100
 #: Limit of nested `( )`: no line written by hand has more. Items.
 STRICT_DEPTH_MAX = 10
 
-#: Variables whose values are no secrets. A word with one is not literal.
+#: Variables without secret values. A word with one is not literal.
 VARIABLES = frozenset({"$?", "$PWD", "$HOME", "$USER", "$SHELL", "$PATH", "$LANG", "$HOSTNAME", "$OSTYPE"})
 
 #: Commands of the shell that change how it reads or runs the commands after them, or run text as commands.
@@ -266,7 +266,7 @@ class _Parser:
     # --- words ---
 
     def _redirect(self) -> str | Word | None:
-        """Return a redirection, or the file of `< FILE`, or None if there is none here."""
+        """Return a redirection, or the file of `< FILE`, or None for any other word."""
         match = _REDIRECT.match(self._line, self._at)
         if match is None:
             return None
