@@ -8,6 +8,7 @@ import string
 import pytest
 
 from kedge.client.client import Client, new_run_id
+from kedge.tui.panels import prompt_panel
 from kedge.tui.panels.approval_panel import ApprovalPanel
 from kedge.tui.panels.full_text import diff_rows
 from kedge.tui.panels.prompt_panel import PromptPanel
@@ -62,7 +63,7 @@ async def test_f2_allows_a_fully_shown_diff(server: Server) -> None:
         assert "write needs your approval: Create a.txt (+2 -0)" in r.text
         assert "+one" in r.text
         assert "+two" in r.text
-        assert "F2 once  F3 this session: edit(**)  F4 always: edit(**)  F8 deny" in r.text
+        assert "y F2 once  2 F3 this session: edit(**)  3 F4 always: edit(**)  n F8 deny" in r.text
         assert not (server.home.workspace / "a.txt").exists()
         await r.press("f2")
         await ended(r)
@@ -72,7 +73,34 @@ async def test_f2_allows_a_fully_shown_diff(server: Server) -> None:
         assert await r.app.connection.client.grants(r.app.connection.id) == []
 
 
-async def test_typed_text_approves_nothing(server: Server) -> None:
+@pytest.mark.parametrize(("keys", "exists"), [(("y",), True), (("4",), False), (("down", "enter"), True)])
+async def test_plain_keys_answer_while_the_prompt_is_empty(
+    server: Server, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], exists: bool
+) -> None:
+    monkeypatch.setattr(prompt_panel, "TYPING_PAUSE_S", 0.0)
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | say last")
+        await asked(r)
+        await r.press("enter", "a", "y", "n", "1", "4")  # Enter alone answers nothing, and keys after text are text
+        assert r.prompt == "ayn14"
+        await r.press("ctrl+c", *keys)
+        await r.shows("last")
+        assert (server.home.workspace / "a.txt").exists() == exists
+        assert r.prompt == ""
+
+
+async def test_plain_keys_grant_the_rule(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_panel, "TYPING_PAUSE_S", 0.0)
+    async with rig(server) as r:
+        await r.send(f"script: {write()} | {write('b.txt')} | say last")
+        await asked(r)
+        await r.press("2")
+        await r.shows("last")
+        assert (server.home.workspace / "b.txt").exists()
+
+
+async def test_typed_text_approves_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompt_panel, "TYPING_PAUSE_S", 3600.0)  # all keys of this test are typed in one go
     async with rig(server) as r:
         await r.send(f"script: {write()} | say last")
         ask = await asked(r)

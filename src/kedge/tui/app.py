@@ -119,13 +119,13 @@ class KedgeApp(App[int]):
             yield TranscriptPanel(self.view, THEMES[self.theme_name])
             yield SidePanel()
         with Vertical(id="below"):
-            yield ApprovalPanel(THEMES[self.theme_name])
+            yield (approval := ApprovalPanel(THEMES[self.theme_name]))
             yield QuestionPanel(THEMES[self.theme_name])
             yield AskResult()
             yield RunLine()
             yield QueuePanel()
             yield (completions := FileCompletions(Path(self.connection.path)))
-            yield PromptPanel(completions, self._history, self.connection.path)
+            yield PromptPanel(completions, approval, self._history, self.connection.path)
             yield Hints()
 
     # --- lifecycle --------------------------------------------------------------------------------------------------

@@ -83,6 +83,12 @@ TYPED: tuple[tuple[str, str], ...] = (
     ("tab", "move to the queue and back"),
 )
 
+#: Keys that answer an approval while the prompt is empty, for the help. They are not bindings.
+ANSWER_KEYS: tuple[tuple[str, str], ...] = (
+    ("y or 1, 2, 3, n or 4", "answer as F2, F3, F4, F8, while the prompt is empty"),
+    ("arrows, then enter", "choose an answer, while the prompt is empty"),
+)
+
 #: Keys of the queue: keys, action, description.
 QUEUE_KEYS: tuple[tuple[str, str, str], ...] = (
     ("e", "edit", "edit in the prompt"),

@@ -1,7 +1,8 @@
-"""The approval panel: full command or diff, answered with F-keys.
+"""The approval panel: full command or diff, answered with F-keys, or with plain keys while the prompt is empty.
 
 The panel never takes the focus, so that the user can keep typing in the prompt. Its keys take effect a moment after a
-new approval appears: a key meant for the previous approval must not answer the new one.
+new approval appears: a key meant for the previous approval must not answer the new one. Enter answers only after an
+arrow has highlighted an answer: it is too easily pressed twice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,15 @@ from kedge.wire import models as m
 #: A longer rule is shown with the text, where there is room for all of it, and the keys refer to it. Characters.
 RULE_IN_KEYS_CHARS_MAX = 30
 
+#: The answers in the order of the panel: its plain keys, its F-key, the answer, and the action of the app.
+_ANSWERS: tuple[tuple[tuple[str, ...], str, Answer, str], ...] = (
+    (("y", "1"), "F2", "allow", "approve('allow')"),
+    (("2",), "F3", "allow_session", "approve('allow_session')"),
+    (("3",), "F4", "allow_always", "approve('allow_always')"),
+    (("n", "4"), "F8", "deny", "deny"),
+)
+_STEPS = {"up": -1, "left": -1, "down": 1, "right": 1}
+
 
 class ApprovalPanel(Vertical):
     DEFAULT_CSS = """
@@ -45,6 +55,8 @@ class ApprovalPanel(Vertical):
         #: The approval that the keys answer.
         self.approval: m.PermissionRequest | None = None
         self._is_sent = False
+        #: The answer that Enter sends; None until an arrow key has chosen one.
+        self._highlighted: Answer | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
@@ -70,6 +82,7 @@ class ApprovalPanel(Vertical):
         if previous is None or previous.id != ask.id:
             self.query_one("#title", Static).update(approval_title(ask))
             self._full_text.show(lambda width: list(approval_rows(ask, width)), *self._space())
+            self._highlighted = None
             self._update_keys()
             self._settle_timer.start()
             self.call_after_refresh(self._update_range)
@@ -82,6 +95,25 @@ class ApprovalPanel(Vertical):
         if ask is None or self._is_sent or not (self._settle_timer.is_settled and self._settle_timer.is_in_view):
             return None
         return ask if action in ("allow", "deny") or ask.grant else None
+
+    async def answer_by_key(self, key: str) -> bool:
+        """Handle a plain key that was pressed in an empty prompt; return whether it was one of the panel's keys."""
+        if self.answerable("allow") is None:
+            return False
+        if key in _STEPS:
+            offered = [answer for _, _, answer, _ in _ANSWERS if self.answerable(answer)]
+            if self._highlighted in offered:
+                index = (offered.index(self._highlighted) + _STEPS[key]) % len(offered)
+            else:
+                index = 0 if _STEPS[key] > 0 else len(offered) - 1
+            self._highlighted = offered[index]
+            self._update_keys()
+            return True
+        for keys, _, answer, action in _ANSWERS:
+            if key in keys or (key == "enter" and answer == self._highlighted):
+                await self.app.run_action(action)
+                return True
+        return False
 
     def page(self, by: int) -> None:
         self._full_text.page(by)
@@ -109,12 +141,16 @@ class ApprovalPanel(Vertical):
         ask = self.approval
         rule = visible(ask.grant, keep="") if ask else ""
         name = rule if len(rule) <= RULE_IN_KEYS_CHARS_MAX else "the rule above"
-        keys = [("F2 once", "app.approve('allow')")]
+        texts: dict[Answer, str] = {"allow": "once", "deny": "deny"}
         if rule:
-            keys.append((f"F3 this session: {name}", "app.approve('allow_session')"))
-            keys.append((f"F4 always: {name}", "app.approve('allow_always')"))
-        keys.append(("F8 deny", "app.deny"))
-        links = [Content.styled(text, Style.from_meta({"@click": action})) for text, action in keys]
+            texts |= {"allow_session": f"this session: {name}", "allow_always": f"always: {name}"}
+        links = []
+        for keys, f_key, answer, action in _ANSWERS:
+            if answer in texts:
+                link = Content.styled(
+                    f"{keys[0]} {f_key} {texts[answer]}", Style.from_meta({"@click": f"app.{action}"})
+                )
+                links.append(link.stylize("reverse") if answer == self._highlighted else link)
         self.query_one("#keys", Static).update(Content("  ").join(links) + Content(" (prompt text = reason)"))
 
 

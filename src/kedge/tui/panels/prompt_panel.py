@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.keys import Keys
@@ -9,12 +11,16 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from kedge.client.safe_text import harmless
+from kedge.tui.panels.approval_panel import ApprovalPanel
 from kedge.tui.panels.file_completions import FileCompletions
 from kedge.tui.state.mentions import mention, name_inside, partial_mention, paths_in
 from kedge.tui.state.prompt_history import PromptHistory
 
 #: Keys that insert a line break. The last two are what xterm and tmux send for Enter with Shift or Alt.
 NEW_LINE_KEYS = ("ctrl+j", "alt+enter", "shift+enter", "shift+\r", "\r")
+
+#: After a key that was typed, further keys are text, not answers: the user is writing the next prompt. Seconds.
+TYPING_PAUSE_S = 1.0
 
 # Older terminals send Alt+Enter as Esc and Enter. Textual would parse that as Enter and send the prompt.
 assert isinstance(ANSI_SEQUENCES_KEYS, dict), "Textual's table is a Mapping that can be extended"
@@ -44,12 +50,16 @@ class PromptPanel(TextArea):
     class Edited(Message):
         """The text has changed."""
 
-    def __init__(self, completions: FileCompletions, history: PromptHistory, root: str) -> None:
+    def __init__(
+        self, completions: FileCompletions, approval: ApprovalPanel, history: PromptHistory, root: str
+    ) -> None:
         super().__init__(
             id="prompt", soft_wrap=True, tab_behavior="focus", show_line_numbers=False, highlight_cursor_line=False
         )
         self.cursor_blink = False  # an idle screen is not redrawn
-        self._completions, self._history, self._root = completions, history, root
+        self._completions, self._approval, self._history, self._root = completions, approval, history, root
+        #: When a key was last typed, by the monotonic clock. Seconds.
+        self._typed_at = 0.0
         #: Files outside the workspace that were dropped here: they are attached to prompts that mention them.
         self.dropped: set[str] = set()
         #: Index of the shown history entry. One past the last is the text being written, which is kept in `_draft`.
@@ -89,8 +99,14 @@ class PromptPanel(TextArea):
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
-    def on_key(self, event: events.Key) -> None:
-        if self._handle_key(event):
+    async def on_key(self, event: events.Key) -> None:
+        paused_s = time.monotonic() - self._typed_at
+        if not self.text and paused_s >= TYPING_PAUSE_S and await self._approval.answer_by_key(event.key):
+            is_handled = True
+        else:
+            self._typed_at = time.monotonic()
+            is_handled = self._handle_key(event)
+        if is_handled:
             event.stop()
             event.prevent_default()
 

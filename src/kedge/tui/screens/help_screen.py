@@ -11,7 +11,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from kedge.tui.key_bindings import KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, key_name
+from kedge.tui.key_bindings import ANSWER_KEYS, KEYS, QUEUE_KEYS, SESSION_KEYS, TYPED, key_name
 
 #: With fewer columns the groups are listed in one column.
 WIDE_COLUMNS = 110
@@ -68,6 +68,7 @@ def groups() -> list[tuple[str, list[HelpLine]]]:
     for key in KEYS:
         keys = " or ".join(name for name in (key.shown, f"/{key.command}" if key.command else "") if name)
         result.setdefault(key.group, []).append((keys, key.description))
+    result["Approvals"] += ANSWER_KEYS
     for name, table in (("Queue", QUEUE_KEYS), ("Session list", SESSION_KEYS)):
         result[name] = [(" or ".join(map(key_name, keys.split(","))), description) for keys, _, description in table]
     return list(result.items())
