@@ -63,7 +63,7 @@ async def test_f2_allows_a_fully_shown_diff(server: Server) -> None:
         assert "write needs your approval: Create a.txt (+2 -0)" in r.text
         assert "+one" in r.text
         assert "+two" in r.text
-        assert "y F2 once  2 F3 this session: edit(**)  3 F4 always: edit(**)  n F8 deny" in r.text
+        assert "y/F2 once  2/F3 this session: edit(**)  3/F4 always: edit(**)  n/F8 deny" in r.text
         assert not (server.home.workspace / "a.txt").exists()
         await r.press("f2")
         await ended(r)

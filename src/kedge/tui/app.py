@@ -213,6 +213,8 @@ class KedgeApp(App[int]):
             self._frame = self.set_timer(FRAME_S, self._draw)
 
     def _show_connection(self, is_connected: bool) -> None:
+        if not is_connected:
+            self.view.config_problem = ""  # the next stream sends it again, if it still holds
         if self.is_ready:
             lost = f"connection lost; reconnecting … {one_line(self.connection.start_error, 500)}".rstrip()
             self.part(Banner).set_text("" if is_connected else lost)

@@ -149,7 +149,6 @@ class ServerConnection:
     async def load(self, view: WorkspaceView) -> None:
         """Load sessions, live Runs and pending Asks."""
         at, client = self.at, self.client
-        view.config_problem = (await self.retry(lambda: client.workspace(self.id))).config_problem
         view.load_sessions(await self.retry(lambda: client.sessions(self.id)), at)
         live = await self.retry(client.runs)
         view.load_runs([run for run in live if run.workspace_id == self.id], at)

@@ -50,6 +50,8 @@ class WorkspaceView:
     """The sessions of a workspace, their Runs, the pending Asks and the open conversations."""
 
     def __init__(self) -> None:
+        #: Why the configuration files are not in effect; empty: they are. Each new stream sends it again.
+        self.config_problem = ""
         self.reset()
 
     def reset(self) -> None:
@@ -69,8 +71,6 @@ class WorkspaceView:
         self.closed_asks: dict[str, ClosedAsk] = {}
         #: By session: the files that its Runs changed.
         self._files: dict[str, Latest[m.ChangedFiles]] = {}
-        #: Why the configuration files are not in effect; empty: they are.
-        self.config_problem = ""
 
     # --- responses to requests ---------------------------------------------------------------------------------
 

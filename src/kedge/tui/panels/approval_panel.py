@@ -148,7 +148,7 @@ class ApprovalPanel(Vertical):
         for keys, f_key, answer, action in _ANSWERS:
             if answer in texts:
                 link = Content.styled(
-                    f"{keys[0]} {f_key} {texts[answer]}", Style.from_meta({"@click": f"app.{action}"})
+                    f"{keys[0]}/{f_key} {texts[answer]}", Style.from_meta({"@click": f"app.{action}"})
                 )
                 links.append(link.stylize("reverse") if answer == self._highlighted else link)
         self.query_one("#keys", Static).update(Content("  ").join(links) + Content(" (prompt text = reason)"))
