@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from kedge.core.approvals import Grant, Intent, Rules, parse_rules
+from kedge.core.approvals import Grant, Intent, IntentPart, Rules, parse_rules
 from kedge.core.modes import MODES, Mode, narrower, permit_in_mode, remedy
 from kedge.core.records import RunOptions, SessionRecord
 
-COMMAND = Intent(("bash",), "execute", "make", "$ make", "/w", "{}", "b", words=("make",), commands=(("make",),))
+MAKE = (IntentPart(("make",)),)
+COMMAND = Intent(("bash",), "execute", "make", "$ make", "/w", "{}", "b", parts=MAKE, commands=(("make",),))
 EDIT = Intent(("edit",), "write", "src/a.py", "Edit src/a.py", "/w/src/a.py", "{}", "b", grant="edit(**)")
 GUARDED = replace(EDIT, subject=".envrc", path="/w/.envrc", exact_only=True, grant="")
 OUTSIDE = replace(EDIT, subject="/etc/hosts", path="/etc/hosts", exact_only=True, grant="")
@@ -66,8 +67,8 @@ def test_leaving_the_sandbox_asks_despite_rules_and_grants(mode: Mode) -> None:
         (GUARDED, "Allow it with --allow 'edit(.envrc)'."),
         (FETCH, "Allow it with --allow 'fetch(example.org)'."),
         (COMMAND, "Allow it with --allow 'bash(make)' or --mode auto."),
-        (replace(COMMAND, words=None, commands=((None,),)), "Allow it with --mode auto."),
-        (replace(COMMAND, words=("it's",), commands=(("it's",),)), "Allow it with --mode auto."),
+        (replace(COMMAND, parts=None, commands=((None,),)), "Allow it with --mode auto."),
+        (replace(COMMAND, parts=(IntentPart(("it's",)),), commands=(("it's",),)), "Allow it with --mode auto."),
         (replace(EDIT, subject="*", exact_only=True), "No rule covers it:"),
         (replace(GUARDED, subject="x" * 1000), "No rule covers it:"),
         (replace(COMMAND, escalation="network"), "No rule covers it:"),

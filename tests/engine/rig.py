@@ -16,7 +16,7 @@ import msgspec
 from kedge.agent.assembly import make_engine
 from kedge.agent.model_choice import RunModel
 from kedge.config.schema import Config
-from kedge.core.approvals import Ask, Intent
+from kedge.core.approvals import Ask, Intent, IntentPart
 from kedge.core.commands import WhenBusy
 from kedge.core.events import RunEnded
 from kedge.core.records import LaneRecord, Prompt, RunOptions, RunRecord
@@ -163,6 +163,7 @@ class ActingTool(Tool):
             params="{}",
             binding=args.do,
             needs_approval=args.ask,
+            parts=(IntentPart(tuple(args.do.split())),),
             grant=f"bash({args.do})",
         )
 

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from kedge.core.approvals import Intent, Permit, Rules, parse_rules, permit
-from kedge.tools.shell_parser import parse_line
+from kedge.tools.command_parts import intent_parts
+from kedge.tools.shell_parser import commands_of
+from kedge.tools.strict_line import parse_strictly
 from proof.figures import proof
 
 HERE = Path(__file__).parent
+#: A workspace without files.
+ROOT = Path("/w")
 #: Lines each corpus has at least, so that none is lost unnoticed.
 MUST_ASK_MIN = 600
 ALLOWED_MIN = 60
@@ -31,7 +35,9 @@ def corpus(name: str) -> list[tuple[tuple[str, ...], str]]:
 
 
 def said(command: str, rules: Rules, *, skip: bool = False) -> Permit:
-    line = parse_line(command)
+    strict = parse_strictly(command)
+    # The rules alone: no command is read-only here.
+    read_only = (False,) * len(strict.parts) if strict is not None else ()
     intent = Intent(
         names=("bash",),
         action="execute",
@@ -40,9 +46,8 @@ def said(command: str, rules: Rules, *, skip: bool = False) -> Permit:
         path="",
         params="",
         binding="",
-        words=line.words,
-        commands=line.commands,
-        exact_only=line.runs_others,
+        parts=intent_parts(command, strict, read_only, ROOT, ROOT),
+        commands=commands_of(command),
     )
     return permit(intent, rules, (), skip=skip)
 

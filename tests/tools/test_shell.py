@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kedge.core.approvals import Grant, Rules, parse_rules, permit, rule_of
+from kedge.core.approvals import Grant, Intent, Rules, parse_rules, permit, rule_of
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.shell import COMMAND_BYTES_MAX, BashTool
 from kedge.tools.view import ViewTool
@@ -262,6 +262,10 @@ async def test_read_only_line_runs_as_it_was_checked(tmp_path: Path) -> None:
     assert processes.started == [(shutil.which("bash"), "-c", f"{shutil.which('ls')} 'a b'")]
 
 
+def is_exact_only(intent: Intent) -> bool:
+    return any(part.exact_only for part in intent.parts or ())
+
+
 @pytest.mark.found(
     "attack round 2: command lines",
     "for each word of a command every directory above it was looked at, in a workspace with deep directories for "
@@ -272,7 +276,7 @@ async def test_deep_directories_take_bounded_time(context: ToolContext) -> None:
     deep = "a/" * 600
     (context.root / deep).mkdir(parents=True)
     words = " ".join(f"x{number}=y{number}" for number in range(98))
-    assert (await intended(context, f"cp {words}", cwd=deep)).intent.exact_only
+    assert is_exact_only((await intended(context, f"cp {words}", cwd=deep)).intent)
     assert (await intended(context, f"ls {words}", cwd=deep)).intent.needs_approval
 
 
@@ -288,7 +292,7 @@ async def test_many_symlinks_take_bounded_time(context: ToolContext) -> None:
         (context.root / f"l{number}").symlink_to(f"l{number - 1}/../" * 500 + f"l{number - 1}")
     assert (await intended(context, "ls" + " l99" * 90)).intent.needs_approval
     assert not (await intended(context, "ls l0")).intent.needs_approval
-    assert (await intended(context, "cp" + " l99" * 90)).intent.exact_only
+    assert is_exact_only((await intended(context, "cp" + " l99" * 90)).intent)
     with pytest.raises(ToolFailed, match="too many symlinks"):
         await intended(context, "ls", cwd="l99")
     with pytest.raises(ToolFailed, match="too many symlinks"):
@@ -338,7 +342,7 @@ async def test_approval_shows_the_whole_visible_command(context: ToolContext) ->
     assert params["cwd"] == str(context.root)
     assert intent.description.startswith("list\\u{202e} files: $ echo xxx")
     assert intent.subject == command
-    assert (intent.words, intent.grant) == (None, "")
+    assert (intent.parts, intent.grant) == (None, "")
     assert (await intended(context, "a\nb")).intent.description == "$ a"
 
 
@@ -389,7 +393,8 @@ async def test_no_rule_covers_a_command_outside_the_workspace(context: ToolConte
 @pytest.mark.parametrize(
     ("command", "grant"),
     [
-        ("git status", "bash(git status)"),
+        ("git status", ""),
+        ("git add x", "bash(git add x)"),
         ("npm  run 'test:unit' --x=1", "bash(npm run test:unit --x=1)"),
         ("env A=1 make", "bash(env A=1 make)"),
         ("git add 'a b'", ""),
@@ -489,6 +494,6 @@ async def test_wildcard_rule_covers_no_guarded_file(context: ToolContext, comman
     (context.root / ".git" / "hooks").mkdir(parents=True)
     (context.root / "link").symlink_to(".git/config")
     intent = (await prepare(BashTool(), context, command=command)).intent
-    assert intent.exact_only == is_exact
+    assert is_exact_only(intent) == is_exact
     rules = parse_rules(["bash(cp *)", "bash(mv *)", "bash(tar *)", "bash(touch *)", "bash(ls *)"], [])
     assert permit(intent, rules, ()).decision == ("ask" if is_exact else "allow")

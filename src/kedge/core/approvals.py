@@ -13,12 +13,13 @@ user is asked: an Ask is stored, and the first answer wins.
 An answer is bound to the Intent's digest (`binding`): the exact command, directory, environment and file content. If
 these have changed when the answer arrives, the tool does not act on it.
 
-Rules are written `bash(git status)`, `edit(src/**)`, `fetch(docs.python.org)`, or the bare name of a tool. For commands
-an allow rule covers a single simple command with literal words only; a deny rule is compared with every command in the
-line, and one that ends in `*` (`git push*`) also with commands that have further words.
-A command that runs others (`env`, `find -exec`, `python x.py`) is covered by a rule that spells it in full, or that
-names the module of python (`python -m build *`). The bare `bash` covers every command. Rules for paths may start with
-`/`, `~/` or `./`; `secret/` covers the contents of that directory, and denying `secret` also denies them.
+Rules are written `bash(git status)`, `edit(src/**)`, `fetch(docs.python.org)`, or the bare name of a tool. A line of
+simple commands is allowed if each of them (`IntentPart`) is read-only or covered by a rule or grant; a deny rule is
+compared with every command in the line, and one that ends in `*` (`git push*`) also with commands that have further
+words. A rule with a wildcard names the program, and covers only arguments that the table of programs lists; a command
+with others (`find -exec`, `python x.py`) is covered by a rule that spells it in full. The bare `bash` covers every
+command. Rules for paths may start with `/`, `~/` or `./`; `secret/` covers the contents of that directory, and denying
+`secret` also denies them.
 """
 
 from __future__ import annotations
@@ -48,6 +49,22 @@ Confinement = Literal["configured", "workspace", "read_only"]
 Answer = Literal["allow", "allow_session", "allow_always", "deny"]
 
 
+class IntentPart(Struct, frozen=True):
+    """A simple command of a line."""
+
+    #: None: a word is not literal, or the command runs outside of the workspace. No rule with a pattern covers it.
+    words: tuple[str, ...] | None
+    #: It needs no rule.
+    is_read_only: bool = False
+    #: It runs other programs (`env`, `find -exec`) or changes files that protect this machine (.git/hooks): only a rule
+    #: without a wildcard covers it.
+    exact_only: bool = False
+    #: Number of its first words that a rule with a wildcard must spell: `python -m build` has three.
+    spelled: int = 1
+    #: Its directory, relative to the workspace. Empty: the root.
+    directory: str = ""
+
+
 class Intent(Struct, frozen=True):
     """The action that a tool call is about to take."""
 
@@ -67,12 +84,11 @@ class Intent(Struct, frozen=True):
     binding: str
     #: False: only a deny rule can prevent it.
     needs_approval: bool = True
-    #: A command: its words, if it is a single simple command with literal words only.
-    words: tuple[str, ...] | None = None
+    #: A command: the simple commands of the line. None: there is something else in it.
+    parts: tuple[IntentPart, ...] | None = None
     #: A command: the words of every command in the line, None for one that is not literal. For deny rules.
     commands: tuple[tuple[str | None, ...], ...] = ()
-    #: It runs other programs (`env`, `find -exec`) or changes files that protect this machine (.git/hooks): only a rule
-    #: without a wildcard covers it.
+    #: It changes files that protect this machine (.git/hooks): only a rule without a wildcard covers it.
     exact_only: bool = False
     #: The rule that "for this session" and "always" grant, as displayed. Empty: neither is offered.
     grant: str = ""
@@ -181,6 +197,13 @@ def rule_of(grant: str) -> str:
     return grant[: grant.index(") in ") + 1] if ") in " in grant else grant
 
 
+@lru_cache(maxsize=PARSED_MAX)
+def split_grant(grant: str) -> tuple[Rule, str]:
+    """Return the rule of a grant for a command, and its directory."""
+    rule = rule_of(grant)
+    return parse_rule(rule), grant[len(rule) + len(" in ") :]
+
+
 class Permit(Struct, frozen=True):
     """The decision on an Intent, and the rule or grant that made it."""
 
@@ -199,12 +222,9 @@ def permit(intent: Intent, rules: Rules, grants: tuple[Grant, ...], *, skip: boo
             return Permit("deny", f"the rule {rule} denies it")
     if not intent.needs_approval:
         return Permit("allow", confinement="read_only" if intent.action == "execute" else "configured")
-    for rule in rules.allow:
-        if _allows(rule, intent):
-            return Permit("allow", f"the rule {rule} allows it")
-    for grant in grants:
-        if intent.grant and grant.rule == intent.grant:
-            return Permit("allow", f"it was allowed before: {grant.rule}")
+    allowed = _permit_line(intent, rules, grants) if intent.action == "execute" else _permit_path(intent, rules, grants)
+    if allowed is not None:
+        return allowed
     if skip:
         return Permit("allow", "approvals are skipped")
     return Permit("refuse", f"it needs an approval, but {intent.unshown}") if intent.unshown else Permit("ask")
@@ -224,34 +244,83 @@ def _hiding(rules: Rules) -> list[Rule]:
     return [rule for rule in rules.deny if rule.pattern is not None and fnmatchcase("view", rule.tool)]
 
 
-def _allows(rule: Rule, intent: Intent) -> bool:
-    if not any(fnmatchcase(name, rule.tool) for name in intent.names):
-        return False
-    pattern = rule.pattern
-    if intent.action == "execute":
-        if pattern is None:  # a rule for every command includes these
-            return True
-        if intent.exact_only and has_wildcard(pattern) and not _names_its_module(pattern):
-            return False
-        return intent.words is not None and words_match(pattern, intent.words)
-    if intent.exact_only and rule.has_wildcard:
+def _permit_path(intent: Intent, rules: Rules, grants: tuple[Grant, ...]) -> Permit | None:
+    for rule in rules.allow:
+        if _allows_path(rule, intent):
+            return Permit("allow", f"the rule {rule} allows it")
+    for grant in grants:
+        if intent.grant and grant.rule == intent.grant:
+            return Permit("allow", f"it was allowed before: {grant.rule}")
+    return None
+
+
+def _allows_path(rule: Rule, intent: Intent) -> bool:
+    if not _names(rule, intent) or (intent.exact_only and rule.has_wildcard):
         return False
     # The subject of a file in the workspace is its relative path; a rule may use the absolute path.
-    is_absolute = pattern is not None and pattern.startswith(("/", "~"))
+    is_absolute = rule.pattern is not None and rule.pattern.startswith(("/", "~"))
     names = (intent.subject, intent.path) if is_absolute else (intent.subject,)
     return any(map(rule.matches_path, names))
 
 
-def _names_its_module(pattern: str) -> bool:
-    """Return True for `python -m build *`, which names what runs: the wildcard covers only the module's arguments.
-    `python *`, `python -m *` and `env python -m build *` do not."""
-    program, option, module, *_ = [*pattern.split(), "", "", ""]
-    return re.fullmatch(r"python[\d.]*", program) is not None and option == "-m" and not has_wildcard(module or "*")
+def _permit_line(intent: Intent, rules: Rules, grants: tuple[Grant, ...]) -> Permit | None:
+    """Return the permission of a line whose every part is read-only or covered by a rule or grant."""
+    named = [rule for rule in rules.allow if _names(rule, intent)]
+    for rule in named:
+        if rule.pattern is None:
+            return Permit("allow", f"the rule {rule} allows it")
+    reasons: dict[str, None] = {}
+    has_wildcards = False
+    for part in intent.parts or (IntentPart(None),):
+        if part.is_read_only:
+            continue
+        covering = _covering(part, named, grants)
+        if covering is None:
+            return None
+        reason, is_wild = covering
+        reasons[reason] = None
+        has_wildcards = has_wildcards or is_wild
+    return Permit("allow", ", ".join(reasons), "workspace" if has_wildcards else "configured")
+
+
+def _covering(part: IntentPart, rules: list[Rule], grants: tuple[Grant, ...]) -> tuple[str, bool] | None:
+    """Return why a part is covered, and whether only by a wildcard. An exact rule counts first: it confines less."""
+    wild = ""
+    for rule in rules:
+        if covers(rule, part):
+            reason = f"the rule {rule} allows it"
+            if not has_wildcard(rule.pattern or ""):
+                return reason, False
+            wild = wild or reason
+    for grant in grants:
+        rule, directory = split_grant(grant.rule)
+        if directory == part.directory and rule.tool == "bash" and covers(rule, part):
+            reason = f"it was allowed before: {grant.rule}"
+            if not has_wildcard(rule.pattern or ""):
+                return reason, False
+            wild = wild or reason
+    return (wild, True) if wild else None
+
+
+def covers(rule: Rule, part: IntentPart) -> bool:
+    """Return whether a rule with a pattern covers a simple command."""
+    if rule.pattern is None or part.words is None:
+        return False
+    patterns = _split(rule.pattern)
+    if has_wildcard(rule.pattern):
+        head = patterns[: part.spelled]
+        if part.exact_only or len(head) < part.spelled or any(map(has_wildcard, head)):
+            return False
+    return words_match(rule.pattern, part.words)
+
+
+def _names(rule: Rule, intent: Intent) -> bool:
+    return any(fnmatchcase(name, rule.tool) for name in intent.names)
 
 
 def _denies(rule: Rule, intent: Intent, named: dict[str | None, list[tuple[str | None, ...]]]) -> bool:
     """`named`: the commands of the intent, by their first word."""
-    if not any(fnmatchcase(name, rule.tool) for name in intent.names):
+    if not _names(rule, intent):
         return False
     if rule.pattern is None:
         return True

@@ -249,7 +249,7 @@ def _words(command: _Command, around: Surroundings) -> tuple[str, ...] | None:
     if name == "git":
         return _git(command, around)
     if name == "find":
-        paths = _find_paths(words)
+        paths = find_paths(words)
     elif name == "sed":
         paths = _sed_paths(words)
     else:
@@ -300,7 +300,7 @@ def _git(command: _Command, around: Surroundings) -> tuple[str, ...] | None:
     return ("-C", str(directory), *reading.words) if reading.directory else reading.words
 
 
-def _find_paths(words: tuple[str, ...]) -> tuple[str, ...] | None:
+def find_paths(words: tuple[str, ...]) -> tuple[str, ...] | None:
     rest = list(words)[::-1]
     paths: list[str] = []
     while rest and rest[-1][:1] not in ("-", "(", "!", ","):

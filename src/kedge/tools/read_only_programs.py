@@ -22,11 +22,19 @@ _KINDS = {
     "number": re.compile(r"[+-]?[0-9]{1,12}(?:\.[0-9]{1,6})?[bkKmMgGB]?"),
     # A name that is searched in PATH, or in a list of the program.
     "name": re.compile(r"[A-Za-z0-9_.+@-]*"),
+    "word": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*"),
     "form": re.compile(r"\+.*"),
     # A program of jq that reads no other files and no environment.
     "filter": re.compile(
         r"(?!.*\b(?:import|include|env|ENV|modulemeta|get_search_list|input_filename)\b).*", re.DOTALL
     ),
+    # For `wildcard_programs`: a script of a package, a remote of git, a branch or tag, a setting of cmake.
+    "script": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*"),
+    "remote": re.compile(r"[a-z]+"),
+    "ref": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@:-]*"),
+    "define": re.compile(r"(?:CMAKE_BUILD_TYPE|BUILD_TESTING|CMAKE_EXPORT_COMPILE_COMMANDS)=\w+"),
+    "noplugin": re.compile(r"no:\w+"),
+    "false": re.compile(r"false"),
 }
 _CHECKSUM = "path* -bt --binary --text --tag"
 
@@ -202,8 +210,10 @@ class Reading(Struct, frozen=True):
     arguments: tuple[str, ...]
 
 
-def read(rules: Program, words: tuple[str, ...]) -> Reading | None:
-    """Sort the words after the name of a program, or return None if one of them is not in the table."""
+def read(rules: Program, words: tuple[str, ...], *, may_have_dash: bool = True) -> Reading | None:
+    """Sort the words after the name of a program, or return None if one of them is not in the table.
+
+    `may_have_dash`: the value of an option may be a word with a dash. Some programs take such a word for an option."""
     paths: list[str] = []
     options: list[str] = []
     arguments: list[str] = []
@@ -220,8 +230,10 @@ def read(rules: Program, words: tuple[str, ...]) -> Reading | None:
             return None  # a second argument is written, and after the first some programs read no options
         if rules.takes_numbers and word[1:].isascii() and word[1:].isdigit():
             continue
+        next_word = rest[-1] if rest else ""
+        size = len(rest)
         values = _option(rules, word, rest)
-        if values is None:
+        if values is None or (not may_have_dash and len(rest) < size and next_word.startswith("-")):
             return None
         for name, value in values:
             options.append(name)
@@ -240,8 +252,8 @@ def _option(rules: Program, word: str, rest: list[str]) -> list[tuple[str, str |
         if rules.options[word] is None or word in rules.optional:
             return [(word, None)]
         return [(word, rest.pop())] if rest else None
-    if word.startswith("--"):
-        name, sign, value = word.partition("=")
+    name, sign, value = word.partition("=")
+    if word.startswith("--") or (sign and len(name) > 2 and name in rules.options):
         return [(name, value)] if sign and rules.options.get(name) is not None else None
     options: list[tuple[str, str | None]] = []
     for index, letter in enumerate(word[1:], 2):

@@ -14,18 +14,18 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from kedge.core.approvals import RULE_CHARS_MAX, Intent, granted_in
+from kedge.core.approvals import RULE_CHARS_MAX, Intent, IntentPart, granted_in
 from kedge.core.transcript import CUT_OFF, Display
 from kedge.core.untrusted_text import one_line, visible
 from kedge.programs import program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
 from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
-from kedge.tools.file_threads import checkpoint
+from kedge.tools.command_parts import intent_parts
 from kedge.tools.head_tail import HeadTail
 from kedge.tools.read_only import Surroundings, check_line
-from kedge.tools.shell_parser import parse_line
+from kedge.tools.shell_parser import commands_of
 from kedge.tools.strict_line import parse_strictly
-from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, check_root, guards, real_path
+from kedge.tools.workspace_paths import check_root, real_path
 
 #: Limit of a command. The kernel takes no argument above 128 KiB, and no user approves a text of that size. Bytes.
 COMMAND_BYTES_MAX = 100_000
@@ -37,8 +37,6 @@ JOBS_WAIT_S_MAX = 30
 COMMAND_SHOWN_CHARS_MAX = 200
 #: Limit of the reason for leaving the sandbox: a few sentences for the user. Characters.
 REASON_CHARS_MAX = 500
-#: Words of a command that are checked as files. Only an exact rule covers a command with more words. Items.
-GUARDED_WORDS_MAX = 100
 
 #: Words without a special meaning in a rule: a grant made of them covers this command and no other.
 _RULE_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
@@ -153,12 +151,10 @@ class _Plan(msgspec.Struct, frozen=True):
 def _plan(args: BashInput, cwd: Path, context: ToolContext, guarded: tuple[Path, ...]) -> _Plan:
     """Blocking: reads the file system, and may parse the line in another process."""
     command = args.command
-    line = parse_line(command)
-    # Rules apply to this workspace: `make` elsewhere runs another Makefile.
-    words = line.words if cwd.is_relative_to(context.root) else None
     shell = _shell(context)
     strict = parse_strictly(command)
     checked = check_line(strict, _surroundings(cwd, context, guarded)) if strict is not None else None
+    parts = intent_parts(command, strict, checked.parts if checked is not None else (), cwd, context.root)
     shown_command = one_line(command, COMMAND_SHOWN_CHARS_MAX)
     purpose = one_line(args.description, COMMAND_SHOWN_CHARS_MAX)
     intent = Intent(
@@ -181,10 +177,9 @@ def _plan(args: BashInput, cwd: Path, context: ToolContext, guarded: tuple[Path,
         ),
         binding=_binding(shell, command, cwd, context, args.unconfined),
         needs_approval=checked is None or not all(checked.parts),
-        words=words,
-        commands=line.commands,
-        exact_only=line.runs_others or (words is not None and _names_guarded(words, cwd)),
-        grant="" if args.unconfined else _grant(words, cwd, context.root),
+        parts=parts,
+        commands=commands_of(command),
+        grant="" if args.unconfined else _grant(parts),
         escalation=args.unconfined,
     )
     # Where a command only reads, the line runs as it was checked, not as it is written.
@@ -247,35 +242,20 @@ def _directory(root: Path, path: str) -> Path:
     return cwd
 
 
-def _names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
-    """Return whether a word, or the value of an option, is a guarded file: `cp x .git/hooks/pre-commit`. The author of
-    `bash(cp *)` does not expect that."""
-    names = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
-    for name in names - {""}:
-        checkpoint()
-        path = cwd / name
-        if len(os.fsencode(path)) > PATH_BYTES_MAX:
-            continue  # the kernel opens no such path
-        try:
-            if len(path.parts) > GUARD_PARTS_MAX or guards(Path(os.path.normpath(path))) or guards(real_path(path)):
-                return True
-        except ToolFailed:  # too many symlinks
-            return True
-    return len(words) > GUARDED_WORDS_MAX
-
-
 def _binding(shell: str, command: str, cwd: Path, context: ToolContext, unconfined: str) -> str:
     """Bind an approval to this line, shell, directory and environment, and to the escalation."""
     bound = [shell, command, str(cwd), sorted(context.processes.environment.items()), unconfined]
     return hashlib.sha256(json.dumps(bound).encode()).hexdigest()
 
 
-def _grant(words: tuple[str, ...] | None, cwd: Path, root: Path) -> str:
-    """Return a grant for this directory: elsewhere the same words run another program."""
-    if words is None or not all(map(_RULE_WORD.fullmatch, words)):
+def _grant(parts: tuple[IntentPart, ...] | None) -> str:
+    """Return a grant for the directory of a single command: elsewhere the same words run another program."""
+    if parts is None or len(parts) != 1 or (words := parts[0].words) is None:
+        return ""
+    if not all(map(_RULE_WORD.fullmatch, words)):
         return ""
     rule = f"bash({' '.join(words)})"
-    grant = rule if cwd == root else granted_in(rule, cwd.relative_to(root).as_posix())
+    grant = granted_in(rule, directory) if (directory := parts[0].directory) else rule
     return grant if len(grant) <= RULE_CHARS_MAX and visible(grant, keep="") == grant else ""
 
 

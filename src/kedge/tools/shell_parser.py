@@ -2,21 +2,19 @@
 
 Two parsers answer two questions, and err in opposite directions.
 
-*May it run?* (`words`) A scanner that accepts only plain words, quotes and backslashes. Its result is one simple
+*May it run?* (`plain_words`) A scanner that accepts only plain words, quotes and backslashes. Its result is one simple
 command with literal words, in any shell. Any other line needs an approval, so an unknown trick of a shell needs one,
 too.
 
-*Must it not run?* (`commands`) A real grammar finds every command in the line: in substitutions, loops and function
+*Must it not run?* (`commands_of`) A real grammar finds every command in the line: in substitutions, loops and function
 bodies, and after `env`, `xargs`, `sh -c` and the like. A word that is known only at run time (`$x`, `*`) is None. If
 the grammar cannot parse a line, the commands that it did find are returned: deny rules protect against accidents, a
 shell has a thousand ways around them, and refusing every unusual line would annoy without protecting. Such a line has
-no `words`, so it needs an approval.
+no plain words, so it needs an approval.
 
 Parsing must end for every line. Work is counted, and a line that takes too much is treated as one that could run
 anything. The grammar takes quadratic time for some texts (`a|a|a|...`), cannot be interrupted, and blocks every other
 thread meanwhile. Therefore it parses short lines here, and long lines in a worker process (`shell_parse_worker`).
-
-`runs_others` keeps `bash(find *)` from covering `find -exec`: see `program_rules`.
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from kedge.core.approvals import RULE_CHARS_MAX
 from kedge.core.untrusted_text import is_invisible
 from kedge.tools.program_rules import (
@@ -41,7 +37,6 @@ from kedge.tools.program_rules import (
     WRAPPERS,
     listed,
     program_name,
-    runs_others,
     without_git_options,
 )
 from kedge.tools.shell_parse_worker import parse_in_worker, run_worker
@@ -99,25 +94,16 @@ _SIGN = re.compile(r"[^\w\s./:,@%+^~-]")
 _lock = threading.Lock()
 
 
-class ShellLine(Struct, frozen=True):
-    #: The words, if the whole line is one simple command with literal words.
-    words: tuple[str, ...] | None
-    #: All commands in the line; None for a word that is not literal.
-    commands: tuple[Words, ...]
-    #: The command runs other programs or code, or writes to a path in its words: only an exact rule covers it.
-    runs_others: bool
-
-
-def parse_line(text: str) -> ShellLine:
-    """Blocking: a long line is parsed in another process."""
-    words = plain_words(text)
+def commands_of(text: str) -> tuple[Words, ...]:
+    """Return all commands in a line; None for a word that is not literal. Blocking: a long line is parsed in another
+    process."""
     commands = None
     if len(text.encode("utf-8", "replace")) <= LOCAL_BYTES_MAX and len(_SIGN.findall(text)) <= LOCAL_SIGNS_MAX:
         with _lock:
             commands = find_commands(text, LOCAL_WORK_MAX, LOCAL_CPU_S_MAX)
     if commands is None:
         commands = parse_in_worker(text)
-    return ShellLine(words, commands or (_UNKNOWN,), words is not None and runs_others(words))
+    return commands or (_UNKNOWN,)
 
 
 def plain_words(text: str) -> tuple[str, ...] | None:

@@ -1,0 +1,80 @@
+"""The simple commands of a line as rules see them: their words, directories, and whether a wildcard may cover them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kedge.core.approvals import IntentPart
+from kedge.tools.file_threads import checkpoint
+from kedge.tools.shell_parser import plain_words
+from kedge.tools.strict_line import Part, StrictLine
+from kedge.tools.tool_failed import ToolFailed
+from kedge.tools.wildcard_programs import wildcard_use
+from kedge.tools.workspace_paths import GUARD_PARTS_MAX, PATH_BYTES_MAX, guards, real_path
+
+#: Words of a command that are checked as files. Only an exact rule covers a command with more words. Items.
+GUARDED_WORDS_MAX = 100
+
+
+def intent_parts(
+    command: str, strict: StrictLine | None, read_only: tuple[bool, ...], cwd: Path, root: Path
+) -> tuple[IntentPart, ...] | None:
+    """Return the simple commands of a line, or None if there is anything else in it. Blocking.
+
+    `read_only`: for each command of `strict`, whether it only reads."""
+    if strict is not None:
+        return tuple(
+            _strict_part(part, is_read_only, cwd, root)
+            for part, is_read_only in zip(strict.parts, read_only, strict=True)
+        )
+    # A command that changes the state of the shell, alone in its line: `source setup.sh`.
+    words = plain_words(command)
+    return (_part(words, cwd, root),) if words is not None else None
+
+
+def _strict_part(part: Part, is_read_only: bool, cwd: Path, root: Path) -> IntentPart:
+    directory = _directory(cwd, part.directory)
+    if is_read_only or directory is None or part.inputs:
+        return IntentPart(None, is_read_only)
+    return _part(part.literal_words, directory, root)
+
+
+def _part(words: tuple[str, ...] | None, directory: Path, root: Path) -> IntentPart:
+    # Rules apply to this workspace: `make` elsewhere runs another Makefile.
+    if words is None or not directory.is_relative_to(root):
+        return IntentPart(None)
+    use = None if names_guarded(words, directory) else wildcard_use(words, directory, root)
+    return IntentPart(
+        words,
+        exact_only=use is None,
+        spelled=use.spelled if use is not None else 1,
+        directory="" if directory == root else directory.relative_to(root).as_posix(),
+    )
+
+
+def _directory(cwd: Path, target: str) -> Path | None:
+    """Return the directory after `cd`. None if a shell and the kernel may disagree about `link/..`."""
+    path = cwd / target
+    try:
+        real = real_path(path)
+    except (ToolFailed, ValueError, OSError):
+        return None
+    return real if real == real_path(Path(os.path.normpath(path))) else None
+
+
+def names_guarded(words: tuple[str, ...], cwd: Path) -> bool:
+    """Return whether a word, or the value of an option, is a guarded file: `cp x .git/hooks/pre-commit`. The author of
+    `bash(cp *)` does not expect that."""
+    names = {part for word in words[1:GUARDED_WORDS_MAX] for part in (word, word.rpartition("=")[2])}
+    for name in names - {""}:
+        checkpoint()
+        path = cwd / name
+        if len(os.fsencode(path)) > PATH_BYTES_MAX:
+            continue  # the kernel opens no such path
+        try:
+            if len(path.parts) > GUARD_PARTS_MAX or guards(Path(os.path.normpath(path))) or guards(real_path(path)):
+                return True
+        except ToolFailed:  # too many symlinks
+            return True
+    return len(words) > GUARDED_WORDS_MAX
