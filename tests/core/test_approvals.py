@@ -15,6 +15,7 @@ from kedge.core.approvals import (
     Rule,
     Rules,
     granted_in,
+    hides_files,
     is_hidden,
     parse_rule,
     parse_rules,
@@ -370,6 +371,8 @@ def test_an_ask_is_allowed_by_each_of_the_answers_that_allow() -> None:
 
 def test_a_file_that_may_not_be_viewed_is_hidden_and_no_other() -> None:
     rules = parse_rules(["view"], ["view(.env)", "bash(rm *)", "grep"])
+    assert hides_files(rules)
+    assert not hides_files(parse_rules([], ["view", "bash(x)"]))
     assert is_hidden(rules, ".env")
     assert not is_hidden(rules, "src/.env")
     assert not is_hidden(parse_rules([], ["view"]), ".env")
