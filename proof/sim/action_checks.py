@@ -11,6 +11,7 @@ from kedge.core.records import RunRecord, Usage
 from kedge.core.transcript import FinishReason, Message, ToolCall, ToolResult
 from kedge.store import codec
 from proof.sim.machine import TITLE
+from proof.sim.permission_checks import check_permissions
 from proof.sim.state import SimState, sim_time
 
 #: The finish reason of a Run's last message.
@@ -43,6 +44,7 @@ class _ActionChecks:
         # A deleted session takes its transcript and its grants along: its calls cannot be counted any more.
         if not any(isinstance(event, SessionChanged) and event.change == "deleted" for _, _, event in self.events):
             self._check_call_counts()
+            self.broken += check_permissions(self.state)
             self._check_grants()
         return self.broken
 
@@ -105,8 +107,7 @@ class _ActionChecks:
                     self._report(f"{result.tool_call_id} is {result.end}, and has the result {result.content!r}")
 
     def _check_call_counts(self) -> None:
-        """Nothing ran more often than it was called, and nothing that needs an approval more often than allowed. Calls
-        that are reported as not run do not count."""
+        """Nothing ran more often than it was called. Calls that are reported as not run do not count."""
         not_run = {
             result.tool_call_id
             for message in self.messages.values()
@@ -122,9 +123,6 @@ class _ActionChecks:
         for name, count in ran.items():
             if count > calls[name]:
                 self._report(f"{name} ran {count} times for {calls[name]} calls")
-        allowed = sum(ask.is_allowed for ask in self.data.asks.values() if ask.kind == "approval")
-        if not self.data.grants and ran["risky"] > allowed:
-            self._report(f"risky ran {ran['risky']} times, and was allowed {allowed} times")
 
     def _check_grants(self) -> None:
         """Every grant comes from an answer, and no user is asked for what a grant allows."""

@@ -227,6 +227,9 @@ class SimClient:
                 return await self._retry(lambda: client.delete_session(workspace, session_id), request)
             case "rewind":
                 return await self._rewind(session_id, run_id)
+            case "mode":
+                switch = partial(client.change_session, workspace, session_id, mode=act.mode)
+                return await self._retry(switch, request)
             case "wait":
                 return await self._retry(lambda: client.wait_run(workspace, run_id, 30.0), request)
             case "look":
@@ -253,6 +256,7 @@ class SimClient:
             prompt=act.script,
             run_id=own_id or "",
             when_busy=act.when_busy,
+            mode=act.mode,
             on_disconnect="cancel" if act.is_bound_to_client else "continue",
         )
         if own_id is None:

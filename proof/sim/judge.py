@@ -188,6 +188,16 @@ class _Judge:
             if (self.state.workspace_id, event.message_id) in self.data.messages:
                 self._report(f"{event.message_id} was removed by a rewind, and is stored")
 
+    def _check_mode(self, request: Request) -> None:
+        """A switch that was answered is durable, unless another one or a Run with a mode came in its way."""
+        session_id, reply = self.state.session_ids[request.act.session], request.reply
+        others = [one for one in self.requests if one.act.mode is not None and one is not request]
+        stored = self.state.data.sessions.get(session_id)
+        if reply.mode != request.act.mode and not others:
+            self._report(f"a switch to {request.act.mode} was answered with {reply.mode}")
+        if stored is not None and stored.mode != request.act.mode and not others:
+            self._report(f"{session_id} was switched to {request.act.mode}, and has mode {stored.mode}")
+
     def _check_run_list(self, request: Request) -> None:
         runs: list[m.RunBody] = request.reply
         for run in runs:
@@ -338,6 +348,7 @@ _REPLY_CHECKS: dict[Kind, Callable[[_Judge, Request], None]] = {
     "delete": _Judge._check_deleted,
     "wait": _Judge._check_waited,
     "look": _Judge._check_run_list,
+    "mode": _Judge._check_mode,
     "shell": _Judge._check_shell,
     "rewind": _Judge._check_rewound,
 }

@@ -18,6 +18,8 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from msgspec import Struct
+
 from kedge.agent.model_choice import RunModel
 from kedge.agent.system_prompt import NoPrompts
 from kedge.config.schema import Config
@@ -174,6 +176,15 @@ def _script_and_step(messages: Sequence[Message]) -> tuple[str, int]:
     return text, steps
 
 
+class ProcessStart(Struct, frozen=True):
+    at: float
+    #: The Run and the tool call that started it; no call: a command of the user.
+    run_id: str
+    call_id: str
+    command: str
+    confinement: Confinement
+
+
 class SimProcesses:
     """Tool processes in memory. They die with the server that started them, as with the warden."""
 
@@ -185,6 +196,7 @@ class SimProcesses:
         self.counts = counts
         self._alive: dict[int, _SimProcess] = {}
         self._last_pid = 0
+        self.starts: list[ProcessStart] = []
 
     async def processes(self, config: Config, workspace: str, files: FileThreads) -> Processes:
         return self
@@ -214,6 +226,7 @@ class SimProcesses:
         confinement: Confinement = "configured",
     ) -> Process:
         command = argv[-1]
+        self.starts.append(_start_of(command, confinement))
         if self._rng.random() < 0.5:  # else immediately: a cancel at the same time is too late
             await asyncio.sleep(self._rng.random() ** 3 * 0.05)
         kind = command.rpartition(" ")[2]
@@ -227,6 +240,14 @@ class SimProcesses:
         lasts_s = self._rng.random() * QUICK_S if kind not in ("hang", "stubborn") else HANG_S
         loop.call_later(lasts_s, process.exit)
         return process
+
+
+def _start_of(command: str, confinement: Confinement) -> ProcessStart:
+    """Return the start of a process. The name of the call's task has its ids: "call C of R"."""
+    current = asyncio.current_task()
+    words = (current.get_name() if current else "").split()
+    call_id, run_id = (words[1], words[3]) if words[:1] == ["call"] and len(words) == 4 else ("", "")
+    return ProcessStart(asyncio.get_running_loop().time(), run_id, call_id, command, confinement)
 
 
 class _SimProcess:

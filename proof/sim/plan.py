@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kedge.core.commands import OnCrash, WhenBusy
+from kedge.core.modes import MODES, Mode
 from proof.sim.loop import Schedule
 
 #: Acts of clients.
@@ -25,6 +26,7 @@ ClientAct = Literal[
     "fold",
     "delete",
     "rewind",
+    "mode",
     "wait",
     "look",
     "shell",
@@ -92,6 +94,8 @@ SPAN_S = 6.0
 CLOCK_RATE, SHELL_RATE, WAIT_RATE, FULL_RATE, TITLES_RATE, ORDER_RATE = 0.15, 0.15, 0.25, 0.15, 0.25, 0.05
 #: In one plan: a client rewinds a session to one of its prompts, and then sends another prompt.
 REWIND_RATE = 0.25
+#: In one plan: clients switch the mode of a session, and some prompts bring one.
+MODE_RATE = 0.25
 #: In one plan: the store is full or slow when a cancel comes; and for how long at most. Seconds.
 FULL_STORE_RATE, SLOW_RATE = 0.2, 0.05
 AWAY_S_MAX = (0.5, 5.0, 30.0, 120.0)
@@ -113,6 +117,8 @@ class Act(Struct, frozen=True):
     #: The client chooses the run id, and so may repeat the submit.
     own_id: bool = True
     is_bound_to_client: bool = False
+    #: For a mode: the one to switch to. For a submit: that of its Run; None: the session's.
+    mode: Mode | None = None
     for_s: float = 0.0
     rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
@@ -205,7 +211,22 @@ def _with_more(plan: Plan) -> Plan:
             acts.append(Act(max(at, 0.0), fault, for_s=rng.random() * rng.choice(AWAY_S_MAX)))
     if rng.random() < REWIND_RATE:
         acts += _rewound(rng, plan, acts)
+    if rng.random() < MODE_RATE:
+        acts = _with_modes(rng, plan, acts)
     return replace(plan, acts=tuple(sorted(acts, key=lambda act: act.at)), titles=titles)
+
+
+def _with_modes(rng: random.Random, plan: Plan, acts: list[Act]) -> list[Act]:
+    """Switches of the mode about when commands that need an approval are called."""
+    number = rng.choice([number for number, act in enumerate(acts) if act.kind == "submit"])
+    target = acts[number]
+    name, _, steps = target.script.partition(":")
+    own = rng.choice((None, None, *MODES))
+    acts[number] = replace(target, script=f"{name}:say 1 run risky;run risky run quick;{steps}", mode=own)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        at = max(0.0, target.at + rng.random() * rng.choice((0.5, 3.0)) - 0.2)
+        acts.append(Act(at, "mode", rng.randrange(plan.clients), target.session, mode=rng.choice(MODES)))
+    return acts
 
 
 def _rewound(rng: random.Random, plan: Plan, acts: list[Act]) -> list[Act]:

@@ -174,16 +174,11 @@ class _RecordChecks:
     # --- approvals -----------------------------------------------------------------------------------------------
 
     def _check_was_allowed(self, result: ToolResult) -> None:
-        """A call that needs an approval ran only with one, and only a call that may have run is reported as cut off."""
+        """A call that asked ran only if it was allowed, and only a call that may have run is reported as cut off."""
         asks = [ask for ask in self.data.asks.values() if ask.tool_call_id == result.tool_call_id]
         is_refused = any(ask.kind == "approval" for ask in asks) and not any(ask.is_allowed for ask in asks)
         if is_refused and result.end != "not_run":
             self._report(f"{result.tool_call_id} is {result.end}, and no user allowed it")
-        if not result.content.startswith("risky"):
-            return
-        is_granted = any(grant.rule == "bash(risky)" for grant in self.data.grants.values())
-        if not any(ask.is_allowed for ask in asks) and (asks or not is_granted):
-            self._report(f"{result.tool_call_id} ran, and no user allowed it")
 
     def _check_asks(self) -> None:
         for ask in self.data.asks.values():

@@ -31,6 +31,7 @@ _REFUSALS: dict[Kind, tuple[type[KedgeError], ...]] = {
     "clear": (SessionNotFound,),
     "delete": (SessionNotFound,),
     "look": (SessionNotFound,),
+    "mode": (SessionNotFound,),
     "cancel_run": (RunNotFound, RunIsFolded, SessionNotFound),
     "edit": (RunNotFound, RunNotQueued, SessionNotFound),
     "move": (RunNotFound, RunNotQueued, SessionNotFound),

@@ -7,9 +7,11 @@ from collections import Counter
 
 from kedge.client.client import Client
 from kedge.client.http_transport import Transport
+from kedge.core.modes import Mode
 from kedge.core.transcript import Message
 from kedge.store.memory import MemoryData
 from proof.sim.loop import SimLoop
+from proof.sim.machine import ProcessStart
 from proof.sim.network import Network, ShortTransport, SimTransport
 from proof.sim.plan import DAY_S, Plan
 
@@ -53,6 +55,10 @@ class SimState:
         self.run_ids: dict[int, str] = {}
         #: When each Position was written.
         self.appended_at: dict[int, float] = {}
+        #: The modes of each session, with the times at which they were written.
+        self.modes: dict[str, list[tuple[float, Mode]]] = {}
+        #: The tool processes that were started.
+        self.starts: list[ProcessStart] = []
         #: The messages that rewinds removed.
         self.cut: dict[str, Message] = {}
         #: Commands that users have run.

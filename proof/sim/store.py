@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kedge.core.events import RunEnded, SessionRewound
+from kedge.core.modes import Mode
 from kedge.core.records import WorkspaceRecord
 from kedge.core.transcript import Message
 from kedge.errors import StoreUnavailable
@@ -44,6 +45,8 @@ class Faults:
         self.alive: Callable[[], list[str]] = list
         #: When each Position was written.
         self.appended_at: dict[int, float] = {}
+        #: The modes of each session, with the times at which they were written.
+        self.modes: dict[str, list[tuple[float, Mode]]] = {}
         #: The messages that rewinds removed.
         self.cut: dict[str, Message] = {}
 
@@ -113,6 +116,8 @@ class FaultyStore(MemoryStore):
         self._faults.cut |= cut
         now = asyncio.get_running_loop().time()
         self._faults.appended_at.update((head - index, now) for index in range(len(write.events)))
+        for session in write.sessions:
+            self._faults.modes.setdefault(session.id, []).append((now, session.mode))
         return head
 
     def _cut_messages(self, write: Write) -> dict[str, Message]:

@@ -88,7 +88,7 @@ class World:
         self.ids = CountingIds()
         self.broken: list[str] = []
         self.faults.broken, self.faults.appended_at, self.faults.cut = self.broken, state.appended_at, state.cut
-        self.model.cut = state.cut
+        self.model.cut, self.faults.modes, self.machine.starts = state.cut, state.modes, state.starts
         self.faults.alive = lambda: [command for command in self.machine.alive if not command.startswith("typed")]
         self.clients: list[SimClient] = []
         #: A client that creates the sessions, and finally answers the asks that no other client has answered.
