@@ -153,7 +153,7 @@ ATTACKS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "shell tricks to bypass a deny rule": (
             f"{_RULES}test_denied_command_is_found_anywhere_in_the_line",
             f"{_RULES}test_denied_command_cannot_hide_from_the_grammar",
-            f"{_PERMISSIONS}test_deny_rules_hold_for_the_corpus_in_mode_yolo",
+            f"{_PERMISSIONS}test_deny_rules_hold_for_the_corpus_in_every_mode",
             "fuzz/test_shell_rules.py::test_nested_denied_command_is_denied",
         ),
         "characters that hide parts of an approval": (

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
+from kedge.core.modes import MODES
 from tests.conformance.harness import Json, Peer, Server, open_http, results_of, unique
 from tests.conformance.test_i_agent import call
 from tests.tools.test_read_only import around, passes
@@ -263,18 +265,22 @@ async def test_no_trick_of_the_corpus_bypasses_configured_rules(
     assert list(workspace.iterdir()) == []
 
 
-async def test_deny_rules_hold_for_the_corpus_in_mode_yolo(own_server: Callable[..., Server], workspace: Path) -> None:
+async def test_deny_rules_hold_for_the_corpus_in_every_mode(own_server: Callable[..., Server], workspace: Path) -> None:
+    """All of it in yolo, and the steps in turn in the other modes."""
     server = own_server()
     config = server.home / "config.toml"
     before = config.read_text()
     async with server.peer(workspace) as kedge:
+        switched = await kedge.reply("PUT", f"{kedge.at}/sessions/{await kedge.session()}", {"mode": "auto"})
+        modes = cycle([mode for mode in MODES if mode != "yolo" and (mode != "auto" or switched.is_success)])
         for rules, commands in sections("corpus_denied.txt"):
             config.write_text(before + permissions(allow=("bash",), deny=rules))
             for some in in_steps(commands):
-                made = (call("bash", command=command) for command in some)
-                results = await tried_at_once(kedge, *made, mode="yolo", allow=["bash", "*"])
-                denied = [result["content"].startswith("Not allowed") for result in results]
-                assert [command for command, was in zip(some, denied, strict=True) if not was] == []
+                for mode in ("yolo", next(modes)):
+                    made = (call("bash", command=command) for command in some)
+                    results = await tried_at_once(kedge, *made, mode=mode, allow=["bash", "*"])
+                    denied = [result["content"].startswith("Not allowed") for result in results]
+                    assert [command for command, was in zip(some, denied, strict=True) if not was] == [], mode
     assert list(workspace.iterdir()) == []
 
 
