@@ -11,7 +11,7 @@
     ├── BadOrigin               403
     ├── NotFound                404
     │   ├── WorkspaceNotFound · SessionNotFound · RunNotFound · MessageNotFound · RouteNotFound
-    │   ├── AskNotFound · GrantNotFound
+    │   ├── AskNotFound · GrantNotFound · KeptCommandNotFound
     ├── MethodNotAllowed        405
     ├── TooSlow                 408  the request did not arrive in time
     ├── Conflict                409  the current state does not allow the request
@@ -114,6 +114,10 @@ class AskNotFound(NotFound):
 
 class GrantNotFound(NotFound):
     code = "grant_not_found"
+
+
+class KeptCommandNotFound(NotFound):
+    code = "kept_command_not_found"
 
 
 class RouteNotFound(NotFound):

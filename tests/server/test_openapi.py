@@ -35,6 +35,9 @@ POST /workspaces/{id}/agent/sessions/{sid}/summarize · POST /workspaces/{id}/ag
 GET /workspaces/{id}/permissions · POST /workspaces/{id}/permissions/grant
 GET /workspaces/{id}/permissions/grants · DELETE /workspaces/{id}/permissions/grants/{grant_id}
 GET /workspaces/{id}/questions · POST /workspaces/{id}/questions/answer · POST /workspaces/{id}/questions/cancel
+GET /workspaces/{id}/sessions/{sid}/jobs
+GET /workspaces/{id}/sessions/{sid}/jobs/{job_id}
+POST /workspaces/{id}/sessions/{sid}/jobs/{job_id}/end
 POST /workspaces/{id}/sessions/{sid}/redo
 POST /workspaces/{id}/sessions/{sid}/rewind
 POST /workspaces/{id}/sessions/{sid}/undo

@@ -10,9 +10,10 @@ from kedge.core.approvals import Rules, permit
 from kedge.tools.agent import AgentTool
 from kedge.tools.base import OUTPUT_CHARS_MAX, Tool, ToolFailed
 from kedge.tools.fetch import FetchTool
+from kedge.tools.jobs import JobsTool
 from kedge.tools.question import QuestionTool
 from kedge.tools.registry import Toolset
-from kedge.tools.shell import BashTool, JobsTool
+from kedge.tools.shell import BashTool
 from kedge.tools.todos import TodosTool
 from tests.tools.contexts import RecordingHost, call, make_context, prepare
 

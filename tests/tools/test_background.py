@@ -13,7 +13,7 @@ import pytest
 from kedge.tools.background import BACKGROUND_MAX, BackgroundCommands, RunningCommand
 from kedge.tools.base import ToolContext, ToolFailed, ToolOutput
 from kedge.tools.head_tail import KEPT_BYTES_MAX, HeadTail
-from kedge.tools.shell import JobsTool
+from kedge.tools.jobs import JobsTool
 from tests.tools.contexts import call, make_context
 from tests.tools.sessions import SessionProcesses, of_session
 

@@ -61,6 +61,7 @@ def all_frames() -> dict[str, bytes]:
         "gap": frames.gap("evicted", 9),
         "progress": frames.progress("s1", "r1", "c1", NASTY),
         "presence": frames.presence("s1", 2),
+        "job output": frames.kept_output("s1", "k1", NASTY),
         "config_problem": frames.config_problem("/a/kedge.toml, line 2: wrong"),
     }
 

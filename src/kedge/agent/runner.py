@@ -27,6 +27,7 @@ from kedge.agent.titles import make_title
 from kedge.agent.tool_calls import ToolCalls, unreturned_results
 from kedge.core.commands import BeginStep, Finish
 from kedge.core.events import Change, reason_of
+from kedge.core.kept_commands import kept_prompt
 from kedge.core.lane import decide
 from kedge.core.records import RunRecord
 from kedge.core.step import (
@@ -276,6 +277,7 @@ class Runner:
             # Concurrently: the Step begins at once while the files of the system prompt are read.
             reading = self._prompts.system(active.workspace, active.run)
             _, active.system = await asyncio.gather(self._begin_step(active), reading)
+            active.system += kept_prompt(active.state.kept)
         await self._begin_title(active)
         draft, model = active.draft, active.model
         assert draft is not None

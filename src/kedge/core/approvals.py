@@ -96,6 +96,8 @@ class Intent(Struct, frozen=True):
     unshown: str = ""
     #: A command: why it must run without the confinement of a mode or rule. It always asks. Empty: it need not.
     escalation: str = ""
+    #: A command that continues after its Run: a rule or mode can allow that, but no grant, and not that it only reads.
+    outlives_run: bool = False
     #: The path before links were resolved, if it differs: a deny rule may use either name.
     unresolved: str = ""
 
@@ -274,12 +276,14 @@ def _permit_line(intent: Intent, rules: Rules, grants: tuple[Grant, ...]) -> Per
     for part in intent.parts or (IntentPart(None),):
         if part.is_read_only:
             continue
-        covering = _covering(part, named, grants)
+        covering = _covering(part, named, () if intent.outlives_run else grants)
         if covering is None:
             return None
         reason, is_wild = covering
         reasons[reason] = None
         has_wildcards = has_wildcards or is_wild
+    if not reasons and intent.outlives_run:
+        return None
     return Permit("allow", ", ".join(reasons), "workspace" if has_wildcards else "configured")
 
 

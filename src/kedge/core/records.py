@@ -31,6 +31,7 @@ from kedge.core.events import (
     RunStarted,
     StepStarted,
 )
+from kedge.core.kept_commands import KeptCommand
 from kedge.core.lane import Lane, LaneRun
 from kedge.core.modes import Mode, narrower
 from kedge.core.transcript import AttachedFile, FinishPart, Message, Part, Text
@@ -203,6 +204,8 @@ class SessionRecord(Struct, frozen=True):
     mode: Mode = "ask"
     #: The session's own mode, to which the end of the active Run returns; None: `mode` is its own.
     own_mode: Mode | None = None
+    #: As last written; see `kept_now`.
+    kept: tuple[KeptCommand, ...] = ()
 
     def with_mode(self, mode: Mode) -> SessionRecord:
         """Return the session after a switch by the user, which also ends the mode that a Run brought."""

@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.core.commands import Cancel, CancelRun, ClearQueue
+from kedge.core.kept_commands import KeptCommand
 from kedge.core.lane import Covered, covered_by
 from kedge.engine.append import Append
 from kedge.engine.door import Door
@@ -33,6 +35,8 @@ class Cancelled(Struct, frozen=True):
     covered: tuple[Covered, ...]
     #: False: the store did not take the cancel yet. Its Runs are being stopped.
     is_recorded: bool = True
+    #: The kept commands of the session that run: a cancel does not end them.
+    kept: tuple[KeptCommand, ...] = ()
 
 
 class Cancels:
@@ -43,6 +47,10 @@ class Cancels:
         self._stop = stop
 
     async def cancel(self, state: LaneState, command: Cancel | CancelRun | ClearQueue) -> Cancelled:
+        cancelled = await self._cancel(state, command)
+        return replace(cancelled, kept=tuple(kept for kept in state.kept if kept.is_running))
+
+    async def _cancel(self, state: LaneState, command: Cancel | CancelRun | ClearQueue) -> Cancelled:
         covered: tuple[Covered, ...] = ()
 
         async def plan(tx: Append) -> None:

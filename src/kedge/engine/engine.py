@@ -23,6 +23,7 @@ from kedge.engine.cancels import Cancelled, Cancels
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan, deciding
 from kedge.engine.executor import MakeExecutor
 from kedge.engine.forks import agent_session, fork, make_session
+from kedge.engine.kept_commands import KeptRegistry
 from kedge.engine.known_workspaces import KnownWorkspaces
 from kedge.engine.lane_state import LaneState
 from kedge.engine.log_trimming import LogTrimming
@@ -87,6 +88,8 @@ class Engine:
         self.modes = ModeSwitch(self._door, self.workspaces, machine)
         self.undo = Undo(self._door, self.workspaces)
         self.user_commands = UserCommands(self._door, self.workspaces, machine)
+        self.kept = KeptRegistry(self._door, self.workspaces)
+        self.kept_commands = self.kept.of_run
         self.reclaiming = Reclaiming(store)
         self.rewind = Rewind(self._door, self.workspaces, self.reclaiming)
         self._closing = False
@@ -119,6 +122,7 @@ class Engine:
         await self.recovery.close()
         await self.user_commands.close()
         await self._executor.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
+        await self.kept.close()
         await self._machine.close()
         await self._trimming.close()
         await self.known_workspaces.close()
@@ -433,7 +437,7 @@ class Engine:
             return state.session
 
     async def delete_session(self, workspace: Workspace, session_id: str) -> None:
-        """Cancel the Runs of a session, wait for their ends, then delete it."""
+        """Cancel the Runs of a session, wait for their ends, end its kept commands, then delete it."""
 
         async def delete(tx: Append) -> None:
             tx.session_change = "deleted"
@@ -448,6 +452,7 @@ class Engine:
                     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                     if not end.done():  # it never started here; the next process ends it
                         raise ShuttingDown(f"The server is shutting down; session {session_id} was not deleted.")
+                await self.kept.end_session(session_id)
                 await self._door.write(state, delete)
             finally:
                 state.deleting -= 1  # if the deletion failed or was given up, the session is usable again

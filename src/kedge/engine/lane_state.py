@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from kedge.core.approvals import Ask
 from kedge.core.commands import Cancel, CancelRun
+from kedge.core.kept_commands import KeptCommand, kept_now
 from kedge.core.lane import Lane
 from kedge.core.records import RunRecord, SessionRecord
 from kedge.engine.feed import Feed
@@ -39,6 +40,8 @@ class LaneState:
     #: Pending Asks of the active Run, and futures for their answers.
     asks: dict[str, Ask] = field(default_factory=dict)
     settled: dict[str, asyncio.Future[Ask]] = field(default_factory=dict)
+    #: The kept commands of this process.
+    own_kept: dict[str, KeptCommand] = field(default_factory=dict)
     #: Reload before the next decision: not loaded yet, or an append failed and may or may not have happened.
     stale: bool = True
     loaded: bool = False
@@ -61,12 +64,21 @@ class LaneState:
     @property
     def is_idle(self) -> bool:
         """True if the store has everything that is here, so that this state can be evicted."""
-        return not (self.runs or self.asks or self.ended or self.settled or self.is_uncertain)
+        return not (self.runs or self.asks or self.ended or self.settled or self.has_kept or self.is_uncertain)
 
     @property
     def is_uncertain(self) -> bool:
         """True if an append may or may not have happened, or a cancel is not written yet."""
         return (self.loaded and self.stale) or bool(self.pending_cancels)
+
+    @property
+    def kept(self) -> tuple[KeptCommand, ...]:
+        return kept_now(self.session.kept, self.own_kept)
+
+    @property
+    def has_kept(self) -> bool:
+        """True if a kept command is running."""
+        return any(kept.is_running for kept in self.own_kept.values())
 
     def end_of(self, run_id: str) -> asyncio.Future[RunRecord]:
         """Return a future for the end of a live Run."""

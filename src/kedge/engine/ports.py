@@ -11,6 +11,7 @@ from kedge.config.schema import Config
 from kedge.core.events import Event
 from kedge.core.records import RecordKind, Records, RunRecord
 from kedge.core.transcript import Message, Reasoning, Text
+from kedge.tools.background import KeptCommands
 from kedge.tools.file_threads import FileThreads
 from kedge.tools.process_port import Processes
 
@@ -60,6 +61,8 @@ class Encoder(Protocol):
 
     def presence(self, session_id: str, clients: int) -> bytes: ...
 
+    def kept_output(self, session_id: str, id_: str, text: str) -> bytes: ...
+
     def config_problem(self, problem: str) -> bytes:
         """The configuration files are not in effect for this reason; empty: they are."""
         ...
@@ -79,8 +82,12 @@ class Machine(Protocol):
 
 
 class Agents(Protocol):
-    """Starts Runs that serve a tool call of another Run."""
+    """Starts what outlives a tool call: Runs that serve one of another Run, and kept commands."""
 
     async def run_child(self, parent: RunRecord, prompt: str, title: str) -> RunRecord:
         """Run a read-only agent in its own session; return its ended Run. If cancelled, the agent has ended, too."""
+        ...
+
+    def kept_commands(self, run: RunRecord) -> KeptCommands:
+        """Return the kept commands of the session, for the calls of this active Run."""
         ...

@@ -12,9 +12,11 @@ from typing import Protocol
 from weakref import ref
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from kedge.config.schema import Config
 from kedge.core.claims import Claims
+from kedge.core.kept_commands import kept_now
 from kedge.core.records import RunRecord, SessionRecord, SessionView, WorkspaceRecord
 from kedge.engine.feed import Feed
 from kedge.engine.lane_state import LaneState
@@ -98,7 +100,12 @@ class Workspace:
 
     @property
     def is_idle(self) -> bool:
-        return not self.live_runs() and not self._may_become_live
+        return not self.live_runs() and not self._may_become_live and not self.has_kept
+
+    @property
+    def has_kept(self) -> bool:
+        """True if a kept command is running. It keeps the workspace, and so the server, open."""
+        return any(lane.has_kept for lane in self.lanes.values())
 
     @property
     def id(self) -> str:
@@ -173,6 +180,9 @@ class Workspace:
         return sum(1 for current in self.current.values() if current == session_id)
 
     def view(self, session: SessionRecord) -> SessionView:
+        lane = self.lanes.get(session.id)
+        if session.kept or (lane is not None and lane.own_kept):
+            session = replace(session, kept=kept_now(session.kept, lane.own_kept if lane else {}))
         return SessionView(session, self.is_busy(session.id), self.attached_clients(session.id))
 
     def set_current_session(self, client_id: str, session_id: str) -> None:

@@ -209,7 +209,7 @@ class Workspaces:
         """Close a workspace that is about to be removed. WorkspaceInUse if clients hold it."""
         if workspace := self._open.get(workspace_id):
             workspace.claims = workspace.claims.lapsed(_now_ms())
-            if workspace.is_held or workspace.live_runs():
+            if workspace.is_held or workspace.live_runs() or workspace.has_kept:
                 path = workspace.record.path
                 raise WorkspaceInUse(f"{path} is open in other clients or was until a moment ago. Close them first.")
             self._close(workspace)
@@ -358,7 +358,7 @@ class Workspaces:
                 continue
             if workspace.live_runs():
                 self._reactions.abandoned(workspace)
-            else:
+            elif not workspace.has_kept:
                 self._close(workspace)
         loop = asyncio.get_running_loop()
         if lapses:

@@ -9,6 +9,7 @@ from kedge.server.asgi import App
 from kedge.server.auth import Gate
 from kedge.server.routes_agent import AgentRoutes
 from kedge.server.routes_approvals import ApprovalRoutes
+from kedge.server.routes_jobs import JobRoutes
 from kedge.server.routes_reversals import ReversalRoutes
 from kedge.server.routes_system import SystemRoutes
 from kedge.server.routes_workspaces import WorkspaceRoutes
@@ -30,6 +31,7 @@ def make_app(
         *events.routes(),
         *agent.routes(),
         *approvals.routes(),
+        *JobRoutes(engine).routes(),
         *ReversalRoutes(engine).routes(),
     ]
     system.specs.extend(route.spec for route in routes)

@@ -19,7 +19,7 @@ from kedge.errors import EmptyPrompt, Invalid, TooLarge
 from kedge.server.asgi import Accepted, HttpRequest, Route, route
 from kedge.server.routes_workspaces import PageLimit, check_text
 from kedge.wire import models as m
-from kedge.wire.codec import receipt, run_body
+from kedge.wire.codec import job_body, receipt, run_body
 from kedge.wire.limits import (
     ATTACHMENTS_MAX,
     BODY_BYTES_MAX,
@@ -192,7 +192,8 @@ class AgentRoutes:
 
 def _cancel_reply(cancelled: Cancelled) -> m.CancelReply | Accepted:
     covered = [m.CoveredBody(run_id=run.run_id, seq=run.seq, was=run.was) for run in cancelled.covered]
-    reply = m.CancelReply(mark=cancelled.mark, covered=covered, recorded=cancelled.is_recorded)
+    jobs = [job_body(kept) for kept in cancelled.kept]
+    reply = m.CancelReply(mark=cancelled.mark, covered=covered, recorded=cancelled.is_recorded, jobs=jobs)
     return reply if cancelled.is_recorded else Accepted(reply)
 
 

@@ -1,14 +1,17 @@
 """Commands of a Run: read, waited for and ended here, in the foreground of a call or in the background.
 
-Background commands keep running while the agent does other things. They belong to a Run and end with it.
+Background commands keep running while the agent does other things. They belong to a Run and end with it, except for
+kept ones, which belong to the session.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
-from kedge.tools.head_tail import HeadTail
+from kedge.core.kept_commands import KeptCommand
+from kedge.tools.head_tail import HeadTail, RecentOutput
 from kedge.tools.process_port import Process
 from kedge.tools.tool_failed import ToolFailed
 from kedge.waiting import wait_uncancelled
@@ -27,6 +30,8 @@ DRAIN_S = 0.2
 LATE_S = 1.0
 #: Between two reports of progress: often enough to look live. Seconds.
 PROGRESS_S = 0.1
+#: The same for a kept command, which may print for days. Seconds.
+KEPT_PROGRESS_S = 0.5
 #: Limits of one report of progress. Lines and characters.
 PROGRESS_LINES_MAX = 20
 PROGRESS_CHARS_MAX = 4000
@@ -40,6 +45,8 @@ class RunningCommand:
         self.command = command
         #: Output since the last `take`.
         self.output = HeadTail()
+        #: The recent output of a kept command, for users: the agent does not take from it.
+        self.recent: RecentOutput | None = None
         self.exit_code: int | None = None
         #: Time of the event loop. Seconds.
         self.ended_at: float | None = None
@@ -88,6 +95,16 @@ class RunningCommand:
         output, self.output = self.output, HeadTail()
         return output
 
+    def keep(self, progress: Callable[[str], None]) -> None:
+        """Collect the recent output from now on, and report it to `progress`."""
+        self.stop_progress()
+        self.recent = RecentOutput(self.output.kept)
+        self._progress = progress
+
+    async def wait_ended(self) -> None:
+        """Wait for the end, without its error."""
+        await asyncio.wait({self._task})
+
     def stop_progress(self) -> None:
         self._progress = None
         if self._progress_timer is not None:
@@ -129,14 +146,18 @@ class RunningCommand:
         while piece := await self.process.read():
             self.output.add(piece)
             self._changed.set()
+            if self.recent is not None:
+                self.recent.add(piece)
             if self._progress is not None and self._progress_timer is None:
-                self._progress_timer = asyncio.get_running_loop().call_later(PROGRESS_S, self._report_progress)
+                delay_s = PROGRESS_S if self.recent is None else KEPT_PROGRESS_S
+                self._progress_timer = asyncio.get_running_loop().call_later(delay_s, self._report_progress)
             await asyncio.sleep(0)  # a command that prints without end must not starve other tasks
 
     def _report_progress(self) -> None:
         self._progress_timer = None
         if self._progress is not None:
-            self._progress(self.output.last_lines(PROGRESS_LINES_MAX, PROGRESS_CHARS_MAX))
+            output = self.output if self.recent is None else self.recent
+            self._progress(output.last_lines(PROGRESS_LINES_MAX, PROGRESS_CHARS_MAX))
 
 
 class BackgroundCommands:
@@ -190,3 +211,38 @@ class BackgroundCommands:
         """End all commands at the end of the Run. Return the pids that survive, of earlier calls too."""
         await asyncio.gather(*(self.end_one(id_, grace_s) for id_ in self._commands))
         return tuple(sorted(self.survivors))
+
+
+class KeptCommands(Protocol):
+    """The kept commands of a session, for one call. ToolFailed where a command is missing or cannot be kept."""
+
+    def check_room(self) -> None: ...
+
+    async def keep(self, running: RunningCommand) -> str:
+        """Take over a command and return its id. It is durable that it runs. If this fails, the caller keeps it."""
+        ...
+
+    def list(self) -> tuple[KeptCommand, ...]: ...
+
+    def get(self, id_: str) -> RunningCommand: ...
+
+    async def end_one(self, id_: str) -> RunningCommand: ...
+
+
+class NoKeptCommands:
+    """A session that cannot keep commands."""
+
+    def check_room(self) -> None:
+        raise ToolFailed("commands cannot be kept here")
+
+    async def keep(self, running: RunningCommand) -> str:
+        raise ToolFailed("commands cannot be kept here")
+
+    def list(self) -> tuple[KeptCommand, ...]:
+        return ()
+
+    def get(self, id_: str) -> RunningCommand:
+        raise ToolFailed(f"kept command {id_!r} not found")
+
+    async def end_one(self, id_: str) -> RunningCommand:
+        return self.get(id_)

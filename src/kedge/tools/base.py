@@ -4,7 +4,8 @@ A call has two phases. `prepare` checks the input and states exactly what the ca
 it. The engine then applies rules and approvals. `Prepared.run` does what was stated and nothing else, and checks again
 what the approval was bound to: a file that changed while the approval was pending is not written.
 
-Everything a call starts ends with it, or belongs to its Run and ends with that (`BackgroundCommands`). The engine stops
+Everything a call starts ends with it, or belongs to its Run and ends with that (`BackgroundCommands`), or is a command
+that the session keeps with the user's permission (`KeptCommands`). The engine stops
 a call by cancelling `run`, which cleans up before it returns.
 
 A tool describes itself (title, summary, display, for whom it is), so that front ends need no table of tool names.
@@ -24,7 +25,7 @@ from kedge.core.approvals import Confinement, Intent
 from kedge.core.modes import Mode
 from kedge.core.records import Todo
 from kedge.core.transcript import CallEnd, Display
-from kedge.tools.background import BackgroundCommands
+from kedge.tools.background import BackgroundCommands, KeptCommands, NoKeptCommands
 from kedge.tools.known_files import KnownFiles
 from kedge.tools.process_port import Processes
 from kedge.tools.tool_failed import ToolFailed
@@ -135,6 +136,7 @@ class ToolContext(Struct, frozen=True):
     host: ToolHost
     #: The binding of an approval that an earlier process requested for this call. Empty: none.
     shown_before: str = ""
+    kept: KeptCommands = NoKeptCommands()
     #: Whether a deny rule hides a file, given by its subject, from view. Searches omit such files.
     is_hidden: Callable[[str], bool] = lambda subject: False
     #: Whether there is such a rule.

@@ -10,6 +10,9 @@ from msgspec import Struct
 #: in characters decides. Bytes.
 KEPT_BYTES_MAX = 32 * 1024
 
+#: Limit of the recent output of a kept command, for users: some hundred lines. Bytes.
+RECENT_BYTES_MAX = 64 * 1024
+
 #: Terminal sequences (colours, cursor moves, titles), and control characters except newline and tab.
 _TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+")
@@ -59,6 +62,11 @@ class HeadTail:
         if len(self._tail) > 2 * KEPT_BYTES_MAX:  # not at every piece: that would copy the end each time
             del self._tail[:-KEPT_BYTES_MAX]
 
+    @property
+    def kept(self) -> bytes:
+        """The beginning and the end, without what is between them."""
+        return bytes(self._head + self._tail)
+
     def excerpt(self, chars_max: int) -> Excerpt:
         """Return the whole text if it fits; else its beginning and its end, with the omitted size between them."""
         if self.bytes_total == len(self._head) + len(self._tail):
@@ -87,3 +95,30 @@ class HeadTail:
         if len(end) < 4 * chars_max:
             end = self._head[len(end) - 4 * chars_max :] + end
         return "\n".join(cleaned(end)[-chars_max:].splitlines()[-lines_max:])
+
+
+class RecentOutput:
+    """Keeps the last bytes of an output."""
+
+    def __init__(self, first: bytes = b"") -> None:
+        self.bytes_total = 0
+        self._bytes = bytearray()
+        self.add(first)
+
+    def add(self, piece: bytes) -> None:
+        self.bytes_total += len(piece)
+        self._bytes += piece[-RECENT_BYTES_MAX:]
+        if len(self._bytes) > 2 * RECENT_BYTES_MAX:  # not at every piece: that would copy the end each time
+            del self._bytes[:-RECENT_BYTES_MAX]
+
+    @property
+    def is_cut(self) -> bool:
+        return self.bytes_total > min(len(self._bytes), RECENT_BYTES_MAX)
+
+    @property
+    def text(self) -> str:
+        return cleaned(self._bytes[-RECENT_BYTES_MAX:])
+
+    def last_lines(self, lines_max: int, chars_max: int) -> str:
+        """Return the end of the output, for a screen."""
+        return "\n".join(cleaned(self._bytes[-4 * chars_max :])[-chars_max:].splitlines()[-lines_max:])

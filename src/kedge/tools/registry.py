@@ -16,11 +16,12 @@ from kedge.tools.agent import AgentTool
 from kedge.tools.base import Tool, ToolFailed
 from kedge.tools.edit import EditTool, MultiEditTool
 from kedge.tools.fetch import FetchTool
+from kedge.tools.jobs import JobsTool
 from kedge.tools.ls import LsTool
 from kedge.tools.plan import PlanTool
 from kedge.tools.question import QuestionTool
 from kedge.tools.search import GlobTool, GrepTool
-from kedge.tools.shell import BashTool, JobsTool
+from kedge.tools.shell import BashTool
 from kedge.tools.todos import TodosTool
 from kedge.tools.view import ViewTool
 from kedge.tools.write import WriteTool

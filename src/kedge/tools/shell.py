@@ -1,4 +1,4 @@
-"""bash: run one command in a fresh shell. jobs: inspect the commands in the background."""
+"""bash: run one command in a fresh shell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -19,7 +19,7 @@ from kedge.core.transcript import CUT_OFF, Display
 from kedge.core.untrusted_text import one_line, visible
 from kedge.programs import program_outside
 from kedge.tools.background import GRACE_S, PROGRESS_CHARS_MAX, PROGRESS_LINES_MAX, RunningCommand
-from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput, count_of
+from kedge.tools.base import OUTPUT_CHARS_MAX, Prepared, Tool, ToolContext, ToolFailed, ToolOutput
 from kedge.tools.command_parts import intent_parts
 from kedge.tools.head_tail import HeadTail
 from kedge.tools.read_only import Surroundings, check_line
@@ -31,8 +31,6 @@ from kedge.tools.workspace_paths import check_root, real_path
 COMMAND_BYTES_MAX = 100_000
 #: Limit of `timeout_s`. Seconds.
 TIMEOUT_S_MAX = 600
-#: The longest that a call of jobs may wait for output. Seconds.
-JOBS_WAIT_S_MAX = 30
 #: Limit of a command in a description or a list. Characters.
 COMMAND_SHOWN_CHARS_MAX = 200
 #: Limit of the reason for leaving the sandbox: a few sentences for the user. Characters.
@@ -53,6 +51,9 @@ class BashInput(msgspec.Struct):
     background: Annotated[
         bool, Meta(description="Keep the command running and return at once: for servers, watchers.")
     ] = False
+    keep: Annotated[
+        bool, Meta(description="With background: the command continues after this run. The user is asked for that.")
+    ] = False
     unconfined: Annotated[
         str,
         Meta(description="Why it must run outside of the sandbox, for the user, who is always asked."),
@@ -72,6 +73,8 @@ Runs one command line in a fresh bash, in the workspace. Nothing carries over be
   `timeout_s` it is killed when the time is up.
 - `background: true` is for commands that do not end: servers, watchers. Check them with the jobs tool. Do not use `&`:
   processes that a command leaves behind are ended with it.
+- Background commands end with this run. With `keep: true` as well, a command stays until it exits, is ended, or the
+  session or the server ends: for what the user wants to use afterwards, such as a development server.
 - A command may run in a sandbox: it writes only in the workspace and the temporary directory, and has no network. If it
   failed because of that, repeat it with the reason in `unconfined`.
 - To read, search or change files, use the tools for that instead of cat, grep, sed or echo.
@@ -83,6 +86,11 @@ _SANDBOX_HINT = (
     "\n(It ran in the sandbox: no network, writes only in the workspace and the temporary directory, guarded files "
     "read-only. If it failed because of that, repeat it with the reason in `unconfined`; the user is asked.)"
 )
+
+
+#: How an approval describes `keep`.
+_STAYS = "stays after the run: "
+_KEEP = "the command continues after the run, until it exits, you end it, or the session or the server ends"
 
 
 class BashTool(Tool):
@@ -104,6 +112,8 @@ class BashTool(Tool):
 
     async def prepare(self, args: BashInput, context: ToolContext) -> Prepared:
         _check_command(args.command)
+        if args.keep and not args.background:
+            raise ToolFailed("keep is only for commands with background: true")
         if len(args.unconfined) > REASON_CHARS_MAX:
             raise ToolFailed(f"the reason in unconfined has more than {REASON_CHARS_MAX} characters")
         cwd = await context.threads.look(_directory, context.root, args.cwd)
@@ -119,7 +129,9 @@ class BashTool(Tool):
         return Prepared(plan.intent, run, context.background.foreground)
 
     async def _run(self, argv: tuple[str, ...], args: BashInput, cwd: Path, context: ToolContext) -> ToolOutput:
-        if args.background:
+        if args.keep:
+            context.kept.check_room()
+        elif args.background:
             context.background.check_room()
         began = asyncio.get_running_loop().time()
         process = await context.processes.start(argv, cwd, confinement=context.host.confinement)
@@ -128,6 +140,8 @@ class BashTool(Tool):
         try:
             wait_s = self.STARTUP_WAIT_S if args.background else args.timeout_s or self.AUTO_BACKGROUND_S
             has_ended = await running.wait(wait_s)
+            if not has_ended and args.keep:
+                return await _kept(running, context)
             if not has_ended and (args.background or args.timeout_s is None):
                 return _moved_to_background(context.background.add(running), running)
             if not has_ended:
@@ -162,7 +176,7 @@ def _plan(args: BashInput, cwd: Path, context: ToolContext, guarded: tuple[Path,
         action="execute",
         subject=command,
         # Never the purpose alone: the model may be wrong, or lie.
-        description=f"{purpose}: $ {shown_command}" if purpose else f"$ {shown_command}",
+        description=f"{_STAYS if args.keep else ''}{purpose}{': ' if purpose else ''}$ {shown_command}",
         path=str(cwd),
         params=json.dumps(
             {
@@ -171,16 +185,20 @@ def _plan(args: BashInput, cwd: Path, context: ToolContext, guarded: tuple[Path,
                 "cwd": str(cwd),
                 "timeout_s": args.timeout_s,
                 "background": args.background,
+                "keep": _KEEP if args.keep else "",
                 "unconfined": args.unconfined,
             },
             ensure_ascii=False,
         ),
-        binding=_binding(shell, command, cwd, context, args.unconfined),
-        needs_approval=checked is None or not all(checked.parts),
+        binding=_binding(shell, command, cwd, context, args),
+        # Reading for hours is more than reading once.
+        needs_approval=args.keep or checked is None or not all(checked.parts),
         parts=parts,
         commands=commands_of(command),
-        grant="" if args.unconfined else _grant(parts),
+        # A grant for a command that ends with its Run does not cover one that stays: the user approves each of those.
+        grant="" if args.unconfined or args.keep else _grant(parts),
         escalation=args.unconfined,
+        outlives_run=args.keep,
     )
     # Where a command only reads, the line runs as it was checked, not as it is written.
     text = checked.text if checked is not None and any(checked.parts) and not args.unconfined else command
@@ -201,7 +219,7 @@ def _surroundings(cwd: Path, context: ToolContext, guarded: tuple[Path, ...]) ->
 def _current_binding(args: BashInput, context: ToolContext) -> str:
     """Blocking."""
     cwd = _directory(context.root, args.cwd)
-    return _binding(_shell(context), args.command, cwd, context, args.unconfined)
+    return _binding(_shell(context), args.command, cwd, context, args)
 
 
 def _shell(context: ToolContext) -> str:
@@ -242,9 +260,9 @@ def _directory(root: Path, path: str) -> Path:
     return cwd
 
 
-def _binding(shell: str, command: str, cwd: Path, context: ToolContext, unconfined: str) -> str:
+def _binding(shell: str, command: str, cwd: Path, context: ToolContext, args: BashInput) -> str:
     """Bind an approval to this line, shell, directory and environment, and to the escalation."""
-    bound = [shell, command, str(cwd), sorted(context.processes.environment.items()), unconfined]
+    bound = [shell, command, str(cwd), sorted(context.processes.environment.items()), args.unconfined, args.keep]
     return hashlib.sha256(json.dumps(bound).encode()).hexdigest()
 
 
@@ -270,9 +288,28 @@ def _moved_to_background(id_: str, running: RunningCommand) -> ToolOutput:
         "command": running.command,
         "background_id": id_,
         "truncated": excerpt.is_cut,
-        "output": _for_screen(output),
+        "output": output_for_screen(output),
     }
     return ToolOutput(content, metadata, summary=f"running in the background ({id_})")
+
+
+async def _kept(running: RunningCommand, context: ToolContext) -> ToolOutput:
+    id_ = await context.kept.keep(running)
+    output = running.take()
+    excerpt = output.excerpt(OUTPUT_CHARS_MAX)
+    content = (
+        f"Kept running as {id_}, also after this run. Check it with the jobs tool (action: output, id: {id_}), end it "
+        f"with action: kill. It ends with the session or the server at the latest.\nOutput so far:\n{excerpt.for_model}"
+    )
+    metadata = {
+        "command": running.command,
+        "job_id": id_,
+        "truncated": excerpt.is_cut,
+        "output": output_for_screen(output),
+    }
+    kept = ToolOutput(content, metadata, summary=f"kept running ({id_})")
+    context.host.if_cut_off(lambda: kept)  # a cancel from now on does not end the command
+    return kept
 
 
 def _result(running: RunningCommand, duration_s: float, *, timed_out_s: float | None) -> ToolOutput:
@@ -280,7 +317,7 @@ def _result(running: RunningCommand, duration_s: float, *, timed_out_s: float | 
     if timed_out_s is not None:
         notes.append(f"Killed after {timed_out_s:g} s. Set a larger timeout_s, or background: true to keep it running.")
     elif running.exit_code:
-        notes.append(_exit(running.exit_code))
+        notes.append(exit_line(running.exit_code))
     if running.strays and timed_out_s is None:
         notes.append(
             f"{running.strays} background processes that it left running were ended; "
@@ -296,7 +333,7 @@ def _result(running: RunningCommand, duration_s: float, *, timed_out_s: float | 
         "duration_ms": int(1000 * duration_s),
         "timed_out": timed_out_s is not None,
         "truncated": excerpt.is_cut,
-        "output": _for_screen(output),
+        "output": output_for_screen(output),
     }
     end = "timed out" if timed_out_s is not None else f"exit {running.exit_code}"
     content = "\n\n".join([excerpt.for_model.rstrip("\n"), *notes])
@@ -313,109 +350,15 @@ def _cut_off(running: RunningCommand, began: float) -> ToolOutput:
         "exit_code": None,
         "duration_ms": int(1000 * duration_s),
         "truncated": excerpt.is_cut,
-        "output": _for_screen(output),
+        "output": output_for_screen(output),
     }
     content = "\n\n".join([excerpt.for_model.rstrip("\n"), CUT_OFF])
     return ToolOutput(content, metadata, is_error=True, summary=f"cut off, {duration_s:.1f} s", end="cut_off")
 
 
-def _exit(code: int) -> str:
+def exit_line(code: int) -> str:
     return f"Exit code {code}" if code >= 0 else f"Ended by signal {-code}"
 
 
-def _for_screen(output: HeadTail) -> str:
+def output_for_screen(output: HeadTail) -> str:
     return output.last_lines(PROGRESS_LINES_MAX, PROGRESS_CHARS_MAX)
-
-
-class JobsInput(msgspec.Struct):
-    action: Annotated[
-        Literal["list", "output", "kill"],
-        Meta(description="list: all commands; output: new output of one command; kill: end one command."),
-    ]
-    id: Annotated[str, Meta(description="The id of a command, e.g. b1. For output and kill.")] = ""
-    wait_s: Annotated[
-        float,
-        Meta(
-            description="For output: wait up to this many seconds (at most 30) for new output.",
-            ge=0,
-            le=JOBS_WAIT_S_MAX,
-        ),
-    ] = 0
-
-
-_JOBS_DESCRIPTION = """\
-Inspects the commands that bash keeps running in the background.
-
-- `list`: their ids, states and exit codes.
-- `output`: the output of one command since your last call; `wait_s` waits for new output (up to 30 s), so that you need
-  not poll.
-- `kill`: ends one command with all its processes, and returns its last output.
-
-All background commands end when this run ends.
-"""
-
-
-class JobsTool(Tool):
-    name = "jobs"
-    description = _JOBS_DESCRIPTION
-    input: type[msgspec.Struct] = JobsInput
-
-    def title(self, args: JobsInput) -> str:
-        return " ".join(filter(None, ("jobs", args.action, args.id)))
-
-    async def prepare(self, args: JobsInput, context: ToolContext) -> Prepared:
-        if args.action != "list":
-            context.background.get(args.id)
-        intent = Intent(
-            names=("jobs",),
-            action=args.action,
-            subject=args.id,
-            description=self.title(args),
-            path="",
-            params=json.dumps({"action": args.action, "id": args.id}),
-            binding="",
-            needs_approval=False,
-        )
-
-        async def run() -> ToolOutput:
-            return await _inspect(args, context)
-
-        return Prepared(intent, run)
-
-
-async def _inspect(args: JobsInput, context: ToolContext) -> ToolOutput:
-    if args.action == "list":
-        commands = context.background.list()
-        lines = [
-            f"{id_}  {_state(running)}  $ {one_line(running.command, COMMAND_SHOWN_CHARS_MAX)}"
-            for id_, running in commands.items()
-        ]
-        return ToolOutput("\n".join(lines) or "No background commands.", summary=count_of(len(lines), "command"))
-    if args.action == "kill":
-        had_ended = context.background.get(args.id).has_ended
-        running = await context.background.end_one(args.id)
-        state = "had already ended" if had_ended else "was ended"
-    else:
-        running = context.background.get(args.id)
-        await running.wait_for_output(args.wait_s)
-        state = _state(running)
-    output = running.take()
-    excerpt = output.excerpt(OUTPUT_CHARS_MAX)
-    metadata = {
-        "id": args.id,
-        "exit_code": running.exit_code,
-        "truncated": excerpt.is_cut,
-        "output": _for_screen(output),
-    }
-    if not running.has_ended:
-        summary = "running"
-    else:
-        summary = "ended" if running.exit_code is None else f"exit {running.exit_code}"
-    content = f"{args.id} {state}. Its output since the last call:\n{excerpt.for_model}"
-    return ToolOutput(content, metadata, summary=summary)
-
-
-def _state(running: RunningCommand) -> str:
-    if not running.has_ended:
-        return "is running"
-    return "has ended" if running.exit_code is None else f"has ended ({_exit(running.exit_code)})"

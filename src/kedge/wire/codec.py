@@ -8,9 +8,11 @@ import msgspec
 from msgspec import UNSET
 
 from kedge.core.approvals import Ask
+from kedge.core.kept_commands import KeptCommand
 from kedge.core.records import RunRecord, SessionView, Usage
 from kedge.core.transcript import Message, Part
 from kedge.wire import models as m
+from kedge.wire.job_models import JobBody
 
 
 def usage_body(usage: Usage) -> m.UsageBody:
@@ -73,6 +75,19 @@ def session_body(view: SessionView) -> m.SessionBody:
         model=session.model,
         parent_run_id=session.parent_run_id,
         mode=session.mode,
+        jobs=[job_body(kept) for kept in session.kept],
+    )
+
+
+def job_body(kept: KeptCommand) -> JobBody:
+    return JobBody(
+        id=kept.id,
+        command=kept.command,
+        run_id=kept.run_id,
+        state=kept.state,
+        started_at=kept.started_at,
+        ended_at=kept.ended_at,
+        exit_code=kept.exit_code,
     )
 
 

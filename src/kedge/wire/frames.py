@@ -38,14 +38,36 @@ from kedge.core.records import RecordKind, Records, RunRecord, SessionView, Usag
 from kedge.core.transcript import Message, Reasoning, Text
 from kedge.wire import models as m
 from kedge.wire.codec import ask_body, message_body, part_body, run_body, session_body, usage_body
+from kedge.wire.job_models import JobOutputEvent
 from kedge.wire.reversal_models import RewindEvent
 
 _encode = msgspec.json.Encoder().encode
 
 HEARTBEAT = b": heartbeat\n\n"
 
+#: `type` of an envelope on the stream.
+EventType = Literal[
+    "message",
+    "session",
+    "rewind",
+    "run",
+    "run_complete",
+    "agent_event",
+    "delta",
+    "gap",
+    "file",
+    "progress",
+    "presence",
+    "job_output",
+    "config_problem",
+    "permission_request",
+    "permission_notification",
+    "question_batch_request",
+    "question_batch_notification",
+]
 
-def frame(kind: m.EventType, change: str, payload: object, position: int | None = None) -> bytes:
+
+def frame(kind: EventType, change: str, payload: object, position: int | None = None) -> bytes:
     """Return one SSE frame. JSON has no raw line break, so no text in the payload can forge another frame."""
     body = b'data: {"type":"%b","payload":{"type":"%b","payload":%b}}\n\n' % (
         kind.encode(),
@@ -58,7 +80,7 @@ def frame(kind: m.EventType, change: str, payload: object, position: int | None 
 # --- events ----------------------------------------------------------------------------------------------------------
 
 #: `type` of the envelope, `type` of the change, payload.
-Shown = tuple[m.EventType, str, object]
+Shown = tuple[EventType, str, object]
 
 
 def _run_changed(event: Any, run: RunRecord | None, session_id: str) -> Shown:
@@ -241,3 +263,7 @@ def presence(session_id: str, clients: int) -> bytes:
 
 def config_problem(problem: str) -> bytes:
     return frame("config_problem", "updated", m.ConfigProblem(problem=problem))
+
+
+def kept_output(session_id: str, id_: str, text: str) -> bytes:
+    return frame("job_output", "updated", JobOutputEvent(session_id=session_id, id=id_, text=text))

@@ -12,6 +12,7 @@ from kedge.core.events import Outcome, Reason
 from kedge.core.modes import Mode
 from kedge.core.records import OnApproval, OnDisconnect
 from kedge.core.transcript import Role
+from kedge.wire.job_models import JobBody
 from kedge.wire.limits import MESSAGE_CHARS_MAX, MODEL_CHARS_MAX, OPTION_MAX, QUESTIONS_MAX, RULES_MAX
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -209,6 +210,8 @@ class SessionBody(Struct, kw_only=True):
     parent_run_id: str = ""
     #: What the agent may do without asking, at present. An agent's session has the mode of its parent.
     mode: Mode = "ask"
+    #: The last kept commands, in the order of their start.
+    jobs: list[JobBody] = []
 
 
 class PartBody(Struct, kw_only=True):
@@ -289,6 +292,8 @@ class CancelReply(Struct, kw_only=True):
     covered: list[CoveredBody]
     #: False, with status 202: the runs are being stopped, and the cancel is the next that is written to the session.
     recorded: bool = True
+    #: The kept commands of the session that run: a cancel does not end them.
+    jobs: list[JobBody] = []
 
 
 class SearchHitBody(Struct, kw_only=True):
@@ -465,27 +470,6 @@ class PresenceBody(Struct, kw_only=True):
 class GapBody(Struct, kw_only=True):
     reason: Literal["evicted", "epoch"]
     position: int
-
-
-#: `type` of an envelope on the stream.
-EventType = Literal[
-    "message",
-    "session",
-    "rewind",
-    "run",
-    "run_complete",
-    "agent_event",
-    "delta",
-    "gap",
-    "file",
-    "progress",
-    "presence",
-    "config_problem",
-    "permission_request",
-    "permission_notification",
-    "question_batch_request",
-    "question_batch_notification",
-]
 
 
 class Change(Struct, kw_only=True):
