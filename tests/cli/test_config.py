@@ -163,31 +163,20 @@ def test_check_reports_missing_keys_and_models(home: Home) -> None:
 @pytest.mark.found(
     "attack 19",
     "`kedge config check` did not report rules that never match, nor bash(rm), which denies only the bare word; it "
-    "warns about them, and so does the server's log",
+    "refuses the former and warns about the latter, and so does the server",
 )
-def test_check_warns_about_rules_that_never_match(home: Home) -> None:
-    deny = ["bash(rm)", "view(a/../b)", "view(~root/x)", "veiw(x)", "bash(a; b)", "bash(git -m 'x')", "fetch(http://x)"]
-    fine = ["bash(rm *)", "view(~/.ssh/**)", "view(./.env)", "view(secret/)", "*", "fetch(*.example.org)"]
-    home.config.write_text(f"[permissions]\ndeny = {json.dumps(deny + fine)}\nallow = ['bash(make)', 'veiw(x)']\n")
+def test_check_reports_rules_that_do_not_match(home: Home) -> None:
+    fine = ["bash(rm *)", "view(~/.ssh/**)", "view(./.env)", "view(secret/)", "*", "fetch(*.example.org)", "bash(rm*)"]
+    home.config.write_text(f"[permissions]\ndeny = {json.dumps(['bash(rm)', *fine])}\nallow = ['bash(make)']\n")
     home.config.chmod(0o600)
     code, found = findings(home)
     assert code == 0
-    assert {about for about, (status, _) in found.items() if status == "warn"} == {*deny, "model"}
+    assert {about for about, (status, _) in found.items() if status == "warn"} == {"bash(rm)", "model"}
     assert "denies only the command without arguments\n      -> write bash(rm *)" in home.kedge("config", "check").out
-
-
-@pytest.mark.found(
-    "attack round 2: command lines",
-    "deny rules such as bash(rm:*), bash(~/bin/deploy *) and bash(A=1 rm *) never match, which was not reported; "
-    "`kedge config check` warns about them",
-)
-def test_check_warns_about_rules_without_a_program(home: Home) -> None:
-    deny = ["bash(rm:*)", "bash(~/bin/deploy *)", "bash($HOME/x)", "bash(A=1 rm *)"]
-    fine = ["bash(npm run test:*)", "bash(rm*)", "bash(cat ~/x)", "bash(rm $HOME *)", "bash(dd if=x *)"]
-    home.config.write_text(f"[permissions]\ndeny = {json.dumps(deny + fine)}\n")
-    home.config.chmod(0o600)
-    _, found = findings(home)
-    assert {about for about, (status, _) in found.items() if status == "warn"} == {*deny, "model"}
+    home.config.write_text('[permissions]\ndeny = [\n"Bash(rm *)"]\n')
+    code, found = findings(home)
+    status, message = found[str(home.config)]
+    assert (code, status, "line 3" in message, "did you mean bash(rm *)?" in message) == (1, "fail", True, True)
 
 
 def test_check_without_files_reports_the_offline_model(home: Home) -> None:

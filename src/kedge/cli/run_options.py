@@ -12,6 +12,7 @@ from kedge.client.client import new_run_id
 from kedge.client.sync_client import RunSettings
 from kedge.core.approvals import parse_rule
 from kedge.core.modes import MODES
+from kedge.core.rule_mistakes import check_rules
 from kedge.errors import Invalid
 from kedge.wire.models import SubmitPrompt
 
@@ -24,6 +25,7 @@ def positive(context: click.Context, option: click.Parameter, value: float | Non
 
 def _rules(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[str]:
     try:
+        check_rules(values if option.name == "allow" else (), values if option.name == "deny" else ())
         return [str(parse_rule(value)) for value in values]
     except Invalid as error:
         raise click.BadParameter(error.message, context, option) from None

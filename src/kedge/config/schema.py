@@ -22,6 +22,7 @@ from kedge.core.claims import GRACE_S, HOLD_S
 from kedge.core.commands import QUEUE_RUNS_MAX, OnCrash, WhenBusy
 from kedge.core.modes import Mode
 from kedge.core.patterns import has_wildcard
+from kedge.core.rule_mistakes import check_rules
 from kedge.errors import Invalid
 from kedge.llm.provider_types import ProviderType
 from kedge.tools.tool_failed import ToolFailed
@@ -243,6 +244,7 @@ def first_error(config: Config) -> tuple[tuple[str, str], str, str] | None:
         for rule in rules:
             try:
                 PermissionsConfig(allow=[rule]).rules()
+                check_rules((rule,) if key == "allow" else (), (rule,) if key == "deny" else ())
             except Invalid as error:
                 return ("permissions", key), rule, error.message.removeprefix(repr(rule)).strip().rstrip(".")
     return None

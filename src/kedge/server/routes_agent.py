@@ -9,9 +9,9 @@ from typing import Annotated
 from msgspec import Meta, Struct, convert
 from msgspec.structs import replace
 
-from kedge.core.approvals import parse_rules
 from kedge.core.ids import check_run_id
 from kedge.core.records import Attachment, AttachmentContent, Prompt, RunOptions, attachment_digest
+from kedge.core.rule_mistakes import check_rules
 from kedge.engine.cancels import Cancelled
 from kedge.engine.engine import Engine
 from kedge.engine.workspace import Workspace
@@ -233,5 +233,5 @@ def _options(body: m.SubmitPrompt) -> RunOptions:
     for field, texts in (("model", [options.model or ""]), ("allow", options.allow), ("deny", options.deny)):
         for text in texts:
             check_text(text, field)
-    parse_rules(options.allow, options.deny)  # refuse invalid rules before the Run is accepted
+    check_rules(options.allow, options.deny)  # refuse invalid rules before the Run is accepted
     return replace(options, model=options.model or None)

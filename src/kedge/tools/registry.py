@@ -50,10 +50,6 @@ def all_tools(guarded: tuple[Path, ...] = ()) -> tuple[Tool, ...]:
     )
 
 
-#: The names that models call and rules use.
-TOOL_NAMES = tuple(tool.name for tool in all_tools())
-
-
 class Toolset:
     def __init__(self, tools: tuple[Tool, ...] = ()) -> None:
         self._tools = {tool.name: tool for tool in tools}

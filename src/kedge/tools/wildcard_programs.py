@@ -255,6 +255,15 @@ def wildcard_use(words: tuple[str, ...], directory: Path, root: Path) -> Wildcar
     return WildcardUse(entry.spelled, words[: entry.words] if entry.is_listed and entry.key not in _NOT_OFFERED else ())
 
 
+def has_wildcard_use(words: tuple[str, ...]) -> bool:
+    """Return whether a rule that begins with these words and ends in a wildcard can cover a command."""
+    entry = _entry(words) if words else None
+    if entry is None or entry.is_listed or entry.is_plain:
+        return entry is not None
+    begin = " ".join((entry.key, *words[entry.words :]))
+    return any(key == begin or key.startswith(f"{begin} ") for key in _TABLE)
+
+
 class _Entry(Struct, frozen=True):
     #: Program and subcommand as in the table.
     key: str
