@@ -305,6 +305,27 @@ async def test_listing_outside_through_a_link_needs_an_approval(kedge: Peer, tmp
     assert all(map(needed_approval, others))
 
 
+@pytest.mark.found(
+    "issue 20",
+    "`git status`, `cat f`, a pipe or `cd x && ls` asked each time; a line of read-only commands runs unasked, without "
+    "writes and network",
+)
+async def test_read_only_lines_need_no_approval(kedge: Peer) -> None:
+    (kedge.directory / "sub").mkdir()
+    (kedge.directory / "sub" / "a.txt").write_text("one\ntwo\n")
+    outputs_of = {
+        "cat sub/a.txt": "one\ntwo",
+        "cd sub && cat *.txt 2>&1 | grep -n o | head -1; echo $?": "1:one\n0",
+        "find sub -name '*.txt' | xargs wc -l": "2 sub/a.txt",
+        "git status --short 2>/dev/null || echo none": "none",
+        "(sort -r < sub/a.txt; test -f x && echo yes) | tail -n 1": "one",
+    }
+    asking = ("sort -o x sub/a.txt", "cat ../x", "cat sub/a.txt > x", "git -c a.b=c status", "find . -fprint x")
+    results = await tried_at_once(kedge, *(call("bash", command=line) for line in (*outputs_of, *asking)))
+    assert [result["content"] for result in results[: len(outputs_of)]] == list(outputs_of.values())
+    assert all(map(needed_approval, results[len(outputs_of) :]))
+
+
 # --- the text of an approval -----------------------------------------------------------------------------------------
 
 #: Right-to-left override, zero-width space, escape, backspace, a byte-order mark, a line separator, a blank letter.

@@ -174,10 +174,15 @@ def test_repository_that_names_programs_asks(tmp_path: Path, config: str) -> Non
     assert passes("ls", around(tmp_path))
 
 
-def test_repository_around_the_workspace_asks(root: Path, tmp_path: Path) -> None:
+def test_repository_around_the_workspace_shows_no_contents(root: Path, tmp_path: Path) -> None:
     (tmp_path / "part").mkdir()
-    assert passes("git status", around(tmp_path / "part"))
-    (tmp_path / ".git").mkdir()
+    assert passes("git diff", around(tmp_path / "part"))
+    run_git(tmp_path, "init", "-q")
+    for line in ("git status", "git log --oneline -5 --stat", "git branch"):
+        assert passes(line, around(tmp_path / "part")), line
+    for line in ("git diff", "git log -p", "git show HEAD:x", "git log -U1", "git grep x", "git log ../x"):
+        assert not passes(line, around(tmp_path / "part")), line
+    run_git(tmp_path, "config", "diff.external", "./evil")
     assert not passes("git status", around(tmp_path / "part"))
     bare = tmp_path / "part" / "bare"
     (bare / "objects").mkdir(parents=True)

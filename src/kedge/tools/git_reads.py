@@ -96,6 +96,14 @@ _TABLE = {
 SUBCOMMANDS = frozenset(_TABLE)
 #: Commands that show the contents of files, also of files that they do not name.
 SHOWING = frozenset({"diff", "log", "show", "diff-tree", "stash show", "stash list", "reflog", "grep", "cat-file"})
+#: Commands that show no contents with these options alone.
+_NAMING = frozenset({"log", "reflog", "stash list"})
+_NAMING_OPTIONS = listed(
+    "-n --max-count --oneline --graph --decorate --no-decorate --all --branches --tags --remotes --since --until"
+    " --after --before --author --committer --grep -i --format --pretty --abbrev-commit --date --relative-date"
+    " --merges --no-merges --first-parent --reverse --topo-order --date-order --follow --skip --stat --shortstat"
+    " --numstat --name-only --name-status --summary --no-color --color --no-patch"
+)
 #: Commands that compare with the working tree: git would run itself in each submodule.
 _IN_SUBMODULES = frozenset({"status", "diff"})
 _DIFFING = frozenset({"diff", "log", "show", "diff-tree", "stash show"})
@@ -159,7 +167,7 @@ def git_reading(words: tuple[str, ...]) -> GitReading | None:
     options += ("--ignore-submodules=dirty",) if name in _IN_SUBMODULES else ()
     run = (*HARMLESS, *rest[:start], *options, *rest[start:])
     paths = [part for path in reading.paths for part in {path, path.rpartition(":")[2], *path.split("..")} if part]
-    return GitReading(run, directory, tuple(paths), name in SHOWING)
+    return GitReading(run, directory, tuple(paths), _shows_files(name, reading))
 
 
 @cache
@@ -182,14 +190,18 @@ def _is_listing(name: str, reading: Reading) -> bool:
     return True
 
 
+def _shows_files(name: str, reading: Reading) -> bool:
+    return name in SHOWING and not (name in _NAMING and _NAMING_OPTIONS.issuperset(reading.options))
+
+
 def is_git_environment_plain(environment: Mapping[str, str]) -> bool:
     """Return whether no variable directs git to other files or programs."""
     return all(not name.startswith("GIT_") or name in _VARIABLES for name in environment)
 
 
-def is_plain_repository(directory: Path, root: Path) -> bool:
-    """Return whether git, in this directory, uses a repository of the workspace whose configuration runs no program, or
-    none at all. Blocking."""
+def is_plain_repository(directory: Path, root: Path, *, shows_files: bool) -> bool:
+    """Return whether git, in this directory, uses a repository whose configuration runs no program, or none at all. A
+    command that shows the contents of files needs one of the workspace. Blocking."""
     try:
         for parent in (directory, *directory.parents):
             dot_git = parent / ".git"
@@ -197,7 +209,8 @@ def is_plain_repository(directory: Path, root: Path) -> bool:
                 return False  # a git directory under another name
             if not os.path.lexists(dot_git):
                 continue
-            if not parent.is_relative_to(root) or not _is_plain(dot_git, root):
+            is_inside = parent.is_relative_to(root)
+            if (shows_files and not is_inside) or not _is_plain(dot_git, root if is_inside else parent):
                 return False
             if dot_git.is_file() or all((dot_git / name).exists() for name in ("HEAD", "objects", "refs")):
                 return True

@@ -291,7 +291,7 @@ def _git(command: _Command, around: Surroundings) -> tuple[str, ...] | None:
     if reading is None or not is_git_environment_plain(around.environment):
         return None
     directory = _directory(str(command.directory / reading.directory), around)
-    if directory is None or not is_plain_repository(directory, around.root):
+    if directory is None or not is_plain_repository(directory, around.root, shows_files=reading.shows_files):
         return None
     if reading.shows_files and around.has_closed_files:
         return None
