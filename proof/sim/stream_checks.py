@@ -186,7 +186,8 @@ class _StreamChecks:
 
     def _is_summary(self, message_id: str) -> bool:
         stored = self.state.data.messages.get((self.state.workspace_id, message_id))
-        return stored is not None and stored.message.is_summary
+        message = stored.message if stored is not None else self.state.cut.get(message_id)
+        return message is not None and message.is_summary
 
     def _timed(self) -> Iterator[tuple[StreamEvent, float]]:
         return zip(self.watched.events, self.watched.times, strict=True)
