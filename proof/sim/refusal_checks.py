@@ -38,7 +38,7 @@ _REFUSALS: dict[Kind, tuple[type[KedgeError], ...]] = {
     "fold": (RunNotFound, RunNotQueued, SessionNotFound),
     "wait": (RunNotFound, SessionNotFound),
     "shell": (SessionNotFound,),
-    "rewind": (LaneBusy, MessageNotFound, SessionNotFound),
+    "rewind": (Invalid, LaneBusy, MessageNotFound, SessionNotFound),
 }
 
 
@@ -81,6 +81,10 @@ class RefusalChecks:
                 if request.act.kind == "rewind":  # a user's command adds a message as well
                     return "" if was_busy or self._state.typed else "no Run was active"
                 return "" if was_busy and request.act.when_busy == "reject" else "no Run was active"
+            case Invalid():  # a prompt within another Run: it was cancelled in the queue, or has folded in
+                return (
+                    "" if self._state.counts["cancel"] or self._state.counts["cancel_run"] else "nothing was cancelled"
+                )
             case MessageNotFound():
                 return "" if self._state.cut else "no message was removed"
             case QueueFull():

@@ -104,3 +104,17 @@ def test_deletion_does_not_wait_for_an_unstarted_run() -> None:
         for seed in range(250)
     ]
     assert_kept(plans, "orderly restart")
+
+
+@pytest.mark.found(
+    "seed 1776 of the simulator",
+    "A rewind to a prompt that was cancelled in the queue removed the result of a call, and kept the call: the Run "
+    "that made it was active at that time. Such a rewind is refused.",
+)
+def test_rewind_does_not_separate_a_call_from_its_result() -> None:
+    submits = (
+        Act(0.0, "submit", script="p0:run quick run quick;say 1"),
+        Act(0.01, "submit", run=1, script="p1:say 1", when_busy="queue"),
+    )
+    rewind = Act(20.0, "rewind", run=1)
+    assert_kept([plan(seed, *submits, Act(0.02 + 0.01 * seed, "cancel"), rewind) for seed in range(60)], "rewind")

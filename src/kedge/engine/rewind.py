@@ -48,6 +48,7 @@ class Rewind:
         """Return to the state before this prompt. LaneBusy while a Run is active or queued."""
         with self._workspaces.in_use(workspace):
             state = await self._workspaces.lane(workspace, session_id)
+            refuse_if_busy(state)  # checked again under the lock; this saves the copy
             message = await self._prompt_message(workspace, session_id, message_id, scope)
             try:
                 return await self._door.run_to_end(self._rewind(workspace, state, message, scope))
@@ -63,15 +64,18 @@ class Rewind:
         if message.role != "user" or not any(isinstance(part, Text | AttachedFile) for part in message.parts):
             raise Invalid(f"Message {message_id} is not a prompt; rewind to a prompt of the user.")
         run = await self._door.store.run(workspace.id, message.run_id)
-        if run is not None and run.folded_into and scope != "conversation":
+        before, since = await self._door.store.message_runs(session_id, message_id)
+        is_folded = run is not None and run.folded_into is not None
+        if before & since - {""} and not (is_folded and scope == "conversation"):
+            # The files at that time are not stored. A prompt that was cancelled in the queue may also be between a call
+            # and its result, while a prompt folds in between two Steps.
             raise Invalid(
-                f"Message {message_id} joined a run that was active, and the files at that time are not stored; "
-                "rewind to the prompt that started the run, or rewind the conversation only."
+                f"Message {message_id} is within the messages of a run that was active at that time; "
+                "rewind to the prompt that started the run."
             )
         return message
 
     async def _rewind(self, workspace: Workspace, state: LaneState, message: Message, scope: RewindScope) -> Rewound:
-        refuse_if_busy(state)  # checked again under the lock; this saves the copy
         copy = None
         if scope != "files":
             copy = await copy_whole(self._door, state.session, message.id)
