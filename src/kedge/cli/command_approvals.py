@@ -21,7 +21,7 @@ from kedge.errors import Conflict
 from kedge.wire.models import GrantBody, PermissionRequest, QuestionBatch, Resolved
 
 
-class _Listing(click.Group):
+class Listing(click.Group):
     """A group that runs `list` without a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -44,7 +44,7 @@ _EXAMPLES = examples(
 )
 
 
-@click.group(cls=_Listing, epilog=_EXAMPLES)
+@click.group(cls=Listing, epilog=_EXAMPLES)
 def approvals() -> None:
     """List and answer pending approvals and questions.
 

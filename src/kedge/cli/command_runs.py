@@ -12,6 +12,7 @@ from kedge.cli.workspace_lookup import connected, session_by_prefix
 from kedge.client.client import NOT_RECORDED, Client
 from kedge.client.http_transport import NotConnected
 from kedge.client.safe_text import one_line
+from kedge.client.view.job_text import jobs_remain
 from kedge.errors import Invalid, NotFound, ShuttingDown
 from kedge.wire.models import CancelReply, RunBody, SessionBody
 
@@ -87,6 +88,8 @@ def cancel(target: str, as_json: bool, cwd: str, host: str | None) -> int:
             click.echo(f"{verb} run {covered.run_id} (was {covered.was})")
     if not reply.recorded and not as_json:
         click.echo(NOT_RECORDED)
+    if reply.jobs and not as_json:
+        click.echo(jobs_remain(reply.jobs))
     return 0
 
 

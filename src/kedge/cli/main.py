@@ -25,6 +25,7 @@ COMMANDS = {
     "cancel": "kedge.cli.command_runs",
     "attach": "kedge.cli.command_attach",
     "approvals": "kedge.cli.command_approvals",
+    "jobs": "kedge.cli.command_jobs",
     "sessions": "kedge.cli.command_sessions",
     "workspaces": "kedge.cli.command_workspaces",
     "init": "kedge.cli.command_init",

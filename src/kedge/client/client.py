@@ -29,6 +29,7 @@ from kedge.core.modes import Mode
 from kedge.core.transcript import USER_COMMAND_S_MAX
 from kedge.errors import Invalid, KedgeError, WorkspaceClosing, WorkspaceNotFound
 from kedge.wire import models as m
+from kedge.wire.job_models import JobBody, JobOutput
 from kedge.wire.limits import WAIT_S_MAX
 from kedge.wire.reversal_models import RewindReply, RewindScope, RewindSession, UndoReply, UndoRun
 
@@ -283,6 +284,19 @@ class Client:
         """Return to the state before this prompt."""
         body = RewindSession(message_id=message_id, scope=scope)
         return await self._inside("POST", workspace_id, "sessions", session_id, "rewind", body=body, reply=RewindReply)
+
+    async def jobs(self, workspace_id: str, session_id: str) -> list[JobBody]:
+        """Return the kept commands of a session."""
+        return await self._inside("GET", workspace_id, "sessions", session_id, "jobs", reply=list[JobBody])
+
+    async def job_output(self, workspace_id: str, session_id: str, job_id: str) -> JobOutput:
+        """Return a kept command with its recent output."""
+        return await self._inside("GET", workspace_id, "sessions", session_id, "jobs", job_id, reply=JobOutput)
+
+    async def end_job(self, workspace_id: str, session_id: str, job_id: str) -> JobBody:
+        """End a kept command. It may have ended."""
+        parts = ("sessions", session_id, "jobs", job_id, "end")
+        return await self._inside("POST", workspace_id, *parts, repeat=True, reply=JobBody)
 
     async def shell(self, workspace_id: str, session_id: str, command: str) -> m.ShellReply:
         """Run a shell command of the user. It becomes part of the transcript."""

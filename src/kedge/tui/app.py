@@ -286,9 +286,10 @@ class KedgeApp(App[int]):
         self._draw_config_problem()
         self._draw_hints()
         self.asks.draw()
-        self.part(SidePanel).update_from(self.view, self.session_id, self.connection.root)
+        self.part(SidePanel).update_from(self.view, self.session_id, self.connection.root, self.now_ms())
         self.sessions.update_list()
-        self._run_clock(is_needed=bool(status))
+        is_kept = session is not None and any(job.state == "running" for job in session.jobs)
+        self._run_clock(is_needed=bool(status) or is_kept)
 
     def _draw_config_problem(self) -> None:
         """Show it on the current screen; a dialog gets its own banner."""
@@ -428,6 +429,9 @@ class KedgeApp(App[int]):
 
     def action_sessions(self) -> None:
         self.sessions.open_list()
+
+    def action_jobs(self) -> None:
+        self.sessions.open_jobs()
 
     def action_models(self) -> None:
         self.sessions.choose_model()

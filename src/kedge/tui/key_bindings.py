@@ -35,6 +35,7 @@ KEYS: tuple[KeyCommand, ...] = (
     KeyCommand("ctrl+l", "models", "choose the model of this session", "Sessions", "model"),
     KeyCommand("shift+tab", "next_mode", "next mode: ask, edits, plan, auto", "Sessions"),
     KeyCommand("", "mode", "choose the mode: what passes without asking", "Sessions", "mode"),
+    KeyCommand("", "jobs", "show or end commands that continue after their run", "Sessions", "jobs"),
     KeyCommand("", "undo", "undo the file changes of the last run", "Sessions", "undo"),
     KeyCommand("", "rewind", "return to before an earlier prompt: conversation, files or both", "Sessions", "rewind"),
     KeyCommand("", "redo", "take back the last undo or rewind of files", "Sessions", "redo"),

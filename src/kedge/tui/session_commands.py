@@ -11,6 +11,7 @@ from kedge.errors import Conflict, KedgeError, NotFound
 from kedge.tui.panels.prompt_panel import PromptPanel
 from kedge.tui.panels.transcript_panel import TranscriptPanel
 from kedge.tui.render.themes import THEMES
+from kedge.tui.screens.jobs_screen import JobsScreen
 from kedge.tui.screens.models_screen import ModelsScreen
 from kedge.tui.screens.rewind_screen import RewindScreen
 from kedge.tui.screens.sessions_screen import SessionsScreen
@@ -110,8 +111,13 @@ class SessionCommands:
 
     def update_list(self) -> None:
         for screen in self._app.screen_stack:
-            if isinstance(screen, SessionsScreen):
+            if isinstance(screen, SessionsScreen | JobsScreen):
                 screen.update_from(self._app.view)
+
+    def open_jobs(self) -> None:
+        app = self._app
+        app.push_screen(JobsScreen(app.connection, app.session_id, app.start, app.now_ms))
+        self.update_list()
 
     def choose_model(self) -> None:
         app = self._app

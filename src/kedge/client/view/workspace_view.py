@@ -20,11 +20,14 @@ from msgspec import Struct
 from kedge.client.event_stream import StreamEvent
 from kedge.client.view.conversation import Ask, Conversation, ViewChanges
 from kedge.wire import models as m
+from kedge.wire.job_models import JobOutputEvent
 
 #: Closed Asks, kept so that a late request event does not reopen one. Items, the oldest are dropped first.
 CLOSED_ASKS_MAX = 1_000
 #: Ended Runs, kept for the lines below their answers. Items, the oldest are dropped first.
 ENDED_RUNS_MAX = 20_000
+#: Jobs whose last lines are kept: those that a server runs at most. Items, the oldest are dropped first.
+JOB_OUTPUTS_MAX = 64
 
 T = TypeVar("T")
 
@@ -71,6 +74,8 @@ class WorkspaceView:
         self.closed_asks: dict[str, ClosedAsk] = {}
         #: By session: the files that its Runs changed.
         self._files: dict[str, Latest[m.ChangedFiles]] = {}
+        #: By id: the end of the output of running jobs.
+        self._job_output: dict[str, str] = {}
 
     # --- responses to requests ---------------------------------------------------------------------------------
 
@@ -131,6 +136,8 @@ class WorkspaceView:
             case "config_problem":
                 self.config_problem = str(payload.get("problem", ""))
                 changes.sessions = True
+            case "job_output":
+                self._apply_job_output(msgspec.convert(payload, JobOutputEvent), changes)
             case "presence":
                 self._apply_presence(msgspec.convert(payload, m.PresenceBody), changes)
             case "file":
@@ -187,6 +194,12 @@ class WorkspaceView:
             self._progress[progress.run_id] = progress.text
             for conversation in self.conversations.values():
                 conversation.touch_open_calls(child.parent_run_id, changes)
+
+    def _apply_job_output(self, output: JobOutputEvent, changes: ViewChanges) -> None:
+        self._job_output.pop(output.id, None)
+        self._job_output[output.id] = output.text
+        _keep_newest(self._job_output, JOB_OUTPUTS_MAX)
+        changes.sessions = True
 
     def _apply_presence(self, presence: m.PresenceBody, changes: ViewChanges) -> None:
         known = self._sessions.get(presence.session_id)
@@ -299,6 +312,10 @@ class WorkspaceView:
         """Return the files that the Runs of a session changed."""
         known = self._files.get(session_id)
         return known.body if known and known.body else m.ChangedFiles(count=0, files=[])
+
+    def job_output(self, job_id: str) -> str:
+        """Return the end of the output of a job, as it arrived on the stream; empty: none did."""
+        return self._job_output.get(job_id, "")
 
     def asks(self) -> list[Ask]:
         """Return the pending Asks of this workspace, the oldest first."""

@@ -1,4 +1,4 @@
-"""The side panel: todos, changed files, other clients."""
+"""The side panel: todos, kept commands, changed files, other clients."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from textual.content import Content
 from textual.widgets import Static
 
 from kedge.client.safe_text import one_line, visible_line
+from kedge.client.view.job_text import job_state, runtime
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.tui.render.cell_width import cut, cut_start, wrapped
 from kedge.wire import models as m
 from kedge.wire.brief import FILE_MARKS
+from kedge.wire.job_models import JobBody
 
 #: Screens of at least this width show the panel; on others the user can open it. Cells.
 WIDE_CELLS = 120
@@ -61,18 +63,19 @@ class SidePanel(VerticalScroll, can_focus=False):
         self.set_class(is_wide if self._choice is None else self._choice, "shown")
         self.set_class(not is_wide, "above")
 
-    def update_from(self, view: WorkspaceView, session_id: str, root: str) -> None:
+    def update_from(self, view: WorkspaceView, session_id: str, root: str, now_ms: int) -> None:
         """`root`: paths below it are shown relative to it."""
-        lines = panel_lines(view, session_id, root)
+        lines = panel_lines(view, session_id, root, now_ms)
         if lines != self._lines:
             self._lines = lines
             self.query_one(Static).update(Content("\n").join(Content.styled(text, style) for text, style in lines))
 
 
-def panel_lines(view: WorkspaceView, session_id: str, root: str) -> list[StyledLine]:
+def panel_lines(view: WorkspaceView, session_id: str, root: str, now_ms: int = 0) -> list[StyledLine]:
     session = view.session(session_id)
     parts = [
         _todo_lines(session.todos if session else []),
+        _job_lines(view, session.jobs if session else [], now_ms),
         _file_lines(view.files(session_id), root),
         _other_lines(session, len(view.queue(session_id))),
     ]
@@ -93,6 +96,22 @@ def _todo_lines(todos: list[m.TodoBody]) -> list[StyledLine]:
         text = todo.active_form if todo.status == "in_progress" and todo.active_form else todo.content
         wrapped_lines = wrapped(one_line(text, 500), TEXT_CELLS - 2)
         lines += [(f"{mark if index == 0 else ' '} {line}", style) for index, line in enumerate(wrapped_lines)]
+    return lines
+
+
+def _job_lines(view: WorkspaceView, jobs: list[JobBody], now_ms: int) -> list[StyledLine]:
+    if not jobs:
+        return []
+    running = sum(job.state == "running" for job in jobs)
+    lines: list[StyledLine] = [(f"Kept commands {running}/{len(jobs)}", "bold")]
+    for job in jobs:
+        is_running = job.state == "running"
+        time = runtime(job, now_ms)
+        state = time if is_running else job_state(job)
+        lines.append((cut(f"{'●' if is_running else '○'} {state}  {one_line(job.command, 300)}", TEXT_CELLS), ""))
+        last = view.job_output(job.id).rstrip().rpartition("\n")[2] if is_running else ""
+        if last:
+            lines.append((cut(f"  {one_line(last, 300)}", TEXT_CELLS), "$muted"))
     return lines
 
 

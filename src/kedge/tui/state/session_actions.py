@@ -17,6 +17,7 @@ from textual.notifications import SeverityLevel
 
 from kedge.client.client import new_run_id
 from kedge.client.complete_file import complete_file
+from kedge.client.view.job_text import jobs_remain
 from kedge.client.view.workspace_view import WorkspaceView
 from kedge.core.approvals import Answer
 from kedge.core.modes import Mode
@@ -95,8 +96,14 @@ class SessionActions:
         """Cancel a Run; return False if the store did not take the cancel yet."""
         with suppress(NotFound):  # it was refused, or its session is deleted: there is nothing to stop
             stopping = self._in_order(session_id, lambda: self._client.cancel_run(self._workspace_id, run_id))
-            return (await stopping).recorded
+            reply = await stopping
+            self._report_kept(reply)
+            return reply.recorded
         return True
+
+    def _report_kept(self, reply: m.CancelReply) -> None:
+        if reply.jobs:
+            self._report(jobs_remain(reply.jobs), "information")
 
     async def stop_all(self, session_id: str) -> list[str]:
         """Cancel all accepted Runs of the session. Returns the prompts of those that never started."""
@@ -105,6 +112,7 @@ class SessionActions:
             known = [*self._view.queue(session_id), *([active] if active is not None else [])]
             with suppress(Unreachable, Unavailable):
                 reply = await self._client.cancel_session(self._workspace_id, session_id)
+                self._report_kept(reply)
                 runs = [self._view.run(covered.run_id) for covered in reply.covered if covered.was == "queued"]
                 return [run.prompt for run in runs if run is not None]
         # The request may have been received. Repeated, it would also cover Runs accepted since: cancel one by one.
