@@ -85,7 +85,7 @@ async def test_fork_interrupted_by_a_crash_leaves_nothing(tmp_path: Path) -> Non
     "slices, between which others write",
 )
 async def test_writes_continue_during_a_fork_and_a_removal(tmp_path: Path) -> None:
-    """With the SQLite store: other sessions are renamed while a long session is forked, and while it is removed."""
+    """With the SQLite store: other sessions are renamed while a long session is forked, rewound and removed."""
     store = SqliteStore(tmp_path / "data")
     clock, ids = ManualClock(), CountingIds()
     engine = make_engine(store, clock, ids, frames, OneModel(ScriptedModel()), Config())
@@ -110,6 +110,11 @@ async def test_writes_continue_during_a_fork_and_a_removal(tmp_path: Path) -> No
         assert _largest_change(await rename_during(forking)) < MESSAGES / 2
         fork = await forking
         assert fork.message_count == MESSAGES
+        rewinding = asyncio.create_task(engine.rewind.rewind(workspace, session, f"x{MESSAGES // 4}", "conversation"))
+        assert _largest_change(await rename_during(rewinding)) < MESSAGES / 2
+        assert len(await engine.messages(workspace, session, None, MESSAGES)) == MESSAGES // 4 + 1
+        assert _largest_change(await rename_during(asyncio.create_task(engine.reclaiming.idle()))) < MESSAGES / 2
+        assert ((await rewinding).fork or fork).id != fork.id
         deleting = asyncio.create_task(engine.delete_session(workspace, session))
         assert _largest_change(await rename_during(deleting)) < MESSAGES / 2
         assert _largest_change(await rename_during(asyncio.create_task(engine.reclaiming.idle()))) < MESSAGES / 2
