@@ -18,7 +18,7 @@ GLOB_ENTRIES_MAX = 5000
 
 
 class Room(Struct):
-    """What the rest of a line may take: words with its globs expanded, and entries that are compared."""
+    """The budget for the rest of a line: words with its globs expanded, and entries that are compared."""
 
     words: int
     entries: int = GLOB_ENTRIES_MAX
