@@ -234,6 +234,49 @@ def test_programs_named_by_a_repository_do_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.found("issue 20", "git used another repository than the one that was checked; such a directory asks")
+def test_git_directory_that_leads_elsewhere_asks(tmp_path: Path) -> None:
+    root = make_repository(tmp_path)
+    dot_git = root / ".git"
+    assert passes("git log -p", around(root))
+
+    (root / "other").mkdir()
+    (dot_git / "commondir").write_text("../other\n")
+    (root / "other/config").write_text('[filter "x"]\n\tclean = ./run.sh\n')
+    assert not passes("git status", around(root))
+    (dot_git / "commondir").unlink()
+
+    head = (dot_git / "HEAD").read_text()
+    (dot_git / "HEAD").write_text("not valid, so git uses the parent\n")
+    assert not passes("git status", around(root))
+    (dot_git / "HEAD").write_text(head)
+
+    (dot_git / "objects/ab").symlink_to(tmp_path / "outside")
+    assert not passes("git log -p", around(root))
+    (dot_git / "objects/ab").unlink()
+
+    (dot_git / "config").unlink()
+    os.mkfifo(dot_git / "config")
+    assert not passes("git status", around(root))
+
+    shutil.move(dot_git, tmp_path / "outside.git")
+    dot_git.write_text("gitdir: other\n")
+    (root / "other/gitdir").write_text(f"{dot_git}\n")
+    (root / "other/commondir").write_text(f"{tmp_path}/outside.git\n")
+    assert not passes("git log -p", around(root))
+
+
+def test_scripts_ask_if_the_workspace_is_in_path(tmp_path: Path) -> None:
+    root = make_repository(tmp_path)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/egrep").write_text('#!/bin/sh\nexec grep -E "$@"\n')
+    (tmp_path / "tools/egrep").chmod(0o755)
+    assert passes("egrep x a.txt", around(root))
+    path = f"{tmp_path}/tools:{root}/bin:/usr/bin:/bin"
+    assert not passes("egrep x a.txt", around(root, variables={"PATH": path}))
+    assert passes("grep -E x a.txt", around(root, variables={"PATH": path}))
+
+
 def test_xargs_passes_only_paths_of_the_workspace(root: Path) -> None:
     (root / "names.txt").write_text("a.txt\n-n\n")
     for line, is_read in (

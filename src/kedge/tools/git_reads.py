@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,10 @@ _SETTINGS_OFF = (
     "diff.autoRefreshIndex=false",
     "log.showSignature=false",
     "protocol.allow=never",
+    "gpg.program=/dev/null",
+    "gpg.openpgp.program=/dev/null",
+    "gpg.x509.program=/dev/null",
+    "gpg.ssh.program=/dev/null",
 )
 HARMLESS = ("--no-pager", "--no-optional-locks", *(word for setting in _SETTINGS_OFF for word in ("-c", setting)))
 _DIFF = """
@@ -128,8 +133,11 @@ _KEYS = listed(
     " diff.renames diff.colormoved diff.mnemonicprefix gpg.format"
     " lfs.repositoryformatversion lfs.access lfs.locksverify"
 )
+_HEAD = re.compile(r"ref: refs/[^ \n]+|[0-9a-f]{40}|[0-9a-f]{64}")
 _HEADER = re.compile(r'\[([A-Za-z0-9-]+)(?:[ \t]+"[^"\\\n]*")?\][ \t]*')
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9-]*)[ \t]*(?:=.*)?")
+#: Placeholders of formats that run gpg: `%G?`, `%+GK`, `%(*signature)`.
+_SIGNATURE = re.compile(r"%[-+ ]*G|%\(\*?sig")
 _SETTING = re.compile(r"(?:user|core|branch|remote|init|pull|push|merge|rebase|commit|color)\.[A-Za-z0-9_./-]+")
 
 
@@ -161,8 +169,8 @@ def git_reading(words: tuple[str, ...]) -> GitReading | None:
     start = len(name.split())
     arguments = tuple("-u" if word in ("-uno", "-uall", "-unormal") else word for word in rest[start:])
     reading = read(rules, arguments) if name != "config" else _setting(rest[1:])
-    if reading is None or not _is_listing(name, reading) or any("%G" in word or "%(sig" in word for word in rest):
-        return None  # `%G?` runs gpg
+    if reading is None or not _is_listing(name, reading) or any(map(_SIGNATURE.search, rest)):
+        return None
     options: tuple[str, ...] = ("--no-ext-diff", "--no-textconv") if name in _DIFFING else ()
     options += ("--ignore-submodules=dirty",) if name in _IN_SUBMODULES else ()
     run = (*HARMLESS, *rest[:start], *options, *rest[start:])
@@ -212,8 +220,10 @@ def is_plain_repository(directory: Path, root: Path, *, shows_files: bool) -> bo
             is_inside = parent.is_relative_to(root)
             if (shows_files and not is_inside) or not _is_plain(dot_git, root if is_inside else parent):
                 return False
-            if dot_git.is_file() or all((dot_git / name).exists() for name in ("HEAD", "objects", "refs")):
+            if dot_git.is_file():
                 return True
+            if all((dot_git / name).exists() for name in ("HEAD", "objects", "refs")):
+                return _is_valid(dot_git)
             # git ignores an incomplete one, and searches on
         return True
     except (OSError, ValueError):
@@ -223,19 +233,38 @@ def is_plain_repository(directory: Path, root: Path, *, shows_files: bool) -> bo
 def _is_plain(dot_git: Path, root: Path) -> bool:
     if dot_git.is_symlink():
         return False
-    own = common = dot_git
+    own = dot_git
     if dot_git.is_file():
         own = dot_git.parent / _line_of(dot_git).removeprefix("gitdir: ")
-        common = own / _line_of(own / "commondir") if (own / "commondir").exists() else own
-        # A directory outside is that of a worktree only if it refers to this one.
-        is_worktree = (own / "gitdir").is_file() and os.path.samefile(_line_of(own / "gitdir"), dot_git)
-        if not is_worktree and not Path(os.path.realpath(own)).is_relative_to(root):
+    common = own / _line_of(own / "commondir") if (own / "commondir").exists() else own
+    if Path(os.path.realpath(own)).is_relative_to(root):
+        if not Path(os.path.realpath(common)).is_relative_to(root):
             return False
-        if not is_worktree and not Path(os.path.realpath(common)).is_relative_to(root):
-            return False
+    # A directory outside is that of a worktree only if it refers to this one.
+    elif not (own / "gitdir").is_file() or not os.path.samefile(_line_of(own / "gitdir"), dot_git):
+        return False
+    # Links would lead to the objects of another repository.
+    if any(map(_has_links, (own, common, common / "objects", common / "objects/pack"))):
+        return False
     if (common / "objects/info/alternates").exists() or (own / "config.worktree").exists():
         return False
     return not (common / "config").exists() or _is_plain_config(_text_of(common / "config"))
+
+
+def _is_valid(dot_git: Path) -> bool:
+    """Return whether git uses this directory: it would search on in the parents of another one."""
+    are_directories = all(
+        os.path.isdir(path) and os.access(path, os.X_OK) for path in (dot_git / "objects", dot_git / "refs")
+    )
+    return are_directories and _HEAD.fullmatch(_line_of(dot_git / "HEAD")) is not None
+
+
+def _has_links(directory: Path) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return any(entry.is_symlink() for entry in entries)
+    except FileNotFoundError:
+        return False
 
 
 def _line_of(path: Path) -> str:
@@ -243,7 +272,10 @@ def _line_of(path: Path) -> str:
 
 
 def _text_of(path: Path) -> str:
-    with open(path, "rb") as file:
+    # A pipe would block.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError
         data = file.read(GIT_CONFIG_BYTES_MAX + 1)
     if len(data) > GIT_CONFIG_BYTES_MAX:
         raise ValueError

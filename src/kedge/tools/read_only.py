@@ -46,6 +46,8 @@ CREDENTIALS = re.compile(
 _BUILTINS = frozenset({"echo", "printf", "pwd", "test", "[", "true", "false", "type", "cd"})
 #: Commands that print their arguments and open no files.
 _PRINTING = frozenset({"echo", "printf"})
+#: Programs that read more files than those that a name stands for: `strings @FILE`, links in directories.
+_NOT_OF_NAMES = frozenset({"strings", "diff"})
 #: Programs that choose another version of themselves by a file of the repository.
 _SHIMS = frozenset({"rustup", "volta-shim", "mise", "asdf", "corepack", "rtx"})
 _TEST_OPERATORS = listed("! = == != -eq -ne -lt -le -gt -ge -nt -ot -ef -e -f -d -r -w -x -s -L -h -n -z -a -o ( )")
@@ -233,6 +235,11 @@ def _program(name: str, around: Surroundings) -> str | None:
     path = first_program(name, around.environment.get("PATH", os.defpath))
     if path is None or not is_outside(path, around.root):
         return None
+    directories = around.environment.get("PATH", os.defpath).split(os.pathsep)
+    if name != "which" and not all(is_outside(directory, around.root) for directory in directories):
+        with open(path, "rb") as file:
+            if file.read(2) == b"#!":
+                return None  # a script runs others by their names, which the workspace may replace: `egrep` runs grep
     is_shim = "shims" in Path(path).parts or os.path.basename(os.path.realpath(path)) in _SHIMS
     return None if is_shim else path
 
@@ -346,8 +353,10 @@ def _xargs(command: _Command, around: Surroundings) -> str | None:
     rules = program(name)
     if name != "echo" and name != "sed" and (rules is None or rules.arguments[-1:] not in (("path*",), ("text*",))):
         return None
+    if name in _NOT_OF_NAMES:
+        return None
     if how.mark:
-        if name == how.mark or any(how.mark in word and word != how.mark for word in rest):
+        if name in ("jq", how.mark) or any(how.mark in word and word != how.mark for word in rest):
             return None
         tried = tuple("./x" if word == how.mark else word for word in rest)
     else:
@@ -356,6 +365,8 @@ def _xargs(command: _Command, around: Surroundings) -> str | None:
             own = read(rules, tuple(rest))
             if own is None or not (own.arguments or own.options):
                 return None  # a name would be the pattern
+            if rules.arguments[0] == "filter" and not own.arguments:
+                return None  # a name would be the program
         if name == "sed" and _sed_paths(tuple(rest)) is None:
             return None
     words = _words(_Command(name, tried, command.directory, has_variable=False), around)

@@ -6,6 +6,7 @@ abbreviation (`--outp`) is unknown, too. A word in this language is
     -abc           flags of one letter             --name          a flag
     -n=number      a letter with a value           --name=text     an option with a value, `--name v` or `--name=v`
     -NUM           `-20`                           --name[=text]   an option with or without `=v`
+    -SINGLE        each option is a word of its own: the program does not read `-ab` and `-nVALUE` as others do
 
 and the words before the dashes are the kinds of the arguments; `*` stands for any number of them, `?` for at most one.
 """
@@ -54,7 +55,7 @@ _TABLE = {
         --human-readable --directory --classify[=text] --size --inode --full-time --numeric-uid-gid --no-group
         --group-directories-first --color[=text] --sort=text --time=text --time-style=text --ignore=text --hide=text
         --format=text --indicator-style=text""",
-    "tree": """path* -adfighpsuCnDrtJQ -L=number -I=text -P=text --dirsfirst --noreport --gitignore --prune --du
+    "tree": """path* -SINGLE -adfighpsuCnDrtJQ -L=number -I=text -P=text --dirsfirst --noreport --gitignore --prune --du
         --filelimit=number --sort=text --si --matchdirs""",
     "file": "path* -bikNh --brief --mime --mime-type --mime-encoding --no-pad --extension",
     "stat": "path* -ftxL -c=text --format=text --printf=text --terse --file-system --dereference",
@@ -97,8 +98,8 @@ _TABLE = {
     "jq": """filter path* -acCejMnrRsS --raw-output --compact-output --null-input --slurp --sort-keys --exit-status
         --color-output --monochrome-output --ascii-output --join-output --raw-input --tab --seq --stream
         --indent=number""",
-    "xxd": "path? -abeipuE -l=number -s=number -c=number -g=number -len=number",
-    "od": "path* -abcdfhilosvx -A=text -t=text -N=number -j=number -w=number --read-bytes=number --skip-bytes=number",
+    "xxd": "path? -SINGLE -abeipuE -l=number -s=number -c=number -g=number -len=number",
+    "od": "path* -abcdfhilosvx -A=text -t=text -N=number -j=number --read-bytes=number --skip-bytes=number",
     "hexdump": "path* -bcCdovx -n=number -s=number",
     "strings": "path* -afow -n=number -t=text -e=text -NUM --all --bytes=number --radix=text --encoding=text",
     "md5sum": _CHECKSUM,
@@ -162,6 +163,7 @@ class Program(Struct, frozen=True):
     #: Options whose value may only be given with `=`.
     optional: frozenset[str]
     takes_numbers: bool
+    is_single: bool
 
 
 @cache
@@ -183,10 +185,12 @@ def parsed(text: str) -> Program:
     arguments: list[str] = []
     options: dict[str, str | None] = {}
     optional: set[str] = set()
-    takes_numbers = False
+    takes_numbers = is_single = False
     for word in text.split():
         if word == "-NUM":
             takes_numbers = True
+        elif word == "-SINGLE":
+            is_single = True
         elif not word.startswith("-"):
             arguments.append(word)
         elif "=" in word or word.startswith("--"):
@@ -197,7 +201,7 @@ def parsed(text: str) -> Program:
             options[name] = kind if sign else None
         else:
             options.update({f"-{letter}": None for letter in word[1:]})
-    return Program(tuple(arguments), options, frozenset(optional), takes_numbers)
+    return Program(tuple(arguments), options, frozenset(optional), takes_numbers, is_single)
 
 
 class Reading(Struct, frozen=True):
@@ -255,6 +259,8 @@ def _option(rules: Program, word: str, rest: list[str]) -> list[tuple[str, str |
     name, sign, value = word.partition("=")
     if word.startswith("--") or (sign and len(name) > 2 and name in rules.options):
         return [(name, value)] if sign and rules.options.get(name) is not None else None
+    if rules.is_single and len(word) > 2:
+        return None
     options: list[tuple[str, str | None]] = []
     for index, letter in enumerate(word[1:], 2):
         name = f"-{letter}"

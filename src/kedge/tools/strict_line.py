@@ -410,8 +410,8 @@ class _Parser:
 _REDIRECT = re.compile(r"[12]?>&(?=[12])|&>>?(?![>&|])|[12]?>>?(?![>&|(])|<(?![<>&(])")
 
 
-#: Conversions of `printf`, without `%n`, which sets a variable.
-_FORMAT = re.compile(r"(?:[^%]|%[-+ #']*(?:[0-9]+|\*)?(?:\.(?:[0-9]+|\*)?)?[sdiuxXofeEgGcbq]|%%)*")
+#: Conversions of `printf`, without `%n`, which sets a variable, and without widths that take gigabytes of memory.
+_FORMAT = re.compile(r"(?:[^%]|%[-+ #']*(?:[0-9]{1,4})?(?:\.(?:[0-9]{1,4})?)?[sdiuxXofeEgGcbq]|%%)*")
 
 
 def _check_state(part: Part) -> None:
