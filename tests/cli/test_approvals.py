@@ -69,9 +69,28 @@ async def test_pending_approvals_are_listed_and_allowed_by_prefix(server: Server
     assert (again.code, "List them with: kedge approvals" in again.err) == (1, True)
     (grant,) = approvals(server)["grants"]
     assert f"{grant['id']}  allowed in session {waiting.session_id}: edit(**)\n" in kedge(server, "approvals").out
-    forgotten = kedge(server, "approvals", "forget", grant["id"])
+    forgotten = kedge(server, "approvals", "revoke", grant["id"])
     assert forgotten.out == "revoked: edit(**)\n"
     assert approvals(server)["grants"] == []
+
+
+async def test_edited_rules_are_stored_for_each_command(server: Server, waiting: Waiting) -> None:
+    def script(line: str) -> str:
+        return f"script: tool bash {json.dumps({'command': line})} | say last"
+
+    ask_id = await waiting.begin(script("mkdir -p made && touch made/x 2>&1"))
+    offered = kedge(server, "approvals").out
+    assert "rule of --session and --always: bash(mkdir -p made), bash(touch made/x)\n" in offered
+    assert "or, wider: --rule 'bash(mkdir *)' --rule 'bash(touch *)'\n" in offered
+    wrong = kedge(server, "approvals", "allow", ask_id, "--always", "--rule", "bash(touch *)")
+    assert (wrong.code, wrong.err) == (1, "kedge: No rule covers 'mkdir -p made' of this call; add one.\n")
+    rules = ("--rule", "bash(mkdir *)", "--rule", "bash(touch *)")
+    assert kedge(server, "approvals", "allow", ask_id, "--always", *rules).code == 0
+    assert (await waiting.end()).outcome == "completed"
+    assert kedge(server, "run", script("ls made; touch other && mkdir third")).code == 0  # without a user to ask
+    assert (server.home.workspace / "third").exists()
+    listed = kedge(server, "approvals", "grants").out
+    assert [line.partition(": ")[2] for line in listed.splitlines()] == ["bash(mkdir *)", "bash(touch *)"]
 
 
 @pytest.mark.found(

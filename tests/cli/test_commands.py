@@ -20,7 +20,7 @@ EVERY_COMMAND = [
     *(["workspaces", name] for name in ("list", "remove")),
     *(["sessions", name] for name in ("list", "show", "rename", "delete", "export", "search")),
     *(["sessions", name] for name in ("files", "undo", "model", "summarize")),
-    *(["approvals", name] for name in ("list", "allow", "deny", "answer", "forget")),
+    *(["approvals", name] for name in ("list", "allow", "deny", "answer", "grants", "revoke")),
     *(["config", name] for name in ("path", "show")),
 ]
 

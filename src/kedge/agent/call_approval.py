@@ -88,6 +88,8 @@ async def _approval(active: ActiveRun, call: ToolCall, intent: Intent) -> Ask:
         action=intent.action,
         path=without_surrogates(intent.path),
         grant=without_surrogates(intent.grant),
+        offers=intent.offers,
+        parts=(intent.parts or ()) if intent.offers else (),
         binding=intent.binding,
     )
     return await put_ask(active, ask, replaces=standing)

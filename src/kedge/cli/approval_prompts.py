@@ -161,8 +161,10 @@ class ApprovalPrompts:
         if letter == "m":
             message = (await self._line("reason> ") or "").strip()
         action, client, workspace_id = _ACTIONS[letter], self._client, self._workspace_id
+        rules = _wider(request) if letter == "w" else []
         return await self._send(
-            action, lambda: client.answer_permission(workspace_id(), request.id, action, message, request.binding)
+            action,
+            lambda: client.answer_permission(workspace_id(), request.id, action, message, request.binding, rules),
         )
 
     async def _questions(self, batch: QuestionBatch) -> bool:
@@ -231,10 +233,23 @@ class _Pending:
         self.closed.set()
 
 
-_ACTIONS: dict[str, Answer] = {"y": "allow", "s": "allow_session", "a": "allow_always", "n": "deny", "m": "deny"}
+_ACTIONS: dict[str, Answer] = {
+    "y": "allow",
+    "s": "allow_session",
+    "a": "allow_always",
+    "w": "allow_always",
+    "n": "deny",
+    "m": "deny",
+}
 
 
 def _choices(request: PermissionRequest) -> dict[str, str]:
     rule = visible(request.grant, keep="")  # in full: it is what the user allows
     standing = {"s": f"[s] this session: {rule}", "a": f"[a] always: {rule}"} if rule else {}
-    return {"y": "[y] once", **standing, "n": "[n] no", "m": "[m] no, with a reason"}
+    wider = {"w": f"[w] always: {visible(', '.join(offer), keep='')}"} if (offer := _wider(request)) else {}
+    return {"y": "[y] once", **standing, **wider, "n": "[n] no", "m": "[m] no, with a reason"}
+
+
+def _wider(request: PermissionRequest) -> list[str]:
+    """Return the rules of the widest offer, if it differs from `grant`."""
+    return request.offers[-1] if len(request.offers) > bool(request.grant) else []

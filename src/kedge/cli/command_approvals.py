@@ -39,6 +39,7 @@ _EXAMPLES = examples(
     "kedge approvals",
     "kedge approvals allow ask3f7k              # a unique prefix of the id is enough",
     "kedge approvals allow ask3f7k --session    # and all calls that the shown rule covers, in this session",
+    "kedge approvals allow ask3f7k --always --rule 'bash(npm test *)'",
     'kedge approvals deny ask3f7k -m "Use the staging database"',
     "kedge approvals answer ask9cmw 2           # the second option; or any text",
 )
@@ -78,14 +79,21 @@ def list_(as_json: bool, cwd: str, host: str | None) -> int:
         _echo(approval_lines(request))
         if request.grant:
             click.echo(f"    rule of --session and --always: {visible(request.grant, keep='')}")
+        for offer in request.offers[1:] if request.grant else request.offers:
+            rules = " ".join(f"--rule '{visible(rule, keep='')}'" for rule in offer)
+            click.echo(f"    or, wider: {rules}")
     for batch in pending.questions:
         click.echo(f"{batch.id}  requested {ago(batch.asked_at)} ago, session {batch.session_id}")
         for question in batch.questions:
             _echo(question_lines(question))
-    for grant in pending.grants:
+    _echo_grants(pending.grants)
+    return 0
+
+
+def _echo_grants(grants: Iterable[GrantBody]) -> None:
+    for grant in grants:
         scope = f"in session {grant.session_id}" if grant.session_id else "always"
         click.echo(f"{grant.id}  allowed {scope}: {visible(grant.rule, keep='')}")
-    return 0
 
 
 def _echo(lines: Iterable[str]) -> None:
@@ -100,15 +108,32 @@ def _echo(lines: Iterable[str]) -> None:
     "--session", "for_session", is_flag=True, help="Also allow all calls that the shown rule covers, in this session."
 )
 @click.option("--always", is_flag=True, help="Also allow all calls that the shown rule covers, in this workspace.")
+@click.option(
+    "--rule",
+    "rules",
+    metavar="RULE",
+    multiple=True,
+    help="Store this rule instead of the shown one. It must cover the call. Repeatable, for the commands of a line.",
+)
 @json_option
 @cwd_option
 @host_option
-def allow(approval: str, for_session: bool, always: bool, as_json: bool, cwd: str, host: str | None) -> int:
+def allow(
+    approval: str,
+    for_session: bool,
+    always: bool,
+    rules: tuple[str, ...],
+    as_json: bool,
+    cwd: str,
+    host: str | None,
+) -> int:
     """Allow a tool call that waits for an approval."""
     if for_session and always:
         raise click.UsageError("--session and --always are mutually exclusive")
+    if rules and not (for_session or always):
+        raise click.UsageError("--rule needs --session or --always")
     action: Answer = "allow_always" if always else "allow_session" if for_session else "allow"
-    return _answer(approval, action, "", as_json, cwd, host)
+    return _answer(approval, action, "", as_json, cwd, host, rules)
 
 
 @approvals.command(epilog=examples("kedge approvals deny ask3f7k", 'kedge approvals deny ask3f7k -m "Not on Fridays"'))
@@ -122,12 +147,21 @@ def deny(approval: str, message: str, as_json: bool, cwd: str, host: str | None)
     return _answer(approval, "deny", message, as_json, cwd, host)
 
 
-def _answer(prefix: str, action: Answer, message: str, as_json: bool, cwd: str, host: str | None) -> int:
+def _answer(
+    prefix: str,
+    action: Answer,
+    message: str,
+    as_json: bool,
+    cwd: str,
+    host: str | None,
+    rules: tuple[str, ...] = (),
+) -> int:
     async def act() -> tuple[PermissionRequest, Resolved]:
         async with opened(host, cwd) as workspace:
             client = workspace.client
             request = _find(prefix, await client.permissions(workspace.id), "approval")
-            return request, await client.answer_permission(workspace.id, request.id, action, message, request.binding)
+            answer = client.answer_permission(workspace.id, request.id, action, message, request.binding, rules)
+            return request, await answer
 
     request, resolved = asyncio.run(act())
     answer = f"{_ANSWERED[action]} {visible_line(request.description, 300)}".rstrip()
@@ -178,11 +212,32 @@ def answer(batch: str, texts: tuple[str, ...], as_json: bool, cwd: str, host: st
     return _print_answer(ask_id, "answered", resolved, as_json)
 
 
-@approvals.command(epilog=examples("kedge approvals forget g3f7k"))
+@approvals.command(epilog=examples("kedge approvals grants", "kedge approvals grants --json | jq -r '.[].rule'"))
+@json_option
+@cwd_option
+@host_option
+def grants(as_json: bool, cwd: str, host: str | None) -> int:
+    """List standing grants: the rules of earlier answers."""
+
+    async def read() -> list[GrantBody]:
+        async with opened(host, cwd) as workspace:
+            return await workspace.client.grants(workspace.id)
+
+    standing = asyncio.run(read())
+    if as_json:
+        print_json(standing)
+    elif not standing:
+        click.echo("no grants")
+    else:
+        _echo_grants(standing)
+    return 0
+
+
+@approvals.command(epilog=examples("kedge approvals revoke g3f7k"))
 @click.argument("grant", metavar="GRANT")
 @cwd_option
 @host_option
-def forget(grant: str, cwd: str, host: str | None) -> int:
+def revoke(grant: str, cwd: str, host: str | None) -> int:
     """Revoke a standing grant."""
 
     async def act() -> GrantBody:

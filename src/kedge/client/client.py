@@ -13,7 +13,7 @@ A workspace that this client opened is reopened when the server no longer has it
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
@@ -312,12 +312,19 @@ class Client:
         return await self._inside("GET", workspace_id, "permissions", reply=list[m.PermissionRequest])
 
     async def answer_permission(
-        self, workspace_id: str, permission_id: str, action: Answer, message: str = "", binding: str = ""
+        self,
+        workspace_id: str,
+        permission_id: str,
+        action: Answer,
+        message: str = "",
+        binding: str = "",
+        rules: Sequence[str] = (),
     ) -> m.Resolved:
         """Answer an approval; the first answer wins. The model receives the message of a denial.
 
-        `binding` is that of the request that the user saw. The server refuses the answer if the pending one differs."""
-        body = m.GrantPermission(id=permission_id, action=action, message=message, binding=binding)
+        `binding` is that of the request that the user saw. The server refuses the answer if the pending one differs.
+        `rules`: to grant for the session, or always, instead of the offered rule."""
+        body = m.GrantPermission(id=permission_id, action=action, message=message, binding=binding, rules=list(rules))
         return await self._answer(workspace_id, "permissions", "grant", body=body)
 
     async def grants(self, workspace_id: str) -> list[m.GrantBody]:

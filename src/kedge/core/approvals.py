@@ -63,6 +63,8 @@ class IntentPart(Struct, frozen=True):
     spelled: int = 1
     #: Its directory, relative to the workspace. Empty: the root.
     directory: str = ""
+    #: The pattern of the widest sensible rule, such as `npm test *`. Empty: none is offered.
+    wide: str = ""
 
 
 class Intent(Struct, frozen=True):
@@ -92,6 +94,8 @@ class Intent(Struct, frozen=True):
     exact_only: bool = False
     #: The rule that "for this session" and "always" grant, as displayed. Empty: neither is offered.
     grant: str = ""
+    #: A command: the alternatives of rules to grant, see `core.offers`. The first is `grant`.
+    offers: tuple[tuple[str, ...], ...] = ()
     #: Why it cannot be displayed in full; then the user is not asked. Empty: it can.
     unshown: str = ""
     #: A command: why it must run without the confinement of a mode or rule. It always asks. Empty: it need not.
@@ -387,6 +391,9 @@ class Ask(Struct, frozen=True):
     action: str = ""
     path: str = ""
     grant: str = ""
+    #: As those of the Intent: alternatives of rules to grant, and the commands that edited rules must cover.
+    offers: tuple[tuple[str, ...], ...] = ()
+    parts: tuple[IntentPart, ...] = ()
     binding: str = ""
     state: Literal["pending", "answered", "withdrawn"] = "pending"
     #: An Answer; for a question "answered" or "cancelled".

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kedge.core.approvals import Answer, Ask, Grant
+from kedge.core.offers import checked_grants
 from kedge.engine.append import Append
 from kedge.engine.door import Door
 from kedge.engine.workspace import Workspace
@@ -34,11 +35,19 @@ class Asks:
         raise AskNotFound(f"Approval or question {ask_id} not found in workspace {workspace.id}.")
 
     async def answer(
-        self, workspace: Workspace, ask_id: str, answer: Answer, message: str = "", by: str = "", binding: str = ""
+        self,
+        workspace: Workspace,
+        ask_id: str,
+        answer: Answer,
+        message: str = "",
+        by: str = "",
+        binding: str = "",
+        rules: tuple[str, ...] = (),
     ) -> Answered:
         """Answer an approval. The first answer wins; AskWithdrawn once its Run is stopping or has ended.
 
-        `binding` identifies what the user saw: Conflict if the Ask is for something else. Empty: not checked."""
+        `binding` identifies what the user saw: Conflict if the Ask is for something else. Empty: not checked.
+        `rules`: to grant instead of those of the first offer. Invalid unless they cover this call."""
         # The content of an Ask never changes under its id, so this needs no lock.
         ask = await self.ask(workspace, ask_id)
         if binding and binding != ask.binding:
@@ -47,11 +56,14 @@ class Asks:
             raise Invalid(f"{ask_id} is a question. Send answers, not {answer}.")
         grants: tuple[Grant, ...] = ()
         if answer in ("allow_session", "allow_always"):
-            if not ask.grant:
-                raise Invalid("No rule matches exactly this call. Allow it once, or deny it.")
+            granted = _granted(ask, rules)
             scope = ask.session_id if answer == "allow_session" else ""
             granted_at = self._door.clock.now_ms()
-            grants = (Grant(self._door.ids.new("g"), workspace.id, scope, ask.grant, granted_at, by),)
+            grants = tuple(
+                Grant(self._door.ids.new("g"), workspace.id, scope, rule, granted_at, by) for rule in granted
+            )
+        elif rules:
+            raise Invalid("Rules are stored only for this session, or always: choose one of these answers.")
         return await self._settle(workspace, ask, answer, message, by, grants)
 
     async def answer_question(self, workspace: Workspace, ask_id: str, answers: str | None, by: str = "") -> Answered:
@@ -92,3 +104,14 @@ class Asks:
         if all(grant.id != grant_id for grant in await self.grants(workspace)):
             raise GrantNotFound(f"Grant {grant_id} not found in workspace {workspace.id}.")
         await self._door.revoke_grant(workspace.id, grant_id)
+
+
+def _granted(ask: Ask, rules: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the rules that an answer grants."""
+    if rules and ask.offers:
+        return checked_grants(ask.parts, rules)
+    if rules and rules != (ask.grant,):
+        raise Invalid(f"Only the offered rule can be granted for this call: {ask.grant or 'none'}.")
+    if not ask.grant:
+        raise Invalid("No rule matches exactly this call. Allow it once, or deny it.")
+    return ask.offers[0] if ask.offers else (ask.grant,)

@@ -32,9 +32,9 @@ class ApprovalRoutes:
     async def answer(self, request: HttpRequest) -> m.Resolved:
         body: m.GrantPermission = request.body
         message = check_text(body.message, "message")
-        approvals = self._engine.asks
-        answered = await approvals.answer(
-            self._workspace(request), body.id, body.action, message, request.query.client_id, body.binding
+        rules = tuple(check_text(rule, "rules") for rule in body.rules)
+        answered = await self._engine.asks.answer(
+            self._workspace(request), body.id, body.action, message, request.query.client_id, body.binding, rules
         )
         return _resolved(answered)
 

@@ -49,6 +49,7 @@ def _part(words: tuple[str, ...] | None, directory: Path, root: Path) -> IntentP
         words,
         exact_only=use is None,
         spelled=use.spelled if use is not None else 1,
+        wide=" ".join((*use.offer, "*")) if use is not None and use.offer else "",
         directory="" if directory == root else directory.relative_to(root).as_posix(),
     )
 

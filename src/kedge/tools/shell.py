@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from kedge.core.approvals import RULE_CHARS_MAX, Intent, IntentPart, granted_in
+from kedge.core.approvals import Intent
+from kedge.core.offers import offers_of
 from kedge.core.transcript import CUT_OFF, Display
 from kedge.core.untrusted_text import one_line, visible
 from kedge.programs import program_outside
@@ -35,9 +35,6 @@ TIMEOUT_S_MAX = 600
 COMMAND_SHOWN_CHARS_MAX = 200
 #: Limit of the reason for leaving the sandbox: a few sentences for the user. Characters.
 REASON_CHARS_MAX = 500
-
-#: Words without a special meaning in a rule: a grant made of them covers this command and no other.
-_RULE_WORD = re.compile(r"[A-Za-z0-9_./:=@%+,-]+")
 
 
 class BashInput(msgspec.Struct):
@@ -169,6 +166,8 @@ def _plan(args: BashInput, cwd: Path, context: ToolContext, guarded: tuple[Path,
     strict = parse_strictly(command)
     checked = check_line(strict, _surroundings(cwd, context, guarded)) if strict is not None else None
     parts = intent_parts(command, strict, checked.parts if checked is not None else (), cwd, context.root)
+    # A grant for a command that ends with its Run does not cover one that stays: the user approves each of those.
+    offers = () if args.unconfined or args.keep else offers_of(parts)
     shown_command = one_line(command, COMMAND_SHOWN_CHARS_MAX)
     purpose = one_line(args.description, COMMAND_SHOWN_CHARS_MAX)
     intent = Intent(
@@ -195,8 +194,8 @@ def _plan(args: BashInput, cwd: Path, context: ToolContext, guarded: tuple[Path,
         needs_approval=args.keep or checked is None or not all(checked.parts),
         parts=parts,
         commands=commands_of(command),
-        # A grant for a command that ends with its Run does not cover one that stays: the user approves each of those.
-        grant="" if args.unconfined or args.keep else _grant(parts),
+        grant=", ".join(offers[0]) if offers else "",
+        offers=offers,
         escalation=args.unconfined,
         outlives_run=args.keep,
     )
@@ -264,17 +263,6 @@ def _binding(shell: str, command: str, cwd: Path, context: ToolContext, args: Ba
     """Bind an approval to this line, shell, directory and environment, and to the escalation."""
     bound = [shell, command, str(cwd), sorted(context.processes.environment.items()), args.unconfined, args.keep]
     return hashlib.sha256(json.dumps(bound).encode()).hexdigest()
-
-
-def _grant(parts: tuple[IntentPart, ...] | None) -> str:
-    """Return a grant for the directory of a single command: elsewhere the same words run another program."""
-    if parts is None or len(parts) != 1 or (words := parts[0].words) is None:
-        return ""
-    if not all(map(_RULE_WORD.fullmatch, words)):
-        return ""
-    rule = f"bash({' '.join(words)})"
-    grant = granted_in(rule, directory) if (directory := parts[0].directory) else rule
-    return grant if len(grant) <= RULE_CHARS_MAX and visible(grant, keep="") == grant else ""
 
 
 def _moved_to_background(id_: str, running: RunningCommand) -> ToolOutput:

@@ -149,6 +149,7 @@ def ask_body(ask: Ask) -> m.PermissionRequest | m.QuestionBatch:
         path=ask.path,
         params=_params(ask),
         grant=ask.grant,
+        offers=[list(offer) for offer in ask.offers if offer],
         asked_at=ask.asked_at,
         binding=ask.binding,
     )

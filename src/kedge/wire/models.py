@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from kedge.core.approvals import Answer
+from kedge.core.approvals import RULE_CHARS_MAX, Answer
 from kedge.core.commands import WhenBusy
 from kedge.core.events import Outcome, Reason
 from kedge.core.modes import Mode
@@ -77,6 +77,8 @@ class GrantPermission(Struct, kw_only=True):
     binding: str = ""
     #: The reason of a denial, for the model.
     message: Annotated[str, Meta(max_length=MESSAGE_CHARS_MAX)] = ""
+    #: The rules to grant: one of the offers, or edited by the user. They must cover this call. Empty: `grant`.
+    rules: Annotated[list[Annotated[str, Meta(max_length=RULE_CHARS_MAX)]], Meta(max_length=RULES_MAX)] = []
 
 
 class QuestionResponse(Struct, kw_only=True):
@@ -344,11 +346,14 @@ class PermissionRequest(Struct, kw_only=True):
     path: str
     #: The complete parameters to show: the command, the diff.
     params: dict[str, Any]
-    #: The rule that allow_session and allow_always grant; empty: they are not available.
+    #: The rule that allow_session and allow_always grant; empty: they are available with `rules` only, or not at all.
     grant: str
     asked_at: int
     #: Digest of the exact call, for `GrantPermission.binding`.
     binding: str = ""
+    #: A command: alternatives for `GrantPermission.rules`, the narrowest first. Each has one rule for every command of
+    #: the line that needs one.
+    offers: list[list[str]] = []
 
 
 class PermissionNotification(Struct, kw_only=True):
