@@ -155,6 +155,24 @@ GUARDED += [".envrc", ".git/config", ".git/hooks/pre-commit", ".git/modules/m/co
 GUARDED += ["crush.json", ".claude/settings.json", "target.md", "bare/hooks/post-update"]
 
 
+@pytest.mark.found(
+    "issue 20", "decoys filled the list of guarded files, and hooks became writable; they stay read-only"
+)
+async def test_decoys_do_not_open_guarded_files(confined: Confined) -> None:
+    if not await confined.can_confine():
+        pytest.skip("this machine cannot confine commands")
+    git("init", "-q", cwd=confined.root)
+    (confined.root / "pkg").mkdir()
+    (confined.root / "pkg/AGENTS.md").write_text("mine")
+    decoys = "for i in $(seq 210); do mkdir !$i; touch !$i/agents.md; done; seq 20500 | (cd !1 && xargs touch)"
+    await confined.run(decoys, "workspace")
+    script = "echo evil > .git/hooks/pre-commit; git config core.fsmonitor evil; echo evil > pkg/AGENTS.md"
+    await confined.run(script, "workspace")
+    assert not (confined.root / ".git/hooks/pre-commit").exists()
+    assert "evil" not in (confined.root / ".git/config").read_text()
+    assert (confined.root / "pkg/AGENTS.md").read_text() == "mine"
+
+
 async def test_workspace_commands_cannot_change_guarded_files(confined: Confined) -> None:
     if not await confined.can_confine():
         pytest.skip("this machine cannot confine commands")

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 
 from kedge.tools.file_threads import checkpoint
 from kedge.tools.workspace_paths import guards_entry
@@ -21,6 +21,8 @@ from kedge.warden.sandbox_paths import is_below
 SCANNED_MAX = 20_000
 #: Guarded paths of one workspace, at some 100 us each for the mounts. Items.
 GUARDED_MAX = 200
+#: Workspaces whose guarded paths are remembered, at some 20 KB each. Items.
+WORKSPACES_MAX = 100
 #: Directories of others, with thousands of entries that nothing in this workspace obeys.
 SKIPPED = frozenset({"node_modules", "__pycache__"})
 #: Entries of a git directory that name programs, or another directory that does.
@@ -29,13 +31,25 @@ GIT_FILES = ("config", "config.worktree", "hooks", "commondir")
 GIT_NESTED = frozenset({"modules", "worktrees"})
 
 
+#: The guarded paths of earlier calls by workspace, the latest workspace last. They come first: a command could
+#: otherwise create so many others that the limits leave out those that were there before it.
+_earlier: dict[str, tuple[str, ...]] = {}
+
+
 def guarded_paths(workspace: str) -> tuple[str, ...]:
     """Return the guarded paths in a workspace, without links, the nearest to its root first. Blocking."""
-    return tuple(dict.fromkeys(islice(_real(_guarded(workspace), workspace), GUARDED_MAX)))
+    candidates = chain(_earlier.get(workspace, ()), _guarded(workspace))
+    paths = tuple(islice(dict.fromkeys(_real(candidates, workspace)), GUARDED_MAX))
+    _earlier.pop(workspace, None)
+    _earlier[workspace] = paths
+    for oldest in tuple(_earlier)[:-WORKSPACES_MAX]:
+        _earlier.pop(oldest, None)
+    return paths
 
 
 def _guarded(workspace: str) -> Iterator[str]:
-    directories, left = deque([workspace]), SCANNED_MAX
+    git = os.path.join(workspace, ".git")
+    directories, left = deque([git, workspace]), SCANNED_MAX
     while directories and left > 0:
         checkpoint()
         directory = directories.popleft()
@@ -55,7 +69,7 @@ def _guarded(workspace: str) -> Iterator[str]:
             if not is_git and not is_git_directory and guards_entry(os.path.basename(directory), entry.name):
                 yield entry.path
             elif is_directory and (entry.name in GIT_NESTED or not is_git) and entry.name not in SKIPPED:
-                directories.append(entry.path)
+                directories += [entry.path] if entry.path != git else []
 
 
 def _git_files(directory: str, names: set[str]) -> Iterator[str]:
