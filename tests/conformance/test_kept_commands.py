@@ -30,7 +30,7 @@ async def keep(peer: Peer, mark: str) -> tuple[str, Json]:
     return session, job
 
 
-async def test_kept_command_lives_until_the_user_or_the_session_ends_it(kedge: Peer) -> None:
+async def test_kept_command_lives_until_it_or_its_session_is_ended(kedge: Peer) -> None:
     mark, other_mark = unique("mark"), unique("mark")
     peer, other = kedge, await Peer(kedge.http, kedge.directory).open()
     session, job = await keep(peer, mark)

@@ -19,8 +19,8 @@ def test_command_of_an_earlier_process_has_ended_with_it() -> None:
 def test_oldest_ended_commands_are_dropped_first() -> None:
     ended = [replace(EXITED, id=f"e{number}") for number in range(KEPT_PER_SESSION_MAX)]
     own = {"k1": RUNNING, "k9": replace(RUNNING, id="k9")}
-    kept = kept_now((RUNNING, *ended), own)
-    assert [one.id for one in kept] == ["k1", *(one.id for one in ended[2:]), "k9"]
+    listed = kept_now((RUNNING, *ended), own)
+    assert [one.id for one in listed] == ["k1", *(one.id for one in ended[2:]), "k9"]
 
 
 def test_states_are_described() -> None:
@@ -32,7 +32,7 @@ def test_states_are_described() -> None:
         replace(EXITED, state="ended"),
         replace(EXITED, state="server_stopped"),
     ]
-    assert [state_text(kept) for kept in states] == [
+    assert [state_text(entry) for entry in states] == [
         "is running",
         "has ended (exit code 1)",
         "has ended (signal 9)",

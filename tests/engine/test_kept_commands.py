@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from kedge.errors import NotFound
 from kedge.llm.base import ModelRequest
 from kedge.testing.scripted import Call, Hold, Reply, Say, ScriptedModel
 from kedge.tools.base import ToolFailed
-from kedge.tools.head_tail import RECENT_BYTES_MAX
+from kedge.tools.head_tail import RECENT_BYTES_MAX, RecentOutput
 from kedge.tools.jobs import JobsTool
 from kedge.tools.shell import BashTool
-from tests.engine.rig import PlainMachine, Rig, is_alive, kill, no_asyncio_errors, rig, start, until_marked
+from tests.engine.rig import PlainMachine, Rig, is_alive, kill, no_asyncio_errors, rig, start, until, until_marked
 from tests.tools.contexts import make_context, prepare
 
 
@@ -39,7 +38,13 @@ def keep(command: str = SERVER) -> Call:
 
 async def commands(r: Rig) -> list[KeptCommand]:
     session = await r.engine.session(r.workspace, r.session)
-    return list(r.workspace.view(session).session.kept)
+    return list(r.workspace.view(session).session.kept_commands)
+
+
+def recent_of(r: Rig, id_: str) -> RecentOutput:
+    recent = r.engine.kept_registry._kept[id_].running.recent
+    assert recent is not None
+    return recent
 
 
 async def kept_id(r: Rig) -> str:
@@ -52,13 +57,13 @@ async def test_kept_command_outlives_its_run_and_a_cancel(tmp_path: Path) -> Non
         run = await r.submit(mode="yolo")
         assert (await r.end(run)).outcome == "completed"
         id_, pid = await kept_id(r), tmp_path / "pid"
-        assert [kept.state for kept in await commands(r)] == ["running"]
+        assert [entry.state for entry in await commands(r)] == ["running"]
         assert is_alive(pid)
 
         await r.submit(run_id="second")
         await r.model.wait_requests(3)
         cancelled = await r.engine.cancel(r.workspace, r.session)
-        assert [kept.id for kept in cancelled.kept] == [id_]
+        assert [entry.id for entry in cancelled.kept_commands] == [id_]
         assert (await r.end("second")).outcome == "cancelled"
         assert is_alive(pid)
 
@@ -69,18 +74,18 @@ async def test_kept_command_outlives_its_run_and_a_cancel(tmp_path: Path) -> Non
         (tmp_path / "next").touch()
 
         async def output() -> str:
-            return (await r.engine.kept.output(r.workspace, r.session, id_)).output
+            return (await r.engine.kept_registry.output(r.workspace, r.session, id_)).output
 
-        while await output() != "listening\nrequest\n":  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        ended = await r.engine.kept.end(r.workspace, r.session, id_)
+        recent = recent_of(r, id_)
+        await until(lambda: recent.text == "listening\nrequest\n")
+        ended = await r.engine.kept_registry.end(r.workspace, r.session, id_)
         assert (ended.state, ended.exit_code) == ("ended", -15)
         assert not is_alive(pid)
         assert await output() == "listening\nrequest\n"
-        assert [kept.state for kept in (await r.store.sessions(r.workspace.id))[0].kept] == ["ended"]
-        assert (await r.engine.kept.end(r.workspace, r.session, id_)).state == "ended"
+        assert [entry.state for entry in (await r.store.sessions(r.workspace.id))[0].kept_commands] == ["ended"]
+        assert (await r.engine.kept_registry.end(r.workspace, r.session, id_)).state == "ended"
         with pytest.raises(NotFound):
-            await r.engine.kept.end(r.workspace, r.session, "k-unknown")
+            await r.engine.kept_registry.end(r.workspace, r.session, "k-unknown")
 
 
 async def test_later_run_reads_and_ends_a_kept_command(tmp_path: Path) -> None:
@@ -100,7 +105,7 @@ async def test_later_run_reads_and_ends_a_kept_command(tmp_path: Path) -> None:
         assert contents[1].startswith(f"{id_} was ended.")
         assert contents[2].startswith(f"{id_} has ended")
         assert not is_alive(tmp_path / "pid")
-        assert [kept.state for kept in await commands(r)] == ["ended"]
+        assert [entry.state for entry in await commands(r)] == ["ended"]
 
 
 async def test_cancel_before_the_command_is_kept_ends_it(tmp_path: Path) -> None:
@@ -110,7 +115,7 @@ async def test_cancel_before_the_command_is_kept_ends_it(tmp_path: Path) -> None
     async with rig(tmp_path, model, tools=(slow,), machine=PlainMachine()) as r:
         run = await r.submit(mode="yolo")
         await until_marked(tmp_path / "pid")
-        assert (await r.engine.cancel(r.workspace, r.session)).kept == ()
+        assert (await r.engine.cancel(r.workspace, r.session)).kept_commands == ()
         assert (await r.end(run)).cleanup == "clean"
         assert not is_alive(tmp_path / "pid")
         assert await commands(r) == []
@@ -126,7 +131,7 @@ async def test_store_that_is_away_when_a_command_is_kept_ends_it(tmp_path: Path)
         await r.end(run)
         assert "could not be recorded" in (await r.results())[0][1]
         assert not is_alive(tmp_path / "pid")
-        assert [kept.is_running for kept in await commands(r)] in ([], [False])
+        assert [entry.is_running for entry in await commands(r)] in ([], [False])
 
 
 async def test_deleting_the_session_ends_its_commands(tmp_path: Path) -> None:
@@ -147,18 +152,18 @@ async def test_closing_the_server_ends_and_records_commands(tmp_path: Path) -> N
         pid = tmp_path / "pid"
     assert not is_alive(pid)
     (stored,) = r.store.data.sessions.values()
-    assert [kept.state for kept in stored.kept] == ["server_stopped"]
+    assert [entry.state for entry in stored.kept_commands] == ["server_stopped"]
 
 
 async def test_commands_of_a_lost_server_are_reported_as_ended(tmp_path: Path) -> None:
     machine = PlainMachine()
     r = await start(tmp_path, ScriptedModel([keep("sleep 1000")], "ok"), tools=TOOLS, machine=machine)
     await r.end(await r.submit(mode="yolo"))
-    running = next(iter(r.engine.kept._kept.values())).running
+    running = next(iter(r.engine.kept_registry._kept.values())).running
     store = await kill(r)
     await running.process.end(0)  # as the keeper does when its server is gone
     async with rig(tmp_path, ScriptedModel("hello"), store, tools=TOOLS, machine=PlainMachine()) as again:
-        assert [kept.state for kept in await commands(again)] == ["server_stopped"]
+        assert [entry.state for entry in await commands(again)] == ["server_stopped"]
         await again.end(await again.submit())
         system = again.model.requests[-1].request.system
         assert f"- {await kept_id(again)} ended with its server: $ sleep 1000" in system
@@ -172,12 +177,11 @@ async def test_number_and_output_of_kept_commands_are_limited(tmp_path: Path) ->
         refused = [content for _, content in await r.results() if "already run" in content]
         assert len(refused) == 1
         assert len(await commands(r)) == KEPT_PER_SESSION_MAX
-        for kept in await commands(r):
-            if not kept.command.startswith("head"):
-                continue
-            while not (shown := await r.engine.kept.output(r.workspace, r.session, kept.id)).output.endswith("end\n"):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert (len(shown.output), shown.is_cut) == (RECENT_BYTES_MAX, True)
+        id_ = next(entry.id for entry in await commands(r) if entry.command.startswith("head"))
+        recent = recent_of(r, id_)
+        await until(lambda: recent.text.endswith("end\n"))
+        shown = await r.engine.kept_registry.output(r.workspace, r.session, id_)
+        assert (len(shown.output), shown.is_cut) == (RECENT_BYTES_MAX, True)
 
 
 async def intent_of(directory: Path, command: str, **fields: Any) -> Intent:
@@ -186,11 +190,11 @@ async def intent_of(directory: Path, command: str, **fields: Any) -> Intent:
 
 async def test_keeping_a_command_is_a_permission_of_its_own(tmp_path: Path) -> None:
     plain = await intent_of(tmp_path, "npm run dev", background=True)
-    kept = await intent_of(tmp_path, "npm run dev", background=True, keep=True)
+    entry = await intent_of(tmp_path, "npm run dev", background=True, keep=True)
     reading = await intent_of(tmp_path, "tail -f log", background=True, keep=True)
-    assert "stays after the run: $ npm run dev" in kept.description
-    assert "continues after the run" in json.loads(kept.params)["keep"]
-    assert plain.binding != kept.binding  # an answer for one is not used for the other
+    assert "stays after the run: $ npm run dev" in entry.description
+    assert "continues after the run" in json.loads(entry.params)["keep"]
+    assert plain.binding != entry.binding  # an answer for one is not used for the other
     grants = (Grant("g1", "w", "", plain.grant, 0),)
     rules, none = parse_rules(["bash(npm run dev)"], []), parse_rules([], [])
 
@@ -198,9 +202,9 @@ async def test_keeping_a_command_is_a_permission_of_its_own(tmp_path: Path) -> N
         return permit_in_mode(mode, intent, allowed, grants, can_confine=True).decision
 
     assert decide("ask", plain) == "allow"
-    assert [decide("ask", kept), decide("edits", kept), decide("ask", reading)] == ["ask"] * 3
-    assert [decide("ask", kept, rules), decide("auto", kept), decide("yolo", kept)] == ["allow"] * 3
-    assert decide("plan", kept) == "refuse"
-    assert decide("yolo", kept, parse_rules([], ["bash(npm *)"])) == "deny"
+    assert [decide("ask", entry), decide("edits", entry), decide("ask", reading)] == ["ask"] * 3
+    assert [decide("ask", entry, rules), decide("auto", entry), decide("yolo", entry)] == ["allow"] * 3
+    assert decide("plan", entry) == "refuse"
+    assert decide("yolo", entry, parse_rules([], ["bash(npm *)"])) == "deny"
     with pytest.raises(ToolFailed, match="background: true"):
         await intent_of(tmp_path, "npm run dev", keep=True)

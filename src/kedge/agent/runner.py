@@ -277,7 +277,7 @@ class Runner:
             # Concurrently: the Step begins at once while the files of the system prompt are read.
             reading = self._prompts.system(active.workspace, active.run)
             _, active.system = await asyncio.gather(self._begin_step(active), reading)
-            active.system += kept_prompt(active.state.kept)
+            active.system += kept_prompt(active.state.kept_commands)
         await self._begin_title(active)
         draft, model = active.draft, active.model
         assert draft is not None

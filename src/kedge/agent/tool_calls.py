@@ -120,7 +120,7 @@ class ToolCalls:
             todos=active.state.session.todos,
             known_files=workspace.known_files(run.session_id),
             background=active.background,
-            kept=self._agents.kept_commands(run),
+            kept_commands=self._agents.kept_commands(run),
             threads=active.threads,
             processes=processes,
             host=RunToolHost(active, call, self._agents),

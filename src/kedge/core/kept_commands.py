@@ -21,7 +21,7 @@ KEPT_PER_SESSION_MAX = 8
 #: The text of a command in the record of its session, which each of its events repeats. Characters.
 KEPT_COMMAND_CHARS_MAX = 300
 
-#: exited: by itself. ended: by the user, the agent or the deletion of its session. server_stopped: with its server.
+#: exited: without a request. ended: by the user, the agent or the deletion of its session. server_stopped: with it.
 KeptState = Literal["running", "exited", "ended", "server_stopped"]
 
 
@@ -48,28 +48,28 @@ def new_kept(id_: str, command: str, run_id: str, now: int) -> KeptCommand:
 
 def kept_now(stored: Iterable[KeptCommand], own: Mapping[str, KeptCommand]) -> tuple[KeptCommand, ...]:
     """Return the commands of a session, in the order of their start. `own`: those of this process."""
-    commands = {kept.id: _after_restart(kept) for kept in stored} | dict(own)
+    commands = {entry.id: _after_restart(entry) for entry in stored} | dict(own)
     over = len(commands) - KEPT_PER_SESSION_MAX
-    dropped = [kept.id for kept in commands.values() if not kept.is_running][: max(over, 0)]
-    return tuple(kept for kept in commands.values() if kept.id not in dropped)
+    dropped = [entry.id for entry in commands.values() if not entry.is_running][: max(over, 0)]
+    return tuple(entry for entry in commands.values() if entry.id not in dropped)
 
 
-def _after_restart(kept: KeptCommand) -> KeptCommand:
-    return replace(kept, state="server_stopped") if kept.is_running else kept
+def _after_restart(entry: KeptCommand) -> KeptCommand:
+    return replace(entry, state="server_stopped") if entry.is_running else entry
 
 
-def state_text(kept: KeptCommand) -> str:
+def state_text(entry: KeptCommand) -> str:
     """Return the state for a line: "is running", "has ended (exit code 1)"."""
-    match kept.state:
+    match entry.state:
         case "running":
             return "is running"
         case "ended":
             return "was ended"
         case "server_stopped":
             return "ended with its server"
-    if kept.exit_code is None:
+    if entry.exit_code is None:
         return "has ended"
-    return f"has ended ({exit_text(kept.exit_code)})"
+    return f"has ended ({exit_text(entry.exit_code)})"
 
 
 def exit_text(code: int) -> str:
@@ -78,7 +78,7 @@ def exit_text(code: int) -> str:
 
 def kept_prompt(commands: Iterable[KeptCommand]) -> str:
     """Return the section of the system prompt about the kept commands; empty if there are none."""
-    lines = [f"- {kept.id} {state_text(kept)}: $ {kept.command}" for kept in commands]
+    lines = [f"- {entry.id} {state_text(entry)}: $ {entry.command}" for entry in commands]
     if not lines:
         return ""
     head = "# Kept commands\n\nCommands that earlier runs of this session kept, when this run started (see jobs):"

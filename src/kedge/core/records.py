@@ -205,7 +205,7 @@ class SessionRecord(Struct, frozen=True):
     #: The session's own mode, to which the end of the active Run returns; None: `mode` is its own.
     own_mode: Mode | None = None
     #: As last written; see `kept_now`.
-    kept: tuple[KeptCommand, ...] = ()
+    kept_commands: tuple[KeptCommand, ...] = ()
 
     def with_mode(self, mode: Mode) -> SessionRecord:
         """Return the session after a switch by the user, which also ends the mode that a Run brought."""

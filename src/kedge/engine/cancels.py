@@ -36,7 +36,7 @@ class Cancelled(Struct, frozen=True):
     #: False: the store did not take the cancel yet. Its Runs are being stopped.
     is_recorded: bool = True
     #: The kept commands of the session that run: a cancel does not end them.
-    kept: tuple[KeptCommand, ...] = ()
+    kept_commands: tuple[KeptCommand, ...] = ()
 
 
 class Cancels:
@@ -48,7 +48,7 @@ class Cancels:
 
     async def cancel(self, state: LaneState, command: Cancel | CancelRun | ClearQueue) -> Cancelled:
         cancelled = await self._cancel(state, command)
-        return replace(cancelled, kept=tuple(kept for kept in state.kept if kept.is_running))
+        return replace(cancelled, kept_commands=tuple(entry for entry in state.kept_commands if entry.is_running))
 
     async def _cancel(self, state: LaneState, command: Cancel | CancelRun | ClearQueue) -> Cancelled:
         covered: tuple[Covered, ...] = ()

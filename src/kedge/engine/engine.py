@@ -88,8 +88,8 @@ class Engine:
         self.modes = ModeSwitch(self._door, self.workspaces, machine)
         self.undo = Undo(self._door, self.workspaces)
         self.user_commands = UserCommands(self._door, self.workspaces, machine)
-        self.kept = KeptRegistry(self._door, self.workspaces)
-        self.kept_commands = self.kept.of_run
+        self.kept_registry = KeptRegistry(self._door, self.workspaces)
+        self.kept_commands = self.kept_registry.of_run
         self.reclaiming = Reclaiming(store)
         self.rewind = Rewind(self._door, self.workspaces, self.reclaiming)
         self._closing = False
@@ -122,7 +122,7 @@ class Engine:
         await self.recovery.close()
         await self.user_commands.close()
         await self._executor.close(self.config.runs.cleanup_s + self.config.server.shutdown_s)
-        await self.kept.close()
+        await self.kept_registry.close()
         await self._machine.close()
         await self._trimming.close()
         await self.known_workspaces.close()
@@ -452,7 +452,7 @@ class Engine:
                     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                     if not end.done():  # it never started here; the next process ends it
                         raise ShuttingDown(f"The server is shutting down; session {session_id} was not deleted.")
-                await self.kept.end_session(session_id)
+                await self.kept_registry.end_session(session_id)
                 await self._door.write(state, delete)
             finally:
                 state.deleting -= 1  # if the deletion failed or was given up, the session is usable again

@@ -68,28 +68,28 @@ class KeptRegistry:
 
     async def output(self, workspace: Workspace, session_id: str, id_: str) -> KeptOutput:
         command = await self._command(workspace, session_id, id_)
-        kept = self._kept.get(id_)
-        if kept is None or kept.running.recent is None:
+        entry = self._kept.get(id_)
+        if entry is None or entry.running.recent is None:
             return KeptOutput(command, is_cut=True)
-        return KeptOutput(command, kept.running.recent.text, kept.running.recent.is_cut)
+        return KeptOutput(command, entry.running.recent.text, entry.running.recent.is_cut)
 
     async def end(self, workspace: Workspace, session_id: str, id_: str) -> KeptCommand:
         """End a command for the user. One that has ended stays as it is."""
         await self._command(workspace, session_id, id_)
-        if (kept := self._kept.get(id_)) is not None:
-            await self._end([kept])
+        if (entry := self._kept.get(id_)) is not None:
+            await self._end([entry])
         return await self._command(workspace, session_id, id_)
 
     async def end_session(self, session_id: str) -> None:
         """End the commands of a session that is about to be deleted."""
-        await self._end([kept for kept in self._kept.values() if kept.session_id == session_id])
+        await self._end([entry for entry in self._kept.values() if entry.session_id == session_id])
 
     async def close(self) -> None:
         """End all commands and try to record that."""
         self._closing = True
-        running = [kept for kept in self._kept.values() if not kept.running.has_ended]
+        running = [entry for entry in self._kept.values() if not entry.running.has_ended]
         ending = asyncio.ensure_future(self._end(running, "server_stopped"))
-        watches = {kept.watch for kept in self._kept.values() if not kept.watch.done()}
+        watches = {entry.watch for entry in self._kept.values() if not entry.watch.done()}
         if watches:
             await asyncio.wait({ending}, timeout=GRACE_S + LAST_WRITE_S)
             await asyncio.wait(watches, timeout=LAST_WRITE_S)
@@ -102,38 +102,38 @@ class KeptRegistry:
     def check_room(self, state: LaneState) -> None:
         if self._closing:
             raise ToolFailed("the server is shutting down and keeps no further commands")
-        if sum(kept.is_running for kept in state.own_kept.values()) >= KEPT_PER_SESSION_MAX:
+        if sum(entry.is_running for entry in state.own_kept.values()) >= KEPT_PER_SESSION_MAX:
             raise ToolFailed(f"{KEPT_PER_SESSION_MAX} kept commands of this session already run; end one with jobs")
-        if sum(not kept.running.has_ended for kept in self._kept.values()) >= KEPT_PER_SERVER_MAX:
+        if sum(not entry.running.has_ended for entry in self._kept.values()) >= KEPT_PER_SERVER_MAX:
             raise ToolFailed(f"{KEPT_PER_SERVER_MAX} kept commands already run on this server; end one first")
 
     async def keep(self, workspace: Workspace, state: LaneState, run_id: str, running: RunningCommand) -> str:
         self.check_room(state)
         command = new_kept(self._door.ids.new("k"), running.command, run_id, self._door.clock.now_ms())
         self._drop_oldest()
-        kept = self._kept[command.id] = _Kept(state.session.id, running)
+        entry = self._kept[command.id] = _Kept(state.session.id, running)
         state.own_kept[command.id] = command
         running.keep(partial(self._publish, state, command.id))
-        kept.watch = asyncio.create_task(self._watch(workspace, state, command.id, kept))
+        entry.watch = asyncio.create_task(self._watch(workspace, state, command.id, entry))
         try:
             await self._record(state)
         except StoreUnavailable as error:
-            await self._end([kept])
+            await self._end([entry])
             raise ToolFailed(f"the command was ended, since it could not be recorded: {error}") from None
         except BaseException:  # the Run is being stopped
-            await self._end([kept])
+            await self._end([entry])
             raise
         return command.id
 
     def running(self, state: LaneState, id_: str) -> RunningCommand:
         """Return the process of a command. ToolFailed if this process does not have it."""
-        command = next((kept for kept in state.kept if kept.id == id_), None)
+        command = next((entry for entry in state.kept_commands if entry.id == id_), None)
         if command is None:
-            listed = ", ".join(kept.id for kept in state.kept) or "none"
+            listed = ", ".join(entry.id for entry in state.kept_commands) or "none"
             raise ToolFailed(f"kept command {id_!r} not found; kept commands of this session: {listed}")
-        if (kept := self._kept.get(id_)) is None:
+        if (entry := self._kept.get(id_)) is None:
             raise ToolFailed(f"{id_} {state_text(command)}; its output is no longer available")
-        return kept.running
+        return entry.running
 
     async def end_for_agent(self, state: LaneState, id_: str) -> RunningCommand:
         running = self.running(state, id_)
@@ -142,12 +142,12 @@ class KeptRegistry:
 
     # --- the life of a command -----------------------------------------------------------------------------------
 
-    async def _watch(self, workspace: Workspace, state: LaneState, id_: str, kept: _Kept) -> None:
-        await kept.running.wait_ended()
+    async def _watch(self, workspace: Workspace, state: LaneState, id_: str, entry: _Kept) -> None:
+        await entry.running.wait_ended()
         now = self._door.clock.now_ms()
-        ended = replace(state.own_kept[id_], state=kept.ended_as, exit_code=kept.running.exit_code, ended_at=now)
+        ended = replace(state.own_kept[id_], state=entry.ended_as, exit_code=entry.running.exit_code, ended_at=now)
         state.own_kept[id_] = ended
-        log.info("session %s: kept command %s %s", kept.session_id, id_, state_text(ended))
+        log.info("session %s: kept command %s %s", entry.session_id, id_, state_text(ended))
         delays_s = backoff_s(RETRY_S, RETRY_S_MAX)
         with workspace.in_use():  # until it is written, or the Lane could be loaded again without it
             while not state.deleted:
@@ -164,28 +164,29 @@ class KeptRegistry:
 
     async def _record(self, state: LaneState) -> None:
         async def plan(tx: Append) -> None:
-            tx.session = replace(tx.session, kept=state.kept)
+            tx.session = replace(tx.session, kept_commands=state.kept_commands)
 
         await self._door.write(state, plan)
-        for id_ in state.own_kept.keys() - {kept.id for kept in state.session.kept}:
-            del state.own_kept[id_]  # the list has a limit
+        # The list has a limit. Not compared with what was written: another command may have been kept meanwhile.
+        for id_ in state.own_kept.keys() - {entry.id for entry in state.kept_commands}:
+            del state.own_kept[id_]
 
     async def _end(self, commands: list[_Kept], ended_as: KeptState = "ended") -> None:
         """End commands, and wait until that is recorded. Completes even if the current task is cancelled."""
-        for kept in commands:
-            if not kept.running.has_ended:
-                kept.ended_as = ended_as
-        ending = [asyncio.ensure_future(kept.running.end(GRACE_S)) for kept in commands if not kept.running.is_gone]
+        for entry in commands:
+            if not entry.running.has_ended:
+                entry.ended_as = ended_as
+        ending = [asyncio.ensure_future(entry.running.end(GRACE_S)) for entry in commands if not entry.running.is_gone]
         await wait_uncancelled(ending)
-        for kept in commands:
-            if kept.running.survivors:
-                pids = ", ".join(map(str, kept.running.survivors))
-                log.error("session %s: processes of a kept command could not be ended: %s", kept.session_id, pids)
-        if watches := [kept.watch for kept in commands if not kept.watch.done()]:
+        for entry in commands:
+            if entry.running.survivors:
+                pids = ", ".join(map(str, entry.running.survivors))
+                log.error("session %s: processes of a kept command could not be ended: %s", entry.session_id, pids)
+        if watches := [entry.watch for entry in commands if not entry.watch.done()]:
             await asyncio.wait(watches, timeout=LAST_WRITE_S)
 
     def _drop_oldest(self) -> None:
-        ended = [id_ for id_, kept in self._kept.items() if kept.watch.done()]
+        ended = [id_ for id_, entry in self._kept.items() if entry.watch.done()]
         for id_ in ended[: max(len(self._kept) + 1 - KEPT_PER_SERVER_MAX, 0)]:
             del self._kept[id_]
 
@@ -195,7 +196,7 @@ class KeptRegistry:
 
     async def _command(self, workspace: Workspace, session_id: str, id_: str) -> KeptCommand:
         state = await self._workspaces.lane(workspace, session_id)
-        for command in state.kept:
+        for command in state.kept_commands:
             if command.id == id_:
                 return command
         raise KeptCommandNotFound(f"Kept command {id_} not found in session {session_id}. List them with: kedge jobs")
@@ -216,7 +217,7 @@ class SessionKept(Struct, frozen=True):
         return await self.registry.keep(self.workspace, self.state, self.run_id, running)
 
     def list(self) -> tuple[KeptCommand, ...]:
-        return self.state.kept
+        return self.state.kept_commands
 
     def get(self, id_: str) -> RunningCommand:
         return self.registry.running(self.state, id_)

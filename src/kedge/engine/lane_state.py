@@ -72,13 +72,13 @@ class LaneState:
         return (self.loaded and self.stale) or bool(self.pending_cancels)
 
     @property
-    def kept(self) -> tuple[KeptCommand, ...]:
-        return kept_now(self.session.kept, self.own_kept)
+    def kept_commands(self) -> tuple[KeptCommand, ...]:
+        return kept_now(self.session.kept_commands, self.own_kept)
 
     @property
     def has_kept(self) -> bool:
         """True if a kept command is running."""
-        return any(kept.is_running for kept in self.own_kept.values())
+        return any(entry.is_running for entry in self.own_kept.values())
 
     def end_of(self, run_id: str) -> asyncio.Future[RunRecord]:
         """Return a future for the end of a live Run."""

@@ -181,8 +181,8 @@ class Workspace:
 
     def view(self, session: SessionRecord) -> SessionView:
         lane = self.lanes.get(session.id)
-        if session.kept or (lane is not None and lane.own_kept):
-            session = replace(session, kept=kept_now(session.kept, lane.own_kept if lane else {}))
+        if session.kept_commands or (lane is not None and lane.own_kept):
+            session = replace(session, kept_commands=kept_now(session.kept_commands, lane.own_kept if lane else {}))
         return SessionView(session, self.is_busy(session.id), self.attached_clients(session.id))
 
     def set_current_session(self, client_id: str, session_id: str) -> None:

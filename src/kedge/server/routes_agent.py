@@ -192,7 +192,7 @@ class AgentRoutes:
 
 def _cancel_reply(cancelled: Cancelled) -> m.CancelReply | Accepted:
     covered = [m.CoveredBody(run_id=run.run_id, seq=run.seq, was=run.was) for run in cancelled.covered]
-    jobs = [job_body(kept) for kept in cancelled.kept]
+    jobs = [job_body(entry) for entry in cancelled.kept_commands]
     reply = m.CancelReply(mark=cancelled.mark, covered=covered, recorded=cancelled.is_recorded, jobs=jobs)
     return reply if cancelled.is_recorded else Accepted(reply)
 

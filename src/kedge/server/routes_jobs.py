@@ -15,16 +15,16 @@ class JobRoutes:
 
     async def jobs(self, request: HttpRequest) -> list[JobBody]:
         state = await self._engine.workspaces.lane(self._workspace(request), request.path["sid"])
-        return [job_body(kept) for kept in state.kept]
+        return [job_body(entry) for entry in state.kept_commands]
 
     async def output(self, request: HttpRequest) -> JobOutput:
         path = request.path
-        kept = await self._engine.kept.output(self._workspace(request), path["sid"], path["job_id"])
-        return JobOutput(job=job_body(kept.command), output=kept.output, is_cut=kept.is_cut)
+        entry = await self._engine.kept_registry.output(self._workspace(request), path["sid"], path["job_id"])
+        return JobOutput(job=job_body(entry.command), output=entry.output, is_cut=entry.is_cut)
 
     async def end(self, request: HttpRequest) -> JobBody:
         path = request.path
-        return job_body(await self._engine.kept.end(self._workspace(request), path["sid"], path["job_id"]))
+        return job_body(await self._engine.kept_registry.end(self._workspace(request), path["sid"], path["job_id"]))
 
     def _workspace(self, request: HttpRequest) -> Workspace:
         return self._engine.workspaces.get(request.path["id"])

@@ -136,7 +136,7 @@ class ToolContext(Struct, frozen=True):
     host: ToolHost
     #: The binding of an approval that an earlier process requested for this call. Empty: none.
     shown_before: str = ""
-    kept: KeptCommands = NoKeptCommands()
+    kept_commands: KeptCommands = NoKeptCommands()
     #: Whether a deny rule hides a file, given by its subject, from view. Searches omit such files.
     is_hidden: Callable[[str], bool] = lambda subject: False
     #: Whether there is such a rule.

@@ -63,7 +63,7 @@ class HeadTail:
             del self._tail[:-KEPT_BYTES_MAX]
 
     @property
-    def kept(self) -> bytes:
+    def edges(self) -> bytes:
         """The beginning and the end, without what is between them."""
         return bytes(self._head + self._tail)
 

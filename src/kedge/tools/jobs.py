@@ -82,13 +82,13 @@ async def _inspect(args: JobsInput, context: ToolContext) -> ToolOutput:
             for id_, running in context.background.list().items()
         ]
         lines += [
-            f"{kept.id}  kept, {state_text(kept)}  $ {one_line(kept.command, COMMAND_SHOWN_CHARS_MAX)}"
-            for kept in context.kept.list()
+            f"{entry.id}  kept, {state_text(entry)}  $ {one_line(entry.command, COMMAND_SHOWN_CHARS_MAX)}"
+            for entry in context.kept_commands.list()
         ]
         return ToolOutput("\n".join(lines) or "No background commands.", summary=count_of(len(lines), "command"))
     if args.action == "kill":
         had_ended = _command(args.id, context).has_ended
-        commands = context.kept if _is_kept(args.id) else context.background
+        commands = context.kept_commands if _is_kept(args.id) else context.background
         running = await commands.end_one(args.id)
         state = "had already ended" if had_ended else "was ended"
     else:
@@ -116,7 +116,7 @@ def _is_kept(id_: str) -> bool:
 
 
 def _command(id_: str, context: ToolContext) -> RunningCommand:
-    return context.kept.get(id_) if _is_kept(id_) else context.background.get(id_)
+    return context.kept_commands.get(id_) if _is_kept(id_) else context.background.get(id_)
 
 
 def _state(running: RunningCommand) -> str:

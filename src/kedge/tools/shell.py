@@ -127,7 +127,7 @@ class BashTool(Tool):
 
     async def _run(self, argv: tuple[str, ...], args: BashInput, cwd: Path, context: ToolContext) -> ToolOutput:
         if args.keep:
-            context.kept.check_room()
+            context.kept_commands.check_room()
         elif args.background:
             context.background.check_room()
         began = asyncio.get_running_loop().time()
@@ -282,7 +282,7 @@ def _moved_to_background(id_: str, running: RunningCommand) -> ToolOutput:
 
 
 async def _kept(running: RunningCommand, context: ToolContext) -> ToolOutput:
-    id_ = await context.kept.keep(running)
+    id_ = await context.kept_commands.keep(running)
     output = running.take()
     excerpt = output.excerpt(OUTPUT_CHARS_MAX)
     content = (
@@ -295,9 +295,9 @@ async def _kept(running: RunningCommand, context: ToolContext) -> ToolOutput:
         "truncated": excerpt.is_cut,
         "output": output_for_screen(output),
     }
-    kept = ToolOutput(content, metadata, summary=f"kept running ({id_})")
-    context.host.if_cut_off(lambda: kept)  # a cancel from now on does not end the command
-    return kept
+    result = ToolOutput(content, metadata, summary=f"kept running ({id_})")
+    context.host.if_cut_off(lambda: result)  # a cancel from now on does not end the command
+    return result
 
 
 def _result(running: RunningCommand, duration_s: float, *, timed_out_s: float | None) -> ToolOutput:

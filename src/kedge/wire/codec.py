@@ -75,19 +75,19 @@ def session_body(view: SessionView) -> m.SessionBody:
         model=session.model,
         parent_run_id=session.parent_run_id,
         mode=session.mode,
-        jobs=[job_body(kept) for kept in session.kept],
+        jobs=[job_body(entry) for entry in session.kept_commands],
     )
 
 
-def job_body(kept: KeptCommand) -> JobBody:
+def job_body(entry: KeptCommand) -> JobBody:
     return JobBody(
-        id=kept.id,
-        command=kept.command,
-        run_id=kept.run_id,
-        state=kept.state,
-        started_at=kept.started_at,
-        ended_at=kept.ended_at,
-        exit_code=kept.exit_code,
+        id=entry.id,
+        command=entry.command,
+        run_id=entry.run_id,
+        state=entry.state,
+        started_at=entry.started_at,
+        ended_at=entry.ended_at,
+        exit_code=entry.exit_code,
     )
 
 

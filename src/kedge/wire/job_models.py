@@ -15,7 +15,7 @@ class JobBody(Struct, kw_only=True):
     command: str
     #: The Run that started it.
     run_id: str
-    #: exited: by itself. ended: on request. server_stopped: with its server.
+    #: exited: without a request. ended: on request. server_stopped: with its server.
     state: KeptState
     started_at: int
     ended_at: int | None = None
