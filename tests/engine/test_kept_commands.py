@@ -170,14 +170,15 @@ async def test_commands_of_a_lost_server_are_reported_as_ended(tmp_path: Path) -
 
 
 async def test_number_and_output_of_kept_commands_are_limited(tmp_path: Path) -> None:
-    loud = f"head -c {3 * RECENT_BYTES_MAX} /dev/zero | tr '\\0' x; echo end; sleep 1000"
+    loud = f"while [ ! -e go ]; do sleep 0.02; done; printf '%{3 * RECENT_BYTES_MAX}s\\n' end; sleep 1000"
     calls = [keep(loud), *(keep(f"sleep {1000 + number}") for number in range(KEPT_PER_SESSION_MAX))]
     async with rig(tmp_path, ScriptedModel(calls, "ok"), tools=TOOLS, machine=PlainMachine()) as r:
         await r.end(await r.submit(mode="yolo"))
         refused = [content for _, content in await r.results() if "already run" in content]
         assert len(refused) == 1
         assert len(await commands(r)) == KEPT_PER_SESSION_MAX
-        id_ = next(entry.id for entry in await commands(r) if entry.command.startswith("head"))
+        id_ = next(entry.id for entry in await commands(r) if entry.command.startswith("while"))
+        (tmp_path / "go").touch()
         recent = recent_of(r, id_)
         await until(lambda: recent.text.endswith("end\n"))
         shown = await r.engine.kept_registry.output(r.workspace, r.session, id_)

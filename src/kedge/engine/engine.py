@@ -23,7 +23,7 @@ from kedge.engine.cancels import Cancelled, Cancels
 from kedge.engine.door import RETRY_S, RETRY_S_MAX, Door, Plan, deciding
 from kedge.engine.executor import MakeExecutor
 from kedge.engine.forks import agent_session, fork, make_session
-from kedge.engine.kept_commands import KeptRegistry
+from kedge.engine.kept_registry import KeptRegistry
 from kedge.engine.known_workspaces import KnownWorkspaces
 from kedge.engine.lane_state import LaneState
 from kedge.engine.log_trimming import LogTrimming

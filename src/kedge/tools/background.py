@@ -98,7 +98,7 @@ class RunningCommand:
     def keep(self, progress: Callable[[str], None]) -> None:
         """Collect the recent output from now on, and report it to `progress`."""
         self.stop_progress()
-        self.recent = RecentOutput(self.output.edges)
+        self.recent = RecentOutput(self.output)
         self._progress = progress
 
     async def wait_ended(self) -> None:

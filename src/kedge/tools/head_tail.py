@@ -63,9 +63,10 @@ class HeadTail:
             del self._tail[:-KEPT_BYTES_MAX]
 
     @property
-    def edges(self) -> bytes:
-        """The beginning and the end, without what is between them."""
-        return bytes(self._head + self._tail)
+    def last(self) -> bytes:
+        """The last bytes: all of them if they are still here."""
+        is_complete = self.bytes_total == len(self._head) + len(self._tail)
+        return bytes(self._head + self._tail) if is_complete else bytes(self._tail)
 
     def excerpt(self, chars_max: int) -> Excerpt:
         """Return the whole text if it fits; else its beginning and its end, with the omitted size between them."""
@@ -100,10 +101,11 @@ class HeadTail:
 class RecentOutput:
     """Keeps the last bytes of an output."""
 
-    def __init__(self, first: bytes = b"") -> None:
-        self.bytes_total = 0
+    def __init__(self, earlier: HeadTail) -> None:
         self._bytes = bytearray()
-        self.add(first)
+        self.bytes_total = 0
+        self.add(earlier.last)
+        self.bytes_total = earlier.bytes_total
 
     def add(self, piece: bytes) -> None:
         self.bytes_total += len(piece)
