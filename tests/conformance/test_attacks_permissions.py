@@ -482,8 +482,8 @@ async def test_a_model_cannot_approve_its_own_call(kedge: Peer) -> None:
 
 
 async def test_a_call_without_a_rule_can_only_be_allowed_once(kedge: Peer) -> None:
-    """No rule covers a line with two commands: it can be allowed once or not at all."""
-    run_id, asked = await pending(kedge, call("bash", command="touch made; touch more"))
+    """No rule covers a line with a substitution: it can be allowed once or not at all."""
+    run_id, asked = await pending(kedge, call("bash", command="touch made; touch $(echo more)"))
     assert asked["grant"] == ""
     for action in ("allow_session", "allow_always"):
         await kedge.answer(asked["id"], action, expect=400)

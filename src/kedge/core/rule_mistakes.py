@@ -12,8 +12,20 @@ from kedge.errors import Invalid
 
 #: The names that models call and rules use.
 TOOL_NAMES = (
-    *("bash", "jobs", "view", "ls", "glob", "grep", "edit", "multiedit", "write", "fetch", "todos", "question"),
-    *("agent", "present_plan"),
+    "bash",
+    "jobs",
+    "view",
+    "ls",
+    "glob",
+    "grep",
+    "edit",
+    "multiedit",
+    "write",
+    "fetch",
+    "todos",
+    "question",
+    "agent",
+    "present_plan",
 )
 #: Names of such tools in other programs.
 _OTHER_NAMES = {"read": "view", "shell": "bash", "webfetch": "fetch", "task": "agent", "notebookedit": "edit"}

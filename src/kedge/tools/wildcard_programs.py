@@ -228,7 +228,7 @@ _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
 _PLAIN_WORD = re.compile(r"(?![-+@~])(?!.*(?:::|://|[=\[]))[^\x00]*", re.DOTALL)
 #: Builtins that evaluate array subscripts in their arguments: `test -v 'a[$(rm x)]'` runs rm.
 _SUBSCRIPT_BUILTINS = frozenset({"test", "[", "printf"})
-#: Remotes that have these names by convention, and are no directories.
+#: Names of remotes by convention. A directory of this name would be a repository with hooks.
 _REMOTES = frozenset({"origin", "upstream"})
 
 
