@@ -79,7 +79,6 @@ BANNED_WORDS = {
     "dispatcher",
     "enqueue",
     "iteration",
-    "job",
     "manager",
     "notification",
     "refcount",
