@@ -173,6 +173,15 @@ async def test_decoys_do_not_open_guarded_files(confined: Confined) -> None:
     assert (confined.root / "pkg/AGENTS.md").read_text() == "mine"
 
 
+@pytest.mark.found("issue 20", "a new .git/commondir led git to another configuration; it is removed after the command")
+async def test_git_directory_is_not_redirected(confined: Confined) -> None:
+    if not await confined.can_confine():
+        pytest.skip("this machine cannot confine commands")
+    git("init", "-q", cwd=confined.root)
+    assert await confined.run("cp -r .git other; echo ../other > .git/commondir; cat .git/commondir", "workspace")
+    assert not (confined.root / ".git/commondir").exists()
+
+
 async def test_workspace_commands_cannot_change_guarded_files(confined: Confined) -> None:
     if not await confined.can_confine():
         pytest.skip("this machine cannot confine commands")

@@ -7,6 +7,7 @@ with hooks of its own. Of a git directory only the files that make git run progr
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ from itertools import chain, islice
 from kedge.tools.file_threads import checkpoint
 from kedge.tools.workspace_paths import guards_entry
 from kedge.warden.sandbox_paths import is_below
+
+log = logging.getLogger("kedge.engine")
 
 #: Entries that are checked for each command, those next to the root first, at some 4 us each. Items.
 SCANNED_MAX = 20_000
@@ -45,6 +48,19 @@ def guarded_paths(workspace: str) -> tuple[str, ...]:
     for oldest in tuple(_earlier)[:-WORKSPACES_MAX]:
         _earlier.pop(oldest, None)
     return paths
+
+
+def remove_redirections(protected: Iterable[str]) -> None:
+    """Remove a `commondir` that a command created in a git directory with guarded hooks: git would obey the
+    configuration and the hooks of the directory that it names. Blocking."""
+    existing = frozenset(protected)
+    for path in existing:
+        directory, name = os.path.split(path)
+        redirection = os.path.join(directory, "commondir")
+        if name == "hooks" and redirection not in existing:
+            with suppress(OSError):
+                os.unlink(redirection)
+                log.warning("%s was created by a confined command, and removed", redirection)
 
 
 def _guarded(workspace: str) -> Iterator[str]:

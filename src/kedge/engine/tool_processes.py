@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from kedge.config.schema import Config
 from kedge.core.approvals import Confinement
+from kedge.engine.guarded_paths import remove_redirections
 from kedge.engine.read_only_git import LIST, LISTING_BYTES_MAX, configuration, git_environment
 from kedge.engine.sandbox import OwnFiles, SandboxLimits, check, sandbox_limits
 from kedge.programs import program_outside
@@ -165,7 +166,10 @@ class _WorkspaceProcesses:
                 spec = replace(spec, env={**spec.env, **scratch, **git_environment()})
                 if any("git" in word for word in argv):
                     spec = replace(spec, env={**spec.env, **git_environment(await self._git_settings(spec))})
-            return _ToolProcess(await self._machine.run(spec))
+            clean = (
+                partial(self._files.run, remove_redirections, spec.protected) if confinement == "workspace" else None
+            )
+            return _ToolProcess(await self._machine.run(spec), clean)
 
     async def _git_settings(self, spec: ProcessSpec) -> bytes:
         """Return the output of `read_only_git.LIST`, in the directory and the sandbox of a command."""
@@ -186,15 +190,24 @@ class _WorkspaceProcesses:
 
 
 class _ToolProcess:
-    def __init__(self, process: WardenProcess) -> None:
+    def __init__(self, process: WardenProcess, clean: Callable[[], Awaitable[None]] | None = None) -> None:
         self._process = process
+        self._clean = clean
         self.pid = process.pid
-        self.read, self.end = process.read, process.end
+        self.read = process.read
 
     async def wait(self) -> int:
         with _as_tool_failed():
             status = await self._process.wait()
         return status.code if status.code is not None else -(status.signal or 0)
+
+    async def end(self, grace_s: float) -> tuple[int, ...]:
+        try:
+            return await self._process.end(grace_s)
+        finally:
+            if self._clean is not None:
+                with suppress(ToolFailed):  # the file system does not answer
+                    await self._clean()
 
     async def alive(self) -> int:
         with _as_tool_failed():
