@@ -139,7 +139,7 @@ def test_programs_and_variables_of_a_workspace_ask(root: Path) -> None:
     assert passes("ls", inside)
     for line in ("cat a.txt", "ls | cat", "find src | xargs cat"):
         assert not passes(line, inside), line
-    for name in ("BASH_ENV", "LD_PRELOAD", "BASH_FUNC_ls%%", "CDPATH", "SHELLOPTS"):
+    for name in ("BASH_ENV", "LD_PRELOAD", "BASH_FUNC_ls%%", "CDPATH", "SHELLOPTS", "POSIXLY_CORRECT", "MAGIC"):
         assert not passes("ls", around(root, variables={name: "x"})), name
     for name in ("GIT_EXTERNAL_DIFF", "GIT_DIR", "GIT_TRACE", "GIT_CONFIG_KEY_1", "GIT_EXEC_PATH"):
         assert not passes("git status", around(root, variables={name: "x"})), name
@@ -275,6 +275,11 @@ def test_scripts_ask_if_the_workspace_is_in_path(tmp_path: Path) -> None:
     path = f"{tmp_path}/tools:{root}/bin:/usr/bin:/bin"
     assert not passes("egrep x a.txt", around(root, variables={"PATH": path}))
     assert passes("grep -E x a.txt", around(root, variables={"PATH": path}))
+    assert not passes("egrep x a.txt", around(root, variables={"PERL5LIB": "lib"}))
+    (tmp_path / "tools/rustup").write_bytes(b"program")
+    (tmp_path / "tools/rustup").chmod(0o755)
+    os.link(tmp_path / "tools/rustup", tmp_path / "tools/cargo")
+    assert not passes("cargo --version", around(root))
 
 
 def test_xargs_passes_only_paths_of_the_workspace(root: Path) -> None:

@@ -133,7 +133,7 @@ def _loads_code(variable: str) -> bool:
     elsewhere. A configuration may pass any variable."""
     return variable.startswith(
         ("BASH_ENV", "BASH_FUNC_", "ENV", "SHELLOPTS", "BASHOPTS", "LD_", "DYLD_", "GCONV_PATH", "LOCPATH", "CDPATH")
-    )
+    ) or variable in ("POSIXLY_CORRECT", "MAGIC", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
 # --- text for the shell ---
@@ -236,12 +236,22 @@ def _program(name: str, around: Surroundings) -> str | None:
     if path is None or not is_outside(path, around.root):
         return None
     directories = around.environment.get("PATH", os.defpath).split(os.pathsep)
-    if name != "which" and not all(is_outside(directory, around.root) for directory in directories):
-        with open(path, "rb") as file:
-            if file.read(2) == b"#!":
-                return None  # a script runs others by their names, which the workspace may replace: `egrep` runs grep
+    # A script runs others by their names, which the workspace may replace: `egrep` runs grep. Or it loads modules.
+    is_plain = all(is_outside(directory, around.root) for directory in directories) and not any(
+        variable.startswith(("PERL", "PYTHON", "RUBY")) for variable in around.environment
+    )
+    if name != "which" and not is_plain and _is_script(path):
+        return None
+    # They are links to the program that chooses, or hard links.
+    twins = (os.path.join(os.path.dirname(path), shim) for shim in _SHIMS)
     is_shim = "shims" in Path(path).parts or os.path.basename(os.path.realpath(path)) in _SHIMS
+    is_shim = is_shim or any(os.path.exists(twin) and os.path.samefile(twin, path) for twin in twins)
     return None if is_shim else path
+
+
+def _is_script(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"
 
 
 def _words(command: _Command, around: Surroundings) -> tuple[str, ...] | None:
