@@ -94,8 +94,10 @@ async def said(client: Client, workspace_id: str, session_id: str, run_id: str) 
 
 async def test_c2_folded_run_keeps_its_files(client: Client, home: Home) -> None:
     workspace_id, session_id = await begin(client, home)
-    script = 'script: hold told-to-fold | tool ls {"path": "."} | hold told-to-fold-2 | say done'
+    script = 'script: tag fold-files | hold told-to-fold | tool ls {"path": "."} | hold told-to-fold-2 | say done'
     active = await client.submit(workspace_id, prompt(session_id, script))
+    # Before its first request, the prompt could join it at once.
+    await asyncio.to_thread(home.endpoint.wait_until, lambda endpoint: endpoint.open_by_tag["fold-files"] == 1)
     file = AttachmentBody(file_path="a.txt", file_name="a.txt", mime_type="text/plain", content=b"words of a file")
     queued = await client.submit(workspace_id, prompt(session_id, "hurry", attachments=[file]))
     told = await client.fold_run(workspace_id, queued.run_id)

@@ -40,7 +40,7 @@ async def test_b1_a_cancel_of_an_idle_session_leaves_no_trace(kedge: Peer) -> No
     for session in (fresh, used):
         async with no_trace(kedge, session):
             replies = await asyncio.gather(*(kedge.cancel(session) for _ in range(5)))
-            assert replies == [{"mark": None, "covered": [], "recorded": True}] * 5
+            assert replies == [{"mark": None, "covered": [], "recorded": True, "jobs": []}] * 5
         receipt = await kedge.submit(session, "script: say after")
         run = await kedge.wait(receipt["run_id"])
         assert (run["outcome"], run["text"]) == ("completed", "after")
@@ -52,7 +52,7 @@ async def test_b1_a_cancel_of_a_run_that_has_ended_leaves_no_trace(kedge: Peer) 
     run_id = (await kedge.submit(session, "script: say before"))["run_id"]
     await kedge.wait(run_id)
     async with no_trace(kedge, session):
-        assert await kedge.cancel_run(run_id) == {"mark": None, "covered": [], "recorded": True}
+        assert await kedge.cancel_run(run_id) == {"mark": None, "covered": [], "recorded": True, "jobs": []}
     receipt = await kedge.submit(session, "script: say after")
     assert (await kedge.wait(receipt["run_id"]))["outcome"] == "completed"
 
@@ -265,7 +265,12 @@ async def test_b14_a_cancel_of_one_queued_run_touches_no_other(kedge: Peer, endp
         receipts = [await kedge.submit(session, f"script: say {word}", run_id=unique(word)) for word in ("b", "c", "d")]
         b, c, d = (receipt["run_id"] for receipt in receipts)
         reply = await kedge.cancel_run(c)
-        assert reply == {"mark": None, "covered": [{"run_id": c, "seq": 3, "was": "queued"}], "recorded": True}
+        assert reply == {
+            "mark": None,
+            "covered": [{"run_id": c, "seq": 3, "was": "queued"}],
+            "recorded": True,
+            "jobs": [],
+        }
         (end,) = await stream.until_complete(c)
         assert end["outcome"] == "cancelled"
         states = {run["run_id"]: run["state"] for run in await kedge.runs(session)}
@@ -290,7 +295,12 @@ async def test_b14_a_cancel_of_the_active_run_by_id_spares_the_queue(kedge: Peer
         b = (await kedge.submit(session, "script: say b", run_id=unique("b")))["run_id"]
         c = (await kedge.submit(session, "script: say c", run_id=unique("c")))["run_id"]
         reply = await kedge.cancel_run(active)
-        assert reply == {"mark": None, "covered": [{"run_id": active, "seq": 1, "was": "active"}], "recorded": True}
+        assert reply == {
+            "mark": None,
+            "covered": [{"run_id": active, "seq": 1, "was": "active"}],
+            "recorded": True,
+            "jobs": [],
+        }
         ends = await stream.until_complete(active, b, c)
         assert [(end["outcome"], end["text"]) for end in ends] == [
             ("cancelled", "a"),
@@ -325,4 +335,6 @@ async def test_a_user_command_ends_when_its_client_disconnects(kedge: Peer) -> N
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
     await until(lambda: not has_reader(fifo))
-    assert await kedge.messages(session) == []
+    while not (messages := await kedge.messages(session)):
+        pass
+    assert [message["parts"][0]["data"]["exit_code"] for message in messages] == [130]

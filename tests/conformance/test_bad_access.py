@@ -30,7 +30,7 @@ async def known_ids(peer: Peer) -> dict[str, str]:
     """Return an existing id for each path parameter: without the check, the request would succeed."""
     session = await peer.session()
     async with peer.stream(session_id=session) as stream:
-        run_id = (await peer.submit(session, f"script: {call('bash', command='true')} | say over"))["run_id"]
+        run_id = (await peer.submit(session, f"script: {call('bash', command='touch made')} | say over"))["run_id"]
         (asked,) = await stream.until(lambda stream: stream.of("permission_request"))
         await peer.answer(asked.payload["id"], "allow_always")
         await stream.until_complete(run_id)
@@ -41,6 +41,7 @@ async def known_ids(peer: Peer) -> dict[str, str]:
         "{client_id}": peer.client_id,
         "{run_id}": run_id,
         "{grant_id}": grant["id"],
+        "{job_id}": "j1",  # a kept command takes a second to start, in each of these tests
     }
 
 
@@ -270,13 +271,14 @@ async def test_unknown_ids_are_not_found_on_any_route(kedge: Peer) -> None:
         "message_id": "nobody",
         "before": None,
         "command": "x",
+        "scope": "both",
     }
     body |= {"id": "nobody", "action": "deny", "batch_request_id": "nobody", "skip": False}
     async with no_trace(kedge, session):
         for path, operations in (await reference(kedge)).items():
             for workspace in ("nowhere", kedge.workspace):
                 at = path.replace("{id}", workspace).replace("{sid}", "nobody").replace("{run_id}", "nobody")
-                at = at.replace("{grant_id}", "nobody")
+                at = at.replace("{grant_id}", "nobody").replace("{job_id}", "nobody")
                 if "nowhere" not in at and "nobody" not in at:
                     continue
                 for method in operations:

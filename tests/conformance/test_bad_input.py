@@ -199,7 +199,12 @@ async def test_a_body_with_another_content_type_is_refused(kedge: Peer, session:
 async def test_a_post_without_body_may_have_any_content_type(kedge: Peer, session: str) -> None:
     path = f"{kedge.at}/agent/sessions/{session}/cancel"
     for media_type in ("application/x-www-form-urlencoded", "text/plain", "", "application/json"):
-        assert (await post(kedge, path, b"", media_type)).json() == {"mark": None, "covered": [], "recorded": True}
+        assert (await post(kedge, path, b"", media_type)).json() == {
+            "mark": None,
+            "covered": [],
+            "recorded": True,
+            "jobs": [],
+        }
     check_refused(await post(kedge, path, b"a=b", "application/x-www-form-urlencoded"), 415)
     headers = {"content-type": "text/plain", "origin": "https://example.org"}
     check_refused(await kedge.http.post(f"/v1{path}", content=b"", headers=headers), 403)
