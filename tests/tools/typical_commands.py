@@ -8,22 +8,23 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kedge.core.approvals import Rules, permit
+from kedge.core.approvals import Rules
+from kedge.core.modes import Mode, permit_in_mode
 from kedge.tools.shell import BashTool
 from tests.tools.contexts import PlainProcesses, make_context, prepare
 
 _COMMANDS = Path(__file__).with_suffix(".txt")
 
 
-async def asking(root: Path, programs: Path) -> list[str]:
-    """Return the commands that ask in mode `ask`, without any rule."""
+async def asking(root: Path, programs: Path, mode: Mode) -> list[str]:
+    """Return the commands that ask in a mode, without any rule, on a machine with a sandbox."""
     processes = PlainProcesses({"PATH": f"{os.environ['PATH']}:{programs}", "LC_ALL": "C.UTF-8"})
     commands = _COMMANDS.read_text().splitlines()
     asked = []
     for command in commands:
         context = make_context(root, processes=processes)
         intent = (await prepare(BashTool(), context, command=command)).intent
-        if permit(intent, Rules(), ()).decision == "ask":
+        if permit_in_mode(mode, intent, Rules(), (), can_confine=True).decision != "allow":
             asked.append(command)
     return asked
 
@@ -36,9 +37,11 @@ def main() -> None:
         for name in ("rg", "tree", "jq", "node", "file"):  # found in PATH, never run
             (programs / name).write_text("#!/bin/sh\n")
             (programs / name).chmod(0o755)
-        asked = asyncio.run(asking(root, programs))
-    print(*asked, sep="\n")
-    print(f"{len(asked)} of {len(_COMMANDS.read_text().splitlines())} ask", file=sys.stderr)
+        modes: tuple[Mode, ...] = ("ask", "auto")
+        for mode in modes:
+            asked = asyncio.run(asking(root, programs, mode))
+            print(*asked, sep="\n")
+            print(f"mode {mode}: {len(asked)} of {len(_COMMANDS.read_text().splitlines())} ask", file=sys.stderr)
 
 
 if __name__ == "__main__":
