@@ -35,7 +35,7 @@ def test_history_as_text() -> None:
         "   1  Submit a queue 100 -> RunAccepted a seq 1, RunStarted a",
         "   2  Submit a queue 100 again with other content -> RunIdReused",
         "   3  Submit b queue 100 -> RunAccepted b seq 2",
-        "   4  CancelRun b -> RunEnded b cancelled",
+        "   4  CancelRun b False -> RunEnded b cancelled",
     ]
 
 

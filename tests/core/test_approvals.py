@@ -121,6 +121,8 @@ def test_a_grant_covers_exactly_what_it_was_given_for() -> None:
     assert decision(COMMAND, "", "", "bash(git log)", "bash", "bash(git status) in sub") == "ask"
     grant = Grant("g", "w", "s", "bash(git status)", 0, given_by="c")
     assert permit(COMMAND, Rules(), (grant,)).reason == "it was allowed before: bash(git status)"
+    assert decision(EDIT, "", "", "edit(src/other.py)") == "ask"
+    assert decision(EDIT, "", "", "edit(src/app.py)") == "allow"
 
 
 def test_a_grant_of_nothing_covers_nothing() -> None:

@@ -32,6 +32,7 @@ MISTAKES = {
     "bash(* --version)": "must name its program",
     "fetch(https://x.example/a)": "write the host name alone",
     "view(../x)": "write the absolute path",
+    "view(~other/x)": "write the absolute path",
 }
 
 

@@ -105,7 +105,7 @@ async def put_ask(active: ActiveRun, ask: Ask, replaces: Ask | None = None) -> A
             raise RunIsStopping(f"Run {ask.run_id} is being cancelled.")
         if replaces is not None and tx.is_pending(replaces.id):
             tx.put_ask(replace(replaces, state="withdrawn", answered_at=tx.now))
-        tx.put_ask(ask)
+        tx.put_ask(replace(ask, asked_at=tx.now))  # the store may have been away for a while
 
     settled = active.state.end_of_ask(ask.id)
     try:

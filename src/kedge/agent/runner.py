@@ -70,7 +70,7 @@ MESSAGES_ASSUMED_TO_FIT = 20
 #: Time for background commands to end after SIGTERM. Seconds.
 BACKGROUND_GRACE_S = 1.0
 #: Additional time to clean up while the store is away. Seconds.
-STORE_WAIT_S = 60.0
+STORE_WAIT_S = 120.0
 
 
 class Runner:
