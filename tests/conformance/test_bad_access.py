@@ -265,21 +265,21 @@ async def test_unknown_ids_are_not_found_on_any_route(kedge: Peer) -> None:
     """First an unknown workspace, then unknown ids in a known one. The body has the fields of every route."""
     session = await kedge.session()
     body: Json = {
-        "session_id": "nobody",
+        "session_id": "unknown",
         "prompt": "x",
         "title": "x",
-        "message_id": "nobody",
+        "message_id": "unknown",
         "before": None,
         "command": "x",
         "scope": "both",
     }
-    body |= {"id": "nobody", "action": "deny", "batch_request_id": "nobody", "skip": False}
+    body |= {"id": "unknown", "action": "deny", "batch_request_id": "unknown", "skip": False}
     async with no_trace(kedge, session):
         for path, operations in (await reference(kedge)).items():
             for workspace in ("nowhere", kedge.workspace):
-                at = path.replace("{id}", workspace).replace("{sid}", "nobody").replace("{run_id}", "nobody")
-                at = at.replace("{grant_id}", "nobody").replace("{job_id}", "nobody")
-                if "nowhere" not in at and "nobody" not in at:
+                at = path.replace("{id}", workspace).replace("{sid}", "unknown").replace("{run_id}", "unknown")
+                at = at.replace("{grant_id}", "unknown").replace("{job_id}", "unknown")
+                if "nowhere" not in at and "unknown" not in at:
                     continue
                 for method in operations:
                     reply = await kedge.reply(

@@ -147,6 +147,7 @@ async def test_bash_follows_few_links(tmp_path: Path) -> None:
     command = "ls " + " ".join(f"top/{number}" for number in range(90))
     prepared = await prepare(BashTool(), make_context(tmp_path), command=command)
     assert prepared.intent.needs_approval
+    assert [part.exact_only for part in prepared.intent.parts or ()] == [True]
     with pytest.raises(ToolFailed, match="too many"):
         real_path(tmp_path / "top")
     with pytest.raises(ToolFailed, match="too many symlinks"):
