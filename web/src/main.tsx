@@ -1,0 +1,25 @@
+import "./redraw";
+import { render } from "preact";
+import { App } from "./app";
+import { startAccess } from "./state/access";
+import { followTitle } from "./state/page_title";
+import { followRoute } from "./state/route";
+import { followTheme } from "./state/theme";
+import "./styles/shell.css";
+import "./styles/sessions.css";
+import "./styles/transcript.css";
+import "./styles/cards.css";
+import "./styles/acts.css";
+import "./styles/prompt.css";
+import "./styles/side.css";
+import "./styles/lane.css";
+import "./styles/lanes.css";
+import "./styles/stats.css";
+import "./styles/dialogs.css";
+
+followTheme();
+followRoute();
+followTitle();
+const page = document.getElementById("page");
+if (page) render(<App />, page);
+void startAccess();
